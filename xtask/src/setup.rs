@@ -130,9 +130,23 @@ const NEEDS: &[Need] = &[
     Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
 ];
 
-/// What is unpacked and not installed, because its package would start a service that changes the machine: irqbalance
-/// moves interrupts. Where it is installed already, it is taken as it is.
-const UNPACKED: &[(&str, &str)] = &[("irqbalance", "usr/sbin/irqbalance")];
+/// A package that is unpacked and not installed, because it would start a service: irqbalance moves interrupts, and
+/// Prometheus takes a port. Where it is installed already, it is taken as it is.
+struct Unpacked {
+    package: &'static str,
+    /// Its program, below `/`.
+    program: &'static str,
+    purpose: &'static str,
+}
+
+const UNPACKED: &[Unpacked] = &[
+    Unpacked { package: "irqbalance", program: "usr/sbin/irqbalance", purpose: "tests: living with it" },
+    Unpacked {
+        package: "prometheus",
+        program: "usr/bin/prometheus",
+        purpose: "tests: what reads the metrics, and the alert rules",
+    },
+];
 
 impl Need {
     fn met(&self) -> bool {
@@ -150,9 +164,9 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         [only] if only == "demo" => return install(for_the_demo()),
         _ => return Err("usage: cargo xtask setup [demo]".to_owned()),
     }
-    for (package, program) in UNPACKED {
+    for Unpacked { package, program, purpose } in UNPACKED {
         if !Path::new("/").join(program).exists() && !guest::is_unpacked(package) {
-            eprintln!("setup: unpacking {package} (tests: living with it)");
+            eprintln!("setup: unpacking {package} ({purpose})");
             guest::unpack(package, program)?;
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use model::host::Taken;
 use model::setting::Disruption;
 use model::{Change, Pid, Plan, Setting, Step};
 
@@ -39,6 +40,7 @@ pub fn commit<'k, K: Knobs>(
     let lock = journal.lock().map_err(|e| CommitError::untouched(e.into()))?;
     check_that_no_knob_is_claimed(&plan, journal).map_err(CommitError::untouched)?;
     check_that_nothing_drifted(&plan, kernel).map_err(CommitError::untouched)?;
+    check_that_no_queue_is_taken(&plan, kernel).map_err(CommitError::untouched)?;
     let landmarks = kernel.landmarks(&plan);
     let pending =
         journal.begin(&lock, asked, plan, landmarks).map_err(|e| CommitError::untouched(e.into()))?;
@@ -185,6 +187,22 @@ const fn is_undecided(standing: Standing) -> bool {
     matches!(standing, Standing::Unfinished | Standing::HeldUntil(_))
 }
 
+/// A queue may have got a holder since the plan was made: who holds one is read again.
+fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
+    for (step, of) in plan.steps.iter().enumerate() {
+        let changes: Vec<&Change> = of.changes().iter().collect();
+        match kernel.taken(&changes) {
+            Ok(None) => {}
+            Ok(Some(taken)) => return Err(CommitFault::Taken(Box::new(taken))),
+            Err(cause) => {
+                let (of, doing) = (plan.steps.len(), Doing::Reading);
+                return Err(CommitFault::Host { step, of, doing, cause });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Reads every old value again. A knob that the plan changes twice must come to its second change with the
 /// value that the first one gives it.
 fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
@@ -312,6 +330,8 @@ pub enum CommitFault<E> {
         /// The earlier transaction.
         name: TransactionName,
     },
+    /// A change would take a queue from what holds it.
+    Taken(Box<Taken>),
     /// The host is not as it was when the plan was made.
     Drifted(Vec<Drift>),
     /// The host refused.
@@ -402,6 +422,9 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             Self::RolledBackMeanwhile { name } => {
                 write!(f, "refused: {name} was rolled back while this was planned")
             }
+            Self::Taken(taken) => {
+                write!(f, "refused: {} {}\n  {taken}", taken.change, taken.how)
+            }
             Self::Drifted(drifts) => {
                 write!(f, "refused: someone else has set since the plan was made:{}", indented(drifts))
             }
@@ -452,6 +475,7 @@ impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
             | CommitFault::Undecided { .. }
             | CommitFault::Owned { .. }
             | CommitFault::RolledBackMeanwhile { .. }
+            | CommitFault::Taken(_)
             | CommitFault::Drifted(_)
             | CommitFault::ReadBack { .. } => None,
         }

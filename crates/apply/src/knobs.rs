@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::{DeviceId, IfIndex, NetnsId, Plan, Setting};
+use model::host::Taken;
+use model::{Change, DeviceId, IfIndex, NetnsId, Plan, Setting};
 
 /// Identities of objects, which later objects of the same name do not have: what identifies each, and its value. The host
 /// chooses both texts.
@@ -53,6 +54,16 @@ pub trait Knobs {
     /// journals of versions that recorded none) are not checked.
     fn recall(&mut self, landmarks: &Landmarks) {
         let _ = landmarks;
+    }
+
+    /// What holds a queue that one of these changes would take from it: asked for again before anything is written, and
+    /// before anything is put back. None by default.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    fn taken(&mut self, changes: &[&Change]) -> Result<Option<Taken>, Self::Error> {
+        let _ = changes;
+        Ok(None)
     }
 
     /// Whether an error says that the object is no longer there: its process or thread ended, its device was

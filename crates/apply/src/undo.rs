@@ -150,12 +150,29 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
             Ok(found) => Fate::LeftAlone { found },
         })
         .collect();
+    ours.retain(|&index| match held(kernel, &changes[index]) {
+        None => true,
+        Some(cause) => {
+            if let Fate::Stuck { cause: of_fate, .. } = &mut fates[index] {
+                *of_fate = cause;
+            }
+            false
+        }
+    });
     // The last written is the first put back.
     ours.reverse();
     if !ours.is_empty() {
         put_back(kernel, changes, &ours, &mut fates);
     }
     fates
+}
+
+/// Why putting a change back would take a queue from what holds it now, if so. Where that cannot be read, nothing is known to
+/// hold one.
+fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
+    let back = change.clone().inverse();
+    let taken = kernel.taken(&[&back]).ok().flatten()?;
+    Some(format!("{taken}, and {back} {}", taken.how))
 }
 
 /// A change that the journal does not record, but that is in force: the journal's end was lost, or another program set

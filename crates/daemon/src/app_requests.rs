@@ -44,7 +44,7 @@ pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Po
 pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     match request.target {
         Target::Task(pid) | Target::Epolls(pid, _) => Some((pid, request.policy)),
-        Target::Device(_) | Target::Service(..) => None,
+        Target::Device(_) | Target::Devices(..) | Target::Service(..) => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
 use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
-use plan::Refusal;
+use plan::{Refusal, Selection};
 use session::wake::HeldWake;
 
 use crate::app_requests::{self, Asker};
@@ -31,8 +31,9 @@ pub(crate) struct CurrentPlan {
 
 impl CurrentPlan {
     /// Plans these requests, of which the first `own` are the operator's.
-    pub(crate) fn place(&mut self, policy: Policy, own: usize, host: &Host, members: &Members) {
-        self.placed = placing::place(&policy, own, host, members);
+    pub(crate) fn place(&mut self, selection: Selection, own: usize, host: &Host, members: &Members) {
+        self.placed = placing::place(&selection, own, host, members);
+        let policy = selection.policy;
         self.previous = previous(&policy, &self.placed, std::mem::take(&mut self.previous));
         self.statuses = request_status::requests(&policy, &self.placed);
         self.policy = policy;

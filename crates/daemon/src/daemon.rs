@@ -17,8 +17,9 @@ use crate::app_requests::AppRequests;
 use crate::current_plan::CurrentPlan;
 use crate::event_loop::EventLoop;
 use crate::event_sources::{
-    APP_REQUESTS, EventSources, FILES, Files, Holds, NOTICES, PROCESS_EVENTS, SIGNALS, directory_of,
+    APP_REQUESTS, EventSources, FILES, Files, Holds, MEASURED, NOTICES, PROCESS_EVENTS, SIGNALS, directory_of,
 };
+use crate::goals::Goals;
 use crate::held::Held;
 use crate::instance_lock::{Claimed, InstanceLock};
 use crate::known::Known;
@@ -60,6 +61,8 @@ pub(crate) struct Daemon<'a> {
     pub(crate) rejections: Rejections,
     /// The request that is being done by asking.
     pub(crate) answers: Answers,
+    /// How long the requests of services take that have a goal.
+    pub(crate) goals: Goals,
 }
 
 impl<'a> Daemon<'a> {
@@ -94,6 +97,7 @@ impl<'a> Daemon<'a> {
         let files = Files::watch(watched_directories(session, journal.directory().to_owned()));
         let sources = EventSources::open(&netns, event_loop, files)?;
         let known = Known::open(netns, now())?;
+        let goals = Goals::watched_by(event_loop)?;
         let mut daemon = Self {
             session,
             options,
@@ -107,6 +111,7 @@ impl<'a> Daemon<'a> {
             held: Held::of(journal),
             rejections: Rejections::default(),
             answers: Answers::default(),
+            goals,
         };
         daemon.adopt()?;
         daemon.report_late_sources();
@@ -198,6 +203,10 @@ impl<'a> Daemon<'a> {
                 );
             }
         }
+        if ready.contains(&MEASURED) {
+            self.take_measured();
+            busy = true;
+        }
         busy |= self.answer_requests();
         if let Some(work) = self.reconciler.take_due(now()) {
             self.work(work);
@@ -217,6 +226,22 @@ impl<'a> Daemon<'a> {
     pub(crate) fn note(&mut self, event: &Event, at: Nanoseconds) {
         self.telemetry.count(|counters| *counters.events.entry(event.kind()).or_default() += 1);
         self.reconciler.note(event, at, now());
+    }
+
+    /// What was measured of services since the last turn.
+    fn take_measured(&mut self) {
+        self.goals.take();
+        self.report_measured();
+    }
+
+    /// Reports what is wrong with services that have a goal.
+    pub(crate) fn report_measured(&mut self) {
+        let findings = self.goals.findings();
+        for rule in self.goals.rules() {
+            let of_rule = findings.iter().filter(|finding| finding.rule == rule);
+            self.telemetry.mended(&rule, &of_rule.map(|finding| finding.object.clone()).collect());
+        }
+        findings.into_iter().for_each(|finding| self.telemetry.renew(finding));
     }
 
     fn take_notices(&mut self) -> Result<(), Fault> {
@@ -378,7 +403,8 @@ impl<'a> Daemon<'a> {
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
             hearing,
-            requests: self.plan.statuses().to_vec(),
+            requests: self.goals.filled(self.plan.statuses().to_vec()),
+            services: self.goals.found().to_vec(),
             settings: self.held.ledger().len(),
             polling: self.plan.polling(self.known.host()),
         });

@@ -19,12 +19,14 @@ mod current_plan;
 mod daemon;
 pub mod event_loop;
 mod event_sources;
+mod goals;
 mod held;
 mod instance_lock;
 mod known;
 mod look;
 mod notify;
 mod options;
+mod oracle;
 mod pass;
 mod placing;
 #[cfg(test)]
@@ -42,7 +44,6 @@ mod telemetry;
 
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
 pub use options::{OnStop, Options};
-pub use request_status::objects;
-pub use run::{Outside, Sockets, run};
+pub use run::{Log, Sockets, run};
 pub use socket_file::ListenError;
 pub use status::{Answer, Request, Shared, Status};

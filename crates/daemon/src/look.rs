@@ -208,6 +208,7 @@ impl Daemon<'_> {
             refused.is_none()
         });
         self.requests.files_say(intents, recipes);
+        self.goals.measure(merged.sample());
     }
 
     fn wait_for_what_is_wanted(&mut self) {

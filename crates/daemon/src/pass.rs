@@ -10,6 +10,7 @@ use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
 use crate::daemon::{Daemon, left_to_others, now};
+use crate::goals;
 use crate::held::{Committed, PutBack};
 use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
@@ -139,12 +140,17 @@ impl Daemon<'_> {
     /// What is asked for, on the host as it is now.
     fn place(&mut self) {
         self.telemetry.count(|counters| counters.plans += 1);
-        let policy = self.requests.policy();
-        let own = policy.intents.len();
-        let (policy, left_out) = self.apps.joined(policy, self.known.host());
+        let mut selection = plan::select(&self.requests.policy(), self.known.host());
+        let own = selection.policy.intents.len();
+        let (policy, left_out) = self.apps.joined(selection.policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
-        let members = self.requests.members(&policy);
-        self.plan.place(policy, own, self.known.host(), &members);
+        selection.policy = policy;
+        let members = self.requests.members(&selection.policy);
+        let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
+        let measured = self.goals.follow(subjects, self.known.netns());
+        self.telemetry.detail_of("response times are not measured", measured);
+        self.report_measured();
+        self.plan.place(selection, own, self.known.host(), &members);
         self.apps.follow(self.plan.followed_apps());
     }
 
@@ -430,6 +436,7 @@ impl Daemon<'_> {
             CommitFault::Journal(error) => Err(error.into()),
             CommitFault::Unreadable { knob: None, .. }
             | CommitFault::Irreversible(_)
+            | CommitFault::Taken(_)
             | CommitFault::Disruptive(_) => Err(Fault::failed(words)),
         }
     }

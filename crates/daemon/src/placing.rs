@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::host::Host;
 use model::{Intent, Pid, Plan, Policy, Target};
-use plan::{Desired, Placement, Refusal, Resolved};
+use plan::{Desired, Placement, Refusal, Resolved, Selection};
 use session::cycle;
 
 /// The most requests that are refused one by one; with more, nothing is planned.
@@ -31,9 +31,11 @@ pub(crate) struct Placed {
 /// Whose processes each request means, by its place in the policy.
 pub(crate) type Members = BTreeMap<usize, BTreeSet<Pid>>;
 
-/// Plans as much of a policy as this host can have. The first `own` requests are the operator's; what applications ask for
+/// Plans as much of a policy as this host can have, with a request for each device. The first `own` requests are the operator's; what applications ask for
 /// never keeps these from being followed.
-pub(crate) fn place(policy: &Policy, own: usize, host: &Host, members: &Members) -> Placed {
+pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Members) -> Placed {
+    let policy = &selection.policy;
+    let mut refused = selection.clashes.clone();
     let mut followed: Vec<usize> = Vec::new();
     for (index, intent) in policy.intents.iter().enumerate() {
         let there = match &intent.target {
@@ -42,27 +44,26 @@ pub(crate) fn place(policy: &Policy, own: usize, host: &Host, members: &Members)
             _ => true,
         };
         // What is not there is waited for: nothing is wrong with such a request.
-        if there {
+        if there && !refused.contains_key(&index) {
             followed.push(index);
         }
     }
-    let mut refused = BTreeMap::new();
     loop {
-        match attempt(policy, &followed, host, members) {
+        match attempt(selection, &followed, host, members) {
             Ok((placement, desired, plan)) => {
                 let placement = Some(placement);
                 return Placed { placement, desired, plan, followed, refused, own };
             }
             Err(refusal) => {
                 // The shortest beginning of the requests that is refused ends with the one that is too much.
-                let fits = |count: &usize| attempt(policy, &followed[..*count], host, members).is_ok();
+                let fits = |count: &usize| attempt(selection, &followed[..*count], host, members).is_ok();
                 let (mut good, mut bad) = (0, followed.len());
                 let mut why = refusal;
                 while bad - good > 1 {
                     let middle = good.midpoint(bad);
                     if fits(&middle) { good = middle } else { bad = middle }
                 }
-                if let Err(its_own) = attempt(policy, &followed[..bad], host, members) {
+                if let Err(its_own) = attempt(selection, &followed[..bad], host, members) {
                     why = its_own;
                 }
                 let (owns, of_apps): (Vec<usize>, Vec<usize>) =
@@ -84,11 +85,12 @@ pub(crate) fn place(policy: &Policy, own: usize, host: &Host, members: &Members)
 }
 
 fn attempt(
-    policy: &Policy,
+    selection: &Selection,
     followed: &[usize],
     host: &Host,
     members: &Members,
 ) -> Result<(Placement, Desired, Plan), Refusal> {
+    let policy = &selection.policy;
     let mut resolved = Resolved::default();
     let mut intents: Vec<Intent> = Vec::with_capacity(followed.len());
     for index in followed {
@@ -96,6 +98,9 @@ fn attempt(
         // Of one that has ended there is nothing to place.
         let pids = pids.filter(|pid| host.process(*pid).is_some());
         resolved = resolved.with(intents.len(), pids);
+        for note in selection.notes.get(index).into_iter().flatten() {
+            resolved = resolved.noting(intents.len(), note.clone());
+        }
         intents.push(policy.intents[*index].clone());
     }
     let policy = Policy { intents, recipes: Arc::clone(&policy.recipes), disruptive: policy.disruptive };

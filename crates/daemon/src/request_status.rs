@@ -34,7 +34,7 @@ fn followed(
     wanted: &BTreeMap<Object, usize>,
     differing: &BTreeMap<Object, usize>,
 ) -> RequestStatus {
-    let objects = objects(part);
+    let objects = part.all_objects();
     let sum =
         |of: &BTreeMap<Object, usize>| objects.iter().filter_map(|object| of.get(object)).sum::<usize>();
     let epolls = part.processes.iter().map(|process| process.epolls.len() + process.rings.len()).sum();
@@ -49,6 +49,8 @@ fn followed(
         epolls,
         wanted: all,
         set: all.saturating_sub(sum(differing)),
+        engaged: None,
+        measured: None,
         notes: part.notes.clone(),
     }
 }
@@ -68,6 +70,8 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         epolls: 0,
         wanted: 0,
         set: 0,
+        engaged: None,
+        measured: None,
         notes: vec![why],
     }
 }
@@ -82,22 +86,7 @@ pub(crate) fn of<'r>(
     let place = policy.intents.iter().position(|intent| intent.target == *target)?;
     let parts = &placed.placement.as_ref()?.parts;
     let part = parts.get(placed.followed.iter().position(|followed| *followed == place)?)?;
-    Some((objects(part), requests.get(place)?))
-}
-
-/// The objects of a request.
-pub fn objects(part: &Part) -> BTreeSet<Object> {
-    let queues = part.queues.iter().flat_map(|placed| {
-        let irq = placed.irq.map(Object::Irq);
-        [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)
-    });
-    let of_processes = part.processes.iter().flat_map(|process| {
-        let epolls = process.epolls.iter().copied().map(Object::Epoll);
-        let rings = process.rings.iter().copied().map(Object::Ring);
-        let threads = process.threads.iter().copied().map(Object::Thread);
-        epolls.chain(rings).chain(threads)
-    });
-    queues.chain(of_processes).collect()
+    Some((part.all_objects(), requests.get(place)?))
 }
 
 /// The CPUs that poll without traffic by what the host shows, and that may: a NAPI's thread that polls without a pause, and an

@@ -12,7 +12,7 @@ use linux::process::{Criteria, find, identify, meets};
 use linux::{KernelError, Netns};
 use model::host::Unread;
 use model::policy::Match;
-use model::{Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
+use model::{Glob, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::placing::Members;
@@ -189,7 +189,7 @@ impl Requests {
 
     /// Whether anything is asked of a device, so that every process that receives on it counts.
     pub(crate) fn any_device(&self) -> bool {
-        self.all().any(|intent| matches!(intent.target, Target::Device(_)))
+        self.all().any(|intent| matches!(intent.target, Target::Device(_) | Target::Devices(..)))
     }
 
     fn all(&self) -> impl Iterator<Item = &Intent> {
@@ -209,10 +209,12 @@ impl Requests {
         for (_, matching) in self.matches() {
             match (matching.port, &matching.exe) {
                 (Some(port), _) => drop(waited.ports.insert(port)),
-                (None, Some(exe)) => {
-                    waited.images.insert(exe.rsplit('/').next().unwrap_or(exe).to_owned());
+                (None, Some(exe)) if exe.iter().all(Glob::is_literal) => {
+                    let name = |exe: &Glob| exe.as_str().rsplit('/').next().unwrap_or_default().to_owned();
+                    waited.images.extend(exe.iter().map(name));
                 }
-                (None, None) => waited.all_images = true,
+                // BPF compares whole names.
+                (None, _) => waited.all_images = true,
             }
         }
         if waited.images.len() > NAMES_MAX {
@@ -343,8 +345,8 @@ fn met(matching: &Match, pid: Pid, unread: &mut Vec<Unread>) -> bool {
 }
 
 fn criteria(matching: &Match) -> Criteria {
-    let Match { unit, cgroup, exe, port, uid } = matching.clone();
-    Criteria { exe, cgroup, unit, port, uid, netns: None }
+    let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();
+    Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<Asked>> {

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 
 use session::{Exit, Fault, Operator, Session};
 
-use crate::api::{self, Oracle};
+use crate::api;
 use crate::attach_service;
 use crate::daemon::Daemon;
 use crate::event_loop::EventLoop;
 use crate::notify::{Herald, Notifier};
 use crate::options::Options;
+use crate::oracle;
 use crate::status::Shared;
 
 /// Where a daemon serves, and whom.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
     /// Where it serves its Varlink interface; `None` for the socket of its journal.
     pub api: Option<PathBuf>,
@@ -31,19 +32,8 @@ pub struct Sockets {
     pub attach: PathBuf,
 }
 
-/// What of a daemon does not come from its session.
-pub struct Outside {
-    /// Takes a line of the log of the sockets.
-    pub log: Box<dyn Fn(&str)>,
-    /// Answers what takes a look at the host.
-    pub oracle: Oracle,
-}
-
-impl std::fmt::Debug for Outside {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outside").finish_non_exhaustive()
-    }
-}
+/// Takes a line of the log of the sockets.
+pub type Log = Box<dyn Fn(&str)>;
 
 /// Runs until it is asked to end.
 ///
@@ -54,7 +44,7 @@ pub fn run(
     operator: &dyn Operator,
     options: Options,
     sockets: Sockets,
-    outside: Outside,
+    log: Log,
 ) -> Result<Exit, Fault> {
     if let Some(path) = &sockets.metrics_file
         && path.extension() != Some(OsStr::new("prom"))
@@ -72,7 +62,7 @@ pub fn run(
         operator.say(&format!("Processes are looked into through {}.", sockets.attach.display()));
     }
     let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;
-    admit(sockets, session, outside, &shared, &mut event_loop)?;
+    admit(sockets, session, log, &shared, &mut event_loop)?;
     operator.say("netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.");
     daemon.run(&mut event_loop)?;
     daemon.end()?;
@@ -83,7 +73,7 @@ pub fn run(
 fn admit(
     sockets: Sockets,
     session: &Session,
-    outside: Outside,
+    log: Log,
     shared: &Shared,
     event_loop: &mut EventLoop,
 ) -> Result<(), Fault> {
@@ -96,8 +86,8 @@ fn admit(
         },
         metrics_file: sockets.metrics_file,
         metrics_address: sockets.metrics_address,
-        log: outside.log,
-        oracle: outside.oracle,
+        log,
+        oracle: oracle::of(session.clone()),
     };
     let mut sources = api::open(shared, options).map_err(|error| match error {
         api::OpenError::NoPlace(error) => Fault::from(error),

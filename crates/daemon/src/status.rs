@@ -10,6 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use live::{Cost, Estimator, Measured, Percentiles};
 use model::{Finding, Intent, NetnsId, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -101,7 +102,7 @@ pub struct Hearing {
 }
 
 /// A request and how it stands.
-#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct RequestStatus {
     /// Whose traffic: `device eth0`, `service memcached`, `task 812`.
     pub target: String,
@@ -119,11 +120,49 @@ pub struct RequestStatus {
     pub epolls: usize,
     /// How many knobs it wants.
     pub wanted: usize,
-    /// How many of these have the wanted value. *Set*, not yet *engaged*: that takes counting for a while, which
-    /// `netpolicy doctor` does.
+    /// How many of these have the wanted value. *Set*, not yet *engaged*.
     pub set: usize,
+    /// The share of the packets of its queues, from 0 to 1, that its delivery mode delivers, as counted in the last minutes:
+    /// polled by the application, the timer or the kernel thread. `None` for modes that leave delivery to interrupts, and for
+    /// requests that are not measured.
+    pub engaged: Option<f64>,
+    /// How long its requests took; `None` for what has no goal, and until it was measured.
+    pub measured: Option<ResponseTimes>,
     /// What the operator should know of it.
     pub notes: Vec<String>,
+}
+
+/// How long the requests of a service took in the last minutes. Spans are in nanoseconds.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct ResponseTimes {
+    /// When it was measured last, in microseconds since 1970-01-01 00:00 UTC.
+    pub at_unix_micros: u64,
+    /// How many windows were measured.
+    pub windows: usize,
+    /// How long they were together, in seconds.
+    pub measured_seconds: f64,
+    /// Requests that were answered in them.
+    pub requests: u64,
+    /// The same in a second.
+    pub rate: f64,
+    /// By what `response` was estimated.
+    pub estimator: Estimator,
+    /// From the NIC's ring to the answer.
+    pub response: Percentiles,
+    /// In the ring.
+    pub ring: Percentiles,
+    /// From TCP to the read.
+    pub wakeup: Percentiles,
+    /// From the read to the answer.
+    pub service_time: Percentiles,
+    /// CPU time of a request.
+    pub cost: Cost,
+    /// Requests without an answer at the end of the last window.
+    pub waiting: u64,
+    /// How long the oldest of them has waited.
+    pub oldest: Option<u64>,
+    /// The rules of all that was found, as in `docs/reference/findings.md`; those that are wrong are among the findings, too.
+    pub found: Vec<String>,
 }
 
 /// How often what happened. All of them only grow.
@@ -312,6 +351,7 @@ pub struct Shared(Rc<RefCell<State>>);
 #[derive(Default)]
 struct State {
     status: Status,
+    services: Vec<Measured>,
     requests: VecDeque<(Request, Reply)>,
 }
 
@@ -337,6 +377,19 @@ impl Shared {
     /// While the daemon writes it.
     pub fn status(&self) -> Ref<'_, Status> {
         Ref::map(self.0.borrow(), |state| &state.status)
+    }
+
+    /// What was counted of each service that is measured; as [`Shared::status`].
+    ///
+    /// # Panics
+    /// As [`Shared::status`].
+    pub fn services(&self) -> Ref<'_, [Measured]> {
+        Ref::map(self.0.borrow(), |state| state.services.as_slice())
+    }
+
+    /// Publishes what was counted of services, for the daemon.
+    pub fn note_services(&self, services: Vec<Measured>) {
+        self.0.borrow_mut().services = services;
     }
 
     /// Submits a request. It is done in this turn, after all events that are ready; `reply` is called with the answer

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use live::Measured;
 use model::host::Unread;
 use model::{Finding, NetnsId};
 use session::{Fault, Operator};
@@ -39,6 +40,8 @@ pub(crate) struct Standing {
     pub(crate) settings: usize,
     /// The CPUs that poll without traffic.
     pub(crate) polling: Polling,
+    /// What was counted of services.
+    pub(crate) services: Vec<Measured>,
 }
 
 impl<'a> Telemetry<'a> {
@@ -151,6 +154,14 @@ impl<'a> Telemetry<'a> {
         self.findings.insert(key, finding);
     }
 
+    /// Notes a finding that says the same as before with new figures: it is logged once, until it is mended.
+    pub(crate) fn renew(&mut self, finding: Finding) {
+        match self.findings.get_mut(&(finding.rule.clone(), finding.object.clone())) {
+            Some(known) if known.summary == finding.summary => *known = finding,
+            _ => self.find(finding),
+        }
+    }
+
     /// What was found by a rule is mended, but for these objects.
     pub(crate) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
         self.findings.retain(|(found, object), _| found != rule || but.contains(object));
@@ -169,7 +180,8 @@ impl<'a> Telemetry<'a> {
 
     /// Publishes the status.
     pub(crate) fn publish(&self, standing: Standing) {
-        let Standing { asked, hearing, requests, settings, polling } = standing;
+        let Standing { asked, hearing, requests, settings, polling, services } = standing;
+        self.shared.note_services(services);
         self.shared.update(|status| {
             status.phase = self.phase;
             status.policy.clone_from(&self.policy);

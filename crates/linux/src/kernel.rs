@@ -13,8 +13,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knobs, Landmarks, device_landmark, device_of_landmark};
+use model::host::{QueueHolder, Taken};
 use model::setting::Call;
-use model::{DeviceId, HostKnob, IfIndex, NetnsId, Plan, Setting};
+use model::{Change, DeviceId, HostKnob, IfIndex, NetnsId, Plan, Setting};
 use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysctl;
@@ -224,6 +225,21 @@ impl Knobs for Kernel {
             self.cookies.extend(id.zip(number.parse().ok()));
             self.numbers.extend(device_of_landmark(what).zip(number.parse().ok()));
         }
+    }
+
+    fn taken(&mut self, changes: &[&Change]) -> Result<Option<Taken>, KernelError> {
+        let mut known: BTreeMap<DeviceId, Vec<QueueHolder>> = BTreeMap::new();
+        for change in changes.iter().filter(|change| Taken::could_be_by(change.to())) {
+            let Some(device) = change.to().object().device() else { continue };
+            if let Entry::Vacant(unknown) = known.entry(device) {
+                let holders = self.inside_with(device)?.holders(device);
+                unknown.insert(holders.map_err(gone_with_its_device)?);
+            }
+            if let Some(taken) = known.get(&device).and_then(|holders| Taken::by(change, holders)) {
+                return Ok(Some(taken));
+            }
+        }
+        Ok(None)
     }
 
     fn is_gone(error: &KernelError) -> bool {

@@ -6,7 +6,7 @@ use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 use bpf::softirqs::SoftirqTime;
 use model::host::SocketState;
 use model::live::LiveWindow;
-use model::{Nanoseconds, NapiId, NetnsId, Pid, ProcessId};
+use model::{Nanoseconds, NapiId, Pid, ProcessId};
 use netlink::sock_diag::InetSockets;
 use sys::clock::run_time_of;
 use sys::error::{Cause, KernelError};
@@ -93,11 +93,11 @@ impl ServiceWatch {
     /// # Errors
     /// As [`LiveMeter::load`].
     pub fn load(
-        (netns, ports): (NetnsId, Vec<u16>),
+        target: &LiveTarget,
         processes: Vec<ProcessId>,
         kthreads: Vec<Pid>,
     ) -> Result<Self, KernelError> {
-        let meter = LiveMeter::load(&LiveTarget { netns, ports })?;
+        let meter = LiveMeter::load(target)?;
         Ok(Self {
             meter,
             processes,
@@ -117,6 +117,15 @@ impl ServiceWatch {
     /// The meter, for [`LiveMeter::suppose`].
     pub const fn meter(&mut self) -> &mut LiveMeter {
         &mut self.meter
+    }
+
+    /// From the next window on, these processes serve.
+    pub fn is_served_by(&mut self, processes: &[ProcessId]) {
+        self.processes = processes.to_vec();
+        self.before = None;
+        // Whose time softirqs take is counted by who serves.
+        self.softirqs = None;
+        self.napis.clear();
     }
 
     /// Those of the processes that still run.

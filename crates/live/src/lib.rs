@@ -1,14 +1,26 @@
-//! The response times of a service that runs, measured from outside, window after window.
+//! The response times of services that run, measured from outside, window after window.
 //!
-//! This room knows which ports of which namespace a service's are ([`Target`]), measures them ([`Watcher`]) and keeps what was
-//! measured ([`Record`], [`Recording`]). It prints nothing and judges nothing: estimates and what they cannot say are
-//! `measure::live`'s, and the programs in the kernel `linux::bpf::live`'s.
+//! This room knows which ports of which namespace a service's are ([`Target`]), measures them ([`Sampler`]; [`Watcher`] one service
+//! for an operator who waits, [`Rounds`] several in the background) and keeps what was measured ([`Record`], [`Recording`]). It
+//! prints nothing and judges nothing: estimates and what they cannot say are `measure::live`'s, and the programs in the kernel
+//! `linux::bpf::live`'s.
 #![forbid(unsafe_code)]
 
+mod cost;
+mod recent;
 mod record;
+mod rounds;
+mod sampler;
 mod target;
+pub mod text;
+mod totals;
 mod watcher;
 
+pub use cost::Cost;
+pub use measure::live::{Estimate, Estimator, Percentiles, Summary};
 pub use record::{Header, Record, Recorded, Recording};
+pub use rounds::{Measured, Outcome, Pace, Rounds, Subject};
+pub use sampler::Sampler;
 pub use target::{Selection, Target};
-pub use watcher::{Cost, INTERVAL, Shown, Turn, Watcher};
+pub use totals::{Spans, Totals};
+pub use watcher::{INTERVAL, Shown, Turn, Watcher};

@@ -7,7 +7,7 @@ use linux::process::{Criteria, find, identify};
 use linux::work::family;
 use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
-use model::{Finding, Goal, Host, NapiId, Pid, ProcessId, Severity, Target as Asked};
+use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Target as Asked};
 
 use session::{Exit, Fault, Operator, PRIVILEGES, Session};
 
@@ -51,13 +51,37 @@ impl Target {
     pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let (name, processes, goal) = processes(selection, session, operator)?;
         let netns = namespace(&name, &processes, selection, session)?;
+        let port = match selection {
+            Selection::Port(port) => Some(*port),
+            Selection::Service(_) | Selection::Process(_) | Selection::Unit(_) => None,
+        };
+        let (target, left_out) = Self::of_processes(name, netns, processes, goal, port)?;
+        if left_out > 0 {
+            let name = &target.name;
+            operator.say(&format!(
+                "{name} listens on {} ports: the first {} are measured",
+                target.ports.len() + left_out,
+                target.ports.len()
+            ));
+        }
+        Ok(target)
+    }
+
+    /// These processes of a namespace, at all ports that they listen on, or at one. With it, how many ports are too many.
+    ///
+    /// # Errors
+    /// None of them listens; the kernel's.
+    pub fn of_processes(
+        name: String,
+        netns: Netns,
+        processes: Vec<ProcessId>,
+        goal: Goal,
+        port: Option<u16>,
+    ) -> Result<(Self, usize), Fault> {
         let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
         let found = listening(&pids, &netns)?;
-        let asked = |port: &u16| match selection {
-            Selection::Port(asked) => asked == port,
-            Selection::Service(_) | Selection::Process(_) | Selection::Unit(_) => true,
-        };
-        let mut ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
+        let asked = |found: &u16| port.is_none_or(|port| port == *found);
+        let ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
         if ports.is_empty() {
             let words = match found.udp.iter().copied().find(asked) {
                 Some(port) => format!(
@@ -68,17 +92,35 @@ impl Target {
             return Err(Fault::failed(words)
                 .hint("name the port of the process that takes its requests: netpolicy watch --port N"));
         }
-        if ports.len() > LiveTarget::PORTS_MAX {
-            operator.say(&format!(
-                "{name} listens on {} ports: the first {} are measured",
-                ports.len(),
-                LiveTarget::PORTS_MAX
-            ));
-            ports.truncate(LiveTarget::PORTS_MAX);
-        }
+        Self::at_ports(name, netns, processes, goal, ports)
+    }
+
+    /// These processes of a namespace, at these ports. With it, how many ports are too many.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn at_ports(
+        name: String,
+        netns: Netns,
+        processes: Vec<ProcessId>,
+        goal: Goal,
+        mut ports: Vec<u16>,
+    ) -> Result<(Self, usize), Fault> {
+        let left_out = ports.len().saturating_sub(LiveTarget::PORTS_MAX);
+        ports.truncate(LiveTarget::PORTS_MAX);
         let host = linux::observe(&netns, &Processes::None)?;
         let findings = hides(&host);
-        Ok(Self { name, netns, ports, processes, host, findings, goal })
+        Ok((Self { name, netns, ports, processes, host, findings, goal }, left_out))
+    }
+
+    /// Reads the host again: its queues and what of it hides the truth may have changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn reads_host(&mut self) -> Result<(), Fault> {
+        self.host = linux::observe(&self.netns, &Processes::None)?;
+        self.findings = hides(&self.host);
+        Ok(())
     }
 
     /// The kernel threads that poll NAPIs of this host.
@@ -122,7 +164,8 @@ fn processes(
             return Ok((format!("port {port}"), found, Goal::default()));
         }
         Selection::Unit(unit) => {
-            let (found, unread) = search(&Criteria { unit: Some(unit.clone()), ..Criteria::default() })?;
+            let (found, unread) =
+                search(&Criteria { unit: Some(Patterns::exactly(unit)), ..Criteria::default() })?;
             if found.is_empty() {
                 return Err(not_found(format!("unit {unit} has no running process"), unread, None));
             }
@@ -133,16 +176,20 @@ fn processes(
     let named =
         session.policy(operator)?.policy().intents.into_iter().find_map(|intent| match intent.target {
             Asked::Service(service, matching) if service == name => Some((matching, intent.goal)),
-            Asked::Service(..) | Asked::Device(_) | Asked::Task(_) | Asked::Epolls(..) => None,
+            Asked::Service(..)
+            | Asked::Device(_)
+            | Asked::Devices(..)
+            | Asked::Task(_)
+            | Asked::Epolls(..) => None,
         });
     let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
     let ways: Vec<Criteria> = match named {
-        Some((Match { unit, cgroup, exe, port, uid }, _)) => {
-            vec![Criteria { exe, cgroup, unit, port, uid, netns: None }]
+        Some((Match { unit, cgroup, exe, pod, container, port, uid }, _)) => {
+            vec![Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }]
         }
         None => vec![
-            Criteria { unit: Some(name.clone()), ..Criteria::default() },
-            Criteria { exe: Some(name.clone()), ..Criteria::default() },
+            Criteria { unit: Some(Patterns::exactly(&name)), ..Criteria::default() },
+            Criteria { exe: Some(Patterns::exactly(&name)), ..Criteria::default() },
         ],
     };
     let mut unread = 0;

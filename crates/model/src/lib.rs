@@ -6,7 +6,7 @@
 //! (serde and schemars alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`], [`live`] and
+//! shall be), [`policy`] and [`selector`] (what was asked, and of which devices), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`], [`live`] and
 //! [`evidence`] (what happened), [`chance`] (what is drawn).
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod delivery;
 pub mod evidence;
 pub mod exchange;
 pub mod finding;
+pub mod glob;
 pub mod host;
 pub mod ids;
 pub mod layout;
@@ -28,6 +29,7 @@ pub mod qdisc;
 pub mod recipe;
 pub mod reuseport;
 pub mod scheduling;
+pub mod selector;
 pub mod setting;
 pub mod steering;
 pub mod units;
@@ -44,6 +46,7 @@ pub use evidence::{
 };
 pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload};
 pub use finding::{Finding, Severity};
+pub use glob::{Glob, Patterns};
 pub use host::Host;
 pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
@@ -63,6 +66,7 @@ pub use scheduling::{
     KthreadCpus, KthreadKey, KthreadRequest, KthreadState, KthreadValue, RtThrottling, Scheduling, Slice,
     UtilClamp,
 };
+pub use selector::{Carries, DeviceCondition, DeviceSelector, Precedence, SpeedBound};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
     ProcessKnob, RingNapi, RxQueueKnob, Setting, Threading, TxQueueKnob,

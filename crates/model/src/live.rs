@@ -4,6 +4,9 @@
 //! application hands over the first byte of the answer. Before it arrives it has waited in the ring of the NIC, until it
 //! was polled: that is estimated, since no stock kernel records it.
 
+use std::fmt;
+use std::str::FromStr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -108,6 +111,66 @@ impl<'de> Deserialize<'de> for SpanCounts {
             *place += count;
         }
         Ok(counts)
+    }
+}
+
+/// How much of each second is measured: [`PartOfSecond::LEAST`] to a whole one, or nothing.
+///
+/// Written as a span, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartOfSecond(Nanoseconds);
+
+impl PartOfSecond {
+    /// Nothing is measured.
+    pub const OFF: Self = Self(Nanoseconds::ZERO);
+
+    /// What the daemon measures unless a policy file says otherwise.
+    pub const OF_DAEMON: Self = Self(Nanoseconds::from_millis(20));
+
+    /// The shortest part: to attach and to detach takes about as long.
+    pub const LEAST: Nanoseconds = Nanoseconds::from_millis(10);
+
+    /// The longest.
+    pub const MOST: Nanoseconds = Nanoseconds::from_millis(1_000);
+
+    /// The span; `None` where nothing is measured.
+    pub fn span(self) -> Option<Nanoseconds> {
+        (!self.0.is_zero()).then_some(self.0)
+    }
+}
+
+impl fmt::Display for PartOfSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.span() {
+            Some(span) => span.fmt(f),
+            None => f.pad("off"),
+        }
+    }
+}
+
+/// Why a text is no part of each second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAPartOfSecond(String);
+
+impl fmt::Display for NotAPartOfSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, most) = (PartOfSecond::LEAST, PartOfSecond::MOST);
+        write!(f, "`{}` is no part of each second: there are {least} to {most}, and off", self.0)
+    }
+}
+
+impl std::error::Error for NotAPartOfSecond {}
+
+impl FromStr for PartOfSecond {
+    type Err = NotAPartOfSecond;
+
+    fn from_str(text: &str) -> Result<Self, NotAPartOfSecond> {
+        if text == "off" {
+            return Ok(Self::OFF);
+        }
+        let span: Option<Nanoseconds> = text.parse().ok();
+        let span = span.filter(|span| span.is_zero() || (Self::LEAST..=Self::MOST).contains(span));
+        span.map(Self).ok_or_else(|| NotAPartOfSecond(text.to_owned()))
     }
 }
 
@@ -330,6 +393,19 @@ mod test {
             }
         }
         assert_eq!(SpanCounts::lower_edge(SpanCounts::BUCKETS), Nanoseconds(1 << 32));
+    }
+
+    #[test]
+    fn a_part_of_each_second_is_off_or_long_enough_to_be_worth_attaching() {
+        for (text, shown) in
+            [("20ms", "20ms"), ("1s", "1s"), ("0", "off"), ("off", "off"), ("10000us", "10ms")]
+        {
+            assert_eq!(text.parse::<PartOfSecond>().map(|part| part.to_string()), Ok(shown.to_owned()));
+        }
+        for text in ["9ms", "2s", "", "on", "20"] {
+            let wrong = text.parse::<PartOfSecond>().expect_err(text).to_string();
+            assert_eq!(wrong, format!("`{text}` is no part of each second: there are 10ms to 1s, and off"));
+        }
     }
 
     #[test]

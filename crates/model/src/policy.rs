@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
+use crate::glob::Patterns;
 use crate::ids::{Fd, Pid};
 use crate::layout::Layout;
 use crate::nic::NicRequest;
 use crate::recipe::Recipes;
 use crate::scheduling::KthreadRequest;
+use crate::selector::DeviceSelector;
 use crate::units::Nanoseconds;
 
 /// One word for what traffic shall be good at.
@@ -175,6 +177,9 @@ impl Intent {
 pub enum Target {
     /// A network device, by name.
     Device(String),
+    /// Devices by what they are like: the name of the section, and which it is for. A plan has a request for each of them
+    /// beside it.
+    Devices(String, DeviceSelector),
     /// A service: its name, and how its processes are found.
     Service(String, Match),
     /// A process.
@@ -187,6 +192,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(name) => write!(f, "device {name}"),
+            Self::Devices(name, _) => write!(f, "devices {name}"),
             Self::Service(name, _) => write!(f, "service {name}"),
             Self::Task(pid) => write!(f, "task {pid}"),
             Self::Epolls(pid, epolls) => {
@@ -202,11 +208,17 @@ impl fmt::Display for Target {
 #[serde(deny_unknown_fields)]
 pub struct Match {
     /// A systemd unit, as in `memcached.service`.
-    pub unit: Option<String>,
+    pub unit: Option<Patterns>,
     /// A cgroup path below the cgroup root.
-    pub cgroup: Option<String>,
+    pub cgroup: Option<Patterns>,
     /// An executable: a path, or a bare file name.
-    pub exe: Option<String>,
+    pub exe: Option<Patterns>,
+    /// A pod of Kubernetes: its name, its namespace and name (`shop/cart-*`), or its uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Patterns>,
+    /// A container: its name, or its id from the first character on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Patterns>,
     /// A port that the process listens on.
     pub port: Option<u16>,
     /// A user, by number.
@@ -220,6 +232,8 @@ impl fmt::Display for Match {
             self.unit.as_ref().map(|unit| format!("unit {unit}")),
             self.cgroup.as_ref().map(|cgroup| format!("cgroup {cgroup}")),
             self.exe.as_ref().map(|exe| format!("exe {exe}")),
+            self.pod.as_ref().map(|pod| format!("pod {pod}")),
+            self.container.as_ref().map(|container| format!("container {container}")),
             self.port.map(|port| format!("port {port}")),
             self.uid.map(|uid| format!("uid {uid}")),
         ];

@@ -15,10 +15,12 @@ pub mod message;
 pub mod netdev;
 pub mod offload;
 pub mod qdisc;
+pub mod route;
 pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;
 pub mod tc;
+pub mod xdp_diag;
 
 pub use ethtool::Ethtool;
 pub use link::Links;

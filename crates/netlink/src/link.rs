@@ -36,7 +36,9 @@ const LOWER_UP: u32 = 1 << 16;
 
 /// Attributes of a link: `IFLA_*`.
 mod attribute {
+    pub(super) const ADDRESS: u16 = 1;
     pub(super) const IFNAME: u16 = 3;
+    pub(super) const MASTER: u16 = 10;
     pub(super) const MTU: u16 = 4;
     pub(super) const LINK: u16 = 5;
     pub(super) const LINKINFO: u16 = 18;
@@ -51,6 +53,10 @@ mod attribute {
     pub(super) const ALT_IFNAME: u16 = 53;
     /// Within `LINKINFO`: `IFLA_INFO_KIND`.
     pub(super) const INFO_KIND: u16 = 1;
+    /// Within `LINKINFO`: `IFLA_INFO_DATA`.
+    pub(super) const INFO_DATA: u16 = 2;
+    /// Within `INFO_DATA` of a vxlan: `IFLA_VXLAN_LINK`.
+    pub(super) const VXLAN_LINK: u16 = 3;
     /// Within `XDP`: `IFLA_XDP_ATTACHED`.
     pub(super) const XDP_ATTACHED: u16 = 2;
     /// In `EXT_MASK`: leave counters out. Since 4.4; older kernels ignore it.
@@ -72,6 +78,10 @@ pub struct RawLink<'a> {
     pub mtu: u32,
     /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
     pub link: Option<u32>,
+    /// Its address on the link, where it has six bytes (`IFLA_ADDRESS`).
+    pub mac: Option<[u8; 6]>,
+    /// The device that it is a member of (`IFLA_MASTER`).
+    pub master: Option<u32>,
     /// In which namespace that is, if in another: an id that this namespace gave it.
     pub link_netnsid: Option<i32>,
     /// `XDP_ATTACHED_*`: 0 for none.
@@ -96,6 +106,8 @@ impl<'a> RawLink<'a> {
             let attr = attr?;
             match attr.number {
                 attribute::IFNAME => raw.name = attr.until_zero(),
+                attribute::ADDRESS => raw.mac = attr.mac().ok(),
+                attribute::MASTER => raw.master = Some(attr.u32()?),
                 attribute::MTU => raw.mtu = attr.u32()?,
                 attribute::GSO_MAX_SIZE => raw.packet_sizes.gso_max_size = Some(attr.u32()?),
                 attribute::GRO_MAX_SIZE => raw.packet_sizes.gro_max_size = Some(attr.u32()?),
@@ -107,6 +119,13 @@ impl<'a> RawLink<'a> {
                 attribute::LINKINFO => {
                     if let Some(kind) = attr.nested().find(attribute::INFO_KIND)? {
                         raw.kind = Some(kind.text()?);
+                    }
+                    // It has no `ndo_get_iflink`: `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`.
+                    if raw.kind == Some("vxlan")
+                        && let Some(data) = attr.nested().find(attribute::INFO_DATA)?
+                        && let Some(lower) = data.nested().find(attribute::VXLAN_LINK)?
+                    {
+                        raw.link = Some(lower.u32()?);
                     }
                 }
                 attribute::XDP => {
@@ -309,6 +328,7 @@ mod test {
         header[8..12].copy_from_slice(&(UP | LOWER_UP).to_ne_bytes());
         let mut object = AttrBuf::after(&header);
         object.text(attribute::IFNAME, "veth0").u32(attribute::MTU, 1500).u32(attribute::LINK, 7);
+        object.bytes(attribute::ADDRESS, &[2, 0, 0, 0, 0, 7]).u32(attribute::MASTER, 9);
         object.u32(attribute::LINK_NETNSID, 0);
         object.nested(attribute::LINKINFO, |info| {
             info.text(attribute::INFO_KIND, "veth");
@@ -324,7 +344,9 @@ mod test {
             name: b"veth0",
             kind: Some("veth"),
             mtu: 1500,
+            mac: Some([2, 0, 0, 0, 0, 7]),
             link: Some(7),
+            master: Some(9),
             link_netnsid: Some(0),
             xdp_attached: 1,
             packet_sizes: PacketSizes {

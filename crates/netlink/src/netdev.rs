@@ -5,7 +5,7 @@
 use model::{EmptyPolls, IfIndex, KernelVersion, Nanoseconds, NapiId, QueueIndex, Threading};
 use sys::error::{Cause, KernelError};
 
-use super::attr::{AttrBuf, Malformed};
+use super::attr::{AttrBuf, Attrs, Malformed};
 use super::genl::{self, Family};
 use super::socket::{NetlinkSocket, Protocol};
 
@@ -22,6 +22,22 @@ mod queue {
     pub(super) const IFINDEX: u16 = 2;
     pub(super) const TYPE: u16 = 3;
     pub(super) const NAPI_ID: u16 = 4;
+    pub(super) const DMABUF: u16 = 5;
+    pub(super) const IO_URING: u16 = 6;
+    pub(super) const XSK: u16 = 7;
+    pub(super) const LEASE: u16 = 8;
+}
+
+/// Attributes of an io_uring that is a queue's memory provider: `NETDEV_A_IO_URING_PROVIDER_INFO_*`.
+mod io_uring {
+    pub(super) const RX_BUF_LEN: u16 = 1;
+}
+
+/// Attributes of a lease: `NETDEV_A_LEASE_*`.
+mod lease {
+    pub(super) const IFINDEX: u16 = 1;
+    pub(super) const QUEUE: u16 = 2;
+    pub(super) const NETNS_ID: u16 = 3;
 }
 
 /// Attributes of a NAPI: `NETDEV_A_NAPI_*`.
@@ -46,6 +62,59 @@ pub enum QueueType {
     Tx = 1,
 }
 
+/// The queue of a virtual device that a queue is leased to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawLease {
+    /// The virtual device, in its own namespace.
+    pub ifindex: u32,
+    /// The queue's index there.
+    pub queue: u32,
+    /// What its namespace is called in the asking one; `None` where it is the same.
+    pub netns_id: Option<i32>,
+}
+
+impl RawLease {
+    fn parse(nested: Attrs<'_>) -> Result<Self, Malformed> {
+        let mut raw = Self::default();
+        for attr in nested {
+            let attr = attr?;
+            match attr.number {
+                lease::IFINDEX => raw.ifindex = attr.u32()?,
+                lease::NETNS_ID => raw.netns_id = Some(attr.i32()?),
+                lease::QUEUE => {
+                    if let Some(id) = attr.nested().find(queue::ID)? {
+                        raw.queue = id.u32()?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+}
+
+/// What keeps a queue, as `queue-get` says it; all `None` and false for an ordinary one.
+///
+/// Kernel: 7.3, `net/core/netdev-genl.c` `netdev_nl_queue_fill_one()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawHolders {
+    /// The dmabuf binding that packets are written into (6.12).
+    pub dmabuf: Option<u32>,
+    /// An io_uring whose memory packets are written into (6.15), and the bytes of its buffers where the kernel says.
+    pub io_uring: Option<Option<u64>>,
+    /// Whether an AF_XDP socket is bound to it (6.15).
+    pub xsk: bool,
+    /// The queue that it is leased to (7.1).
+    pub lease: Option<RawLease>,
+}
+
+impl RawHolders {
+    /// Whether nothing keeps the queue.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What `queue-get` says about one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawQueue {
@@ -57,6 +126,8 @@ pub struct RawQueue {
     pub kind: Option<QueueType>,
     /// The NAPI that serves it, where the driver says.
     pub napi_id: Option<u32>,
+    /// What keeps it.
+    pub holders: RawHolders,
 }
 
 impl RawQueue {
@@ -66,6 +137,7 @@ impl RawQueue {
     /// If an attribute is malformed.
     pub fn parse(object: &[u8]) -> Result<Option<Self>, Malformed> {
         let (mut ifindex, mut id, mut kind, mut napi_id) = (None, None, None, None);
+        let mut holders = RawHolders::default();
         for attr in genl::attrs(object)? {
             let attr = attr?;
             match attr.number {
@@ -79,10 +151,17 @@ impl RawQueue {
                     }
                 }
                 queue::NAPI_ID => napi_id = Some(attr.u32()?),
+                queue::DMABUF => holders.dmabuf = Some(attr.u32()?),
+                queue::IO_URING => {
+                    let bytes = attr.nested().find(io_uring::RX_BUF_LEN)?;
+                    holders.io_uring = Some(bytes.map(|bytes| bytes.uint()).transpose()?);
+                }
+                queue::XSK => holders.xsk = true,
+                queue::LEASE => holders.lease = Some(RawLease::parse(attr.nested())?),
                 _ => {}
             }
         }
-        Ok(ifindex.zip(id).map(|(ifindex, id)| Self { ifindex, id, kind, napi_id }))
+        Ok(ifindex.zip(id).map(|(ifindex, id)| Self { ifindex, id, kind, napi_id, holders }))
     }
 }
 
@@ -367,6 +446,34 @@ mod test {
             threaded: Some(0),
         };
         assert_eq!(RawNapi::parse(&VETH), Ok(expected));
+    }
+
+    /// A queue of type rx with what else its answer has.
+    fn queue_with(more: impl FnOnce(&mut AttrBuf)) -> RawHolders {
+        let mut object = AttrBuf::after(&[command::QUEUE_GET, 1, 0, 0]);
+        object.u32(queue::ID, 1).u32(queue::TYPE, 0).u32(queue::IFINDEX, 3);
+        more(&mut object);
+        RawQueue::parse(object.as_bytes()).expect("well-formed").expect("a queue").holders
+    }
+
+    #[test]
+    fn what_keeps_a_queue_is_read_as_the_kernel_nests_it() {
+        assert!(queue_with(|_| {}).is_none());
+        assert!(queue_with(|object| _ = object.nested(queue::XSK, |_| {})).xsk);
+        assert_eq!(queue_with(|object| _ = object.u32(queue::DMABUF, 7)).dmabuf, Some(7));
+        // Kernel: 6.15 nests nothing, later ones the size of the buffers.
+        assert_eq!(queue_with(|object| _ = object.nested(queue::IO_URING, |_| {})).io_uring, Some(None));
+        let sized = queue_with(|object| {
+            object.nested(queue::IO_URING, |nest| _ = nest.uint(io_uring::RX_BUF_LEN, 4096));
+        });
+        assert_eq!(sized.io_uring, Some(Some(4096)));
+        let leased = queue_with(|object| {
+            object.nested(queue::LEASE, |nest| {
+                nest.nested(lease::QUEUE, |inner| _ = inner.u32(queue::ID, 2).u32(queue::TYPE, 0));
+                nest.u32(lease::IFINDEX, 9).u32(lease::NETNS_ID, 4);
+            });
+        });
+        assert_eq!(leased.lease, Some(RawLease { ifindex: 9, queue: 2, netns_id: Some(4) }));
     }
 
     #[test]

@@ -588,7 +588,11 @@ pub struct Run {
 
 /// Print the policy files as one, with the origin of every value.
 #[derive(Debug, Args)]
-pub struct Cat {}
+pub struct Cat {
+    /// Also print which devices and processes of this host each section is for now.
+    #[arg(long)]
+    pub resolved: bool,
+}
 
 /// Print the JSON Schema of policy files, of recipe files, or of what programs read.
 #[derive(Debug, Args)]

@@ -41,14 +41,6 @@ impl Context {
         self.session.policy(&self.console)
     }
 
-    /// The same, for commands that make no sense without one.
-    ///
-    /// # Errors
-    /// As [`Session::required_policy`].
-    pub(crate) fn required_policy(&self) -> Result<Merged, Fault> {
-        self.session.required_policy(&self.console)
-    }
-
     /// What the files ask for, and what applications in this namespace ask for by themselves.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ fn settings() -> String {
 fn keys(listed: impl Fn(&str) -> bool) -> String {
     let mut page = "| key | sections | takes | meaning |\n|---|---|---|---|\n".to_owned();
     for row in key_table().iter().filter(|row| listed(row.path)) {
-        let sections = if row.of == Kind::ALL.as_slice() {
+        let sections = if row.of == Kind::OF_TRAFFIC.as_slice() {
             "both".to_owned()
         } else {
             row.of.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ")

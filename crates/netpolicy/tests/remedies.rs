@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use made::{device, host, server, tx_queues, veth, with_irqs, with_kernel};
-use model::host::{Coalesce, Device, IoUring, Pair, Process, Rings, Socket, SocketState};
+use model::host::{Coalesce, Device, HolderKind, IoUring, Pair, Process, Rings, Socket, SocketState};
 use model::nic::Rss;
 use model::setting::Disruption;
 use model::{
@@ -124,7 +124,7 @@ fn resolved(policy: &Policy, host: &Host) -> Resolved {
             let named = host.processes.iter().filter(|process| process.id.comm.as_str() == name);
             all.with(at, named.map(|process| process.id.pid).collect::<Vec<Pid>>())
         }
-        Target::Device(_) | Target::Task(_) | Target::Epolls(..) => all,
+        Target::Device(_) | Target::Devices(..) | Target::Task(_) | Target::Epolls(..) => all,
     })
 }
 
@@ -139,7 +139,9 @@ fn planned(file: &str, host: &Host) -> Result<Plan, (String, String)> {
     merged.recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
     let policy = merged.policy();
     let plan = || {
-        let placement = place(&policy, host, &resolved(&policy, host))?;
+        let selection = plan::select(&policy, host).without_clashes()?;
+        let resolved = selection.noting(resolved(&policy, host));
+        let placement = place(&selection.policy, host, &resolved)?;
         let desired = desired(&placement, host)?;
         diff(&desired, host)
     };
@@ -279,6 +281,15 @@ fn of_a_device() -> Vec<Case> {
         ),
         case(
             "nic.rs",
+            with(nic(4), |host| {
+                host.devices[0].holders = vec![made::held(3, HolderKind::Dmabuf { id: 1 })];
+                host.devices[0].rss = Some(Rss { table: vec![0, 1, 2, 0], key: vec![1; 40] });
+            }),
+            "[device.eth0]\npolicy = \"none\"\nsettings = { rss-queues = 4 }\n",
+            [("rss-queues = 3", "rss-queues = 4", "rss-queues = 3")],
+        ),
+        case(
+            "nic.rs",
             nic(2),
             "[device.eth0]\npolicy = \"none\"\nsettings = { rx-ring = 8192 }\n",
             [("rx-ring = 4096", "rx-ring = 8192", "rx-ring = 4096")],
@@ -335,6 +346,12 @@ fn of_a_mode() -> Vec<Case> {
     });
     const CACHE: &str = "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\n";
     vec![
+        case(
+            "selection.rs",
+            two_servers(4),
+            "[device.\"eth*\"]\npolicy = \"bulk\"\n[device.\"*th0\"]\npolicy = \"cpu\"\n#own\n",
+            [("a section [device.eth0]", "#own", "[device.eth0]\npolicy = \"bulk\"")],
+        ),
         case("place.rs", by_ring, CACHE, [("defer20", "policy = \"latency\"", "delivery = \"defer20\"")]),
         case(
             "place.rs",
@@ -585,6 +602,7 @@ fn what_works_works_as_it_is_typed() {
 const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("desired.rs", 1, "another command, for a kernel that the tests run in a guest"),
     ("desired.rs", 1, "the same value in both requests: values of two requests for one device"),
+    ("holders.rs", 1, "another program's end, which no policy file decides"),
     ("nic.rs", 1, "what_queues_would_lose_is_put_back_first"),
     ("parameters.rs", 1, "suspension that is shorter than deferral: the parser refuses it, with the place"),
     ("place.rs", 1, "the same command inside the process's namespace"),

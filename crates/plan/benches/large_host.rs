@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::host::{
-    Capabilities, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi,
-    NapiEdge, PacketSizes, Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology,
-    TxQueueState,
+    Capabilities, Coalesce, Confidence, CpuInfo, Device, DeviceLink, Epoll, Features, Irq, IrqEdge,
+    Membership, Napi, NapiEdge, PacketSizes, Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread,
+    Topology, TxQueueState,
 };
 use model::nic::Rss;
 use model::policy::Match;
@@ -182,6 +182,7 @@ fn host() -> Host {
             id: device,
             kind: "ice".to_owned(),
             up: true,
+            link: DeviceLink::default(),
             mtu: 1500,
             node: None,
             xdp: false,
@@ -200,6 +201,7 @@ fn host() -> Host {
             private_flags: BTreeMap::new(),
             rss: None,
             rss_contexts: None,
+            holders: Vec::new(),
             flow_rules: None,
             packet_sizes: PacketSizes::default(),
             qdiscs: None,

@@ -93,7 +93,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     for division in &placement.divisions {
         divide::want(division, &index, &mut collected)?;
     }
-    for part in &placement.parts {
+    for part in placement.parts.iter().filter(|part| !is_for_others(part, host)) {
         check_kernel(part, host)?;
         kthread::check(part, &index)?;
         let wants = Wants { part, index: &index };
@@ -165,10 +165,20 @@ fn want_of_devices(
     Ok(remaking)
 }
 
+/// Whether a request sets nothing itself: each device that it means has a request of its own.
+fn is_for_others(part: &Part, host: &Host) -> bool {
+    match &part.intent.target {
+        Target::Devices(..) => true,
+        Target::Device(name) => host.device_named(name).is_some_and(|device| host.is_upper(device)),
+        Target::Service(..) | Target::Task(_) | Target::Epolls(..) => false,
+    }
+}
+
 /// The devices that a request is about: its own, or those that its queues are of.
 fn devices_of<'h>(part: &Part, index: &Index<'h>) -> Vec<&'h Device> {
     if let Target::Device(name) = &part.intent.target {
-        return index.host.device_named(name).into_iter().collect();
+        let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
+        return own.into_iter().collect();
     }
     let ids: BTreeSet<DeviceId> = part.queues.iter().map(|placed| placed.queue.device).collect();
     ids.iter().filter_map(|id| index.devices.get(id).copied()).collect()

@@ -6,6 +6,7 @@ use model::setting::Interface;
 use model::{Change, Host, Object, Plan, Step};
 
 use crate::desired::Desired;
+use crate::holders;
 use crate::in_force;
 use crate::index::Index;
 use crate::order;
@@ -16,7 +17,7 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 /// [`crate::RefusalKind::Missing`] if an object is gone, or the value in force could not be read: what is not
-/// known cannot be put back.
+/// known cannot be put back. [`crate::RefusalKind::Safety`] if a change would take a queue from what holds it.
 pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let index = Index::new(host);
     let mut changes: BTreeMap<(Object, Interface), Vec<Change>> = BTreeMap::new();
@@ -32,5 +33,7 @@ pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let mut steps: Vec<Step> =
         changes.into_values().map(|c| Step::new(order::within_step(c, &leaving))).collect();
     steps.sort_by_key(|step| order::phase(step, &leaving));
-    Ok(Plan { steps })
+    let plan = Plan { steps };
+    holders::check(&plan, host)?;
+    Ok(plan)
 }

@@ -151,7 +151,7 @@ pub(crate) fn divide(
         }
     }
     check(device, &groups, index)?;
-    let there = after.rx(device);
+    let there = device.ordinary_rx_queues(after.rx(device));
     let contexts = device.rss_contexts.is_some();
     let needed: u32 = groups.iter().map(Group::need).sum();
     if needed >= there {
@@ -262,7 +262,7 @@ fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
 
 /// What is missing, for whom, and what would do.
 fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Refusal {
-    let there = after.rx(device);
+    let there = device.ordinary_rx_queues(after.rx(device));
     let needed: u32 = groups.iter().map(Group::need).sum();
     let mut refusal =
         Refusal::new(RefusalKind::Conflict, device.id, "there are too few queues").because(format!(

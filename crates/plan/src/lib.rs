@@ -10,6 +10,7 @@
 //! The data flow, one producer for each type:
 //!
 //! ```text
+//! Policy × Host      select   → Selection   which devices each request is for
 //! Policy × Host      place    → Placement   who lives where; refuses what cannot be kept apart or afforded
 //! Placement × Host   desired  → Desired     every knob with its value and its reason
 //! Desired × Host     diff     → Plan        only what differs, in the order of writing
@@ -26,6 +27,8 @@ mod desired;
 mod diff;
 mod divide;
 pub mod doctor;
+mod engaged;
+mod holders;
 mod in_force;
 mod index;
 mod irqbalance;
@@ -40,14 +43,18 @@ mod queues_after;
 mod recipe;
 mod refusal;
 mod reuseport;
+mod selection;
 mod share;
 
 pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;
 pub use divide::{Division, Share};
 pub use doctor::{Asked, doctor, doctor_with};
+pub use engaged::engaged_share;
+pub use holders::HELD;
 pub use kthread::allowed_class;
 pub use objects::{Objects, QueueObject};
 pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, Runs, place};
 pub use recipe::Chosen;
 pub use refusal::{Refusal, RefusalKind};
+pub use selection::{Selection, select};

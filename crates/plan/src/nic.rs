@@ -10,6 +10,7 @@ use model::{
 };
 
 use crate::desired::Collected;
+use crate::holders::HELD;
 use crate::in_force;
 use crate::index::Index;
 use crate::place::Part;
@@ -179,6 +180,16 @@ fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) ->
         let message =
             format!("packets cannot be spread over {queues} receive queues: {}", after.sentence(device));
         return Err(refuse(RefusalKind::Usage, message).nearest(format!("rss-queues = {there}")));
+    }
+    let ordinary = device.ordinary_rx_queues(there);
+    if queues > ordinary {
+        let message = format!("packets cannot be spread over {queues} receive queues: rx-{ordinary} is held");
+        let held = device.holders.iter().filter(|holder| holder.kind.is_provider());
+        let refusal = held.fold(refuse(RefusalKind::Safety, message), |refusal, holder| {
+            refusal.because(format!("{} {}: held by {}", device.id, holder.queues(), holder.sentence()))
+        });
+        let nearest = if ordinary == 0 { HELD.to_owned() } else { format!("rss-queues = {ordinary}") };
+        return Err(refusal.nearest(nearest));
     }
     Ok((0..queues).cycle().take(rss.table.len()).collect())
 }

@@ -7,8 +7,8 @@ use model::host::{Device, Epoll, Process};
 use model::policy::Match;
 use model::{
     Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent,
-    IrqNumber, Mechanism, NapiId, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue, Target,
-    ThreadId,
+    IrqNumber, Mechanism, NapiId, Object, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue,
+    Target, ThreadId,
 };
 
 use crate::budget;
@@ -50,8 +50,13 @@ impl Resolved {
     }
 
     /// The processes that the request at this index means.
-    pub(crate) fn pids_of(&self, intent: usize) -> BTreeSet<Pid> {
+    pub fn pids_of(&self, intent: usize) -> BTreeSet<Pid> {
         self.pids.get(&intent).cloned().unwrap_or_default()
+    }
+
+    /// What the operator should know about what the request at this index means.
+    pub fn notes_of(&self, intent: usize) -> &[String] {
+        self.notes.get(&intent).map_or(&[], Vec::as_slice)
     }
 
     /// The operator should know this about what the request at this index means.
@@ -111,6 +116,24 @@ pub struct Part {
     pub notes: Vec<String>,
     /// Whether there is a process that it means.
     pub runs: Runs,
+}
+
+impl Part {
+    /// All that it may set something of: its queues with their devices and interrupts, and the epolls, io_urings and
+    /// threads of its processes.
+    pub fn all_objects(&self) -> BTreeSet<Object> {
+        let queues = self.queues.iter().flat_map(|placed| {
+            let irq = placed.irq.map(Object::Irq);
+            [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)
+        });
+        let of_processes = self.processes.iter().flat_map(|process| {
+            let epolls = process.epolls.iter().copied().map(Object::Epoll);
+            let rings = process.rings.iter().copied().map(Object::Ring);
+            let threads = process.threads.iter().copied().map(Object::Thread);
+            epolls.chain(rings).chain(threads)
+        });
+        queues.chain(of_processes).collect()
+    }
 }
 
 /// Whether a request's service runs.
@@ -216,6 +239,10 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (part, intent) in policy.intents.iter().enumerate() {
         if let Target::Device(name) = &intent.target {
             let device = device_named(name, intent, host)?;
+            // The devices below it have requests of their own.
+            if host.is_upper(device) {
+                continue;
+            }
             queues.claim_for_device(part, device, &requests, &mut parts[part])?;
         }
     }
@@ -235,7 +262,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     let elsewhere: Vec<Vec<String>> = parts.iter().map(|part| set_by_others(part, &parts)).collect();
     for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
-        note_halves(part, &elsewhere);
+        note_halves(part, &elsewhere, host);
     }
     let recipes = Arc::clone(&policy.recipes);
     let disruptive = policy.disruptive;
@@ -247,7 +274,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
 fn napis_after(part: &Part, host: &Host, after: &QueuesAfter) -> usize {
     let device = match &part.intent.target {
         Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
-        Target::Service(..) | Target::Task(_) | Target::Epolls(..) => None,
+        Target::Devices(..) | Target::Service(..) | Target::Task(_) | Target::Epolls(..) => None,
     };
     match device {
         Some(device) => usize::try_from(after.rx(device)).unwrap_or(usize::MAX),
@@ -261,7 +288,9 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
     for at in 0..placement.parts.len() {
         let part = &placement.parts[at];
         let Target::Device(name) = &part.intent.target else { continue };
-        let Some(device) = index.host.device_named(name) else { continue };
+        let Some(device) = index.host.device_named(name).filter(|device| !index.host.is_upper(device)) else {
+            continue;
+        };
         let there = recipe::circumstances::of_device(device);
         let recipes = placement.recipes.under(part.intent.policy, &there);
         let of_recipe = recipes.get(&Mechanism::Layout).and_then(|entry| match &entry.value {
@@ -327,7 +356,7 @@ fn owners_of_processes<'h>(
     let mut owners: BTreeMap<Pid, (u8, usize)> = BTreeMap::new();
     for (part, intent) in policy.intents.iter().enumerate() {
         let (rank, pids) = match &intent.target {
-            Target::Device(_) | Target::Epolls(..) => continue,
+            Target::Device(_) | Target::Devices(..) | Target::Epolls(..) => continue,
             Target::Service(..) => (1, resolved.pids.get(&part).cloned().unwrap_or_default()),
             Target::Task(pid) => (2, BTreeSet::from([*pid])),
         };
@@ -384,7 +413,11 @@ fn owners_of_processes<'h>(
 fn by(target: &Target) -> String {
     match target {
         Target::Service(_, matching) if *matching != Match::default() => format!(" ({matching})"),
-        Target::Service(..) | Target::Device(_) | Target::Task(_) | Target::Epolls(..) => String::new(),
+        Target::Service(..)
+        | Target::Device(_)
+        | Target::Devices(..)
+        | Target::Task(_)
+        | Target::Epolls(..) => String::new(),
     }
 }
 
@@ -578,7 +611,14 @@ fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
 }
 
 /// What a part's operator must know: busy polling has two halves, and full busy polling a third.
-fn note_halves(part: &mut Part, set_by: &[String]) {
+fn note_halves(part: &mut Part, set_by: &[String], host: &Host) {
+    let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
+    match &part.intent.target {
+        // The request for each of the devices that it means says it.
+        Target::Devices(..) => return,
+        Target::Device(name) if is_upper(name) => return,
+        _ => {}
+    }
     let epolls: usize = part.processes.iter().map(|p| p.epolls.len()).sum();
     if let (Target::Device(name), true) = (&part.intent.target, part.params.epoll.waits_busily()) {
         let half = if part.params.epoll.events_only { "its busy wait" } else { "prefer_busy_poll" };

@@ -29,7 +29,8 @@ impl QueuesAfter {
         let mut found = BTreeMap::new();
         for part in parts {
             let Target::Device(name) = &part.intent.target else { continue };
-            let Some(device) = index.host.device_named(name) else { continue };
+            let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
+            let Some(device) = own else { continue };
             let by_recipe = |kind| {
                 let count = || of_device::channels_wanted(kind, part, device, recipes, index);
                 disruptive.then(count).flatten()

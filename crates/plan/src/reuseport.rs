@@ -29,7 +29,7 @@ pub(crate) fn want(
         else {
             continue;
         };
-        if matches!(part.intent.target, Target::Device(_) | Target::Epolls(..)) {
+        if matches!(part.intent.target, Target::Device(_) | Target::Devices(..) | Target::Epolls(..)) {
             continue;
         }
         let queues = queues(at, placement, index);

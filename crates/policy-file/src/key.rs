@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use model::live::PartOfSecond;
 use model::nic::{
     ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX,
     RingKind, Sysctl,
 };
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
-    CpuSet, DeliveryMode, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds, PolicyName, QdiscKind,
-    QueueSpan,
+    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds,
+    Patterns, PolicyName, QdiscKind, QueueSpan, SpeedBound,
 };
 
 use crate::value::Value;
@@ -18,21 +19,27 @@ use crate::value::Value;
 /// What a section is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// `[device.NAME]`: a network device.
+    /// `[device.NAME]`: a network device, or those that a pattern or its `match` finds.
     Device,
     /// `[service.NAME]`: the processes that its `match` finds.
     Service,
+    /// `[daemon]`, which has no name: how the daemon works. It asks for no traffic.
+    Daemon,
 }
 
 impl Kind {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Device, Self::Service];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Device, Self::Service, Self::Daemon];
+
+    /// Those that ask something for traffic, each with a name.
+    pub const OF_TRAFFIC: [Self; 2] = [Self::Device, Self::Service];
 
     /// The word in the file.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Device => "device",
             Self::Service => "service",
+            Self::Daemon => "daemon",
         }
     }
 }
@@ -47,6 +54,8 @@ pub(crate) enum Takes {
     Span(fn(Nanoseconds) -> Value),
     /// A span that must not be zero.
     PositiveSpan(fn(Nanoseconds) -> Value),
+    /// How much of each second is measured, or `0` or `off`.
+    Sample(fn(PartOfSecond) -> Value),
     Number {
         min: u32,
         max: u32,
@@ -55,7 +64,10 @@ pub(crate) enum Takes {
     Cpus(fn(CpuSet) -> Value),
     Kthread(&'static KthreadKey),
     Layout(fn(Layout) -> Value),
-    Text(fn(String) -> Value),
+    /// A pattern for names, or a list of them.
+    Patterns(fn(Patterns) -> Value),
+    Carries(fn(Carries) -> Value),
+    Speed(fn(SpeedBound) -> Value),
     Switch(Make<bool>),
     /// CPUs, or `none`.
     CpusOrNone(fn(CpuSet) -> Value),
@@ -74,11 +86,14 @@ impl Takes {
             Self::Policy(_) => "a policy, as in \"latency\"",
             Self::Delivery(_) => "a delivery mode, as in \"suspend20\"",
             Self::Span(_) | Self::PositiveSpan(_) => "a span of time in quotes, as in \"20us\"",
+            Self::Sample(_) => "a part of each second in quotes, as in \"20ms\", or \"off\"",
             Self::Number { .. } => "a whole number",
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
             Self::Kthread(key) => key.example,
             Self::Layout(_) => "a layout in quotes, as in \"rx-per-core\"",
-            Self::Text(_) => "text in quotes",
+            Self::Patterns(_) => "text in quotes or a list of it, as in [\"nginx\", \"haproxy*\"]",
+            Self::Carries(_) => "what goes by the device, as in \"default-route\"",
+            Self::Speed(_) => "a speed in quotes, as in \">=25G\"",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
             Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
@@ -99,7 +114,8 @@ pub(crate) struct Key {
 }
 
 const DEVICE: &[Kind] = &[Kind::Device];
-const BOTH: &[Kind] = &Kind::ALL;
+const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
+const DAEMON: &[Kind] = &[Kind::Daemon];
 const SERVICE: &[Kind] = &[Kind::Service];
 
 /// Policies, budgets, goals, and how a service's processes are found.
@@ -186,20 +202,32 @@ fn first() -> Vec<Key> {
     Key {
         path: "match.unit",
         of: SERVICE,
-        takes: Takes::Text(Value::MatchUnit),
+        takes: Takes::Patterns(Value::MatchUnit),
         meaning: "The systemd unit of the service's processes.".into(),
     },
     Key {
         path: "match.cgroup",
         of: SERVICE,
-        takes: Takes::Text(Value::MatchCgroup),
-        meaning: "The cgroup of the service's processes, below the cgroup root.".into(),
+        takes: Takes::Patterns(Value::MatchCgroup),
+        meaning: "The cgroup of the service's processes, below the cgroup root; they may also be in one below it.".into(),
     },
     Key {
         path: "match.exe",
         of: SERVICE,
-        takes: Takes::Text(Value::MatchExe),
+        takes: Takes::Patterns(Value::MatchExe),
         meaning: "The executable of the service's processes: a path, or a bare file name.".into(),
+    },
+    Key {
+        path: "match.pod",
+        of: SERVICE,
+        takes: Takes::Patterns(Value::MatchPod),
+        meaning: "The pod of the service's processes: its name, its namespace and name as in `shop/cart-*`, or its uid.".into(),
+    },
+    Key {
+        path: "match.container",
+        of: SERVICE,
+        takes: Takes::Patterns(Value::MatchContainer),
+        meaning: "The container of the service's processes: its name, or its id, of which 12 characters are enough.".into(),
     },
     Key {
         path: "match.port",
@@ -213,7 +241,86 @@ fn first() -> Vec<Key> {
         takes: Takes::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
         meaning: "The user of the service's processes, by number.".into(),
     },
+    Key {
+        path: "sample",
+        of: DAEMON,
+        takes: Takes::Sample(Value::Sample),
+        meaning: "How much of each second the daemon measures of each service that has a `goal`; 20 ms unless said.".into(),
+    },
     ]
+}
+
+/// Which devices a section is for, where its name does not say it: each condition, and the same under `not`.
+fn of_selectors() -> Vec<Key> {
+    let key = |path, takes, meaning: &'static str| Key { path, of: DEVICE, takes, meaning: meaning.into() };
+    vec![
+        key(
+            "match.name",
+            Takes::Patterns(|names| Value::MatchDevice(DeviceCondition::Name(names))),
+            "The devices with these names.",
+        ),
+        key(
+            "match.driver",
+            Takes::Patterns(|drivers| Value::MatchDevice(DeviceCondition::Driver(drivers))),
+            "The devices with these drivers; of virtual devices their kind, as in `veth`.",
+        ),
+        key(
+            "match.pci",
+            Takes::Patterns(|addresses| Value::MatchDevice(DeviceCondition::Pci(addresses))),
+            "The devices at these PCI addresses.",
+        ),
+        key(
+            "match.mac",
+            Takes::Patterns(|addresses| Value::MatchDevice(DeviceCondition::Mac(lowercase(&addresses)))),
+            "The devices with these MAC addresses, in upper or lower case.",
+        ),
+        key(
+            "match.carries",
+            Takes::Carries(|what| Value::MatchDevice(DeviceCondition::Carries(what))),
+            "The devices that the default route of the main table goes by, and those below them.",
+        ),
+        key(
+            "match.speed",
+            Takes::Speed(|bound| Value::MatchDevice(DeviceCondition::Speed(bound))),
+            "The devices with a link of this speed; one without a carrier has none.",
+        ),
+        key(
+            "match.not.name",
+            Takes::Patterns(|names| Value::MatchNotDevice(DeviceCondition::Name(names))),
+            "Leaves out the devices with these names.",
+        ),
+        key(
+            "match.not.driver",
+            Takes::Patterns(|drivers| Value::MatchNotDevice(DeviceCondition::Driver(drivers))),
+            "Leaves out the devices with these drivers.",
+        ),
+        key(
+            "match.not.pci",
+            Takes::Patterns(|addresses| Value::MatchNotDevice(DeviceCondition::Pci(addresses))),
+            "Leaves out the devices at these PCI addresses.",
+        ),
+        key(
+            "match.not.mac",
+            Takes::Patterns(|addresses| Value::MatchNotDevice(DeviceCondition::Mac(lowercase(&addresses)))),
+            "Leaves out the devices with these MAC addresses.",
+        ),
+        key(
+            "match.not.carries",
+            Takes::Carries(|what| Value::MatchNotDevice(DeviceCondition::Carries(what))),
+            "Leaves out the devices that the default route goes by.",
+        ),
+        key(
+            "match.not.speed",
+            Takes::Speed(|bound| Value::MatchNotDevice(DeviceCondition::Speed(bound))),
+            "Leaves out the devices with a link of this speed.",
+        ),
+    ]
+}
+
+/// MAC addresses are kept in lower case, as the kernel writes them.
+fn lowercase(addresses: &Patterns) -> Patterns {
+    let lower = addresses.iter().map(|glob| glob.as_str().to_lowercase());
+    Patterns::of(lower).unwrap_or_else(|_| addresses.clone())
 }
 
 /// How the kernel threads that poll are scheduled.
@@ -331,6 +438,7 @@ fn bound(number: u64) -> u32 {
 /// Every key there is.
 pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut keys = first();
+    keys.extend(of_selectors());
     keys.extend(of_kthreads());
     keys.extend(of_knobs!(ChannelKind as Channels(u32)));
     keys.extend(of_knobs!(RingKind as Ring(u32)));
@@ -376,11 +484,16 @@ impl Takes {
             Self::Delivery(_) => "a [delivery mode](delivery-modes.md): `\"suspend20\"`".to_owned(),
             Self::Span(_) => "a span: `\"20us\"`, `\"0\"`".to_owned(),
             Self::PositiveSpan(_) => "a span above 0: `\"300us\"`".to_owned(),
+            Self::Sample(_) => "`\"10ms\"` to `\"1s\"`, `\"off\"`".to_owned(),
             Self::Number { min, max, .. } => format!("{min} to {max}"),
             Self::Cpus(_) => "CPUs: `\"0-3,8\"`".to_owned(),
             Self::Kthread(key) => key.example.replace(" in quotes", ""),
             Self::Layout(_) => "a [layout](recipes.md#layouts): `\"rx-per-core\"`".to_owned(),
-            Self::Text(_) => "text".to_owned(),
+            Self::Patterns(_) => {
+                "a [pattern](#patterns) or a list: `\"haproxy*\"`, `[\"nginx\", \"haproxy*\"]`".to_owned()
+            }
+            Self::Carries(_) => words(&Carries::ALL.map(Carries::as_str)),
+            Self::Speed(_) => "a speed: `\"25G\"`, `\">=25G\"`, `\"<1000M\"`".to_owned(),
             Self::Switch(_) => "`true`, `false`".to_owned(),
             Self::CpusOrNone(_) => "CPUs: `\"0-3\"`, or `\"none\"`".to_owned(),
             Self::PrivateFlags(_) => "flags: `\"rx_striding_rq=on,tx_port_ts=off\"`".to_owned(),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use model::live::PartOfSecond;
 use model::policy::Match;
-use model::{EmptyPolls, Intent, Policy, PolicyName, Recipes, Target};
+use model::{DeviceSelector, EmptyPolls, Glob, Intent, Policy, PolicyName, Recipes, Target};
 
 use crate::key::Kind;
 use crate::mistake::{Mistake, Mistakes};
@@ -26,7 +27,7 @@ pub struct Merged {
 pub struct MergedSection {
     /// What it is about.
     pub kind: Kind,
-    /// Which one.
+    /// Which one; empty for `[daemon]`.
     pub name: String,
     /// What is asked, and where: `file:line`.
     pub asks: Vec<(Value, String)>,
@@ -65,17 +66,28 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
 }
 
 impl Merged {
-    /// The requests, one per section.
+    /// The requests, one per section that asks something for traffic.
     pub fn policy(&self) -> Policy {
-        let intents = self.sections.iter().map(MergedSection::intent).collect();
+        let of_traffic = self.sections.iter().filter(|section| section.kind != Kind::Daemon);
+        let intents = of_traffic.map(MergedSection::intent).collect();
         Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false }
+    }
+
+    /// How much of each second the daemon measures of each service that has a goal.
+    pub fn sample(&self) -> PartOfSecond {
+        let asks = self.sections.iter().flat_map(|section| &section.asks);
+        let mut given = asks.filter_map(|(value, _)| match value {
+            Value::Sample(part) => Some(*part),
+            _ => None,
+        });
+        given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
 }
 
 impl MergedSection {
     fn intent(&self) -> Intent {
         let mut intent = Intent::new(Target::Device(self.name.clone()), PolicyName::None, String::new());
-        let mut matches = Match::default();
+        let (mut matches, mut selector) = (Match::default(), DeviceSelector::default());
         for (value, origin) in &self.asks {
             match value.clone() {
                 Value::Policy(policy) => intent.policy = policy,
@@ -93,19 +105,38 @@ impl MergedSection {
                 Value::MatchUnit(unit) => matches.unit = Some(unit),
                 Value::MatchCgroup(cgroup) => matches.cgroup = Some(cgroup),
                 Value::MatchExe(exe) => matches.exe = Some(exe),
+                Value::MatchPod(pod) => matches.pod = Some(pod),
+                Value::MatchContainer(container) => matches.container = Some(container),
+                Value::MatchDevice(condition) => selector.meets.push(condition),
+                Value::MatchNotDevice(condition) => selector.not.push(condition),
                 Value::MatchPort(port) => matches.port = u16::try_from(port).ok(),
                 Value::MatchUid(uid) => matches.uid = Some(uid),
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(request) => intent.nic.push(request),
+                // It stands in the daemon's section alone.
+                Value::Sample(_) => {}
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
             if intent.origin.is_empty() || decides {
                 intent.origin.clone_from(origin);
             }
         }
-        if self.kind == Kind::Service {
-            intent.target = Target::Service(self.name.clone(), matches);
+        let name = self.name.clone();
+        match self.kind {
+            // It asks for no traffic, see [`Merged::policy`].
+            Kind::Daemon => {}
+            Kind::Service => intent.target = Target::Service(name, matches),
+            Kind::Device if selector != DeviceSelector::default() => {
+                intent.target = Target::Devices(name, selector);
+            }
+            Kind::Device => {
+                if let Ok(glob) = self.name.parse::<Glob>()
+                    && Glob::is_pattern(&self.name)
+                {
+                    intent.target = Target::Devices(name, DeviceSelector::by_name(glob));
+                }
+            }
         }
         intent
     }
@@ -147,9 +178,26 @@ impl<'a> Merging<'a> {
         };
         let named = self.at[0].clone();
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
+        if self.kind == Kind::Daemon {
+            return mistakes;
+        }
         if find(|value| matches!(value, Value::Policy(_) | Value::Delivery(_))).is_none() {
             let message = format!("{} {} asks for nothing", self.kind.word(), self.name);
             wrong(named.clone(), message, "give it a `policy` or a `delivery`");
+        }
+        let selected = |value: &Value| matches!(value, Value::MatchDevice(_) | Value::MatchNotDevice(_));
+        if self.kind == Kind::Device && find(selected).is_some() {
+            if Glob::is_pattern(self.name) {
+                let message = format!("device {} has a pattern for its name and a `match`", self.name);
+                wrong(named.clone(), message, "write the pattern as match.name, and any word as the name");
+            } else if find(|value| matches!(value, Value::MatchDevice(_))).is_none() {
+                let message = format!("device {} says only which devices it is not for", self.name);
+                wrong(
+                    named.clone(),
+                    message,
+                    "give its `match` a condition beside `not`, as in name = \"*\"",
+                );
+            }
         }
         if self.kind == Kind::Service {
             if find(|value| value.path().starts_with("match.")).is_none() {
@@ -221,6 +269,9 @@ fn origin(file: &PolicyFile, at: usize) -> String {
 impl MergedSection {
     /// The section's header as a policy file writes it, without brackets: `device.eth0`.
     pub fn header(&self) -> String {
+        if self.kind == Kind::Daemon {
+            return self.kind.word().to_owned();
+        }
         let bare = !self.name.is_empty()
             && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
         let name = if bare { self.name.clone() } else { toml::Value::String(self.name.clone()).to_string() };

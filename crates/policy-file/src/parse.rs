@@ -3,9 +3,13 @@
 use std::ops::Range;
 use std::str::FromStr;
 
+use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::steering::NotSteering;
-use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, QdiscKind};
+use model::{
+    Carries, CpuSet, DeliveryMode, FlagName, Glob, Layout, Nanoseconds, Patterns, PolicyName, QdiscKind,
+    SpeedBound,
+};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -27,12 +31,12 @@ pub struct PolicyFile {
     pub sections: Vec<Section>,
 }
 
-/// One `[device.NAME]` or `[service.NAME]`.
+/// One `[device.NAME]` or `[service.NAME]`, or `[daemon]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// What it is about.
     pub kind: Kind,
-    /// Which one.
+    /// Which one; empty for `[daemon]`.
     pub name: String,
     /// The bytes of the text that name it.
     pub at: Range<usize>,
@@ -187,16 +191,28 @@ impl Reader<'_> {
         let mut sections = Vec::new();
         for (word, value) in table {
             let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
-                let message =
-                    format!("`{}` is no kind of section: there are device and service", word.get_ref());
+                let message = format!(
+                    "`{}` is no kind of section: there are device, service and daemon",
+                    word.get_ref()
+                );
                 self.wrong(word.span(), message, did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word)));
                 continue;
             };
             let Some(named) = value.get_ref().as_table() else {
-                let message = format!("`{}` takes a name: write [{0}.NAME]", kind.word());
+                let message = match kind {
+                    Kind::Daemon => "`daemon` is a section: write [daemon]".to_owned(),
+                    Kind::Device | Kind::Service => {
+                        format!("`{}` takes a name: write [{0}.NAME]", kind.word())
+                    }
+                };
                 self.wrong(value.span(), message, None);
                 continue;
             };
+            if kind == Kind::Daemon {
+                let asks = self.section(kind, named);
+                sections.push(Section { kind, name: String::new(), at: word.span(), asks });
+                continue;
+            }
             for (name, value) in named {
                 let Some(keys) = value.get_ref().as_table() else {
                     let message =
@@ -205,7 +221,8 @@ impl Reader<'_> {
                     self.wrong(name.span(), message, Some(help));
                     continue;
                 };
-                self.section_name(kind, name);
+                let is_selected = keys.iter().any(|(key, _)| key.get_ref() == "match");
+                self.section_name(kind, name, is_selected);
                 let asks = self.section(kind, keys);
                 sections.push(Section { kind, name: name.get_ref().to_string(), at: name.span(), asks });
             }
@@ -213,11 +230,17 @@ impl Reader<'_> {
         sections
     }
 
-    fn section_name(&mut self, kind: Kind, name: &Name<'_>) {
+    /// A device's section is named by the device, by a pattern for names, or as its author likes where it has a `match`.
+    fn section_name(&mut self, kind: Kind, name: &Name<'_>, is_selected: bool) {
         let text = name.get_ref();
         let wrong = match kind {
+            Kind::Device if is_selected => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+            Kind::Device if Glob::is_pattern(text) => {
+                text.parse::<Glob>().err().map(|wrong| wrong.to_string())
+            }
             Kind::Device => device_name(text).err(),
             Kind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+            Kind::Daemon => None,
         };
         if let Some(message) = wrong {
             self.wrong(name.span(), message, None);
@@ -227,27 +250,41 @@ impl Reader<'_> {
     fn section(&mut self, kind: Kind, keys: &DeTable<'_>) -> Vec<Asked> {
         let mut asks = Vec::new();
         for (name, value) in keys {
-            let word = name.get_ref().as_ref();
-            let is_table =
-                KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(table, _)| table == word));
-            match value.get_ref().as_table() {
-                Some(inner) if is_table => {
-                    for (name, value) in inner {
-                        asks.extend(self.asked(kind, Some(word), name, value));
-                    }
-                }
-                None if is_table => {
-                    let example = names(kind, Some(word)).first().map_or("", |first| first);
-                    self.wrong(
-                        value.span(),
-                        format!("`{word}` takes a table, as in {word} = {{ {example} = … }}"),
-                        None,
-                    );
-                }
-                _ => asks.extend(self.asked(kind, None, name, value)),
-            }
+            self.key(kind, None, name, value, &mut asks);
         }
         asks
+    }
+
+    /// A key with its value, or a table of keys. No table is deeper than the paths in the table of keys.
+    fn key(
+        &mut self,
+        kind: Kind,
+        table: Option<&str>,
+        name: &Name<'_>,
+        value: &Raw<'_>,
+        asks: &mut Vec<Asked>,
+    ) {
+        let word = name.get_ref().as_ref();
+        let path = table.map_or_else(|| word.to_owned(), |table| format!("{table}.{word}"));
+        let inside = |key: &Key| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
+        // A table that other sections have is named as such.
+        let is_table = KEYS.iter().any(|key| inside(key) && (table.is_none() || key.of.contains(&kind)));
+        match value.get_ref().as_table() {
+            Some(inner) if is_table => {
+                for (name, value) in inner {
+                    self.key(kind, Some(&path), name, value, asks);
+                }
+            }
+            None if is_table => {
+                let example = names(kind, Some(&path)).first().map_or("", |first| first);
+                self.wrong(
+                    value.span(),
+                    format!("`{path}` takes a table, as in {word} = {{ {example} = … }}"),
+                    None,
+                );
+            }
+            _ => asks.extend(self.asked(kind, table, name, value)),
+        }
     }
 
     fn asked(&mut self, kind: Kind, table: Option<&str>, name: &Name<'_>, value: &Raw<'_>) -> Option<Asked> {
@@ -281,12 +318,12 @@ impl Reader<'_> {
 fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
-        let name = match (key.path.split_once('.'), table) {
-            (Some((of, name)), Some(table)) if of == table => name,
-            (Some((of, _)), None) => of,
-            (None, None) => key.path,
-            (Some(_) | None, Some(_)) => continue,
+        let within = match table {
+            Some(table) => key.path.strip_prefix(table).and_then(|rest| rest.strip_prefix('.')),
+            None => Some(key.path),
         };
+        let Some(within) = within else { continue };
+        let name = within.split_once('.').map_or(within, |(table, _)| table);
         if !names.contains(&name) {
             names.push(name);
         }
@@ -322,9 +359,18 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             _ => Err(kind_is_wrong()),
         };
     }
+    if let (Takes::Sample(_), DeValue::Integer(integer)) = (takes, raw) {
+        let help = format!("in milliseconds, write \"{}ms\"", integer.as_str());
+        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+    }
     if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+    }
+    if let (Takes::Patterns(make), DeValue::Array(list)) = (takes, raw) {
+        let texts: Option<Vec<&str>> = list.iter().map(|item| item.get_ref().as_str()).collect();
+        let texts = texts.ok_or_else(|| (format!("`{name}` takes texts in quotes in its list"), None))?;
+        return Patterns::of(texts).map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None));
     }
     let DeValue::String(text) = raw else { return Err(kind_is_wrong()) };
     let text = text.as_ref();
@@ -345,6 +391,10 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         }),
         Takes::Span(make) => span(name, text, false).map(make),
         Takes::PositiveSpan(make) => span(name, text, true).map(make),
+        Takes::Sample(make) => text
+            .parse::<PartOfSecond>()
+            .map(make)
+            .map_err(|wrong| (format!("`{name}`: {wrong}"), nearest_unit(text))),
         Takes::Cpus(make) => match text.parse::<CpuSet>() {
             Ok(cpus) if cpus.is_empty() => Err((format!("`{name}` names no CPU"), None)),
             Ok(cpus) => Ok(make(cpus)),
@@ -357,8 +407,18 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             let layouts = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
             (wrong.to_string(), did_you_mean(text, layouts))
         }),
-        Takes::Text(make) if !text.is_empty() => Ok(make(text.to_owned())),
-        Takes::Text(_) => Err((format!("`{name}` is empty"), None)),
+        Takes::Patterns(_) if text.is_empty() => Err((format!("`{name}` is empty"), None)),
+        Takes::Patterns(make) => {
+            text.parse::<Patterns>().map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None))
+        }
+        Takes::Carries(make) => {
+            let all = Carries::ALL.map(Carries::as_str);
+            let found = Carries::ALL.into_iter().find(|what| what.as_str() == text);
+            found
+                .map(make)
+                .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
+        }
+        Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
         Takes::CpusOrNone(make) => match text.parse::<CpuSet>() {
             Ok(cpus) if cpus.is_empty() => {

@@ -1,6 +1,6 @@
 //! The language of policy files as a JSON Schema, for editors.
 
-use model::{CpuSet, PolicyName, QdiscKind};
+use model::{Carries, CpuSet, Patterns, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, Key, Kind, Takes};
@@ -11,6 +11,9 @@ pub(crate) const DELIVERY: &str = "^(interrupt|base|napibusy|fullbusy|eventbusy|
 /// A span of time.
 pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
+/// A part of each second.
+pub(crate) const SAMPLE: &str = "^(0|off|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
+
 /// A list of CPUs.
 pub(crate) const CPUS: &str = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$";
 
@@ -19,13 +22,14 @@ pub(crate) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9
 
 /// The schema that every policy file meets.
 pub fn json_schema() -> Json {
-    let kinds: Map<String, Json> = Kind::ALL
+    let mut kinds: Map<String, Json> = Kind::OF_TRAFFIC
         .into_iter()
         .map(|kind| {
             let sections = json!({ "type": "object", "additionalProperties": section(kind) });
             (kind.word().to_owned(), sections)
         })
         .collect();
+    kinds.insert(Kind::Daemon.word().to_owned(), section(Kind::Daemon));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "netpolicy/v1/policy-file",
@@ -44,9 +48,15 @@ fn section(kind: Kind) -> Json {
                 properties.insert(key.path.to_owned(), value(key));
             }
             Some((table, name)) => {
-                let table = properties.entry(table).or_insert_with(
-                    || json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-                );
+                let mut table = properties.entry(table).or_insert_with(no_keys_yet);
+                let mut name = name;
+                while let Some((inner, rest)) = name.split_once('.') {
+                    let keys = &mut table["properties"];
+                    if keys[inner].is_null() {
+                        keys[inner] = no_keys_yet();
+                    }
+                    (table, name) = (&mut keys[inner], rest);
+                }
                 table["properties"][name] = value(key);
             }
         }
@@ -54,11 +64,17 @@ fn section(kind: Kind) -> Json {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
+/// A table without keys.
+fn no_keys_yet() -> Json {
+    json!({ "type": "object", "properties": {}, "additionalProperties": false })
+}
+
 fn value(key: &Key) -> Json {
     let mut schema = match key.takes {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
         Takes::Span(_) | Takes::PositiveSpan(_) => json!({ "type": "string", "pattern": SPAN }),
+        Takes::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
         Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Takes::Cpus(_) => json!({
             "type": "string",
@@ -67,7 +83,17 @@ fn value(key: &Key) -> Json {
         }),
         Takes::Kthread(key) => json!({ "type": "string", "pattern": key.pattern }),
         Takes::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
-        Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
+        Takes::Patterns(_) => json!({
+            "anyOf": [
+                { "type": "string", "minLength": 1 },
+                {
+                    "type": "array", "items": { "type": "string", "minLength": 1 },
+                    "minItems": 1, "maxItems": Patterns::COUNT_MAX
+                },
+            ]
+        }),
+        Takes::Carries(_) => json!({ "enum": Carries::ALL.map(Carries::as_str) }),
+        Takes::Speed(_) => json!({ "type": "string", "pattern": "^(>=|<=|>|<|=)? *[0-9]+[GM]$" }),
         Takes::Switch(_) => json!({ "type": "boolean" }),
         Takes::CpusOrNone(_) => {
             json!({ "type": "string", "pattern": "^(none|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$" })

@@ -1,7 +1,8 @@
 //! What one key of a policy file was given, and how it is written in one.
 
+use model::live::PartOfSecond;
 use model::nic::NicRequest;
-use model::{CpuSet, DeliveryMode, KthreadValue, Layout, Nanoseconds, PolicyName};
+use model::{CpuSet, DeliveryMode, DeviceCondition, KthreadValue, Layout, Nanoseconds, Patterns, PolicyName};
 
 /// What one key was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +20,19 @@ pub enum Value {
     AddedDelay(Nanoseconds),
     RtPriority(u32),
     Kthread(KthreadValue),
-    MatchUnit(String),
-    MatchCgroup(String),
-    MatchExe(String),
+    MatchUnit(Patterns),
+    MatchCgroup(Patterns),
+    MatchExe(Patterns),
+    MatchPod(Patterns),
+    MatchContainer(Patterns),
     MatchPort(u32),
     MatchUid(u32),
+    MatchDevice(DeviceCondition),
+    MatchNotDevice(DeviceCondition),
     Layout(Layout),
     Queues(u32),
     Nic(NicRequest),
+    Sample(PartOfSecond),
 }
 
 impl Value {
@@ -48,11 +54,30 @@ impl Value {
             Self::MatchUnit(_) => "match.unit",
             Self::MatchCgroup(_) => "match.cgroup",
             Self::MatchExe(_) => "match.exe",
+            Self::MatchPod(_) => "match.pod",
+            Self::MatchContainer(_) => "match.container",
             Self::MatchPort(_) => "match.port",
             Self::MatchUid(_) => "match.uid",
+            Self::MatchDevice(condition) => match condition {
+                DeviceCondition::Name(_) => "match.name",
+                DeviceCondition::Driver(_) => "match.driver",
+                DeviceCondition::Pci(_) => "match.pci",
+                DeviceCondition::Mac(_) => "match.mac",
+                DeviceCondition::Carries(_) => "match.carries",
+                DeviceCondition::Speed(_) => "match.speed",
+            },
+            Self::MatchNotDevice(condition) => match condition {
+                DeviceCondition::Name(_) => "match.not.name",
+                DeviceCondition::Driver(_) => "match.not.driver",
+                DeviceCondition::Pci(_) => "match.not.pci",
+                DeviceCondition::Mac(_) => "match.not.mac",
+                DeviceCondition::Carries(_) => "match.not.carries",
+                DeviceCondition::Speed(_) => "match.not.speed",
+            },
             Self::Layout(_) => "layout",
             Self::Queues(_) => "queues",
             Self::Nic(request) => request.key(),
+            Self::Sample(_) => "sample",
         }
     }
 
@@ -67,7 +92,27 @@ impl Value {
             | Self::GoalP99(span)
             | Self::AddedDelay(span) => quoted(&span.to_string()),
             Self::Cpus(cpus) => quoted(&cpus.to_string()),
-            Self::MatchUnit(text) | Self::MatchCgroup(text) | Self::MatchExe(text) => quoted(text),
+            Self::MatchUnit(patterns)
+            | Self::MatchCgroup(patterns)
+            | Self::MatchExe(patterns)
+            | Self::MatchPod(patterns)
+            | Self::MatchContainer(patterns)
+            | Self::MatchDevice(
+                DeviceCondition::Name(patterns)
+                | DeviceCondition::Driver(patterns)
+                | DeviceCondition::Pci(patterns)
+                | DeviceCondition::Mac(patterns),
+            )
+            | Self::MatchNotDevice(
+                DeviceCondition::Name(patterns)
+                | DeviceCondition::Driver(patterns)
+                | DeviceCondition::Pci(patterns)
+                | DeviceCondition::Mac(patterns),
+            ) => patterns.toml(quoted),
+            Self::MatchDevice(DeviceCondition::Carries(what))
+            | Self::MatchNotDevice(DeviceCondition::Carries(what)) => quoted(what.as_str()),
+            Self::MatchDevice(DeviceCondition::Speed(bound))
+            | Self::MatchNotDevice(DeviceCondition::Speed(bound)) => quoted(&bound.to_string()),
             Self::DeferHardIrqs(n)
             | Self::PollingCpus(n)
             | Self::Queues(n)
@@ -77,6 +122,7 @@ impl Value {
             Self::Kthread(value) => quoted(&value.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),
             Self::Nic(request) => crate::nic_value::toml(request),
+            Self::Sample(part) => quoted(&part.to_string()),
         }
     }
 }

@@ -46,6 +46,30 @@ const MISTAKES: &[(&str, &str)] = &[
         "a_private_flag_without_a_value",
         "[device.eth0]\npolicy = \"none\"\nsettings = { private-flags = \"rx_striding_rq\" }\n",
     ),
+    ("a_daemon_that_is_given_a_policy", "[daemon]\npolicy = \"latency\"\n"),
+    ("a_part_of_a_second_that_is_too_short", "[daemon]\nsample = \"1ms\"\n"),
+    ("a_part_of_a_second_without_a_unit", "[daemon]\nsample = 20\n"),
+    (
+        "a_sample_of_a_service",
+        "[service.a]\nmatch = { port = 80 }\npolicy = \"latency\"\nsample = \"20ms\"\n",
+    ),
+    ("a_pattern_for_names_that_is_none", "[device.\"eth[0-3\"]\npolicy = \"latency\"\n"),
+    (
+        "conditions_of_a_device_that_are_misspelt",
+        "[device.uplink]\npolicy = \"latency\"\nmatch = { drivr = \"ice\", not = { spede = \"25G\" } }\n",
+    ),
+    (
+        "conditions_of_a_device_with_wrong_values",
+        "[device.uplink]\npolicy = \"latency\"\nmatch = { carries = \"default\", speed = \"fast\", name = [], pci = [7] }\n",
+    ),
+    (
+        "not_that_is_no_table",
+        "[device.uplink]\npolicy = \"latency\"\nmatch = { name = \"*\", not = \"eth0\" }\n",
+    ),
+    (
+        "a_list_with_a_pattern_that_is_none",
+        "[service.web]\npolicy = \"bulk\"\nmatch = { exe = [\"nginx\", \"hap[\"] }\n",
+    ),
     ("text_that_is_not_toml", "[device.eth0\npolicy = latency\n"),
     ("a_key_that_is_given_twice", "[device.eth0]\npolicy = \"latency\"\npolicy = \"bulk\"\n"),
     (
@@ -66,6 +90,14 @@ const CONTRADICTIONS: &[(&str, &str)] = &[
     (
         "a_suspension_shorter_than_the_flush",
         "[device.eth0]\ndelivery = \"suspend20\"\nirq_suspend_timeout = \"10us\"\n",
+    ),
+    (
+        "a_device_with_a_pattern_for_its_name_and_a_match",
+        "[device.\"eth*\"]\npolicy = \"latency\"\nmatch = { driver = \"ice\" }\n",
+    ),
+    (
+        "a_match_that_only_leaves_devices_out",
+        "[device.uplink]\npolicy = \"latency\"\nmatch = { not = { driver = \"veth\" } }\n",
     ),
     ("a_suspension_without_deferral", "[device.eth0]\ndelivery = \"suspend20\"\ndefer_hard_irqs = 0\n"),
     ("a_suspension_without_a_timer", "[device.eth0]\ndelivery = \"suspend20\"\ngro_flush_timeout = \"0\"\n"),
@@ -150,4 +182,24 @@ fn a_later_file_replaces_key_by_key_and_a_later_policy_replaces_its_details() {
 #[test]
 fn the_schema_knows_every_key() {
     insta::assert_snapshot!(format!("{:#}", json_schema()));
+}
+
+#[test]
+fn selectors_are_written_as_they_were_read() {
+    let text = "[device.\"eth*\"]\npolicy = \"bulk\"\n\n[device.uplink]\npolicy = \"latency\"\nmatch = { driver = [\"ice\", \"mlx5*\"], mac = \"AA:bb:*\", carries = \"default-route\", speed = \">=25G\", not = { pci = \"0000:3b:00.1\" } }\n\n[service.web]\npolicy = \"cpu\"\nmatch = { exe = [\"/usr/sbin/nginx\", \"haproxy*\"], pod = \"shop/*\", container = \"web\" }\n";
+    let merged = merge(&[file("10.toml", text)]).expect("no mistake");
+    let targets: Vec<String> =
+        merged.policy().intents.iter().map(|intent| format!("{:?}", intent.target)).collect();
+    let mut written = String::new();
+    for section in &merged.sections {
+        written.push_str(&format!("[{}]\n", section.header()));
+        for (value, _) in &section.asks {
+            written.push_str(&format!("{} = {}\n", value.path(), value.toml()));
+        }
+    }
+    let again = merge(&[file("10.toml", &written)]).expect("no mistake");
+    let targets_again: Vec<String> =
+        again.policy().intents.iter().map(|intent| format!("{:?}", intent.target)).collect();
+    assert_eq!(targets, targets_again, "{written}");
+    insta::assert_snapshot!(written);
 }

@@ -64,12 +64,16 @@ impl From<NotInForce> for Fault {
 pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
     let (resolved, processes) = services::resolve(policy, netns)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
+    let selection = plan::select(policy, &host); // Policy × Host → which devices each request is for
+    let selection = selection.without_clashes().map_err(|refusal| Fault::refused(refusal, &host))?;
+    let (policy, resolved) = (&selection.policy, selection.noting(resolved));
     let (placement, desired, plan) =
         plan_on(policy, &host, &resolved).map_err(|refusal| Fault::refused(refusal, &host))?;
     Ok(Planned { host, placement, desired, plan })
 }
 
-/// The same on a host that is known already: what the commands and the daemon have in common.
+/// The same on a host that is known already, with a request for each device: what the commands and the daemon have in
+/// common.
 ///
 /// # Errors
 /// What the planner refuses.

@@ -255,6 +255,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
             Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
         ),
         CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
+        CommitFault::Taken(_) => (Exit::Refused, Some(plan::HELD)),
         CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
         CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
         CommitFault::ReadBack { .. } => (Exit::RolledBack, None),

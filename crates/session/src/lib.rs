@@ -6,7 +6,8 @@
 //! error numbers.
 //!
 //! Read in this order: [`cycle`] (the spine), [`staged`] (the spine once, or twice where queues are made first),
-//! [`Session`] (the place), [`Fault`] (how it fails).
+//! [`Session`] (the place), [`Fault`] (how it fails), [`explain`] and [`verify`] (what can be asked of it), [`report`] (what it
+//! has to say, as text and JSON).
 #![forbid(unsafe_code)]
 
 pub mod app_requests;
@@ -17,23 +18,26 @@ pub mod cycle;
 pub mod drop_in;
 mod exit;
 pub mod expire;
+pub mod explain;
 mod fault;
 pub mod fullbusy;
 mod idle;
 mod operator;
+pub mod report;
 mod rollback;
 pub mod services;
 mod session;
 mod shell;
 pub mod staged;
 mod state_dir;
+pub mod verify;
 pub mod wake;
 
 pub use away::mend;
 pub use count::count;
 pub use exit::Exit;
 pub use fault::{Fault, HostState, PRIVILEGES};
-pub use operator::Operator;
+pub use operator::{Operator, Silent};
 pub use rollback::unfinished;
 pub use session::{API_SOCKET, METRICS_SOCKET, STATE_DIR, Session};
 pub use shell::quoted;

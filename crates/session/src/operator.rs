@@ -24,3 +24,21 @@ pub trait Operator {
     /// As [`Operator::plan`].
     fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault>;
 }
+
+/// An operator who reads nothing: for a session that answers a question, and says no more than the answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Operator for Silent {
+    fn say(&self, _: &str) {}
+
+    fn detail(&self, _: &str) {}
+
+    fn plan(&self, _: &Plan) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn event(&self, _: &'static str, _: Object, _: String) -> Result<(), Fault> {
+        Ok(())
+    }
+}

@@ -20,7 +20,7 @@ pub fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Processes), 
     let (mut resolved, mut asked, mut any_device) = (Resolved::default(), BTreeSet::new(), false);
     for (index, intent) in policy.intents.iter().enumerate() {
         match &intent.target {
-            Target::Device(_) => any_device = true,
+            Target::Device(_) | Target::Devices(..) => any_device = true,
             Target::Task(pid) | Target::Epolls(pid, _) => drop(asked.insert(*pid)),
             Target::Service(_, matching) => {
                 let Found { here, elsewhere, unjudged } = processes_of(matching, netns)?;
@@ -62,9 +62,10 @@ struct Found {
 }
 
 fn processes_of(matching: &Match, netns: &Netns) -> Result<Found, Fault> {
-    let Match { unit, cgroup, exe, port, uid } = matching.clone();
+    let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();
     let mut unjudged = Vec::new();
-    let found = find(&Criteria { exe, cgroup, unit, port, uid, netns: None }, &mut unjudged)?;
+    let criteria = Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None };
+    let found = find(&criteria, &mut unjudged)?;
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     // A match by user or cgroup may include this process itself: it is not meant.
     for process in found.into_iter().filter(|process| process.pid.0 != std::process::id()) {

@@ -109,8 +109,12 @@ impl SysFs {
 
     /// The last part of what a symbolic link points to; `None` where there is no link.
     pub fn link_name(&self, path: &str) -> Option<String> {
-        let target = readlinkat(&self.root, path, Vec::new()).ok()?.into_string().ok()?;
-        target.rsplit('/').next().map(str::to_owned)
+        self.link_path(path)?.rsplit('/').next().map(str::to_owned)
+    }
+
+    /// What a symbolic link points to; `None` where there is no link.
+    pub fn link_path(&self, path: &str) -> Option<String> {
+        readlinkat(&self.root, path, Vec::new()).ok()?.into_string().ok()
     }
 
     /// The names in a directory, sorted; none where it is not there.

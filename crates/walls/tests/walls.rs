@@ -113,16 +113,18 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
         "crossterm",
         "netpolicy",
         "netpolicy-sim",
-        "netpolicy-measure",
         "netpolicy-experiments",
     ];
-    for room in ["netpolicy-session", "netpolicy-daemon"] {
+    for room in ["netpolicy-session", "netpolicy-daemon", "netpolicyd"] {
         let all = dependencies.all(room);
         assert!(all.contains("netpolicy-linux"), "{room} is resolved");
         let wrong: Vec<_> = outside.iter().filter(|name| all.contains(*name)).collect();
         assert!(wrong.is_empty(), "{room} is built with {wrong:?}");
     }
     assert!(!dependencies.all("netpolicy-session").contains("netpolicy-daemon"));
+    assert!(!dependencies.all("netpolicy-session").contains("netpolicy-measure"));
+    // What it knows of response times, `live` says.
+    assert!(!dependencies.direct("netpolicy-daemon").contains("netpolicy-measure"));
     let outside = outside.iter().filter(|name| **name != "netpolicy-measure").chain(&["netpolicy-daemon"]);
     let all = dependencies.all("netpolicy-judge");
     let wrong: Vec<_> = outside.filter(|name| all.contains(*name)).collect();
@@ -145,8 +147,20 @@ fn nobody_but_the_command_depends_on_the_experiments_and_nobody_on_the_command()
 
 #[test]
 fn nobody_but_the_command_prints_or_ends_the_process() {
-    let silent =
-        ["model", "plan", "rules", "sim", "apply", "page", "policy-file", "session", "daemon", "experiments", "judge"];
+    let silent = [
+        "model",
+        "plan",
+        "rules",
+        "sim",
+        "apply",
+        "page",
+        "policy-file",
+        "session",
+        "daemon",
+        "live",
+        "experiments",
+        "judge",
+    ];
     let words = ["print", "println", "eprint", "eprintln", "dbg"];
     for room in silent {
         none(named(room, |path| matches!(path.words.as_slice(), [word] if words.contains(&word.as_str()))));

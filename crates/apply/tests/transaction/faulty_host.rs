@@ -5,10 +5,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use apply::{Knobs, Landmarks};
+use model::host::{QueueHolder, Taken};
 use model::setting::Threading;
 use model::{
-    Cpu, DeviceNapiKnob, EmptyPolls, HostKnob, IrqKnob, KthreadKnob, Nanoseconds, NapiKnob, NicKnob, Object,
-    Plan, ProcessKnob, Qdiscs, QueueIndex, RingNapi, RxQueueKnob, Scheduling, Setting, Slice, Spread,
+    Change, Cpu, DeviceNapiKnob, EmptyPolls, HostKnob, IrqKnob, KthreadKnob, Nanoseconds, NapiKnob, NicKnob,
+    Object, Plan, ProcessKnob, Qdiscs, QueueIndex, RingNapi, RxQueueKnob, Scheduling, Setting, Slice, Spread,
     SteerTo, TxQueueKnob,
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct FaultyHost {
     pub(crate) reads: usize,
     /// How often it was written.
     pub(crate) writes: usize,
+    /// What holds queues of its device.
+    pub(crate) holders: Vec<QueueHolder>,
     /// The landmarks of its objects.
     pub(crate) landmarks: Landmarks,
     /// The landmarks that it was last asked to recall.
@@ -203,6 +206,10 @@ impl Knobs for FaultyHost {
             self.set(setting);
         }
         answer
+    }
+
+    fn taken(&mut self, changes: &[&Change]) -> Result<Option<Taken>, HostError> {
+        Ok(changes.iter().find_map(|change| Taken::by(change, &self.holders)))
     }
 
     fn is_gone(error: &HostError) -> bool {

@@ -8,6 +8,7 @@ mod every_kill;
 mod faulty_host;
 mod full_journal;
 mod history;
+mod holders;
 mod properties;
 mod scene;
 mod steering_nic;

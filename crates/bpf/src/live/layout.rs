@@ -7,6 +7,8 @@ pub(super) const PART_BUCKETS: usize = 232;
 pub(super) const PORTS_MAX: usize = 16;
 /// Slots of NAPIs; those of threads come after them in the map `parts`.
 pub(super) const NAPIS_MAX: u32 = 128;
+/// All slots.
+pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
 /// All of a distribution of turnarounds.
 pub(super) const WHOLE: u64 = 1 << 31;
 

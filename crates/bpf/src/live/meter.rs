@@ -11,8 +11,8 @@ use sys::clock::monotonic;
 use sys::error::{Errno, KernelError};
 
 use super::layout::{
-    BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, PART_BUCKETS, PORTS_MAX, Part, Spans, Turnarounds, WHOLE,
-    Waiting,
+    BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, PART_BUCKETS, PARTS_MAX, PORTS_MAX, Part, Spans,
+    Turnarounds, WHOLE, Waiting,
 };
 use crate::cost::{RunTime, run_times};
 use crate::in_initial_pid_namespace;
@@ -37,11 +37,18 @@ pub struct LiveTarget {
     pub netns: NetnsId,
     /// The ports, 1 to [`LiveTarget::PORTS_MAX`] of them.
     pub ports: Vec<u16>,
+    /// The most connections that are measured, at most [`LiveMeter::SOCKETS_MAX`].
+    pub sockets_max: u32,
 }
 
 impl LiveTarget {
     /// The most ports of one target.
     pub const PORTS_MAX: usize = PORTS_MAX;
+
+    /// These ports of a namespace, with as many connections as can be measured.
+    pub const fn of(netns: NetnsId, ports: Vec<u16>) -> Self {
+        Self { netns, ports, sockets_max: LiveMeter::SOCKETS_MAX }
+    }
 }
 
 /// Where an answer is noted.
@@ -128,6 +135,9 @@ impl LiveMeter {
     /// what they were to do meanwhile comes late.
     pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
 
+    /// What the state of a connection takes of the kernel's memory, in bytes.
+    pub const BYTES_PER_SOCKET: usize = 400;
+
     /// The iterator writes nothing; it counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
 
@@ -156,7 +166,7 @@ impl LiveMeter {
         let mut config = Config {
             netns: target.netns.0,
             ports_count: u32::try_from(target.ports.len()).unwrap_or(0),
-            sockets_max: Self::SOCKETS_MAX,
+            sockets_max: target.sockets_max.min(Self::SOCKETS_MAX),
             ports: [0; PORTS_MAX],
         };
         config.ports[..target.ports.len()].copy_from_slice(&target.ports);
@@ -172,6 +182,13 @@ impl LiveMeter {
             sockets: 0,
             before: Totals::none(),
         })
+    }
+
+    /// What a meter takes of the kernel's memory on this machine, in bytes, beside the states of connections: most of it is there
+    /// for each possible CPU.
+    pub fn memory() -> usize {
+        let for_each_cpu = PARTS_MAX as usize * size_of::<Part>() + size_of::<Spans>() + size_of::<Counts>();
+        for_each_cpu * libbpf_rs::num_possible_cpus().unwrap_or(1).max(1)
     }
 
     /// Where answers are noted.

@@ -1,7 +1,7 @@
 //! What can be called, and what it takes.
 
 use model::policy::Match;
-use model::{Budget, CpuSet, Intent, KthreadValue, Pid, Target};
+use model::{Budget, CpuSet, Glob, Intent, KthreadValue, Patterns, Pid, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -113,12 +113,16 @@ pub struct SaidTarget {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SaidMatch {
-    /// See [`Match::unit`].
+    /// See [`Match::unit`]. Here and below: a pattern, or several with commas between them.
     pub unit: Option<String>,
     /// See [`Match::cgroup`].
     pub cgroup: Option<String>,
     /// See [`Match::exe`].
     pub exe: Option<String>,
+    /// See [`Match::pod`].
+    pub pod: Option<String>,
+    /// See [`Match::container`].
+    pub container: Option<String>,
     /// See [`Match::port`].
     pub port: Option<u16>,
     /// See [`Match::uid`].
@@ -178,8 +182,18 @@ impl SaidTarget {
                         "a service's name has at most {SERVICE_NAME_BYTES_MAX} bytes, and no control characters"
                     ));
                 }
-                let SaidMatch { unit, cgroup, exe, port, uid } = self.matching.unwrap_or_default();
-                Ok(Target::Service(name, Match { unit, cgroup, exe, port, uid }))
+                let SaidMatch { unit, cgroup, exe, pod, container, port, uid } =
+                    self.matching.unwrap_or_default();
+                let matching = Match {
+                    unit: patterns("unit", unit.as_deref())?,
+                    cgroup: patterns("cgroup", cgroup.as_deref())?,
+                    exe: patterns("exe", exe.as_deref())?,
+                    pod: patterns("pod", pod.as_deref())?,
+                    container: patterns("container", container.as_deref())?,
+                    port,
+                    uid,
+                };
+                Ok(Target::Service(name, matching))
             }
             _ => Err("name one of device, service (with match) and task".to_owned()),
         }
@@ -188,16 +202,37 @@ impl SaidTarget {
     /// A target, as a call says it.
     pub fn of(target: &Target) -> Self {
         match target {
-            Target::Device(name) => Self { device: Some(name.clone()), ..Self::default() },
+            // No client asks a daemon for devices by what they are like: files do.
+            Target::Device(name) | Target::Devices(name, _) => {
+                Self { device: Some(name.clone()), ..Self::default() }
+            }
             // Which of a process's epolls is no word of the interface: no client asks a daemon for them.
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
-            Target::Service(name, Match { unit, cgroup, exe, port, uid }) => {
-                let (unit, cgroup, exe) = (unit.clone(), cgroup.clone(), exe.clone());
-                let matching = Some(SaidMatch { unit, cgroup, exe, port: *port, uid: *uid });
+            Target::Service(name, matching) => {
+                let Match { unit, cgroup, exe, pod, container, port, uid } = matching;
+                let matching = Some(SaidMatch {
+                    unit: unit.as_ref().map(with_commas),
+                    cgroup: cgroup.as_ref().map(with_commas),
+                    exe: exe.as_ref().map(with_commas),
+                    pod: pod.as_ref().map(with_commas),
+                    container: container.as_ref().map(with_commas),
+                    port: *port,
+                    uid: *uid,
+                });
                 Self { service: Some(name.clone()), matching, ..Self::default() }
             }
         }
     }
+}
+
+/// Patterns as a call says them: with commas between them.
+fn patterns(name: &str, text: Option<&str>) -> Result<Option<Patterns>, String> {
+    let read = |text: &str| Patterns::of(text.split(',').map(str::trim));
+    text.map(|text| read(text).map_err(|wrong| format!("match.{name}: {wrong}"))).transpose()
+}
+
+fn with_commas(patterns: &Patterns) -> String {
+    patterns.iter().map(Glob::as_str).collect::<Vec<_>>().join(",")
 }
 
 impl SaidSet {

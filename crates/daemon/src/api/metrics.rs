@@ -6,6 +6,10 @@
 
 use std::fmt::Write as _;
 
+use live::{Measured, Outcome, Totals};
+use model::Nanoseconds;
+use model::live::LivePolls;
+
 use super::Tally;
 use crate::Status;
 use crate::status::{Kind, Phase, REACTION_MICROS, RequestStatus};
@@ -17,7 +21,7 @@ const REQUESTS_SHOWN_MAX: usize = 256;
 const LASTING: [&str; 2] = ["device ", "service "];
 
 /// The page.
-pub fn open_metrics(status: &Status, tally: Tally) -> String {
+pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> String {
     let mut page = Page::default();
     page.family("netpolicy_build", "info", "", "Version of the daemon.");
     page.sample("netpolicy_build_info", &[("version", &status.instance.version)], 1);
@@ -45,6 +49,7 @@ pub fn open_metrics(status: &Status, tally: Tally) -> String {
     page.findings(status);
     page.counters(status);
     page.reactions(status);
+    page.response_times(status, services);
     page.api(tally);
     page.text.push_str("# EOF\n");
     page.text
@@ -178,6 +183,106 @@ impl Page {
         }
     }
 
+    /// Of each service that is measured. It is measured in samples: requests of other times are in none of it.
+    fn response_times(&mut self, status: &Status, services: &[Measured]) {
+        let measured: Vec<(&str, &Totals)> = services
+            .iter()
+            .filter_map(|measured| match &measured.outcome {
+                Outcome::Windows { totals, .. } => Some((measured.name.as_str(), &**totals)),
+                Outcome::Refused { .. } => None,
+            })
+            .collect();
+        if measured.is_empty() {
+            return;
+        }
+        for (name, help, within, all) in HISTOGRAMS {
+            self.family(name, "histogram", "seconds", help);
+            for (target, totals) in &measured {
+                for edge in response_edges() {
+                    let labels = [("target", *target), ("le", &seconds(edge))];
+                    self.sample(&format!("{name}_bucket"), &labels, within(totals, edge));
+                }
+                let (number, sum) = all(totals);
+                let labels = [("target", *target), ("le", "+Inf")];
+                self.sample(&format!("{name}_bucket"), &labels, number);
+                self.sample(&format!("{name}_sum"), &[("target", target)], seconds(sum));
+                self.sample(&format!("{name}_count"), &[("target", target)], number);
+            }
+        }
+        self.family("netpolicy_live_requests", "counter", "", "Requests that were answered in samples.");
+        for (target, totals) in &measured {
+            self.sample("netpolicy_live_requests_total", &[("target", target)], totals.requests);
+        }
+        self.family("netpolicy_live_windows", "counter", "", "Samples.");
+        for (target, totals) in &measured {
+            self.sample("netpolicy_live_windows_total", &[("target", target)], totals.windows);
+        }
+        let name = "netpolicy_live_measured_seconds";
+        self.family(name, "counter", "seconds", "How long samples were together.");
+        for (target, totals) in &measured {
+            self.sample(&format!("{name}_total"), &[("target", target)], seconds(totals.measured));
+        }
+        let name = "netpolicy_live_cpu_seconds";
+        self.family(name, "counter", "seconds", "CPU time in samples, by who used it.");
+        for (target, totals) in &measured {
+            for (by, time) in [("service", totals.cpu_service), ("delivery", totals.cpu_delivery)] {
+                let labels = [("target", *target), ("by", by)];
+                self.sample(&format!("{name}_total"), &labels, seconds(time));
+            }
+        }
+        let polls = "Polls of a service's NAPIs in samples, by who polled.";
+        self.polls("netpolicy_live_polls", polls, &measured, |totals| totals.polls);
+        let packets = "Packets that these polls delivered.";
+        self.polls("netpolicy_live_packets", packets, &measured, |totals| totals.packets);
+        self.response_gauges(status);
+    }
+
+    fn polls(&mut self, name: &str, help: &str, measured: &[(&str, &Totals)], of: fn(&Totals) -> LivePolls) {
+        self.family(name, "counter", "", help);
+        for (target, totals) in measured {
+            let LivePolls { interrupt, timer, application, kthread } = of(totals);
+            let by_whom = [
+                ("interrupt", interrupt),
+                ("timer", timer),
+                ("application", application),
+                ("kthread", kthread),
+            ];
+            for (by, number) in by_whom {
+                self.sample(&format!("{name}_total"), &[("target", target), ("by", by)], number);
+            }
+        }
+    }
+
+    /// What the last minutes say.
+    fn response_gauges(&mut self, status: &Status) {
+        let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
+        let name = "netpolicy_engaged_ratio";
+        let help = "The share of packets that the delivery mode of a request delivers, in the last minutes.";
+        self.family(name, "gauge", "ratio", help);
+        for (request, _) in requests() {
+            if let Some(engaged) = request.engaged {
+                let labels = [("target", request.target.as_str()), ("delivery", request.delivery.as_str())];
+                self.sample(name, &labels, engaged);
+            }
+        }
+        let name = "netpolicy_live_cpu_per_request_seconds";
+        self.family(name, "gauge", "seconds", "CPU time of a request in the last minutes, by who used it.");
+        for (request, measured) in requests() {
+            for (by, cost) in [("service", measured.cost.service), ("delivery", measured.cost.delivery)] {
+                if let Some(cost) = cost {
+                    let labels = [("target", request.target.as_str()), ("by", by)];
+                    self.sample(name, &labels, cost / 1e9);
+                }
+            }
+        }
+        let name = "netpolicy_live_oldest_request_seconds";
+        self.family(name, "gauge", "seconds", "How long the oldest request without an answer has waited.");
+        for (request, measured) in requests() {
+            let oldest = Nanoseconds(measured.oldest.unwrap_or(0));
+            self.sample(name, &[("target", &request.target)], seconds(oldest));
+        }
+    }
+
     fn api(&mut self, tally: Tally) {
         for (name, help, value) in [
             ("netpolicy_api_connections", "Connections that were taken.", tally.accepted),
@@ -193,6 +298,50 @@ impl Page {
             self.counter(name, help, value);
         }
     }
+}
+
+/// How many spans do not exceed the edge of a bucket.
+type Within = fn(&Totals, Nanoseconds) -> u64;
+
+/// How many spans there are, and what they are together.
+type All = fn(&Totals) -> (u64, Nanoseconds);
+
+/// The histograms of a service: name, help, and what is in them.
+const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
+    (
+        "netpolicy_live_response_seconds",
+        "From the ring of the NIC to the answer, of requests in samples.",
+        Totals::responses_within,
+        |totals| (totals.responses(), totals.response_sum()),
+    ),
+    (
+        "netpolicy_live_ring_wait_seconds",
+        "From the ring of the NIC to TCP.",
+        |totals, edge| totals.ring.within(edge),
+        |totals| (totals.ring.counts.total(), totals.ring.sum),
+    ),
+    (
+        "netpolicy_live_wakeup_seconds",
+        "From TCP to the read.",
+        |totals, edge| totals.wakeup.within(edge),
+        |totals| (totals.wakeup.counts.total(), totals.wakeup.sum),
+    ),
+    (
+        "netpolicy_live_service_seconds",
+        "From the read to the answer.",
+        |totals, edge| totals.service.within(edge),
+        |totals| (totals.service.counts.total(), totals.service.sum),
+    ),
+];
+
+/// The ends of the buckets of response times: edges of the buckets that were counted, two to each doubling, from 4 µs to 1.6 s.
+fn response_edges() -> impl Iterator<Item = Nanoseconds> {
+    (12..=30).flat_map(|power| [Nanoseconds(1 << power), Nanoseconds(3 << (power - 1))])
+}
+
+/// A span in seconds, to the nanosecond.
+fn seconds(span: Nanoseconds) -> String {
+    format!("{}.{:09}", span.0 / 1_000_000_000, span.0 % 1_000_000_000)
 }
 
 fn count(number: usize) -> u64 {
@@ -213,6 +362,8 @@ fn escaped(text: &str) -> String {
 mod test {
     use std::time::Duration;
 
+    use model::live::{LivePart, LiveSpans, LiveWindow};
+
     use super::*;
     use crate::status::{Instance, Reaction};
 
@@ -227,6 +378,8 @@ mod test {
             epolls: 4,
             wanted: 12,
             set: 11,
+            engaged: None,
+            measured: None,
             notes: Vec::new(),
         };
         let mut status = Status {
@@ -247,9 +400,26 @@ mod test {
         status
     }
 
+    /// Two requests: one of 10 µs, one of 100.
+    fn services() -> Vec<Measured> {
+        let mut window = LiveWindow { span: Nanoseconds::from_millis(20), ..LiveWindow::default() };
+        let mut part = LivePart { requests: 2, ..LivePart::default() };
+        for micros in [10, 100] {
+            let span = Nanoseconds::from_micros(micros);
+            let LiveSpans { uniform, conditional, service, .. } = &mut window.spans;
+            [uniform, conditional, service].into_iter().for_each(|spans| spans.add(span));
+            part.service.0 += span.0;
+        }
+        (window.counts.requests, window.counts.answered) = (2, 2);
+        window.workers.push((None, part.clone()));
+        part.polls.timer = 2;
+        window.napis.push((model::NapiId(8193), part));
+        vec![Measured::of_window("service memcached", window)]
+    }
+
     #[test]
     fn the_page_is_what_openmetrics_says_a_page_is() {
-        let page = open_metrics(&status(), Tally { denied: 3, ..Tally::default() });
+        let page = open_metrics(&status(), &services(), Tally { denied: 3, ..Tally::default() });
         assert!(page.ends_with("# EOF\n") && page.is_ascii(), "{page}");
         let mut family = String::new();
         let mut families = std::collections::BTreeSet::new();
@@ -277,6 +447,14 @@ mod test {
             "netpolicy_reaction_seconds_sum{kind=\"exec\"} 2.000150",
             "netpolicy_start_time_seconds 1795233900.000050",
             "netpolicy_api_denied_total 3",
+            "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000008192\"} 0",
+            "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000012288\"} 1",
+            "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000131072\"} 2",
+            "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"+Inf\"} 2",
+            "netpolicy_live_response_seconds_sum{target=\"service memcached\"} 0.000110000",
+            "netpolicy_live_service_seconds_count{target=\"service memcached\"} 2",
+            "netpolicy_live_measured_seconds_total{target=\"service memcached\"} 0.020000000",
+            "netpolicy_live_polls_total{target=\"service memcached\",by=\"timer\"} 2",
         ] {
             assert!(page.lines().any(|found| found == line), "{line}\nin\n{page}");
         }
@@ -289,7 +467,7 @@ mod test {
         status
             .requests
             .extend((0..1000).map(|n| RequestStatus { target: format!("service s{n}"), ..one.clone() }));
-        let page = open_metrics(&status, Tally::default());
+        let page = open_metrics(&status, &[], Tally::default());
         assert!(!page.contains("812"), "{page}");
         assert_eq!(page.matches("netpolicy_knobs_set{").count(), REQUESTS_SHOWN_MAX);
         assert!(page.contains("netpolicy_requests{kind=\"service\"} 1001"));

@@ -15,6 +15,7 @@ mod job;
 pub mod method;
 mod metrics;
 mod page;
+mod text_format;
 pub mod wire;
 
 use std::cell::Cell;

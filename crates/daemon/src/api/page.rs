@@ -4,11 +4,13 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use super::text_format::text_format;
 use super::{Book, OpenError, open_metrics, refused};
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
@@ -20,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many connections are served at the same time.
 const READERS_MAX: usize = 8;
+
+/// The mode of the file: its collector is another user, and the daemon's unit masks more than that.
+const FILE_MODE: u32 = 0o644;
 
 /// How often the file is written, at most.
 const FILE_EVERY: Duration = Duration::from_secs(15);
@@ -155,7 +160,7 @@ impl Reader {
         let (status, kind, body) = match words.as_slice() {
             _ if !whole => ("431 Request Header Fields Too Large", "text/plain", "too long\n".to_owned()),
             [b"GET", b"/metrics" | b"/"] => {
-                let page = open_metrics(&self.shared.status(), self.book.tally());
+                let page = open_metrics(&self.shared.status(), &self.shared.services(), self.book.tally());
                 ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
             }
             [b"GET", _] => ("404 Not Found", "text/plain", "there is /metrics\n".to_owned()),
@@ -223,11 +228,12 @@ impl TextFile {
         if self.written == Some(status.generation) {
             return Ok(());
         }
-        let page = open_metrics(&status, self.book.tally());
+        let page = text_format(&open_metrics(&status, &self.shared.services(), self.book.tally()));
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(".new"); // no collector reads what does not end in .prom
         let beside = self.path.with_file_name(name);
         std::fs::write(&beside, page)?;
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(FILE_MODE))?;
         std::fs::rename(&beside, &self.path)?;
         self.written = Some(status.generation);
         Ok(())

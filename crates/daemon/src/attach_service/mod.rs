@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use linux::process::Criteria;
 use model::host::{Process, Unread};
-use model::{KernelVersion, NetnsId, Pid, ProcessId, Setting};
+use model::{KernelVersion, NetnsId, Patterns, Pid, ProcessId, Setting};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use client::go_through;
@@ -63,9 +63,13 @@ enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    exe: Option<String>,
-    cgroup: Option<String>,
-    unit: Option<String>,
+    exe: Option<Patterns>,
+    cgroup: Option<Patterns>,
+    unit: Option<Patterns>,
+    #[serde(default)]
+    pod: Option<Patterns>,
+    #[serde(default)]
+    container: Option<Patterns>,
     port: Option<u16>,
     uid: Option<u32>,
     netns: Option<NetnsId>,
@@ -73,15 +77,15 @@ struct Wanted {
 
 impl From<&Criteria> for Wanted {
     fn from(criteria: &Criteria) -> Self {
-        let Criteria { exe, cgroup, unit, port, uid, netns } = criteria.clone();
-        Self { exe, cgroup, unit, port, uid, netns }
+        let Criteria { exe, cgroup, unit, pod, container, port, uid, netns } = criteria.clone();
+        Self { exe, cgroup, unit, pod, container, port, uid, netns }
     }
 }
 
 impl From<Wanted> for Criteria {
     fn from(wanted: Wanted) -> Self {
-        let Wanted { exe, cgroup, unit, port, uid, netns } = wanted;
-        Self { exe, cgroup, unit, port, uid, netns }
+        let Wanted { exe, cgroup, unit, pod, container, port, uid, netns } = wanted;
+        Self { exe, cgroup, unit, pod, container, port, uid, netns }
     }
 }
 

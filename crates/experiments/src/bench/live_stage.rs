@@ -80,7 +80,7 @@ impl<'a> LiveStage<'a> {
     ) -> Result<Self, Fault> {
         let lab = Lab::new(&LabOptions::with_queues(1))?;
         let journal = context.session.journal_in(&lab.scratch())?;
-        let meter = LiveMeter::load(&LiveTarget { netns: lab.server().id(), ports: vec![PORT] })?;
+        let meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), vec![PORT]))?;
         let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
         Ok(Self { context, signals, arguments, layout, journal, meter, wire, turnarounds: None, lab })
     }

@@ -10,7 +10,9 @@ use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::watch::{found, span};
+use live::text::span;
+
+use super::watch::found;
 
 /// One candidate compared with the first.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use live::text::{short, span};
 use live::{Cost, Header, Shown, Target};
 use measure::live::summary::PartSummary;
 use measure::live::{Estimate, Percentiles, Summary};
@@ -89,23 +90,6 @@ impl<'a> WatchWindowReport<'a> {
     pub fn of(target: &'a Target, shown: &'a Shown, watched: Duration) -> Self {
         Self(WatchReport::of(target, &shown.summary, shown.cost, watched))
     }
-}
-
-/// A span of nanoseconds, as people read it.
-pub(super) fn span(nanoseconds: f64) -> String {
-    match nanoseconds {
-        ns if ns < 9_950.0 => format!("{:.1}us", ns / 1e3),
-        ns if ns < 9.95e6 => format!("{:.0}us", ns / 1e3),
-        ns if ns < 9.95e9 => format!("{:.0}ms", ns / 1e6),
-        ns => format!("{:.0}s", ns / 1e9),
-    }
-}
-
-fn short(estimate: Option<Estimate>) -> String {
-    estimate.map_or_else(
-        || "-".to_owned(),
-        |found| format!("{}{}", if found.at_least { ">" } else { "" }, span(found.interval.estimate)),
-    )
 }
 
 /// An estimate with its interval: `118us (112us to 131us)`.

@@ -1,15 +1,20 @@
 //! One network namespace, as what its settings are read from and written to; resolves what moves.
 
+use std::collections::BTreeMap;
+
+use model::host::QueueHolder;
 use model::{DeviceId, NapiId, RxQueue};
 use netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
 use netlink::qdisc::{Circumstances, Disciplines};
+use netlink::xdp_diag::XdpSockets;
 use netlink::{Ethtool, Links, Netdev};
-use sys::error::{Errno, KernelError};
+use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysfs::{DeviceDir, SysFs};
 
 use crate::ioctl::EthtoolIoctl;
 use crate::observe::device::napis_by_order;
+use crate::observe::holders::holders;
 
 /// The interfaces of one namespace, to read and to write.
 #[derive(Debug)]
@@ -143,6 +148,24 @@ impl Inside {
             },
             found => found,
         }
+    }
+
+    /// What keeps queues of a device for itself, as it is now. The processes that cannot be named are left out.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list the device's queues.
+    pub(super) fn holders(&mut self, device: DeviceId) -> Result<Vec<QueueHolder>, KernelError> {
+        let queues = match self.netdev().and_then(|netdev| netdev.queues(Some(device.ifindex))) {
+            // Before 6.8 the kernel lists no queues; AF_XDP sockets are known all the same.
+            Err(error) if matches!(error.cause, Cause::Absent { .. }) => Vec::new(),
+            listed => listed?,
+        };
+        let mut sockets = self.netns.run(XdpSockets::open_here)?;
+        let netns = self.netns.id();
+        let mut unread = Vec::new();
+        let sockets = sockets.as_mut().map_err(|error| error.clone());
+        let mut found = holders(netns, &queues, sockets, &BTreeMap::new(), &mut unread);
+        Ok(found.remove(&device.ifindex.0).unwrap_or_default())
     }
 
     /// As [`mod@crate::observe`] finds it where the driver does not state it.

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Confidence, Device, Features, IrqEdge, Napi, NapiEdge, Unread};
+use model::host::STACK_DEPTH_MAX;
+use model::host::{Confidence, Device, DeviceLink, Features, IrqEdge, Napi, NapiEdge, Unread};
 use model::{
     DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, Pid, QueueIndex, Threading,
 };
@@ -22,7 +23,7 @@ use sys::error::{Cause, KernelError};
 use sys::sysfs::SysFs;
 
 use super::irq::{Interrupts, queue_in_name};
-use super::{OrUnread, Sources};
+use super::{OrUnread, Sources, holders};
 use crate::ioctl::EthtoolIoctl;
 use crate::process::kthread;
 
@@ -45,12 +46,20 @@ pub(super) fn devices(
     let mut devices: Vec<Device> =
         links.into_iter().filter_map(|link| link.map(Some).or_unread(unread)).collect();
     devices.sort_by_key(|device| device.id.ifindex);
+    let routed: BTreeSet<IfIndex> = match &mut sources.routes {
+        Ok(routes) => routes.default_route_devices().or_unread(unread),
+        Err(error) => Err(error.clone()).or_unread(unread),
+    };
+    mark_default_route(&mut devices, &routed);
     let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
     devices.retain(|device| only.is_none_or(|only| device.id.ifindex == only));
     if devices.is_empty() {
         return Ok(Vec::new());
     }
     let netdev = NetdevSays::ask(sources, only, unread);
+    let labels = names.iter().map(|(index, name)| (index.0, *name)).collect();
+    let sockets = sources.xdp_sockets.as_mut().map_err(|error| error.clone());
+    let mut held = holders::holders(netns, &netdev.queues, sockets, &labels, unread);
     let ethtool = EthtoolSays::ask(sources, unread);
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
     let sysfs = sysfs.map(Some).or_unread(unread);
@@ -71,6 +80,7 @@ pub(super) fn devices(
             qdiscs(&mut device, sysfs, socket, &disciplines, unread);
         }
         name_peer(&mut device, &names);
+        device.holders = held.remove(&device.id.ifindex.0).unwrap_or_default();
         Seen { device, vectors }
     });
     Ok(seen.collect())
@@ -97,6 +107,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     Ok(Device {
         id: DeviceId { netns, ifindex: IfIndex(link.ifindex), name: Label::new(name) },
         kind: link.kind.unwrap_or("").to_owned(),
+        link: joined(link),
         up: link.is_admin_up() && link.has_carrier(),
         mtu: link.mtu,
         node: None,
@@ -116,10 +127,46 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         private_flags: BTreeMap::new(),
         rss: None,
         rss_contexts: None,
+        holders: Vec::new(),
         flow_rules: None,
         packet_sizes: link.packet_sizes,
         qdiscs: None,
     })
+}
+
+/// What rt-link says of what tells a device from others, and of the devices that it is joined to.
+fn joined(link: &RawLink<'_>) -> DeviceLink {
+    let mac = link.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
+    // The other end of a pair is not below; nor is anything in another namespace.
+    let stands = !matches!(link.kind, Some("veth" | "netkit" | "vxcan")) && link.link_netnsid.is_none();
+    let lower = link.link.filter(|lower| stands && *lower != link.ifindex && *lower != 0);
+    DeviceLink {
+        mac: mac.filter(|mac| mac != "00:00:00:00:00:00"),
+        lower: lower.map(IfIndex),
+        master: link.master.map(IfIndex),
+        ..DeviceLink::default()
+    }
+}
+
+/// Marks the devices that the default route goes by, and those below them.
+pub(super) fn mark_default_route(devices: &mut [Device], routed: &BTreeSet<IfIndex>) {
+    let mut marked = routed.clone();
+    for _ in 0..STACK_DEPTH_MAX {
+        let below = devices.iter().filter(|device| {
+            device.link.master.is_some_and(|master| marked.contains(&master))
+                || devices.iter().any(|upper| {
+                    upper.link.lower == Some(device.id.ifindex) && marked.contains(&upper.id.ifindex)
+                })
+        });
+        let below: BTreeSet<IfIndex> = below.map(|device| device.id.ifindex).collect();
+        if below.is_subset(&marked) {
+            break;
+        }
+        marked.extend(below);
+    }
+    for device in devices {
+        device.link.default_route = marked.contains(&device.id.ifindex);
+    }
 }
 
 /// A peer in the same namespace is shown by its name.
@@ -319,6 +366,7 @@ pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
 mod test {
     use model::host::{RxQueueState, TxQueueState};
     use model::{CpuSet, RxQueue};
+    use netlink::netdev::RawHolders;
 
     use super::*;
 
@@ -357,7 +405,7 @@ mod test {
     }
 
     fn raw_queue(kind: QueueType, id: u32, napi_id: Option<u32>) -> RawQueue {
-        RawQueue { ifindex: 5, id, kind: Some(kind), napi_id }
+        RawQueue { ifindex: 5, id, kind: Some(kind), napi_id, holders: RawHolders::default() }
     }
 
     fn edges(device: &Device) -> Vec<Option<(u32, Confidence)>> {

@@ -7,6 +7,7 @@
 mod again;
 mod capabilities;
 pub(crate) mod device;
+pub(crate) mod holders;
 pub(crate) mod irq;
 mod listeners;
 mod peer;
@@ -22,6 +23,8 @@ use std::collections::BTreeMap;
 use model::host::Unread;
 use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
 use netlink::qdisc::Disciplines;
+use netlink::route::Routes;
+use netlink::xdp_diag::XdpSockets;
 use netlink::{Ethtool, Links, Netdev};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
@@ -130,6 +133,8 @@ struct Sources {
     sysfs: Result<SysFs, KernelError>,
     ioctl: Result<EthtoolIoctl, KernelError>,
     disciplines: Result<Disciplines, KernelError>,
+    xdp_sockets: Result<XdpSockets, KernelError>,
+    routes: Result<Routes, KernelError>,
 }
 
 impl Sources {
@@ -141,6 +146,8 @@ impl Sources {
             sysfs: SysFs::open_here(),
             ioctl: EthtoolIoctl::open_here(),
             disciplines: Disciplines::open_here(),
+            xdp_sockets: XdpSockets::open_here(),
+            routes: Routes::open_here(),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! `/proc/PID/cgroup`: where a process is in the hierarchy that its service manager keeps.
 
+use model::{Glob, Patterns};
+
 /// The path of a process in the hierarchy that systemd keeps: the unified one, or `name=systemd` where cgroup v1
 /// is still mounted beside it. Without either, the first that is listed.
 ///
@@ -21,6 +23,33 @@ pub(crate) fn path(text: &str) -> Option<&str> {
 pub(crate) fn is_within(path: &str, asked: &str) -> bool {
     let (path, asked) = (path.trim_matches('/'), asked.trim_matches('/'));
     asked.is_empty() || path.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a process at `path` is in a cgroup that meets any of these patterns, or below one.
+pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
+    asked.iter().any(|glob| {
+        if glob.is_literal() {
+            return is_within(path, glob.as_str());
+        }
+        let Ok(glob) = glob.as_str().trim_matches('/').parse::<Glob>() else { return false };
+        let path = path.trim_matches('/');
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        ends.map(|end| &path[..end]).any(|begin| glob.meets(begin))
+    })
+}
+
+/// As [`is_of_unit`], of any unit that meets a pattern.
+pub(crate) fn is_of_any_unit(path: &str, units: &Patterns) -> bool {
+    units.iter().any(|glob| {
+        if glob.is_literal() {
+            return is_of_unit(path, glob.as_str());
+        }
+        let typed = [".service", ".scope", ".slice"].iter().any(|suffix| glob.as_str().ends_with(suffix));
+        path.split('/').map(|part| part.strip_prefix('_').unwrap_or(part)).any(|part| {
+            let bare = part.strip_suffix(".service").filter(|_| !typed);
+            glob.meets(bare.unwrap_or(part)) && (typed || bare.is_some())
+        })
+    })
 }
 
 /// Whether a process at `path` belongs to a systemd unit: one component of its path is the unit's name. As
@@ -57,6 +86,20 @@ mod test {
         assert!(is_within("/system.slice/a.service", "/system.slice/a.service"));
         assert!(!is_within("/system.slice/a.service2", "/system.slice/a.service"));
         assert!(is_within("/anything", "/"));
+    }
+
+    #[test]
+    fn a_pattern_finds_the_cgroups_and_units_that_meet_it() {
+        let asked = |text: &str| text.parse::<Patterns>().expect("a pattern");
+        let path = "/kubepods.slice/kubepods-pod1.slice/cri-2.scope/sub";
+        assert!(is_within_any(path, &asked("kubepods.slice/*/cri-*")));
+        assert!(is_within_any(path, &asked("/kubepods.slice/kubepods-pod?.slice")));
+        assert!(!is_within_any(path, &asked("kubepods.slice/cri-*")));
+        let path = "/system.slice/system-memcached.slice/memcached@1.service/sub";
+        assert!(is_of_any_unit(path, &asked("memcached@*")));
+        assert!(is_of_any_unit(path, &asked("memcached@?.service")));
+        assert!(!is_of_any_unit(path, &asked("system-*")), "without a type a service is meant");
+        assert!(is_of_any_unit(path, &asked("system-*.slice")));
     }
 
     #[test]

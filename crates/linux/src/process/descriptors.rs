@@ -23,6 +23,8 @@ pub(crate) enum Link {
     Epoll,
     /// An io_uring.
     IoUring,
+    /// Memory of a device, such as a GPU, that other devices can write into.
+    Dmabuf,
     /// Anything else.
     Other,
 }
@@ -31,11 +33,13 @@ impl Link {
     /// Reads the text of a link in `/proc/PID/fd`.
     ///
     /// Kernel: 6.18, `net/socket.c` `sockfs_dname()`, `fs/eventpoll.c` `do_epoll_create()`,
-    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these: it begins with `/`.
+    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these: it begins with `/`. Only that of a
+    /// dmabuf does, too: `drivers/dma-buf/dma-buf.c` `dmabuffs_dname()`.
     fn parse(text: &[u8]) -> Self {
         match text {
             b"anon_inode:[eventpoll]" => Self::Epoll,
             b"anon_inode:[io_uring]" => Self::IoUring,
+            _ if text.starts_with(b"/dmabuf:") => Self::Dmabuf,
             _ => socket_inode(text).map_or(Self::Other, Self::Socket),
         }
     }
@@ -60,7 +64,7 @@ pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<Owned
     }
 }
 
-/// The descriptors of a process that are sockets, epolls or io_urings, in ascending order. One that is closed
+/// The descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. One that is closed
 /// meanwhile is omitted. Threads that do not share the first thread's descriptors are not read.
 pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
     let mut found = Vec::new();
@@ -109,6 +113,7 @@ mod test {
             ("anon_inode:[eventpoll]", Link::Epoll),
             ("anon_inode:[io_uring]", Link::IoUring),
             ("anon_inode:[eventfd]", Link::Other),
+            ("/dmabuf:gpu0", Link::Dmabuf),
             ("pipe:[35845]", Link::Other),
             ("/srv/socket:[1]", Link::Other),
             ("socket:[]", Link::Other),

@@ -3,15 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use model::host::Unread;
-use model::{NetnsId, Pid, ProcessId};
+use model::{Fd, Glob, NetnsId, Patterns, Pid, ProcessId};
 use netlink::sock_diag::InetSockets;
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, openat2, statat};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
+use sys::sockopt;
 
 use super::cgroup;
+use super::container::{Container, Names};
 use super::descriptors::{Link, descriptors};
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
@@ -21,11 +26,15 @@ use crate::attach;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
     /// Its executable: a path, or a bare file name; also a symbolic link to it, as the process's own file system has it.
-    pub exe: Option<String>,
+    pub exe: Option<Patterns>,
     /// The cgroup that it is in or below, as a path from the cgroup root.
-    pub cgroup: Option<String>,
+    pub cgroup: Option<Patterns>,
     /// The systemd unit that it belongs to; without a type, a service.
-    pub unit: Option<String>,
+    pub unit: Option<Patterns>,
+    /// Its pod: see [`Names::is_pod`].
+    pub pod: Option<Patterns>,
+    /// Its container: see [`Names::is_container`].
+    pub container: Option<Patterns>,
     /// A port that it serves: with a TCP listener, or a UDP socket that is not connected.
     pub port: Option<u16>,
     /// Its effective user.
@@ -49,7 +58,7 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
         unread.extend(unjudged);
         return Ok(found);
     }
-    let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
+    let mut search = Search::for_those(criteria);
     let mut found = Vec::new();
     for pid in pids()? {
         match search.judge(pid) {
@@ -74,7 +83,7 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     if let Some(service) = attach::service() {
         return service.meets(criteria, pid);
     }
-    let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
+    let mut search = Search::for_those(criteria);
     match search.judge(pid) {
         Err(Cause::Gone(_)) => Ok(None),
         judged => judged.map_err(|cause| KernelError { what: what(), cause }),
@@ -96,6 +105,76 @@ pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelErro
     };
     Ok(pids()?.into_iter().filter(holds).collect())
 }
+
+/// As [`holders_of_sockets`], for each socket on its own. Of more than [`SOCKETS_APART_MAX`], none.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError> {
+    if inodes.is_empty() || inodes.len() > SOCKETS_APART_MAX {
+        return Ok(BTreeMap::new());
+    }
+    let mut found: BTreeMap<u64, Vec<Pid>> = BTreeMap::new();
+    if attach::service().is_some() {
+        for &inode in inodes {
+            found.insert(inode, holders_of_sockets(&BTreeSet::from([inode]))?);
+        }
+        return Ok(found);
+    }
+    for pid in pids()? {
+        let links = Pinned::open(pid).and_then(|process| descriptors(&process)).unwrap_or_default();
+        for (_, link) in links {
+            if let Link::Socket(inode) = link
+                && inodes.contains(&inode)
+            {
+                let holders = found.entry(inode).or_default();
+                if holders.last() != Some(&pid) {
+                    holders.push(pid);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The processes of a namespace that hold a descriptor of this kind. Processes that cannot be read are omitted.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn holders_of_kind(kind: Link, netns: NetnsId) -> Result<Vec<ProcessId>, KernelError> {
+    let holds = |pid: Pid| {
+        let process = Pinned::open(pid).ok()?;
+        let there = statat(process.directory(), "ns/net", AtFlags::empty()).ok()?.st_ino == netns.0;
+        let links = if there { descriptors(&process).ok()? } else { Vec::new() };
+        links.iter().any(|(_, link)| *link == kind).then_some(process.id)
+    };
+    Ok(pids()?.into_iter().filter_map(holds).collect())
+}
+
+/// The processes that hold an AF_XDP socket of a namespace, which is given by its cookie: the processes may be in others, as
+/// where a pod got the socket from its host. Processes that cannot be read are omitted.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
+    /// Kernel: `include/linux/socket.h` `AF_XDP`.
+    const AF_XDP: AddressFamily = AddressFamily::from_raw(44);
+    let is_one = |process: &Pinned, fd: Fd| {
+        let Ok(copy) = process.duplicate(fd) else { return false };
+        let cookie = sockopt::netns_cookie(&copy).ok();
+        socket_domain(&copy) == Ok(AF_XDP) && (netns_cookie.is_none() || cookie == netns_cookie)
+    };
+    let holds = |pid: Pid| {
+        let process = Pinned::open(pid).ok()?;
+        let links = descriptors(&process).ok()?;
+        let mut sockets = links.iter().filter(|(_, link)| matches!(link, Link::Socket(_)));
+        sockets.any(|(fd, _)| is_one(&process, *fd)).then_some(process.id)
+    };
+    Ok(pids()?.into_iter().filter_map(holds).collect())
+}
+
+/// How many sockets are looked for apart: of AF_XDP there is one for a queue, or a few.
+const SOCKETS_APART_MAX: usize = 1024;
 
 /// Where a bare name is looked for, beside the directory of the executable.
 const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
@@ -151,10 +230,17 @@ struct Search<'a> {
     /// The sockets of the namespaces seen so far.
     sockets: BTreeMap<NetnsId, InetSockets>,
     links: Links,
+    /// What containers and pods are called; read once, if it is asked.
+    names: Option<Names>,
     text: Vec<u8>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn for_those(criteria: &'a Criteria) -> Self {
+        let (sockets, links, names, text) = (BTreeMap::new(), Links::default(), None, Vec::new());
+        Self { criteria, sockets, links, names, text }
+    }
+
     /// The process, if it meets the criteria; the cheap ones are looked at first.
     fn judge(&mut self, pid: Pid) -> Result<Option<ProcessId>, Cause> {
         let process = Pinned::open(pid)?;
@@ -175,15 +261,22 @@ impl Search<'_> {
     }
 
     fn is_in_cgroup(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        if self.criteria.cgroup.is_none() && self.criteria.unit.is_none() {
+        let Criteria { cgroup, unit, pod, container, .. } = self.criteria;
+        if cgroup.is_none() && unit.is_none() && pod.is_none() && container.is_none() {
             return Ok(true);
         }
         process.read("cgroup", &mut self.text)?;
         let text = String::from_utf8_lossy(&self.text);
         let Some(path) = cgroup::path(&text) else { return Ok(false) };
-        let in_cgroup = self.criteria.cgroup.as_ref().is_none_or(|asked| cgroup::is_within(path, asked));
-        let of_unit = self.criteria.unit.as_ref().is_none_or(|unit| cgroup::is_of_unit(path, unit));
-        Ok(in_cgroup && of_unit)
+        let in_cgroup = cgroup.as_ref().is_none_or(|asked| cgroup::is_within_any(path, asked));
+        let of_unit = unit.as_ref().is_none_or(|units| cgroup::is_of_any_unit(path, units));
+        if !in_cgroup || !of_unit || pod.is_none() && container.is_none() {
+            return Ok(in_cgroup && of_unit);
+        }
+        let Some(found) = Container::of_cgroup(path) else { return Ok(false) };
+        let names = self.names.get_or_insert_with(|| Names::read(Path::new("/")));
+        Ok(pod.as_ref().is_none_or(|asked| names.is_pod(&found, asked))
+            && container.as_ref().is_none_or(|asked| names.is_container(&found, asked)))
     }
 
     fn lives_in_netns(&self, process: &Pinned) -> Result<bool, Cause> {
@@ -195,12 +288,26 @@ impl Search<'_> {
     fn runs_executable(&mut self, process: &Pinned) -> Result<bool, Cause> {
         let Some(asked) = &self.criteria.exe else { return Ok(true) };
         let exe = process.executable()?;
-        let (directory, name) = exe.rsplit_once('/').unwrap_or(("", &exe));
-        if asked.contains('/') {
-            return Ok(exe == *asked || self.links.lead_to(asked, process)?);
+        for glob in asked.iter() {
+            if self.is_executable(&exe, glob, process)? {
+                return Ok(true);
+            }
         }
-        if name == asked {
+        Ok(false)
+    }
+
+    /// Whether an executable is the one that is asked for. Symbolic links are followed where a name is given in full.
+    fn is_executable(&mut self, exe: &str, asked: &Glob, process: &Pinned) -> Result<bool, Cause> {
+        let (directory, name) = exe.rsplit_once('/').unwrap_or(("", exe));
+        let of_path = asked.as_str().contains('/');
+        if asked.meets(if of_path { exe } else { name }) {
             return Ok(true);
+        }
+        if !asked.is_literal() {
+            return Ok(false);
+        }
+        if of_path {
+            return self.links.lead_to(asked.as_str(), process);
         }
         for directory in PROGRAMS.into_iter().chain([directory]) {
             if self.links.lead_to(&format!("{directory}/{asked}"), process)? {

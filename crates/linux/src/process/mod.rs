@@ -6,6 +6,7 @@
 
 mod affinity;
 mod cgroup;
+pub mod container;
 mod cpu_wait;
 mod cpuset;
 mod descriptors;
@@ -25,6 +26,7 @@ pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity}
 pub use cpu_wait::CpuWaits;
 pub use epoll::{read_epoll, write_epoll};
 pub use find::{Criteria, find, holders_of_sockets, meets};
+pub(crate) use find::{holders_of_af_xdp, holders_of_each, holders_of_kind};
 pub use kthread::by_name as napi_threads_named;
 pub use pinned::{identify, identify_kernel_thread};
 pub(crate) use ports::ports_of;

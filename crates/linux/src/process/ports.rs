@@ -18,7 +18,7 @@ pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketSta
     let links = descriptors(&process).map_err(wrong)?;
     let held = links.iter().filter_map(|(_, link)| match link {
         Link::Socket(inode) => sockets.with_inode(*inode),
-        Link::Epoll | Link::IoUring | Link::Other => None,
+        Link::Epoll | Link::IoUring | Link::Dmabuf | Link::Other => None,
     });
     let open = held.filter(|socket| socket.state != SocketState::Udp || socket.remote.is_none());
     Ok(open.filter_map(|socket| Some((socket.state, socket.local?.port()))).collect())

@@ -1,6 +1,6 @@
 //! A real irqbalance that moves nothing: where it runs, `/proc/irq` cannot be written.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The distribution's irqbalance: installed, or unpacked by `cargo xtask setup`.
 pub(crate) fn program() -> Option<PathBuf> {
-    let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
-        (Some(cache), _) if Path::new(&cache).is_absolute() => Some(PathBuf::from(cache)),
-        (_, home) => home.map(|home| PathBuf::from(home).join(".cache")),
-    };
-    let unpacked = base.map(|base| base.join("netpolicy/guest/irqbalance/usr/sbin/irqbalance"));
-    [Some(PathBuf::from("/usr/sbin/irqbalance")), unpacked].into_iter().flatten().find(|path| path.is_file())
+    crate::unpacked::program("irqbalance", "usr/sbin/irqbalance")
 }
 
 /// A running irqbalance. It is killed when this goes out of scope.

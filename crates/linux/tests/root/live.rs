@@ -41,7 +41,7 @@ fn open(meter: &mut LiveMeter) -> Result<(), Failed> {
 
 /// A meter of one port in a namespace.
 fn meter(netns: &Netns, port: u16, hook: AnswerHook) -> Result<LiveMeter, Failed> {
-    Ok(LiveMeter::load_with(&LiveTarget { netns: netns.id(), ports: vec![port] }, hook)?)
+    Ok(LiveMeter::load_with(&LiveTarget::of(netns.id(), vec![port]), hook)?)
 }
 
 /// A connection of the lab's client.
@@ -281,7 +281,7 @@ fn ours_in_kernel() -> (BTreeSet<u32>, usize) {
 
 /// Measures for ever, until it is killed.
 pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
-    let target = LiveTarget { netns: Netns::own()?.id(), ports: vec![9] };
+    let target = LiveTarget::of(Netns::own()?.id(), vec![9]);
     let mut meter = LiveMeter::load(&target)?;
     meter.begin()?;
     super::role::say("ready");

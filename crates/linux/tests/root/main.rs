@@ -15,6 +15,7 @@ mod follow;
 mod foreign;
 mod guest_nics;
 mod guest_steering;
+mod holders;
 mod interrupts;
 mod irqbalance;
 mod knobs;
@@ -30,6 +31,7 @@ mod process;
 mod role;
 mod scratch;
 mod subject;
+mod unpacked;
 mod uring;
 mod wire;
 
@@ -90,6 +92,8 @@ pub enum Need {
     FairQueues,
     /// The unified hierarchy of cgroups.
     Cgroups,
+    /// `CONFIG_XDP_SOCKETS`, and a `queue-get` that says so (6.15).
+    AfXdp,
 }
 
 impl Need {
@@ -125,6 +129,10 @@ impl Need {
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
             Self::Cgroups => (app_requests::cgroups_are_there(), "needs cgroup2"),
+            Self::AfXdp => (
+                has_af_xdp() && kernel() >= Some(KernelVersion::since(6, 15)),
+                "needs Linux 6.15 with CONFIG_XDP_SOCKETS",
+            ),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
             Self::IgbRules => {
                 (igb_has_rules() == Some(true), "needs a guest's igb NICs with rules for flows")
@@ -176,6 +184,10 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// Tried out in a namespace that is gone afterwards.
+fn has_af_xdp() -> bool {
+    rustix::net::socket(rustix::net::AddressFamily::from_raw(44), rustix::net::SocketType::RAW, None).is_ok()
+}
+
 fn has_fair_queues() -> bool {
     let tried = "ip link set lo up && tc qdisc add dev lo root handle 1: fq_codel && tc filter add dev lo parent 1: \
                  protocol ip u32 match u32 0 0 flowid 1:1 && tc qdisc del dev lo root && tc qdisc add dev lo root fq";
@@ -236,6 +248,7 @@ fn main() {
         live::tests(),
         guest_nics::tests(),
         guest_steering::tests(),
+        holders::tests(),
         interrupts::tests(),
         irqbalance::tests(),
         netdevsim::tests(),

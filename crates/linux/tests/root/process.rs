@@ -9,7 +9,7 @@ use linux::process::{
 };
 use linux::{Cause, Errno, Netns, Processes};
 use model::host::{Process, SocketState};
-use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, NetnsId, Pid};
+use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, NetnsId, Patterns, Pid};
 
 use super::subject::Subject;
 use super::{Need, test};
@@ -263,14 +263,16 @@ fn found_by_criteria() -> Result<(), Failed> {
     let mut found = |criteria: Criteria| find(&criteria, &mut unread);
     let by_port = Criteria { port: Some(port), ..Criteria::default() };
     assert_eq!(found(by_port.clone())?, [expected]);
-    assert!(found(Criteria { exe: Some(exe.to_owned()), ..Criteria::default() })?.contains(&expected));
+    assert!(
+        found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected)
+    );
     // As alternatives are: a link to a link, each with a whole path.
     let links = std::env::temp_dir().join(format!("netpolicy-links-{}", std::process::id()));
     std::fs::create_dir_all(&links)?;
     std::os::unix::fs::symlink(exe, links.join("first"))?;
     std::os::unix::fs::symlink(links.join("first"), links.join("second"))?;
     let by_link = |name: &str| Criteria {
-        exe: Some(links.join(name).display().to_string()),
+        exe: Some(Patterns::exactly(&links.join(name).display().to_string())),
         port: Some(port),
         ..Criteria::default()
     };
@@ -280,19 +282,21 @@ fn found_by_criteria() -> Result<(), Failed> {
     assert_eq!((second?, third?), (vec![expected], vec![]));
     let file_name = exe.rsplit('/').next().map(str::to_owned);
     let all = Criteria {
-        exe: file_name,
+        exe: file_name.as_deref().map(Patterns::exactly),
         uid: Some(0),
-        cgroup: Some(unified),
+        cgroup: Some(Patterns::exactly(&unified)),
         unit: None,
         port: Some(port),
         netns: Some(Netns::own()?.id()),
+        pod: None,
+        container: None,
     };
     assert_eq!(found(all.clone())?, [expected]);
     for other in [
         Criteria { uid: Some(65_534), ..all.clone() },
-        Criteria { exe: Some("/another/one".to_owned()), ..all.clone() },
-        Criteria { cgroup: Some("/no.slice/such.service".to_owned()), ..all.clone() },
-        Criteria { unit: Some("no-such".to_owned()), ..all.clone() },
+        Criteria { exe: Some(Patterns::exactly("/another/one")), ..all.clone() },
+        Criteria { cgroup: Some(Patterns::exactly("/no.slice/such.service")), ..all.clone() },
+        Criteria { unit: Some(Patterns::exactly("no-such")), ..all.clone() },
         Criteria { netns: Some(NetnsId(1)), ..all.clone() },
         Criteria { port: Some(1), ..all },
     ] {

@@ -75,6 +75,7 @@ impl Stretch {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     blocks: Vec<Block>,
+    blocks_max: usize,
     /// How many windows the blocks hold, the last perhaps fewer.
     per_block: usize,
     in_last: usize,
@@ -104,7 +105,16 @@ impl Series {
 
     /// Without any window.
     pub fn new() -> Self {
-        Self { per_block: 1, ..Self::default() }
+        Self::in_blocks(Self::BLOCKS_MAX)
+    }
+
+    /// The same, in at most so many blocks: less memory, and intervals that are less certain.
+    ///
+    /// # Panics
+    /// If that is not an even number from 2 to [`Series::BLOCKS_MAX`].
+    pub fn in_blocks(blocks_max: usize) -> Self {
+        assert!(blocks_max.is_multiple_of(2) && (2..=Self::BLOCKS_MAX).contains(&blocks_max));
+        Self { per_block: 1, blocks_max, ..Self::default() }
     }
 
     /// Adds the next window.
@@ -118,7 +128,7 @@ impl Series {
         merge_parts(&mut self.napis, &window.napis);
         merge_parts(&mut self.workers, &window.workers);
         if self.blocks.is_empty() || self.in_last == self.per_block.max(1) {
-            if self.blocks.len() == Self::BLOCKS_MAX {
+            if self.blocks.len() == self.blocks_max {
                 self.halve();
             }
             self.blocks.push(Block::default());

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::holder::QueueHolder;
 use crate::cpu_set::CpuSet;
-use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
+use crate::ids::{Cpu, DeviceId, IfIndex, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
 use crate::scheduling::KthreadState;
@@ -36,6 +37,9 @@ pub struct Device {
     pub kind: String,
     /// Whether it is administratively up and has a carrier.
     pub up: bool,
+    /// What tells it from others beside its name, and what it is joined to.
+    #[serde(default, skip_serializing_if = "DeviceLink::is_unknown")]
+    pub link: DeviceLink,
     /// The largest packet, in bytes.
     pub mtu: u32,
     /// The NUMA node of its bus device.
@@ -85,6 +89,41 @@ pub struct Device {
     /// What packets wait in before they leave; `None` while the device is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdiscs: Option<Qdiscs>,
+    /// What keeps queues of it for itself: leases, memory providers, AF_XDP sockets; by queue. Empty where nothing does, or
+    /// where the kernel does not say (before 6.8 and without sock-diag of AF_XDP).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<QueueHolder>,
+}
+
+/// What tells a device from others beside its name, and what it is joined to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceLink {
+    /// Its MAC address, in lower case; `None` where its addresses are of another kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// The address of the PCI device behind it: `0000:3b:00.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// How fast its link is, in megabits per second; `None` while it has no carrier, or where the driver does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// Whether the default route of the main table goes by it, also by way of a device above it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub default_route: bool,
+    /// The device that it is a member of: a bond, a bridge, a team, a VRF (`IFLA_MASTER`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master: Option<IfIndex>,
+    /// The device that it stands on, in the same namespace: a VLAN's, a macvlan's, a tunnel's (`IFLA_LINK`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lower: Option<IfIndex>,
+}
+
+impl DeviceLink {
+    /// Whether nothing is known, as of a host that was recorded before there was anything to know.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The rtnetlink kinds of devices that software alone makes, and whose packets come on the CPU of the sender or of the
@@ -126,6 +165,13 @@ const SOFTWARE_KINDS: [&str; 33] = [
 ];
 
 impl Device {
+    /// How many of its first receive queues ordinary packets can be spread over, of so many that there are: those below the
+    /// first whose memory is another program's.
+    pub fn ordinary_rx_queues(&self, there: u32) -> u32 {
+        let provided = self.holders.iter().filter(|holder| holder.rx && holder.kind.is_provider());
+        provided.map(|holder| holder.queue.0).fold(there, u32::min)
+    }
+
     /// Whether it interrupts a CPU by itself when packets come. `None` where its kind is not known and no NAPI names an
     /// interrupt; a driver of hardware has one even where it does not say which.
     pub fn has_own_interrupts(&self) -> Option<bool> {

@@ -6,6 +6,7 @@
 
 mod app_request;
 mod device;
+mod holder;
 mod idle;
 mod listeners;
 mod other;
@@ -15,9 +16,10 @@ mod topology;
 
 pub use app_request::{AppRequest, Requester};
 pub use device::{
-    Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes, Pair,
-    PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
+    Channels, Coalesce, Confidence, Device, DeviceLink, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes,
+    Pair, PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
 };
+pub use holder::{HolderKind, HolderProcess, QueueHolder, Taken};
 pub use idle::{CpuIdle, IdleDepth, IdleState};
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
 pub use other::{Other, OtherKind};
@@ -34,6 +36,9 @@ use crate::ids::{DeviceId, EpollId, IrqNumber, NapiId, NetnsId, Pid, RxQueue};
 use crate::nic::Sysctl;
 use crate::scheduling::{KthreadState, RtThrottling};
 use crate::units::KernelVersion;
+
+/// How many devices stand on each other at most. Kernel: 6.18, `include/linux/netdevice.h` `MAX_NEST_DEV`.
+pub const STACK_DEPTH_MAX: usize = 8;
 
 /// What was observed of a host, in one network namespace.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -149,6 +154,41 @@ impl Host {
     /// The device with this identity.
     pub fn device(&self, id: DeviceId) -> Option<&Device> {
         self.devices.iter().find(|d| d.id == id)
+    }
+
+    /// The devices that one stands on, however deep, each with how many steps it is below: a bond's members, the
+    /// device of a VLAN, the members of the bond of a VLAN. Empty for one that stands on none.
+    pub fn below(&self, device: &Device) -> Vec<(usize, &Device)> {
+        let mut found: Vec<(usize, &Device)> = Vec::new();
+        let mut layer = vec![device];
+        for depth in 1..=STACK_DEPTH_MAX {
+            let mut next: Vec<&Device> = Vec::new();
+            for upper in layer {
+                for lower in self.devices.iter().filter(|lower| self.is_directly_below(lower, upper)) {
+                    let known = found.iter().any(|(_, known)| known.id == lower.id);
+                    if !known && lower.id != device.id {
+                        found.push((depth, lower));
+                        next.push(lower);
+                    }
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            layer = next;
+        }
+        found
+    }
+
+    /// Whether a device only passes on what others below it receive: it has no NAPI of its own, and stands on devices.
+    pub fn is_upper(&self, device: &Device) -> bool {
+        device.napis.is_empty() && self.devices.iter().any(|lower| self.is_directly_below(lower, device))
+    }
+
+    /// Whether a device is one of those that another stands on, one step below it.
+    pub fn is_directly_below(&self, lower: &Device, upper: &Device) -> bool {
+        lower.id != upper.id
+            && (lower.link.master == Some(upper.id.ifindex) || upper.link.lower == Some(lower.id.ifindex))
     }
 
     /// The interrupt with this number.

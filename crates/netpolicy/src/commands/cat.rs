@@ -1,16 +1,70 @@
-//! `cat`: the policy files as one.
+//! `cat`: the policy files as one, and what they are for on this host.
 
-use session::{Exit, Fault};
+use std::collections::BTreeMap;
 
+use linux::Processes;
+use model::{Host, Target};
+use policy_file::Merged;
+use session::{Exit, Fault, services};
+
+use crate::args::Cat;
 use crate::context::Context;
-use crate::render::MergedReport;
+use crate::render::{MeantBySection, MergedReport};
 
-/// Prints what all files together ask.
-pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
+/// Prints what all files together ask, and with `--resolved` for what.
+pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     let merged = context.policy()?;
-    context.console.report(&MergedReport::of(&merged))?;
+    let meant = if arguments.resolved { meant(&merged, context)? } else { BTreeMap::new() };
+    context.console.report(&MergedReport::of(&merged, meant))?;
     if merged.sections.is_empty() {
         context.console.say("No policy file asks for anything.");
     }
     Ok(Exit::Done)
+}
+
+/// What each section is for now, by its place.
+fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySection>, Fault> {
+    let netns = context.session.netns()?;
+    let policy = merged.policy();
+    let (resolved, processes) = services::resolve(&policy, &netns)?;
+    // Which processes receive on a device is not asked here.
+    let processes = match processes {
+        Processes::Networking => {
+            let services = (0..policy.intents.len()).flat_map(|at| resolved.pids_of(at));
+            Processes::Only(services.collect())
+        }
+        asked => asked,
+    };
+    let host = linux::observe(&netns, &processes)?;
+    let selection = plan::select(&policy, &host);
+    let mut meant = BTreeMap::new();
+    for (at, intent) in policy.intents.iter().enumerate() {
+        let means = match &intent.target {
+            Target::Device(_) | Target::Devices(..) => {
+                let devices = selection.meets.get(&at).into_iter().flatten();
+                devices.map(|device| device.name.to_string()).collect()
+            }
+            Target::Service(..) | Target::Task(_) | Target::Epolls(..) => {
+                resolved.pids_of(at).into_iter().filter_map(|pid| named(pid, &host)).collect()
+            }
+        };
+        let mut notes: Vec<String> = resolved.notes_of(at).to_vec();
+        notes.extend(selection.notes.get(&at).into_iter().flatten().cloned());
+        if let Target::Device(name) = &intent.target
+            && host.device_named(name).is_none()
+        {
+            notes.push(format!("there is no device {name} here: nothing is set until there is one"));
+        }
+        let clashes = selection
+            .clashes
+            .values()
+            .filter(|clash| clash.evidence.iter().any(|line| line.ends_with(&intent.origin)));
+        notes.extend(clashes.map(|clash| format!("refused: {clash} ({})", clash.evidence.join("; "))));
+        meant.insert(at, MeantBySection { means, notes });
+    }
+    Ok(meant)
+}
+
+fn named(pid: model::Pid, host: &Host) -> Option<String> {
+    host.process(pid).map(|process| process.id.to_string())
 }

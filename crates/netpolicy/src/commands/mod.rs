@@ -15,7 +15,6 @@ mod guard;
 mod history;
 mod lab;
 mod man;
-pub(crate) mod oracle;
 mod plan;
 pub(crate) mod rollback;
 mod run;
@@ -86,7 +85,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Sim(arguments) => experiments::simulations::run(arguments, &context.experiments()),
         Command::Lab(arguments) => lab::run(arguments, context),
         Command::SocketPolicies(arguments) => sockets::run(arguments, context),
-        Command::Cat(_) => cat::run(context),
+        Command::Cat(arguments) => cat::run(arguments, context),
         Command::Tc(arguments) => tc::run(arguments, context),
         Command::Top(arguments) => top::run(arguments, context),
         Command::Watch(arguments) => watch::run(arguments, context),

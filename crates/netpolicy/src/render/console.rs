@@ -6,11 +6,9 @@ use std::io::{self, IsTerminal, Write};
 use experiments::Screen;
 use model::{Object, Plan};
 use page::Printable;
+use session::report::{EventReport, PlanReport, printable, typed};
 use session::{Fault, Operator, Session};
 
-use super::event::EventReport;
-use super::fault::printable;
-use super::plan::PlanReport;
 use crate::args::{Color, Globals, Output};
 
 /// Standard output for data, standard error for talk.
@@ -142,7 +140,7 @@ impl Console {
 
     /// Prints an error, with `--quiet` too.
     pub(crate) fn fault(&self, fault: &Fault) {
-        talk(&self.typed(&super::fault::words(fault, self.colour_err)));
+        talk(&self.typed(&session::report::words(fault, self.colour_err)));
     }
 }
 
@@ -178,33 +176,6 @@ impl Screen for Console {
     }
 }
 
-/// The commands that read or write the journal.
-const OF_JOURNAL: [&str; 10] =
-    ["apply", "attach", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
-
-/// The commands that look at the devices of a namespace, and find it in no transaction.
-const OF_NETNS: [&str; 10] =
-    ["apply", "doctor", "explain", "plan", "set", "show", "status", "top", "try", "unset"];
-
-/// Words in which each command has the options that lead to the journal and the namespace, if it needs them.
-fn typed(words: &str, journal: &str, netns: &str) -> String {
-    const PROGRAM: &str = "netpolicy ";
-    let mut parts = words.split(PROGRAM);
-    let mut typed = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let command = part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
-        typed.push_str(PROGRAM);
-        if OF_NETNS.contains(&command) {
-            typed.push_str(netns);
-        }
-        if OF_JOURNAL.contains(&command) {
-            typed.push_str(journal);
-        }
-        typed.push_str(part);
-    }
-    typed
-}
-
 /// As much of a line as fits.
 fn cut(words: &str, columns: usize) -> String {
     if words.chars().count() <= columns {
@@ -231,30 +202,5 @@ mod test {
     #[test]
     fn progress_takes_one_line_of_a_narrow_terminal() {
         assert_eq!([cut("9 of 180", 8), cut("9 of 180", 7), cut("", 0)], ["9 of 180", "9 of 1…", ""]);
-    }
-
-    #[test]
-    fn a_command_that_needs_the_journal_is_printed_as_it_must_be_typed() {
-        let said = |words: &str| typed(words, "--state-dir /tmp/s ", "");
-        assert_eq!(
-            said("netpolicy attach 7 --policy cpu"),
-            "netpolicy --state-dir /tmp/s attach 7 --policy cpu"
-        );
-        assert_eq!(
-            said("see `netpolicy history`, netpolicy rollback ID"),
-            "see `netpolicy --state-dir /tmp/s history`, netpolicy --state-dir /tmp/s rollback ID"
-        );
-        assert_eq!(
-            typed(
-                "netpolicy set device v0 interrupt; netpolicy show; netpolicy rollback",
-                "--state-dir s ",
-                "--netns w "
-            ),
-            "netpolicy --netns w --state-dir s set device v0 interrupt; netpolicy --netns w show; \
-             netpolicy --state-dir s rollback"
-        );
-        for as_it_is in ["netpolicy show", "netpolicy attach-service: at work", "netpolicy daemon: at work"] {
-            assert_eq!(said(as_it_is), as_it_is);
-        }
     }
 }

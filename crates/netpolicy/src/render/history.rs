@@ -7,7 +7,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::plan::ChangeLine;
+use session::report::ChangeLine;
 
 /// `history`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -29,8 +29,10 @@ impl Report for HostReport<'_> {
             page.gap();
             page.table(&devices(host));
         }
+        super::stacks::stacks(host, page);
         let tables = [
             queues(host, &mut marks),
+            holders(host, &mut marks),
             irqs(host),
             processes(host, &mut marks),
             asked_for(host),
@@ -294,6 +296,26 @@ fn scheduled(thread: &KthreadState) -> String {
     let clamp =
         thread.util_clamp.filter(|clamp| *clamp != UtilClamp::NONE).map(|clamp| format!(", util {clamp}"));
     class.into_iter().chain(clamp).collect()
+}
+
+/// The queues that something keeps for itself.
+fn holders(host: &Host, marks: &mut Marks) -> Table {
+    let mut table = Table::new(&["HELD QUEUE", "HOW", "BY"]);
+    for device in &host.devices {
+        for holder in &device.holders {
+            let names = holder.processes.iter().map(|process| {
+                marks.inferred |= !mark(process.confidence).is_empty();
+                format!("{}{}", process.id, mark(process.confidence))
+            });
+            let names: Vec<String> = names.collect();
+            table.row([
+                Cell::new(format!("{} {}", device.id, holder.queues())),
+                Cell::new(holder.kind.to_string()),
+                Cell::optional((!names.is_empty()).then(|| names.join(", "))),
+            ]);
+        }
+    }
+    table
 }
 
 fn irqs(host: &Host) -> Table {

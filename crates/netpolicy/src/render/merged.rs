@@ -1,5 +1,7 @@
 //! The policy files as one file, with the origin of every value.
 
+use std::collections::BTreeMap;
+
 use page::{Page, Report, Style};
 use policy_file::{Merged, Value};
 use schemars::JsonSchema;
@@ -19,6 +21,18 @@ struct Section {
     #[serde(skip)]
     header: String,
     values: Vec<Line>,
+    /// What it is for on this host, where that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meant: Option<MeantBySection>,
+}
+
+/// What a section is for on this host.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct MeantBySection {
+    /// The devices, or the processes.
+    pub(crate) means: Vec<String>,
+    /// What the operator should know of it.
+    pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -30,9 +44,10 @@ struct Line {
 }
 
 impl MergedReport {
-    /// What these files ask.
-    pub(crate) fn of(merged: &Merged) -> Self {
-        let sections = merged.sections.iter().map(|section| Section {
+    /// What these files ask, and what of each section is known, by its place.
+    pub(crate) fn of(merged: &Merged, mut meant: BTreeMap<usize, MeantBySection>) -> Self {
+        let sections = merged.sections.iter().enumerate().map(|(at, section)| Section {
+            meant: meant.remove(&at),
             kind: section.kind.word(),
             name: section.name.clone(),
             header: section.header(),
@@ -60,6 +75,10 @@ impl Report for MergedReport {
                 let origin = page.word(Style::Faint, &format!("# {}", line.origin));
                 page.line(format!("{text:width$}  {origin}"));
             }
+            let Some(meant) = &section.meant else { continue };
+            let means = if meant.means.is_empty() { "nothing".to_owned() } else { meant.means.join(", ") };
+            page.line(format!("# here: {means}"));
+            meant.notes.iter().for_each(|note| page.line(format!("# {note}")));
         }
     }
 }

@@ -2,10 +2,6 @@
 
 mod asked_for;
 mod console;
-mod drift;
-mod event;
-mod explained;
-mod fault;
 mod findings;
 mod history;
 mod host;
@@ -13,11 +9,11 @@ mod knob;
 mod lab;
 mod listeners;
 mod merged;
-mod plan;
 mod reading;
 mod recipe;
 mod schema;
 mod sockets;
+mod stacks;
 mod status;
 mod svg;
 mod tc;
@@ -26,21 +22,17 @@ mod test;
 mod undone;
 
 pub(crate) use console::{Console, said_if_long};
-pub(crate) use drift::{DriftReport, Unread};
-pub(crate) use event::EventReport;
-pub(crate) use explained::ExplainedReport;
 pub(crate) use findings::FindingsReport;
 pub(crate) use history::HistoryReport;
 pub(crate) use host::HostReport;
 pub(crate) use knob::KnobReport;
 pub(crate) use lab::LabReport;
-pub(crate) use merged::MergedReport;
-pub(crate) use page::to_json;
-pub(crate) use plan::PlanReport;
+pub(crate) use merged::{MeantBySection, MergedReport};
 pub(crate) use reading::ReadingReport;
 pub(crate) use recipe::RecipeReport;
 pub(crate) use schema::output_schema;
 pub(crate) use session::count;
+pub(crate) use session::report::{DriftReport, EventReport, ExplainedReport, PlanReport};
 pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;

@@ -1,6 +1,8 @@
 //! How the daemon stands, for people and for programs.
 
 use daemon::Status;
+use live::Percentiles;
+use live::text::{ago, short};
 use page::{Cell, Page, Report, Style, Table, to_json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -81,7 +83,21 @@ struct Asked {
     processes: u64,
     wanted: u64,
     set: u64,
+    #[serde(default)]
+    engaged: Option<f64>,
+    #[serde(default)]
+    measured: Option<Measured>,
     notes: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Measured {
+    at_unix_micros: u64,
+    rate: f64,
+    response: Percentiles,
+    ring: Percentiles,
+    wakeup: Percentiles,
+    service_time: Percentiles,
 }
 
 impl Asked {
@@ -153,6 +169,11 @@ impl Report for StatusReport {
             page.gap();
             page.table(&table);
         }
+        let measured = measured(requests);
+        if !measured.is_empty() {
+            page.gap();
+            page.table(&measured);
+        }
         for (request, note) in requests.iter().flat_map(|r| r.notes.iter().map(move |note| (r, note))) {
             page.line(format!("{}: {note}", request.target));
         }
@@ -171,4 +192,26 @@ impl Report for StatusReport {
     fn lines(&self) -> Vec<(&'static str, Value)> {
         vec![("status", to_json(&self.state))]
     }
+}
+
+/// How long the requests of services took that have a goal, and how far their modes are engaged.
+fn measured(requests: &[Asked]) -> Table {
+    let now = linux::machine::seconds_since_1970();
+    let mut table =
+        Table::new(&["MEASURED", "REQ/S", "P50", "P99", "RING", "WAKE-UP", "SERVICE", "ENGAGED", "LAST"]);
+    for (request, measured) in requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?))) {
+        let engaged = request.engaged.map(|share| format!("{:.0} %", share * 100.0));
+        table.row([
+            Cell::new(request.target.as_str()),
+            Cell::new(format!("{:.0}", measured.rate)),
+            Cell::new(short(measured.response.p50)),
+            Cell::new(short(measured.response.p99)),
+            Cell::new(short(measured.ring.p50)),
+            Cell::new(short(measured.wakeup.p50)),
+            Cell::new(short(measured.service_time.p50)),
+            Cell::optional(engaged),
+            Cell::new(ago(now.saturating_sub(measured.at_unix_micros / 1_000_000))),
+        ]);
+    }
+    table
 }

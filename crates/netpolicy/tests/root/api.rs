@@ -72,6 +72,8 @@ fn another_user() -> Result<(), Failed> {
             epolls: 1,
             wanted: 4,
             set: 4,
+            engaged: None,
+            measured: None,
             notes: Vec::new(),
         };
         status.requests = pids.map(of).to_vec();

@@ -26,10 +26,12 @@ mod engaged;
 mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
+mod goals;
 mod kthreads;
 #[path = "../markdown/mod.rs"]
 mod markdown;
 mod matrix;
+mod monitored;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
 mod operator;
@@ -50,6 +52,7 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod selected;
 mod services;
 mod spread;
 mod stage;
@@ -63,6 +66,8 @@ mod top;
 mod trial;
 mod undone;
 mod units;
+#[path = "../../../linux/tests/root/unpacked.rs"]
+mod unpacked;
 mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
@@ -120,6 +125,8 @@ pub enum Need {
     Netdevsim,
     /// irqbalance from the distribution.
     Irqbalance,
+    /// Prometheus and promtool from the distribution.
+    Prometheus,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
     /// A program that not every distribution has.
@@ -162,6 +169,7 @@ impl Need {
                 (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
             }
             Self::Irqbalance => (balancer::program().is_some(), "needs irqbalance"),
+            Self::Prometheus => (monitored::prometheus().is_some(), "needs prometheus (cargo xtask setup)"),
             Self::VirtioNics => {
                 (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
@@ -259,9 +267,12 @@ fn main() {
         daemon_spared::tests(),
         engaged::tests(),
         exchange::tests(),
+        goals::tests(),
         kthreads::tests(),
         matrix::tests(),
+        monitored::tests(),
         remedy::tests(),
+        selected::tests(),
         services::tests(),
         surface::tests(),
         undone::tests(),

@@ -233,8 +233,13 @@ pub(crate) fn waited_for<T>(
 
 /// A daemon that has read this policy.
 pub(crate) fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
+    at_work_with(operator, policy, &[])
+}
+
+/// The same, with options.
+pub(crate) fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) -> Result<Started, Failed> {
     operator.asks(policy)?;
-    let daemon = operator.starts(&["daemon"])?;
+    let daemon = operator.starts(&[&["daemon"], options].concat())?;
     operator.waits_to_hear("at work")?;
     Ok(daemon)
 }

@@ -49,7 +49,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// A connection of the lab's client.
-fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
+pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
     let stream = lab.client().run(|| TcpStream::connect(address))??;
     stream.set_nodelay(true)?;
@@ -59,7 +59,7 @@ fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
 
 /// What is counted at a port of the lab's server while something is done.
 fn counted(lab: &Lab, port: u16, body: impl FnOnce() -> Result<(), Failed>) -> Result<LiveCounts, Failed> {
-    let mut meter = LiveMeter::load(&LiveTarget { netns: lab.server().id(), ports: vec![port] })?;
+    let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), vec![port]))?;
     meter.begin()?;
     std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
     body()?;
@@ -207,7 +207,10 @@ fn ask(lab: &Lab, stop: &AtomicBool, answered: &AtomicU64) -> Result<(), Failed>
 }
 
 /// What a body comes to while memcached is asked.
-fn while_asked<T>(operator: &Operator, body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+pub(crate) fn while_asked<T>(
+    operator: &Operator,
+    body: impl FnOnce() -> Result<T, Failed>,
+) -> Result<T, Failed> {
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask(&operator.lab, &stop, &answered));
@@ -308,7 +311,7 @@ fn ends() -> Result<(), Failed> {
 }
 
 /// The BPF programs that a process holds.
-fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
+pub(crate) fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
         let Ok(text) = std::fs::read_to_string(entry?.path()) else { continue };
@@ -319,6 +322,11 @@ fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(found)
 }
 
+/// How often these programs are attached.
+pub(crate) fn attached(programs: &BTreeSet<u32>) -> usize {
+    libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).count()
+}
+
 fn killed() -> Result<(), Failed> {
     let operator = Operator::new("watched-killed", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -326,9 +334,6 @@ fn killed() -> Result<(), Failed> {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let mut watch = Started { child };
     let pid = watch.child.id();
-    let attached = |programs: &BTreeSet<u32>| {
-        libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).count()
-    };
     let found = waited_for("its programs to be attached", || {
         let programs = programs(pid)?;
         Ok((attached(&programs) >= 4).then_some(programs))

@@ -5,7 +5,8 @@
 //! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another path),
 //! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address),
-//! `device` (interrupts, rings, moderation and steering of the whole device), `kthread` (the kernel threads of NAPIs),
+//! `device` (interrupts, rings, moderation and steering of the whole device), `holders` (queues that something keeps for
+//! itself), `kthread` (the kernel threads of NAPIs),
 //! `sleep` (CPUs that wake too late), `waiting` (threads that wait busily for events alone), `others` (programs and files
 //! that set the same), `timer` (a timer too short for the application), `engagement` (what the counts say).
 
@@ -15,6 +16,7 @@ mod conflicting_tools;
 mod context;
 mod device;
 mod engagement;
+mod holders;
 mod kthread;
 mod listeners;
 mod remedy;
@@ -87,12 +89,13 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 11] = [
+pub const RULES: [(&str, &[Rule]); 12] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
     ("listeners", listeners::RULES),
     ("device", device::RULES),
+    ("holders", holders::RULES),
     ("kthread", kthread::RULES),
     ("sleep", sleep::RULES),
     ("waiting", waiting::RULES),

@@ -29,7 +29,7 @@ pub(crate) fn choose(
     recipes: &Recipes,
     places: &[Circumstances],
 ) -> Result<Chosen, Refusal> {
-    if intent.policy == PolicyName::Mix && !matches!(intent.target, Target::Device(_)) {
+    if intent.policy == PolicyName::Mix && !matches!(intent.target, Target::Device(_) | Target::Devices(..)) {
         return Err(Refusal::new(
             RefusalKind::Usage,
             &intent.target,

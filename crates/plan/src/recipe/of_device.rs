@@ -259,7 +259,7 @@ impl Scope<'_> {
         let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
         let own = |request: &NicRequest| matches!(request, NicRequest::RssQueues(_));
         let rss = self.device.rss.as_ref().filter(|_| !self.part.intent.nic.iter().any(own))?;
-        let table = (0..count).cycle().take(rss.table.len()).collect();
+        let table = (0..self.device.ordinary_rx_queues(count).max(1)).cycle().take(rss.table.len()).collect();
         Some(Setting::Nic(self.device.id, NicKnob::RssTable(table)))
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::host::{
-    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
-    Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket, SocketState,
-    Thread, Topology, TxQueueState,
+    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, DeviceLink, Epoll, Features, HolderKind,
+    HolderProcess, Irq, IrqEdge, Membership, Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process,
+    QueueHolder, RssContext, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
 use model::policy::Match;
 use model::{
@@ -97,6 +97,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         id,
         kind: "ice".to_owned(),
         up: true,
+        link: DeviceLink::default(),
         mtu: 1500,
         node: None,
         xdp: false,
@@ -118,9 +119,22 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         private_flags: BTreeMap::new(),
         rss: None,
         rss_contexts: None,
+        holders: Vec::new(),
         flow_rules: None,
         packet_sizes: PacketSizes::default(),
         qdiscs: None,
+    }
+}
+
+/// What keeps a receive queue, and for AF_XDP the transmit queue of the same number.
+pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
+    let id = ProcessId { pid: Pid(700), started: 7, comm: Label::new("keeper") };
+    QueueHolder {
+        queue: QueueIndex(queue),
+        rx: true,
+        tx: !kind.is_provider(),
+        kind,
+        processes: vec![HolderProcess { id, confidence: Confidence::Stated }],
     }
 }
 

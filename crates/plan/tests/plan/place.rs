@@ -351,7 +351,8 @@ fn queues_that_share_a_napi_are_placed_once() {
 
 #[test]
 fn an_idle_service_is_no_fault() {
-    let matching = Match { exe: Some("memcached".to_owned()), port: Some(11211), ..Match::default() };
+    let matching =
+        Match { exe: Some("memcached".parse().expect("a pattern")), port: Some(11211), ..Match::default() };
     let mut service = on_service(2, "memcached", PolicyName::Latency);
     service.target = Target::Service("memcached".to_owned(), matching);
     let placement = place(&policy([service]), &two_services(), &Resolved::default()).expect("placed");

@@ -24,6 +24,9 @@ pub(super) fn from_sysfs(
         number(sysfs, &format!("{directory}/gro_flush_timeout"), unread).map(Nanoseconds);
     device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(netdev::threading);
     queues(device, sysfs, &directory, unread);
+    // A link without a carrier has no speed: the file then has -1, or cannot be read.
+    let speed = sysfs.read_if_any(&format!("{directory}/speed")).or_unread(unread);
+    device.link.speed_mbps = speed.and_then(|speed| speed.parse().ok()).filter(|speed| *speed > 0);
     if !device.kind.is_empty() {
         return BTreeSet::new(); // a virtual device has no bus device
     }
@@ -72,12 +75,25 @@ fn bus_device(
     device.kind = sysfs.link_name(&format!("{bus}/driver")).unwrap_or_default();
     // Devices of these buses are parts of another one, which has the node and the interrupts.
     if matches!(sysfs.link_name(&format!("{bus}/subsystem")).as_deref(), Some("virtio" | "auxiliary")) {
+        let whole = sysfs.link_path(&bus).and_then(|path| path.rsplit('/').nth(1).map(str::to_owned));
+        device.link.pci = whole.filter(|name| is_pci_address(name));
         bus.push_str("/..");
+    } else {
+        device.link.pci = sysfs.link_name(&bus).filter(|name| is_pci_address(name));
     }
     let node: Option<i32> = number(sysfs, &format!("{bus}/numa_node"), unread);
     device.node = node.and_then(|node| u32::try_from(node).ok()).map(NumaNode); // -1 for none
     let vectors = sysfs.list(&format!("{bus}/msi_irqs")).or_unread(unread);
     vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
+}
+
+/// `0000:3b:00.0`, and not `virtio0` or the name of a platform device.
+fn is_pci_address(name: &str) -> bool {
+    let mut parts = name.split([':', '.']);
+    let mut hex = |digits: usize| {
+        parts.next().is_some_and(|part| part.len() >= digits && part.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    hex(4) && hex(2) && hex(2) && hex(1) && parts.next().is_none()
 }
 
 /// A file with one number; `None` where it is not there.

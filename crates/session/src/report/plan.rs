@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// A plan as data: one entry per change, in the order of writing.
 #[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct PlanReport {
+pub struct PlanReport {
     changes: Vec<ChangeLine>,
 }
 
 /// One change.
 #[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct ChangeLine {
+pub struct ChangeLine {
     object: String,
     knob: &'static str,
     from: String,
@@ -36,7 +36,7 @@ impl From<&Change> for ChangeLine {
 
 impl PlanReport {
     /// This plan.
-    pub(crate) fn of(plan: &Plan) -> Self {
+    pub fn of(plan: &Plan) -> Self {
         Self { changes: plan.changes().map(ChangeLine::from).collect() }
     }
 }

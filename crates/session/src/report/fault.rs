@@ -4,13 +4,14 @@ use std::error::Error;
 
 use page::Style;
 use rules::words::shortened;
-use session::{Exit, Fault, HostState};
+
+use crate::{Exit, Fault, HostState};
 
 /// The longest chain of causes that is printed.
 const CAUSES_MAX: usize = 16;
 
 /// The causes from the outermost to the innermost, what can be done, and what the host is like now.
-pub(super) fn words(fault: &Fault, colour: bool) -> String {
+pub fn words(fault: &Fault, colour: bool) -> String {
     let mut text = Style::Bad.paint("error: ", colour);
     let mut shown = printable(&fault.cause.to_string());
     text.push_str(&shown);
@@ -43,7 +44,7 @@ const LINE_CHARS_MAX: usize = 2000;
 
 /// The text without what would steer a terminal, since any user can choose names of devices and processes, without
 /// the numbers that the library adds to the kernel's words, and without the middle of a line that is too long to be read.
-pub(super) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let said = without_numbers(text).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     if said.len() <= LINE_CHARS_MAX {
         return said;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// One event of an attachment.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
-pub(crate) struct EventReport {
+pub struct EventReport {
     /// What happened: `set`, `child`, `exec`, `exit`.
     event: &'static str,
     /// To what.
@@ -17,12 +17,12 @@ pub(crate) struct EventReport {
 
 impl EventReport {
     /// Something that happened to an object.
-    pub(crate) fn new(event: &'static str, object: impl ToString, summary: impl Into<String>) -> Self {
+    pub fn new(event: &'static str, object: impl ToString, summary: impl Into<String>) -> Self {
         Self { event, object: object.to_string(), summary: summary.into() }
     }
 
     /// The sentence that people read.
-    pub(crate) fn summary(&self) -> &str {
+    pub fn summary(&self) -> &str {
         &self.summary
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// `explain`'s data.
 #[derive(Debug, Default, JsonSchema, Serialize)]
-pub(crate) struct ExplainedReport {
+pub struct ExplainedReport {
     settings: Vec<Entry>,
     /// What is asked for, beyond its settings.
     #[serde(skip)]
@@ -35,17 +35,17 @@ struct Entry {
 
 impl ExplainedReport {
     /// Adds a change that is in force.
-    pub(crate) fn in_force(&mut self, change: &Change, transaction: TransactionName, command: &str) {
+    pub fn in_force(&mut self, change: &Change, transaction: TransactionName, command: &str) {
         self.add(change, Some(transaction), Some(command.to_owned()));
     }
 
     /// Adds a change that the policy files ask for and that is not in force.
-    pub(crate) fn pending(&mut self, change: &Change) {
+    pub fn pending(&mut self, change: &Change) {
         self.add(change, None, None);
     }
 
     /// Adds a wanted value that was in force already, without a change.
-    pub(crate) fn already(&mut self, wanted: &Setting, because: &Reason) {
+    pub fn already(&mut self, wanted: &Setting, because: &Reason) {
         self.settings.push(Entry {
             object: wanted.object().to_string(),
             knob: wanted.knob(),
@@ -59,7 +59,7 @@ impl ExplainedReport {
     }
 
     /// Whether there is something about this knob already.
-    pub(crate) fn names(&self, setting: &Setting) -> bool {
+    pub fn names(&self, setting: &Setting) -> bool {
         let object = setting.object().to_string();
         self.settings.iter().any(|entry| entry.knob == setting.knob() && entry.object == object)
     }
@@ -78,17 +78,17 @@ impl ExplainedReport {
     }
 
     /// Notes what the policy files ask for that is more, or less, than settings.
-    pub(crate) fn asked_for(&mut self, words: String) {
+    pub fn asked_for(&mut self, words: String) {
         self.asked_for.push(words);
     }
 
     /// That, line by line.
-    pub(crate) fn asked_at(&self) -> impl Iterator<Item = &str> {
+    pub fn asked_at(&self) -> impl Iterator<Item = &str> {
         self.asked_for.iter().map(String::as_str)
     }
 
     /// Whether there is nothing to explain.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.settings.is_empty()
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// `verify`'s data: one entry per setting that was applied and is not as it was applied.
 #[derive(Debug, Default, JsonSchema, Serialize)]
-pub(crate) struct DriftReport {
+pub struct DriftReport {
     /// How many settings are as they were applied.
     as_applied: usize,
     drifted: Vec<Line>,
@@ -29,7 +29,7 @@ struct Line {
 
 /// Why a setting that was applied cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub enum Unread {
     /// Its object is gone, and its settings with it.
     Gone,
     /// Its device is gone, and another one has its name now, without the settings.
@@ -50,17 +50,17 @@ impl Unread {
 
 impl DriftReport {
     /// Notes a setting that is as it was applied.
-    pub(crate) fn holds(&mut self) {
+    pub fn holds(&mut self) {
         self.as_applied += 1;
     }
 
     /// Notes a setting that has another value now.
-    pub(crate) fn drifted(&mut self, transaction: TransactionName, change: &Change, found: &Setting) {
+    pub fn drifted(&mut self, transaction: TransactionName, change: &Change, found: &Setting) {
         self.line(transaction, change, Some(found.value()), "drifted", None);
     }
 
     /// Notes a setting that cannot be read any more.
-    pub(crate) fn unreadable(
+    pub fn unreadable(
         &mut self,
         transaction: TransactionName,
         change: &Change,
@@ -84,12 +84,12 @@ impl DriftReport {
     }
 
     /// How many settings are as they were applied.
-    pub(crate) const fn held(&self) -> usize {
+    pub const fn held(&self) -> usize {
         self.as_applied
     }
 
     /// Whether something has another value than it was given, or is there without it. What is gone altogether is no drift.
-    pub(crate) fn is_drift(&self) -> bool {
+    pub fn is_drift(&self) -> bool {
         self.drifted.iter().any(|line| line.note != Unread::Gone.word())
     }
 }

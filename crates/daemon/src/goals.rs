@@ -1,0 +1,227 @@
+//! Services that have a goal: how long their requests take, measured in a thread that the daemon never waits for.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linux::Netns;
+use live::{Measured, Outcome, Pace, Rounds, Subject, Summary};
+use model::host::SocketState;
+use model::live::{LivePolls, PartOfSecond};
+use model::{DeliveryMode, Finding, Goal, Host, Intent, Severity, Target};
+use rustix::event::{EventfdFlags, eventfd};
+use session::{Exit, Fault};
+
+use crate::event_loop::EventLoop;
+use crate::event_sources::MEASURED;
+use crate::placing::Members;
+use crate::status::{RequestStatus, ResponseTimes};
+
+/// Percentiles are computed again after so many windows: that takes a millisecond or two, counts do not.
+const WINDOWS_PER_SUMMARY: u64 = 5;
+
+/// The rule that says that a service is not measured.
+const NOT_MEASURED: &str = "live-not-measured";
+
+/// What is said where the kernel cannot measure any service.
+const NOT_HERE: &str = "response times cannot be measured on this kernel";
+
+/// The services that have a goal.
+pub(crate) struct Goals {
+    part: PartOfSecond,
+    /// `None` while there is nothing to measure, and before it was asked.
+    rounds: Option<Rounds>,
+    subjects: Vec<Subject>,
+    found: Vec<Measured>,
+    /// The rules that were ever found: what they found is mended when they find it no more.
+    rules: BTreeSet<String>,
+    /// The thread writes to it when there is something new.
+    new: Arc<OwnedFd>,
+}
+
+impl Goals {
+    /// Nothing is measured yet; the loop reports what will be as [`MEASURED`].
+    pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
+        let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
+        let new = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        event_loop.watch(&new, MEASURED).map_err(failed)?;
+        Ok(Self {
+            part: PartOfSecond::OF_DAEMON,
+            rounds: None,
+            subjects: Vec::new(),
+            found: Vec::new(),
+            rules: BTreeSet::new(),
+            new: Arc::new(new),
+        })
+    }
+
+    /// From now on, this part of each second is measured.
+    pub(crate) fn measure(&mut self, part: PartOfSecond) {
+        if part != self.part {
+            self.part = part;
+            self.rounds = None;
+            self.found.clear();
+        }
+    }
+
+    /// From now on, these services are measured.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    pub(crate) fn follow(&mut self, subjects: Vec<Subject>, netns: &Netns) -> Result<(), Fault> {
+        let Some(sample) = self.part.span().filter(|_| !subjects.is_empty()) else {
+            self.rounds = None;
+            self.found.clear();
+            self.subjects = subjects;
+            return Ok(());
+        };
+        if let Some(rounds) = &self.rounds {
+            if subjects != self.subjects {
+                rounds.measure(subjects.clone());
+            }
+        } else {
+            let pace =
+                Pace { sample: Duration::from_nanos(sample.0), windows_per_summary: WINDOWS_PER_SUMMARY };
+            let new = Arc::clone(&self.new);
+            let rounds = Rounds::start(netns.again()?, pace, move || {
+                // A counter that is full says the same.
+                let _ = rustix::io::write(&new, &1_u64.to_ne_bytes());
+            })?;
+            rounds.measure(subjects.clone());
+            self.rounds = Some(rounds);
+        }
+        self.subjects = subjects;
+        Ok(())
+    }
+
+    /// Takes what is new.
+    pub(crate) fn take(&mut self) {
+        let mut counter = [0; 8];
+        // It says only that there is something.
+        let _ = rustix::io::read(&self.new, &mut counter);
+        self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
+    }
+
+    /// What was found last of each service.
+    pub(crate) fn found(&self) -> &[Measured] {
+        &self.found
+    }
+
+    /// The rules whose findings may have been mended.
+    pub(crate) fn rules(&self) -> Vec<String> {
+        self.rules.iter().cloned().collect()
+    }
+
+    /// What is wrong with services, or keeps them from being measured.
+    pub(crate) fn findings(&mut self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut refused_all = None;
+        for Measured { name, outcome } in &self.found {
+            match outcome {
+                Outcome::Windows { summary, .. } => {
+                    let wrong = summary.findings.iter().filter(|found| found.severity >= Severity::Warning);
+                    findings.extend(wrong.cloned());
+                }
+                // What the kernel has not, it has for no service.
+                Outcome::Refused { exit: Exit::Unsupported, why, hint } => {
+                    refused_all = Some(not_measured("daemon", NOT_HERE, why, hint.as_deref()));
+                }
+                Outcome::Refused { why, hint, .. } => {
+                    let summary = "its response times cannot be measured";
+                    findings.push(not_measured(name, summary, why, hint.as_deref()));
+                }
+            }
+        }
+        findings.extend(refused_all);
+        let more = self.subjects.len().saturating_sub(Rounds::services_max());
+        if more > 0 {
+            findings.push(Finding {
+                rule: NOT_MEASURED.to_owned(),
+                severity: Severity::Note,
+                object: "policy files".to_owned(),
+                summary: format!("{more} services that have a goal are not measured"),
+                evidence: vec![format!("the most on this machine: {}", Rounds::services_max())],
+                remedy: Some("netpolicy watch SERVICE measures one of them".to_owned()),
+            });
+        }
+        self.rules.extend(findings.iter().map(|finding| finding.rule.clone()));
+        findings
+    }
+
+    /// These requests, with what was measured of each.
+    pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
+        for request in &mut requests {
+            let Some(measured) = self.found.iter().find(|measured| measured.name == request.target) else {
+                continue;
+            };
+            let Outcome::Windows { unix_micros, summary, cost, .. } = &measured.outcome else { continue };
+            let mode: Option<DeliveryMode> = request.delivery.parse().ok();
+            request.engaged = mode.and_then(|mode| plan::engaged_share(mode, &packets(summary)));
+            let Summary { windows, measured_seconds, requests, rate, estimator, .. } = **summary;
+            request.measured = Some(ResponseTimes {
+                at_unix_micros: *unix_micros,
+                windows,
+                measured_seconds,
+                requests,
+                rate,
+                estimator,
+                response: summary.response,
+                ring: summary.ring,
+                wakeup: summary.wakeup,
+                service_time: summary.service_time,
+                cost: *cost,
+                waiting: summary.waiting,
+                oldest: summary.oldest,
+                found: summary.findings.iter().map(|finding| finding.rule.clone()).collect(),
+            });
+        }
+        requests
+    }
+}
+
+fn not_measured(object: &str, summary: &str, why: &str, hint: Option<&str>) -> Finding {
+    Finding {
+        rule: NOT_MEASURED.to_owned(),
+        severity: Severity::Note,
+        object: object.to_owned(),
+        summary: summary.to_owned(),
+        evidence: vec![why.to_owned()],
+        remedy: hint.map(str::to_owned),
+    }
+}
+
+/// The packets of a service's NAPIs, by who polled them.
+fn packets(summary: &Summary) -> LivePolls {
+    let mut sum = LivePolls::default();
+    summary.napis.iter().for_each(|napi| sum += napi.packets);
+    sum
+}
+
+/// The services that have a goal, are there, and listen.
+pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Vec<Subject> {
+    let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal != Goal::default());
+    let mut subjects: Vec<Subject> = Vec::new();
+    for (place, intent) in with_goal {
+        let name = intent.target.to_string();
+        if !matches!(intent.target, Target::Service(..)) || subjects.iter().any(|known| known.name == name) {
+            continue;
+        }
+        let pids = members.get(&place).into_iter().flatten();
+        let processes: Vec<_> = pids.filter_map(|pid| host.process(*pid)).collect();
+        let sockets = processes.iter().flat_map(|process| &process.sockets);
+        let ports: BTreeSet<u16> = sockets
+            .filter(|socket| socket.state == SocketState::TcpListen)
+            .filter_map(|socket| Some(socket.local?.port()))
+            .collect();
+        if !ports.is_empty() {
+            subjects.push(Subject {
+                name,
+                processes: processes.iter().map(|process| process.id).collect(),
+                ports: ports.into_iter().collect(),
+                goal: intent.goal,
+            });
+        }
+    }
+    subjects
+}

@@ -1,0 +1,229 @@
+//! Which container and which pod a process is of: its cgroup says the ids, and files of the runtime the names.
+//!
+//! Kubernetes: `pkg/kubelet/cm` `cgroup_manager_linux.go` (`kubepods`, `pod` and its uid), `pkg/kubelet/kuberuntime`
+//! `logSymlink()` (`/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`). Docker: `config.v2.json` of the container.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+use model::Patterns;
+
+/// How many containers' names are read.
+const CONTAINERS_MAX: usize = 16_384;
+
+/// How much of a container's file is read.
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+
+/// The characters of a container's id, in hexadecimal.
+const ID_CHARS: usize = 64;
+
+/// As many characters of an id as runtimes show.
+const SHORT_ID_CHARS: usize = 12;
+
+/// The container of a process, as its cgroup says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its id; `None` for a process that is only of a pod.
+    pub id: Option<String>,
+    /// The uid of its pod; `None` where there is no pod.
+    pub pod: Option<String>,
+}
+
+impl Container {
+    /// What a cgroup's path says; `None` for one that is of no container and no pod.
+    pub fn of_cgroup(path: &str) -> Option<Self> {
+        let parts = || path.split('/');
+        let id = parts().rev().find_map(id_in).map(str::to_owned);
+        let pod = parts().find_map(pod_in);
+        (id.is_some() || pod.is_some()).then_some(Self { id, pod })
+    }
+}
+
+/// The id that a part of a cgroup's path ends with: `cri-containerd-ID.scope`, `docker-ID.scope`, `ID`.
+fn id_in(part: &str) -> Option<&str> {
+    let part = part.strip_suffix(".scope").unwrap_or(part);
+    let start = part.len().checked_sub(ID_CHARS)?;
+    let (before, id) = part.split_at_checked(start)?;
+    let is_id = id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    (is_id && (before.is_empty() || before.ends_with(['-', ':']))).then_some(id)
+}
+
+/// The uid in `kubepods-burstable-podUID.slice`, where `_` stands for `-`, or in `podUID`.
+fn pod_in(part: &str) -> Option<String> {
+    let part = part.strip_suffix(".slice").unwrap_or(part);
+    let uid = part.strip_prefix("pod").or_else(|| part.rsplit_once("-pod").map(|(_, uid)| uid))?;
+    let uid = uid.replace('_', "-");
+    let is_uid =
+        matches!(uid.len(), 32 | 36) && uid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    is_uid.then_some(uid)
+}
+
+/// The names that runtimes gave to containers and pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// By the container's id.
+    containers: BTreeMap<String, ContainerName>,
+    /// The namespace and the name of a pod, by its uid.
+    pods: BTreeMap<String, (String, String)>,
+}
+
+/// What a container is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ContainerName {
+    name: String,
+    /// The namespace and the name of its pod.
+    pod: Option<(String, String)>,
+}
+
+impl Names {
+    /// What the files below `root` say, which is `/` or that of a recorded host. What is not there names nothing.
+    pub fn read(root: &Path) -> Self {
+        let mut names = Self::default();
+        for name in listed(&root.join("var/log/containers")) {
+            names.log_of_container(&name);
+        }
+        for name in listed(&root.join("var/log/pods")) {
+            if let Some((namespace, rest)) = name.split_once('_')
+                && let Some((pod, uid)) = rest.rsplit_once('_')
+            {
+                names.pods.insert(uid.to_owned(), (namespace.to_owned(), pod.to_owned()));
+            }
+        }
+        let docker = root.join("var/lib/docker/containers");
+        for id in listed(&docker) {
+            let mut text = Vec::new();
+            let file = std::fs::File::open(docker.join(&id).join("config.v2.json"));
+            let read = file.and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text));
+            if read.is_ok()
+                && let Some(name) = docker_name(&String::from_utf8_lossy(&text))
+            {
+                names.containers.entry(id).or_insert(ContainerName { name, pod: None });
+            }
+        }
+        names
+    }
+
+    /// `cart-7d9f_shop_server-ID.log`
+    fn log_of_container(&mut self, name: &str) {
+        let Some(name) = name.strip_suffix(".log") else { return };
+        let Some((names, id)) = name.rsplit_once('-') else { return };
+        let mut parts = names.splitn(3, '_');
+        let (Some(pod), Some(namespace), Some(container)) = (parts.next(), parts.next(), parts.next()) else {
+            return;
+        };
+        let pod = Some((namespace.to_owned(), pod.to_owned()));
+        let name = ContainerName { name: container.to_owned(), pod };
+        self.containers.insert(id.to_owned(), name);
+    }
+
+    /// Whether a container is one of those that are asked for: by name, or by its id or the beginning of it.
+    pub fn is_container(&self, container: &Container, asked: &Patterns) -> bool {
+        let Some(id) = &container.id else { return false };
+        let begins = |text: &str| text.len() >= SHORT_ID_CHARS && id.starts_with(text);
+        asked.meet(id)
+            || asked.iter().any(|glob| glob.is_literal() && begins(glob.as_str()))
+            || self.containers.get(id).is_some_and(|known| asked.meet(&known.name))
+    }
+
+    /// Whether a container's pod is one of those that are asked for: by name, by namespace and name, or by its uid.
+    pub fn is_pod(&self, container: &Container, asked: &Patterns) -> bool {
+        let of_container = container.id.as_ref().and_then(|id| self.containers.get(id)?.pod.as_ref());
+        let of_uid = container.pod.as_ref().and_then(|uid| self.pods.get(uid));
+        let named = of_container.or(of_uid);
+        container.pod.as_ref().is_some_and(|uid| asked.meet(uid))
+            || named.is_some_and(|(namespace, name)| {
+                asked.meet(name) || asked.meet(&format!("{namespace}/{name}"))
+            })
+    }
+
+    /// What a container is called, as far as a file says it: `shop/cart-7d9f server`, `web`.
+    pub fn of(&self, container: &Container) -> Option<String> {
+        let known = self.containers.get(container.id.as_ref()?)?;
+        Some(match &known.pod {
+            Some((namespace, pod)) => format!("{namespace}/{pod} {}", known.name),
+            None => known.name.clone(),
+        })
+    }
+}
+
+fn listed(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.take(CONTAINERS_MAX).collect()
+}
+
+/// The name in Docker's description of a container: of all names there, it alone begins with a `/`.
+fn docker_name(text: &str) -> Option<String> {
+    const KEY: &str = "\"Name\":\"/";
+    let rest = &text[text.find(KEY)? + KEY.len()..];
+    let name = rest.split('"').next()?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    (!name.is_empty() && name.chars().all(is_name)).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const ID: &str = "3f1c9a0b7d2e4f6a8b0c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f6a7b8c9d0e1f2a";
+    const UID: &str = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
+
+    fn patterns(text: &str) -> Patterns {
+        text.parse().expect("a pattern")
+    }
+
+    #[test]
+    fn the_cgroups_of_every_runtime_say_the_container_and_its_pod() {
+        let escaped = UID.replace('-', "_");
+        for (path, id, pod) in [
+            (
+                format!(
+                    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice/cri-containerd-{ID}.scope"
+                ),
+                true,
+                true,
+            ),
+            (format!("/kubepods.slice/kubepods-pod{escaped}.slice/crio-{ID}.scope/container"), true, true),
+            (format!("/kubepods/besteffort/pod{UID}/{ID}"), true, true),
+            (format!("/kubepods/besteffort/pod{UID}"), false, true),
+            (format!("/system.slice/docker-{ID}.scope"), true, false),
+            (format!("/docker/{ID}"), true, false),
+            (format!("/machine.slice/libpod-{ID}.scope/container"), true, false),
+        ] {
+            let expected = Container { id: id.then(|| ID.to_owned()), pod: pod.then(|| UID.to_owned()) };
+            assert_eq!(Container::of_cgroup(&path), Some(expected), "{path}");
+        }
+        for path in ["/system.slice/nginx.service", "/", "/user.slice/podman-1.scope", &format!("/x{ID}")] {
+            assert_eq!(Container::of_cgroup(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_container_is_found_by_its_name_its_pods_name_and_the_begin_of_its_id() {
+        let mut names = Names::default();
+        names.log_of_container(&format!("cart-7d9f-x2_shop_server-{ID}.log"));
+        let container = Container { id: Some(ID.to_owned()), pod: Some(UID.to_owned()) };
+        for (asked, container_is, pod_is) in [
+            ("server", true, false),
+            ("cart-*", false, true),
+            ("shop/cart-*", false, true),
+            ("other/cart-*", false, false),
+            (&ID[..12], true, false),
+            (&ID[..6], false, false),
+            (UID, false, true),
+        ] {
+            let asked = patterns(asked);
+            assert_eq!(names.is_container(&container, &asked), container_is, "{asked}");
+            assert_eq!(names.is_pod(&container, &asked), pod_is, "{asked}");
+        }
+        assert_eq!(names.of(&container).as_deref(), Some("shop/cart-7d9f-x2 server"));
+    }
+
+    #[test]
+    fn dockers_description_of_a_container_has_its_name() {
+        let text = r#"{"State":{"Pid":7},"Config":{"Image":"nginx"},"Name":"/web-1","MountPoints":{"a":{"Name":"vol"}}}"#;
+        assert_eq!(docker_name(text).as_deref(), Some("web-1"));
+        assert_eq!(docker_name(r#"{"Name":"vol"}"#), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! What the requests of a service cost.
+
+use linux::live::Usage;
+use model::live::LiveWindow;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a request costs, in nanoseconds of CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Cost {
+    /// Of the service's processes; `None` without requests, or without a process that is known.
+    pub service: Option<f64>,
+    /// Of softirqs on the time of others, and of the kernel threads that poll; `None` where it was not counted.
+    pub delivery: Option<f64>,
+    /// Context switches for each request.
+    pub switches: Option<f64>,
+}
+
+/// What the windows cost that have both a cost and requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    requests: u64,
+    service: u64,
+    switches: u64,
+    delivery: u64,
+    /// Requests of the windows in which softirqs were counted, too.
+    delivered: u64,
+}
+
+impl Spent {
+    pub(crate) fn add(&mut self, window: &LiveWindow, usage: Option<&Usage>) {
+        let Some(usage) = usage else { return };
+        self.requests += window.counts.requests;
+        self.service += usage.service.0;
+        self.switches += usage.switches;
+        if let Some(softirq) = usage.softirq {
+            self.delivered += window.counts.requests;
+            self.delivery += softirq.0 + usage.kthreads.0;
+        }
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        let each = |sum: u64, of: u64| (of > 0).then(|| count(sum) / count(of));
+        Cost {
+            service: each(self.service, self.requests),
+            delivery: each(self.delivery, self.delivered),
+            switches: each(self.switches, self.requests),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and spans of one watch, below 2^53")]
+const fn count(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,44 @@
+//! Spans and estimates as people read them.
+
+use measure::live::Estimate;
+
+/// A span of nanoseconds: `41.3us`, `812us`, `14ms`.
+pub fn span(nanoseconds: f64) -> String {
+    match nanoseconds {
+        ns if ns < 9_950.0 => format!("{:.1}us", ns / 1e3),
+        ns if ns < 9.95e6 => format!("{:.0}us", ns / 1e3),
+        ns if ns < 9.95e9 => format!("{:.0}ms", ns / 1e6),
+        ns => format!("{:.0}s", ns / 1e9),
+    }
+}
+
+/// An estimate without its interval: `118us`, `>2400us` for a lower bound, `-` for none.
+pub fn short(estimate: Option<Estimate>) -> String {
+    estimate.map_or_else(
+        || "-".to_owned(),
+        |found| format!("{}{}", if found.at_least { ">" } else { "" }, span(found.interval.estimate)),
+    )
+}
+
+/// How long ago something was, `seconds` before now: `4 s ago`.
+pub fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7_200 => format!("{} min ago", seconds / 60),
+        7_200..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_long_ago_is_said_in_the_largest_unit_that_has_two_of_it() {
+        assert_eq!(
+            [3, 119, 120, 7_300, 200_000].map(ago),
+            ["3 s ago", "119 s ago", "2 min ago", "2 h ago", "2 days ago"]
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! All that was counted of a service, for counters that only grow.
+
+use linux::live::Sample;
+use measure::live::{Estimator, Series};
+use model::Nanoseconds;
+use model::live::{LivePolls, LiveWindow, SpanCounts};
+
+/// All that was counted of a service since it was measured first. Nothing of it ever goes down.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Windows.
+    pub windows: u64,
+    /// How long they were together.
+    pub measured: Nanoseconds,
+    /// Requests that were answered in them.
+    pub requests: u64,
+    /// From the ring to the answer, by estimate U; without the ring where packets name no NAPI.
+    uniform: SpanCounts,
+    /// The same by estimate C.
+    conditional: SpanCounts,
+    /// In the ring.
+    pub ring: Spans,
+    /// From TCP to the read.
+    pub wakeup: Spans,
+    /// From the read to the answer.
+    pub service: Spans,
+    /// Polls of its NAPIs, by who polled.
+    pub polls: LivePolls,
+    /// Their packets.
+    pub packets: LivePolls,
+    /// CPU time of its processes in these windows.
+    pub cpu_service: Nanoseconds,
+    /// CPU time of softirqs and kernel threads that polled for it, as far as it was counted.
+    pub cpu_delivery: Nanoseconds,
+}
+
+/// Spans and their sum.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spans {
+    /// By size.
+    pub counts: SpanCounts,
+    /// All of them together.
+    pub sum: Nanoseconds,
+}
+
+impl Spans {
+    /// How many do not exceed a span, which is the edge of a bucket.
+    pub fn within(&self, span: Nanoseconds) -> u64 {
+        within(&self.counts, span)
+    }
+}
+
+impl Totals {
+    /// Adds a window, of a service whose ring is known or not as this series shows.
+    pub(crate) fn add(&mut self, sample: &Sample, series: &Series) {
+        let LiveWindow { span, counts, spans, napis, workers, .. } = &sample.window;
+        self.windows += 1;
+        self.measured.0 += span.0;
+        self.requests += counts.requests;
+        let (uniform, conditional) = match series.estimator() {
+            Estimator::Residence => (&spans.residence, &spans.residence),
+            Estimator::Uniform | Estimator::Conditional | Estimator::Larger => {
+                (&spans.uniform, &spans.conditional)
+            }
+        };
+        self.uniform.merge(uniform);
+        self.conditional.merge(conditional);
+        self.ring.counts.merge(&spans.ring);
+        self.wakeup.counts.merge(&spans.wakeup);
+        self.service.counts.merge(&spans.service);
+        for (_, part) in workers {
+            self.ring.sum.0 += part.ring.0;
+            self.wakeup.sum.0 += part.wakeup.0;
+            self.service.sum.0 += part.service.0;
+        }
+        for (_, part) in napis {
+            self.polls += part.polls;
+            self.packets += part.packets;
+        }
+        if let Some(usage) = &sample.usage {
+            self.cpu_service.0 += usage.service.0;
+            self.cpu_delivery.0 += usage.softirq.map_or(0, |softirq| softirq.0) + usage.kthreads.0;
+        }
+    }
+
+    /// How many responses did not take longer than a span, which is the edge of a bucket: the fewer by U and by C, since the larger
+    /// estimate of each percentile is the better one.
+    pub fn responses_within(&self, span: Nanoseconds) -> u64 {
+        within(&self.uniform, span).min(within(&self.conditional, span))
+    }
+
+    /// How many responses have a time.
+    pub fn responses(&self) -> u64 {
+        self.uniform.total().min(self.conditional.total())
+    }
+
+    /// What all responses took together.
+    pub fn response_sum(&self) -> Nanoseconds {
+        Nanoseconds(self.ring.sum.0 + self.wakeup.sum.0 + self.service.sum.0)
+    }
+}
+
+fn within(counts: &SpanCounts, span: Nanoseconds) -> u64 {
+    counts.buckets().iter().take(SpanCounts::bucket_of(span)).sum()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_histogram_has_what_is_shorter_than_each_edge_and_never_more_by_one_estimate_than_by_the_other() {
+        let mut window = LiveWindow::default();
+        for micros in [10, 20, 40] {
+            window.spans.uniform.add(Nanoseconds::from_micros(micros));
+            window.spans.conditional.add(Nanoseconds::from_micros(2 * micros));
+            window.counts.answered += 1;
+        }
+        let mut series = Series::new();
+        series.add(&window);
+        let mut totals = Totals::default();
+        totals.add(&Sample { window, usage: None }, &series);
+        let edges = [1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17].map(Nanoseconds);
+        assert_eq!(edges.map(|edge| totals.responses_within(edge)), [0, 0, 1, 2, 3]);
+        assert_eq!(totals.responses(), 3);
+    }
+}

@@ -1,0 +1,227 @@
+//! What keeps a queue of a device for itself: a lease, a memory provider, an AF_XDP socket.
+//!
+//! Such a queue works only as long as it stays as its holder made it. The kernel refuses few of the changes that would take
+//! it away, so that they are refused here, before anything is written.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::device::Confidence;
+use crate::ids::{DeviceId, ProcessId, QueueIndex};
+use crate::plan::Change;
+use crate::setting::{Disruption, NicKnob, Setting};
+use crate::steering::{QueueSpan, SteerTo};
+
+/// What keeps a queue.
+///
+/// Kernel: 7.3, `Documentation/netlink/specs/netdev.yaml` `queue`, `net/core/netdev_queues.c` `netdev_queue_busy()`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HolderKind {
+    /// A virtual device of another namespace, such as a netkit, uses the queue as its own. Kernel: 7.1, `NETDEV_A_QUEUE_LEASE`.
+    Lease {
+        /// The queue that it is there: `nk0 rx-1`, or `if7 rx-1 of netnsid 0`.
+        to: String,
+    },
+    /// Packets are written into a dmabuf, as of a GPU. Kernel: 6.12, `NETDEV_A_QUEUE_DMABUF`, `net/core/devmem.c`.
+    Dmabuf {
+        /// The number of the binding.
+        id: u32,
+    },
+    /// Packets are written into memory of an io_uring (zero-copy receive). Kernel: 6.15, `NETDEV_A_QUEUE_IO_URING`,
+    /// `io_uring/zcrx.c`.
+    IoUring {
+        /// The bytes of each of its buffers; `None` on kernels that do not report it.
+        rx_buf_len: Option<u64>,
+    },
+    /// An AF_XDP socket is bound to it. Kernel: 4.18; `NETDEV_A_QUEUE_XSK` 6.15, `net/xdp/xsk_diag.c`.
+    AfXdp {
+        /// Whether the NIC reads and writes the socket's memory; `None` where the kernel does not say.
+        zero_copy: Option<bool>,
+    },
+}
+
+impl HolderKind {
+    /// Whether ordinary packets cannot be received by the queue, so that the receive hash must keep off it: its memory is
+    /// another program's.
+    ///
+    /// Kernel: 7.3, `net/core/netdev_rx_queue.c` `netif_rxq_has_unreadable_mp()`.
+    pub const fn is_provider(&self) -> bool {
+        match self {
+            Self::Lease { .. } | Self::Dmabuf { .. } | Self::IoUring { .. } => true,
+            Self::AfXdp { .. } => false,
+        }
+    }
+
+    /// The kind alone, as messages name it: `AF_XDP`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Lease { .. } => "lease",
+            Self::Dmabuf { .. } => "dmabuf",
+            Self::IoUring { .. } => "io_uring zero-copy",
+            Self::AfXdp { .. } => "AF_XDP",
+        }
+    }
+}
+
+impl fmt::Display for HolderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lease { to } => write!(f, "lease to {to}"),
+            Self::Dmabuf { id } => write!(f, "dmabuf binding {id}"),
+            Self::IoUring { .. } => f.write_str(self.name()),
+            Self::AfXdp { zero_copy: Some(true) } => f.write_str("AF_XDP, zero-copy"),
+            Self::AfXdp { zero_copy: Some(false) } => f.write_str("AF_XDP, copying"),
+            Self::AfXdp { zero_copy: None } => f.write_str("AF_XDP"),
+        }
+    }
+}
+
+/// The process that holds a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HolderProcess {
+    /// Its identity.
+    pub id: ProcessId,
+    /// `stated` where the kernel names the socket. Of a memory provider it names none, nor of AF_XDP without sock-diag of such
+    /// sockets (`CONFIG_XDP_SOCKETS_DIAG`): `by-order` stands for a process that has what the holder must have.
+    pub confidence: Confidence,
+}
+
+/// A queue that something keeps for itself.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueHolder {
+    /// The queue's index.
+    pub queue: QueueIndex,
+    /// Whether the receive queue of that index is held.
+    pub rx: bool,
+    /// Whether the transmit queue of that index is held.
+    pub tx: bool,
+    /// What holds it.
+    pub kind: HolderKind,
+    /// The processes that hold it; empty where none could be seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<HolderProcess>,
+}
+
+impl QueueHolder {
+    /// Why a change would take the queue from its holder, in words that follow `it`; `None` if it leaves the queue as it is.
+    ///
+    /// A change that stops queues or takes the link down always does: drivers free the rings and allocate new ones, and do
+    /// not undo it if the holder's memory no longer fits (`bnxt_close_nic()`, `ice_vsi_rebuild()`). A change of where packets
+    /// go does if it adds the queue to, or removes it from, those that are hashed over or that a rule names.
+    pub fn taken_by(&self, change: &Change) -> Option<&'static str> {
+        let Setting::Nic(_, to) = change.to() else { return None };
+        let Setting::Nic(_, from) = change.from() else { return None };
+        if matches!(to, NicKnob::Qdiscs(_)) {
+            return None; // AF_XDP and memory providers pass the disciplines by: `net/xdp/xsk.c` `__xsk_generic_xmit()`
+        }
+        if change.to().disruption() != Disruption::None {
+            return Some("recreates the rings of the device");
+        }
+        let index = self.queue.0;
+        let moved = |before: bool, after: bool| match (before, after) {
+            (false, true) => Some("hands packets to the queue that are not its holder's"),
+            (true, false) => Some("takes away the packets that its holder waits for"),
+            (true, true) | (false, false) => None,
+        };
+        match (from, to) {
+            _ if !self.rx => None,
+            (NicKnob::RssTable(before), NicKnob::RssTable(after)) => {
+                moved(before.contains(&index), after.contains(&index))
+            }
+            (NicKnob::RssKey(_), NicKnob::RssKey(_)) => None,
+            (NicKnob::RssContext(queues, before), NicKnob::RssContext(_, after)) => {
+                let within = spans(*queues, index);
+                moved(*before && within, *after && within)
+            }
+            (NicKnob::FlowRule(_, before), NicKnob::FlowRule(_, after)) => {
+                let leads = |to: &Option<SteerTo>| match to {
+                    Some(SteerTo::Queue(queue)) => *queue == self.queue,
+                    Some(SteerTo::Context(queues)) => spans(*queues, index),
+                    Some(SteerTo::Drop | SteerTo::Other) | None => false,
+                };
+                moved(leads(before), leads(after))
+            }
+            _ => None,
+        }
+    }
+
+    /// Who holds the queue: `xdpsock[812] (AF_XDP, copying)`.
+    pub fn sentence(&self) -> String {
+        let names: Vec<String> = self
+            .processes
+            .iter()
+            .map(|process| match process.confidence {
+                Confidence::Stated => process.id.to_string(),
+                Confidence::ByName | Confidence::ByOrder => format!("{}?", process.id),
+            })
+            .collect();
+        match (names.is_empty(), &self.kind) {
+            (true, HolderKind::Lease { .. }) => self.kind.to_string(),
+            (true, kind) => format!("a process that cannot be seen ({kind})"),
+            (false, kind) => format!("{} ({kind})", names.join(", ")),
+        }
+    }
+
+    /// The queue with its direction: `rx-1 and tx-1`.
+    pub fn queues(&self) -> String {
+        match (self.rx, self.tx) {
+            (true, true) => format!("rx-{0} and tx-{0}", self.queue),
+            (false, true) => format!("tx-{}", self.queue),
+            (true, false) | (false, false) => format!("rx-{}", self.queue),
+        }
+    }
+}
+
+const fn spans(queues: QueueSpan, index: u32) -> bool {
+    queues.first <= index && index <= queues.last()
+}
+
+/// A change that would take a queue from its holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The device.
+    pub device: DeviceId,
+    /// The change.
+    pub change: Change,
+    /// Who holds a queue, and which.
+    pub holder: QueueHolder,
+    /// What the change does, in words that follow `it`.
+    pub how: &'static str,
+}
+
+impl Taken {
+    /// The first holder that a change takes a queue from, of those of the change's device.
+    pub fn by(change: &Change, holders: &[QueueHolder]) -> Option<Self> {
+        let device = change.to().object().device()?;
+        let taken = |holder: &QueueHolder| Some((holder.clone(), holder.taken_by(change)?));
+        let (holder, how) = holders.iter().find_map(taken)?;
+        Some(Self { device, change: change.clone(), holder, how })
+    }
+
+    /// Whether a setting could take a queue from a holder at all: of others, no holders need to be read.
+    pub fn could_be_by(setting: &Setting) -> bool {
+        let Setting::Nic(_, knob) = setting else { return false };
+        match knob {
+            NicKnob::Qdiscs(_) | NicKnob::RssKey(_) => false,
+            NicKnob::RssTable(_) | NicKnob::RssContext(..) | NicKnob::FlowRule(..) => true,
+            NicKnob::Channels(..)
+            | NicKnob::Ring(..)
+            | NicKnob::Coalescing(..)
+            | NicKnob::Offload(..)
+            | NicKnob::PacketSize(..)
+            | NicKnob::PrivateFlag(..) => setting.disruption() != Disruption::None,
+        }
+    }
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, holder, .. } = self;
+        write!(f, "{device} {}: held by {}", holder.queues(), holder.sentence())
+    }
+}

@@ -1,0 +1,171 @@
+//! Which devices the default route goes by.
+//!
+//! The kernel is asked which route it would take to addresses that no host has; a host may have millions of routes, and
+//! one lookup for each of these addresses reads none of the others.
+//!
+//! Kernel: 6.18, `net/ipv4/route.c` `inet_rtm_getroute()`, `net/ipv6/route.c` `inet6_rtm_getroute()`;
+//! `include/uapi/linux/rtnetlink.h`. `RTM_F_FIB_MATCH` since 4.13 (IPv4) and 4.17 (IPv6).
+
+use std::collections::BTreeSet;
+
+use model::IfIndex;
+use sys::error::{Cause, KernelError};
+
+use super::attr::{AttrBuf, Attrs, Malformed};
+use super::socket::{NetlinkSocket, Protocol};
+
+/// `RTM_GETROUTE`.
+const GET_ROUTE: u16 = 26;
+
+/// The bytes of `struct rtmsg`.
+const HEADER_BYTES: usize = 12;
+
+/// `RTM_F_FIB_MATCH`: answer with the route as it stands in the table, not with what it comes to for one address.
+const FIB_MATCH: u32 = 0x2000;
+
+/// The bytes of `struct rtnexthop`.
+const NEXT_HOP_BYTES: usize = 8;
+
+/// The most next hops of a route that are read.
+const NEXT_HOPS_MAX: usize = 256;
+
+/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. Routers may drop any of them, so several are tried.
+const ADDRESSES: [&[u8]; 4] = [
+    &[192, 0, 2, 1],
+    &[198, 51, 100, 1],
+    &[203, 0, 113, 1],
+    &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+];
+
+/// The routes of one namespace.
+#[derive(Debug)]
+pub struct Routes {
+    socket: NetlinkSocket,
+}
+
+impl Routes {
+    /// Opens the calling thread's namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses a socket.
+    pub fn open_here() -> Result<Self, KernelError> {
+        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+    }
+
+    /// The devices by which packets to such addresses leave, by a route for all addresses.
+    ///
+    /// # Errors
+    /// An answer that is malformed, or a socket that fails.
+    pub fn default_route_devices(&mut self) -> Result<BTreeSet<IfIndex>, KernelError> {
+        let mut found = BTreeSet::new();
+        for address in ADDRESSES {
+            match self.socket.get("rt-route getroute", GET_ROUTE, &question(address), default_route) {
+                Ok(devices) => found.extend(devices),
+                // That there is no route, or one that drops packets, is an answer.
+                Err(KernelError { cause: Cause::Malformed(words), what }) => {
+                    return Err(KernelError { cause: Cause::Malformed(words), what });
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn question(address: &[u8]) -> AttrBuf {
+    /// `AF_INET`, `AF_INET6`.
+    const FAMILIES: [u8; 2] = [2, 10];
+    const DST: u16 = 1;
+    let is_v6 = address.len() == 16;
+    let mut header = [0_u8; HEADER_BYTES];
+    header[0] = FAMILIES[usize::from(is_v6)];
+    header[1] = if is_v6 { 128 } else { 32 };
+    header[8..12].copy_from_slice(&FIB_MATCH.to_ne_bytes());
+    let mut body = AttrBuf::after(&header);
+    body.bytes(DST, address);
+    body
+}
+
+/// The devices of the route in an answer, if it is one for all addresses.
+fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
+    const OIF: u16 = 4;
+    const MULTIPATH: u16 = 9;
+    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+    if header[1] != 0 {
+        return Ok(Vec::new());
+    }
+    let mut devices = Vec::new();
+    for attr in Attrs::after(HEADER_BYTES, object)? {
+        let attr = attr?;
+        match attr.number {
+            OIF => devices.push(IfIndex(attr.u32()?)),
+            MULTIPATH => devices.extend(next_hops(attr.payload)?),
+            _ => {}
+        }
+    }
+    Ok(devices)
+}
+
+/// The devices of `struct rtnexthop`s, each with attributes of its own behind it.
+fn next_hops(mut rest: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
+    let mut devices = Vec::new();
+    while let Some(hop) = rest.first_chunk::<NEXT_HOP_BYTES>() {
+        if devices.len() == NEXT_HOPS_MAX {
+            break;
+        }
+        devices.push(IfIndex(u32::from_ne_bytes([hop[4], hop[5], hop[6], hop[7]])));
+        let length = usize::from(u16::from_ne_bytes([hop[0], hop[1]])).next_multiple_of(4);
+        if length < NEXT_HOP_BYTES {
+            return Err(Malformed("a next hop is shorter than its header"));
+        }
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    Ok(devices)
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn route(prefix: u8, fill: impl FnOnce(&mut AttrBuf)) -> Vec<u8> {
+        let mut header = [0; HEADER_BYTES];
+        header[1] = prefix;
+        let mut object = AttrBuf::after(&header);
+        fill(&mut object);
+        object.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn a_route_for_all_addresses_names_its_devices_and_a_narrower_one_none() {
+        let one = |object: &mut AttrBuf| {
+            object.u32(4, 7);
+        };
+        assert_eq!(default_route(&route(0, one)).expect("well-formed"), [IfIndex(7)]);
+        assert_eq!(default_route(&route(8, one)).expect("well-formed"), []);
+    }
+
+    #[test]
+    fn every_next_hop_of_a_route_over_several_is_named() {
+        let mut hops = Vec::new();
+        for device in [3_u32, 5] {
+            // A gateway of eight bytes follows each.
+            hops.extend_from_slice(&16_u16.to_ne_bytes());
+            hops.extend_from_slice(&[0, 0]);
+            hops.extend_from_slice(&device.to_ne_bytes());
+            hops.extend_from_slice(&[0; 8]);
+        }
+        let object = route(0, |object| {
+            object.bytes(9, &hops);
+        });
+        assert_eq!(default_route(&object).expect("well-formed"), [IfIndex(3), IfIndex(5)]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = default_route(&bytes);
+        }
+    }
+}

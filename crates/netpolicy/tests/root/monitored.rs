@@ -1,0 +1,276 @@
+//! What `packaging/monitoring/` and its how-to say, against a daemon and a Prometheus that run: every metric that they name is
+//! served, every panel has data, and alerts fire when what they are about is made.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::SERVER_DEVICE;
+use model::{Nanoseconds, NapiKnob, Setting};
+use serde_json::Value;
+
+use crate::markdown::{Document, repository};
+use crate::operator::{Operator, Started, are, at_work_with, somebody_else_sets, waited_for};
+use crate::{Need, test};
+
+/// Where the how-to lets the daemon listen.
+const DAEMON: &str = "127.0.0.1:9989";
+
+/// Where the tests' Prometheus listens, in the lab.
+const PROMETHEUS: &str = "127.0.0.1:9090";
+
+/// The host of the how-to.
+const INSTANCE: &str = "cache-1";
+
+/// How long one answer may take.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// `gro-flush-timeout` of defer50, in nanoseconds.
+const DEFER50: u64 = 50_000;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
+    const PROMETHEUS: &[Need] = &[Need::Root, Need::Suspension, Need::Prometheus];
+    vec![
+        test("monitored/every_metric_that_is_named_is_served_and_every_one_served_is_named", NEEDS, named),
+        test("monitored/the_alert_rules_pass_their_unit_tests", &[Need::Prometheus], rules),
+        test("monitored/a_collector_of_text_files_can_read_the_file", PROMETHEUS, text_file),
+        test("monitored/a_prometheus_draws_every_panel_and_fires_the_alerts", PROMETHEUS, scraped),
+    ]
+}
+
+/// The distribution's Prometheus.
+pub(crate) fn prometheus() -> Option<PathBuf> {
+    crate::unpacked::program("prometheus", "usr/bin/prometheus")
+}
+
+fn promtool() -> Result<Command, Failed> {
+    let beside = prometheus().ok_or("no prometheus")?.with_file_name("promtool");
+    Ok(Command::new(beside))
+}
+
+fn monitoring() -> PathBuf {
+    repository().join("packaging/monitoring")
+}
+
+fn read(name: &str) -> Result<String, Failed> {
+    let path = monitoring().join(name);
+    std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+/// A daemon that has a policy for a device, with its metrics where the how-to has them.
+fn begun(name: &str) -> Result<(Operator, Started), Failed> {
+    let operator = Operator::new(name, 2)?;
+    let policy = format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n");
+    let daemon = at_work_with(&operator, &policy, &["--metrics-listen", DAEMON])?;
+    are(&operator, &[DEFER50; 2])?;
+    Ok((operator, daemon))
+}
+
+/// What an address in the lab answers to a GET.
+fn fetched(operator: &Operator, address: &'static str, path: &str) -> Result<String, Failed> {
+    let asked = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: lab\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = operator.lab.server().run(asked)??;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no HTTP")?;
+    if !head.lines().next().is_some_and(|line| line.contains(" 200 ")) {
+        return Err(format!("{path}: {answer}").into());
+    }
+    Ok(body.to_owned())
+}
+
+/// The names in a text that are metrics of netpolicy's: the dashboard's `uid` and names of labels are none.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("netpolicy_")).map(str::to_owned).collect()
+}
+
+/// The names of samples on a page, and those of families.
+fn served(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let family = |line: &str| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned);
+    let sample =
+        |line: &str| (!line.starts_with('#')).then(|| line.split(['{', ' ']).next().map(str::to_owned))?;
+    (page.lines().filter_map(sample).collect(), page.lines().filter_map(family).collect())
+}
+
+fn named() -> Result<(), Failed> {
+    let (operator, daemon) = begun("monitored-names")?;
+    foreign_change(&operator)?;
+    are(&operator, &[DEFER50; 2])?;
+    let page = fetched(&operator, DAEMON, "/metrics")?;
+    let (samples, families) = served(&page);
+    for file in ["netpolicy-host.json", "netpolicy.rules.yml", "netpolicy.rules.test.yml"] {
+        let missing: Vec<_> =
+            metrics_in(&read(file)?).into_iter().filter(|name| !samples.contains(name)).collect();
+        assert!(missing.is_empty(), "{file} names what is not served: {missing:?}\n{page}");
+    }
+    let reference = std::fs::read_to_string(repository().join("docs/reference/metrics.md"))?;
+    let documented = metrics_in(&reference);
+    let of_family = |name: &String| {
+        let plain = ["_total", "_info"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        families.contains(plain)
+    };
+    let gone: Vec<_> = documented.iter().filter(|name| !of_family(name)).collect();
+    assert!(gone.is_empty(), "docs/reference/metrics.md names what is not served: {gone:?}");
+    let is_documented = |family: &&String| {
+        ["", "_total", "_info"].iter().any(|end| documented.contains(&format!("{family}{end}")))
+    };
+    let silent: Vec<_> = families.iter().filter(|family| !is_documented(family)).collect();
+    assert!(silent.is_empty(), "docs/reference/metrics.md does not name {silent:?}");
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
+fn rules() -> Result<(), Failed> {
+    let output =
+        promtool()?.current_dir(monitoring()).args(["test", "rules", "netpolicy.rules.test.yml"]).output()?;
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    Ok(())
+}
+
+fn text_file() -> Result<(), Failed> {
+    let operator = Operator::new("monitored-file", 1)?;
+    let file = operator.file("netpolicy.prom", b"")?;
+    // As its unit starts it: nothing that it makes can be read by others unless it says so.
+    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let started = at_work_with(&operator, "", &["--metrics-file", &file]);
+    rustix::process::umask(mask);
+    let daemon = started?;
+    assert_eq!(std::fs::metadata(&file)?.permissions().mode() & 0o777, 0o644, "for another user's collector");
+    // With the parser that collectors have.
+    let mut check = promtool()?;
+    let check = check.args(["check", "metrics"]).stdin(std::fs::File::open(&file)?).output()?;
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
+/// Another program takes away what the daemon has set.
+fn foreign_change(operator: &Operator) -> Result<(), Failed> {
+    let host = operator.host()?;
+    let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
+    somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(77_000))))
+}
+
+/// The configuration of the how-to, with the project's rules, in a scratch directory. Once a second instead of four times a
+/// minute, and an alert needs not last: the unit tests have how long each must.
+fn configured(scratch: &Path) -> Result<PathBuf, Failed> {
+    let page = Document::of(&std::fs::read_to_string(repository().join("docs/howto/monitoring.md"))?);
+    let yaml =
+        page.blocks.iter().find(|block| block.info == "yaml").ok_or("the how-to has a configuration")?;
+    let text = yaml.lines.join("\n").replace("15s", "1s").replace("/etc/prometheus/", "");
+    std::fs::create_dir_all(scratch)?;
+    let file = scratch.join("prometheus.yml");
+    std::fs::write(&file, text)?;
+    let mut hasty = String::new();
+    for line in read("netpolicy.rules.yml")?.lines().filter(|line| !line.trim().starts_with("for: ")) {
+        writeln!(hasty, "{line}")?;
+    }
+    std::fs::write(scratch.join("netpolicy.rules.yml"), hasty)?;
+    let output = promtool()?.args(["check", "config"]).arg(&file).output()?;
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    Ok(file)
+}
+
+/// A Prometheus on the operator's host.
+fn prometheus_at(operator: &Operator) -> Result<Started, Failed> {
+    let scratch = operator.state().with_file_name("prometheus");
+    let configuration = configured(&scratch)?;
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+    command
+        .arg(prometheus().ok_or("no prometheus")?)
+        .arg(format!("--config.file={}", configuration.display()));
+    command.arg(format!("--storage.tsdb.path={}", scratch.join("data").display()));
+    command.arg(format!("--web.listen-address={PROMETHEUS}"));
+    let log = std::fs::File::create(scratch.join("log"))?;
+    let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+    let started = Started { child };
+    let ready = || Ok(fetched(operator, PROMETHEUS, "/-/ready").is_ok().then_some(()));
+    waited_for("a Prometheus", ready).map_err(|failed| {
+        let log = std::fs::read_to_string(scratch.join("log")).unwrap_or_default();
+        Failed::from(format!("{failed:?}\n{log}"))
+    })?;
+    Ok(started)
+}
+
+/// What Prometheus has for an expression now.
+fn asked(operator: &Operator, expression: &str) -> Result<Vec<Value>, Failed> {
+    let mut path = "/api/v1/query?query=".to_owned();
+    for byte in expression.bytes() {
+        write!(path, "%{byte:02x}")?;
+    }
+    let answer: Value = serde_json::from_str(&fetched(operator, PROMETHEUS, &path)?)?;
+    Ok(answer["data"]["result"].as_array().cloned().ok_or_else(|| format!("{expression}: {answer}"))?)
+}
+
+/// Waits until an alert fires, or no more.
+fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> {
+    let expression =
+        format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\", instance=\"{INSTANCE}\"}}");
+    waited_for(&format!("{alert} that fires: {whether}"), || {
+        Ok((asked(operator, &expression)?.is_empty() != whether).then_some(()))
+    })
+}
+
+/// The expressions of the dashboard, with the title of their panel, as Grafana asks them.
+fn expressions(dashboard: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for panel in dashboard["panels"].as_array().into_iter().flatten() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap_or_default();
+            let expression = expression.replace("$__rate_interval", "8s").replace("$instance", INSTANCE);
+            found.push((panel["title"].as_str().unwrap_or_default().to_owned(), expression));
+        }
+    }
+    found
+}
+
+fn scraped() -> Result<(), Failed> {
+    let (operator, daemon) = begun("monitored-prometheus")?;
+    let prometheus = prometheus_at(&operator)?;
+    waited_for("two scrapes", || {
+        let scrapes = asked(&operator, "count_over_time(up{job=\"netpolicy\"}[1m]) >= 2 and up == 1")?;
+        Ok((!scrapes.is_empty()).then_some(()))
+    })?;
+    assert_eq!(asked(&operator, "ALERTS")?, Vec::<Value>::new(), "all is well");
+
+    foreign_change(&operator)?;
+    fires(&operator, "NetpolicyForeignChanges", true)?;
+    are(&operator, &[DEFER50; 2])?;
+
+    // Something has happened now, so that every panel has something to draw.
+    let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
+    let expressions = expressions(&dashboard);
+    assert!(expressions.len() > 20, "{expressions:?}");
+    for (title, expression) in expressions {
+        assert!(!asked(&operator, &expression)?.is_empty(), "panel `{title}` has no data: {expression}");
+    }
+
+    operator.asks("[device.eth0]\npolicy = \"lateny\"\n")?;
+    fires(&operator, "NetpolicyPolicyMistaken", true)?;
+    operator.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
+    fires(&operator, "NetpolicyPolicyMistaken", false)?;
+
+    operator.runs(&["rollback"], 0)?;
+    fires(&operator, "NetpolicyReleased", true)?;
+
+    assert_eq!(daemon.terminated()?, Some(0));
+    fires(&operator, "NetpolicyDown", true)?;
+    assert_eq!(prometheus.terminated()?, Some(0));
+    Ok(())
+}

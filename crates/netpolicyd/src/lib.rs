@@ -1,0 +1,66 @@
+//! The daemon as a program of its own, with the attach service in it: what the units start.
+//!
+//! It is `netpolicy daemon` and `netpolicy attach-service` without the rest of the command line: a process that runs as root
+//! is not built with an argument parser, a load generator, a simulator and a terminal's screen. Its options are those of the
+//! two commands, which a test of `netpolicy` holds it to.
+//!
+//! Read in this order: [`arguments`] (what can be asked), [`mod@log`] (what is said), [`main`].
+#![forbid(unsafe_code)]
+
+pub mod arguments;
+pub mod log;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, AttachService, Request};
+use daemon::Options;
+use log::Log;
+use session::{Exit, Fault, expire};
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let words = std::env::args_os().skip(1);
+    let request = match arguments::read(words) {
+        Ok(request) => request,
+        Err(mistake) => {
+            let fault = Fault::new(Exit::Usage, mistake).hint("netpolicyd --help lists the options");
+            Log::default().fault(&fault);
+            return fault.exit.into();
+        }
+    };
+    let (log, ended) = match request {
+        Request::Help => (Log::default(), Log::print(&arguments::help()).map(|()| Exit::Done)),
+        Request::Version => {
+            let version = format!("netpolicyd {}\n", env!("CARGO_PKG_VERSION"));
+            (Log::default(), Log::print(&version).map(|()| Exit::Done))
+        }
+        Request::AttachService(AttachService { socket, quiet }) => {
+            let log = Log::quiet(quiet);
+            let ended = daemon::attach_service::run(&socket, &log);
+            (log, ended)
+        }
+        Request::Daemon(arguments) => {
+            let log = Log::of(&arguments);
+            let ended = keep(*arguments, &log);
+            (log, ended)
+        }
+    };
+    let exit = ended.unwrap_or_else(|fault| {
+        log.fault(&fault);
+        fault.exit
+    });
+    exit.into()
+}
+
+/// Keeps the policy true until it is asked to end.
+fn keep(arguments: Arguments, log: &Log) -> Result<Exit, Fault> {
+    let Arguments { session, sockets, config, on_stop, allow, .. } = arguments;
+    if let Err(fault) = expire::roll_back_expired(&session, log, expire::Who::Anybody) {
+        // The daemon may be what puts this right.
+        log.fault(&fault);
+    }
+    let options = Options::read(config.as_deref(), on_stop, allow)?;
+    let of_sockets = log.clone();
+    let lines = Box::new(move |line: &str| session::Operator::say(&of_sockets, line));
+    daemon::run(&session, log, options, sockets, lines)
+}

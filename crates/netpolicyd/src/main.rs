@@ -1,0 +1,7 @@
+//! The `netpolicyd` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    netpolicyd::main()
+}

@@ -1,0 +1,73 @@
+//! Queues that something keeps for itself: who it is, and whether ordinary packets go there all the same.
+
+use std::collections::BTreeSet;
+
+use model::Severity;
+use model::host::{Device, HolderKind};
+
+use super::case::Case;
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "queue-held",
+        doc: "A lease, a memory provider or an AF_XDP socket keeps a queue for itself: what would take it away is refused.",
+        find: queue_held,
+    },
+    Rule {
+        id: "provider-in-rss",
+        doc: "The receive hash leads to a queue whose memory is another program's: ordinary packets are lost there.",
+        find: provider_in_rss,
+    },
+];
+
+fn queue_held(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let held = |device: &Device| -> Vec<Found> {
+        let found = device.holders.iter().map(|holder| {
+            let object = format!("{} {}", device.id, holder.queues());
+            let summary = format!("held by {}", holder.sentence());
+            let source = match holder.kind {
+                HolderKind::AfXdp { .. } => "netdev queue-get (xsk) and sock-diag of AF_XDP",
+                HolderKind::Lease { .. } => "netdev queue-get: lease",
+                HolderKind::Dmabuf { .. } => "netdev queue-get: dmabuf",
+                HolderKind::IoUring { .. } => "netdev queue-get: io-uring",
+            };
+            Found::new(Severity::Note, object, summary)
+                .evidence(format!("read by {source}"))
+                .evidence(format!(
+                    "refused while it lasts: other rings, channels or private flags of {}, and a receive hash or rules \
+                     that change what the queue gets",
+                    device.id
+                ))
+        });
+        found.collect()
+    };
+    case.host.devices.iter().flat_map(held).collect()
+}
+
+fn provider_in_rss(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let found = |device: &Device| {
+        let spread: BTreeSet<u32> = device.rss.as_ref()?.table.iter().copied().collect();
+        let provided = device.holders.iter().filter(|holder| holder.rx && holder.kind.is_provider());
+        let lost: BTreeSet<u32> =
+            provided.map(|holder| holder.queue.0).filter(|queue| spread.contains(queue)).collect();
+        let names: Vec<String> = lost.iter().map(|queue| format!("rx-{queue}")).collect();
+        (!lost.is_empty()).then(|| {
+            Found::new(
+                Severity::Warning,
+                device.id,
+                format!(
+                    "the receive hash spreads ordinary packets over {} too, whose memory is another program's",
+                    names.join(", ")
+                ),
+            )
+            .evidence(format!("the hash leads to {} queue(s), of which {} held", spread.len(), lost.len()))
+            .evidence(
+                "the program that holds the queue decides: taken out of the hash, it gets only what rules of the NIC \
+                 lead there",
+            )
+        })
+    };
+    case.host.devices.iter().filter_map(found).collect()
+}

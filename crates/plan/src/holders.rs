@@ -1,0 +1,34 @@
+//! Queues that something keeps for itself: no plan takes one away.
+
+use model::host::Taken;
+use model::{Host, Plan};
+
+use crate::refusal::{Refusal, RefusalKind};
+
+/// What can be done about a change that would take a queue from its holder.
+pub const HELD: &str = "end that program first, or leave the setting as it is while it runs";
+
+/// Checks that no change takes a queue from what holds it.
+///
+/// # Errors
+/// [`RefusalKind::Safety`], with every holder of the device's queues.
+pub(crate) fn check(plan: &Plan, host: &Host) -> Result<(), Refusal> {
+    for change in plan.changes().filter(|change| Taken::could_be_by(change.to())) {
+        let device = change.to().object().device().and_then(|id| host.device(id));
+        let Some(device) = device else { continue };
+        let Some(taken) = Taken::by(change, &device.holders) else { continue };
+        let (knob, from, to) = (change.to().knob(), change.from().value(), change.to().value());
+        let message = format!("{knob} {from} → {to} would take a held queue away: it {}", taken.how);
+        let holders = device.holders.iter().take(HOLDERS_MAX);
+        let refusal = Refusal::new(RefusalKind::Safety, device.id, message)
+            .because(format!("asked at {}", change.because().source));
+        let refusal = holders.fold(refusal, |refusal, holder| {
+            refusal.because(format!("{} {}: held by {}", device.id, holder.queues(), holder.sentence()))
+        });
+        return Err(refusal.nearest(HELD));
+    }
+    Ok(())
+}
+
+/// How many holders are named with a refusal.
+const HOLDERS_MAX: usize = 8;

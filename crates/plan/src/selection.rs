@@ -1,0 +1,223 @@
+//! From sections to devices: which device of this host each request for devices is for.
+//!
+//! `[device."eth*"]` and `[device.uplink] match = { … }` are for all devices that meet them, and a request for a device
+//! that stands on others (a bond, a VLAN) is for those below it, which have the queues. Of the sections that meet a device the
+//! most specific decides, whole; a section that reaches a device from further above is less specific than an equal one that
+//! is nearer.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use model::host::Device;
+use model::nic::NicRequest;
+use model::{DeviceId, Host, Intent, Offload, Policy, Precedence, Target};
+
+use crate::place::Resolved;
+use crate::refusal::{Refusal, RefusalKind};
+
+/// A policy with a request for each device that its sections are for on a host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Selection {
+    /// The policy's requests in their order, and behind them one for each device that a section means without naming it.
+    pub policy: Policy,
+    /// The devices that each request is for, by its place in the policy that was given.
+    pub meets: BTreeMap<usize, Vec<DeviceId>>,
+    /// What the operator should know of each request, by its place.
+    pub notes: BTreeMap<usize, Vec<String>>,
+    /// The requests that cannot be, by their place in [`Self::policy`]: two sections mean the same device, and neither is more
+    /// specific.
+    pub clashes: BTreeMap<usize, Refusal>,
+}
+
+impl Selection {
+    /// What is known of the processes of these requests, with the notes of this selection.
+    #[must_use]
+    pub fn noting(&self, resolved: Resolved) -> Resolved {
+        let notes = self.notes.iter().flat_map(|(at, notes)| notes.iter().map(move |note| (*at, note)));
+        notes.fold(resolved, |resolved, (at, note)| resolved.noting(at, note.clone()))
+    }
+
+    /// The first clash, as the refusal of the whole policy.
+    ///
+    /// # Errors
+    /// Two sections that mean the same device, where neither is more specific, with the places of both.
+    pub fn without_clashes(self) -> Result<Self, Refusal> {
+        match self.clashes.into_values().next() {
+            Some(refusal) => Err(refusal),
+            None => Ok(Self { clashes: BTreeMap::new(), ..self }),
+        }
+    }
+}
+
+/// How a request reaches a device: the greatest decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    precedence: Precedence,
+    /// How many steps the device is below the one that the section means.
+    steps_below: Reverse<usize>,
+}
+
+/// Works out which devices each request is for.
+pub fn select(policy: &Policy, host: &Host) -> Selection {
+    let mut selection = Selection { policy: policy.clone(), ..Selection::default() };
+    let mut claims: BTreeMap<DeviceId, Vec<(Claim, usize)>> = BTreeMap::new();
+    let mut left_out: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for (at, intent) in policy.intents.iter().enumerate() {
+        let Some(precedence) = precedence(&intent.target) else { continue };
+        for device in host.devices.iter().filter(|device| is_meant(&intent.target, device)) {
+            let mut claim = |device: &Device, steps: usize| {
+                let claim = Claim { precedence, steps_below: Reverse(steps) };
+                let all = claims.entry(device.id).or_default();
+                match all.iter_mut().find(|(_, other)| *other == at) {
+                    Some((known, _)) => *known = (*known).max(claim),
+                    None => all.push((claim, at)),
+                }
+            };
+            if host.is_upper(device) {
+                for (steps, lower) in host.below(device) {
+                    if host.is_upper(lower) {
+                        continue;
+                    }
+                    match why_left_out(lower, intent, host) {
+                        Some(why) => left_out.entry(at).or_default().push(why),
+                        None => claim(lower, steps),
+                    }
+                }
+            } else if let (Target::Devices(..), Some(why)) =
+                (&intent.target, why_left_out(device, intent, host))
+            {
+                left_out.entry(at).or_default().push(why);
+            } else {
+                claim(device, 0);
+            }
+        }
+    }
+    let mut passed: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for device in &host.devices {
+        let Some(of_device) = claims.get(&device.id) else { continue };
+        let Some((best, at)) = of_device.iter().max_by_key(|(claim, at)| (*claim, Reverse(*at))).copied()
+        else {
+            continue;
+        };
+        let intent = &policy.intents[at];
+        let equal = of_device.iter().find(|(claim, other)| *claim == best && *other != at);
+        // Requests for one target by name are those of different callers; that is for the caller to decide.
+        let own_name = |intent: &Intent| matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str());
+        if let Some((_, other)) = equal.filter(|_| !own_name(intent)) {
+            selection
+                .clashes
+                .insert(selection.policy.intents.len(), clash(device, best, intent, &policy.intents[*other]));
+            selection.policy.intents.push(for_device(intent, device));
+            continue;
+        }
+        for (_, other) in
+            of_device.iter().filter(|(_, other)| *other != at && !own_name(&policy.intents[*other]))
+        {
+            let words = format!("{} is left to {} at {}", device.id, intent.target, intent.origin);
+            passed.entry(*other).or_default().push(words);
+        }
+        selection.meets.entry(at).or_default().push(device.id);
+        if !own_name(intent) {
+            selection.policy.intents.push(for_device(intent, device));
+        }
+    }
+    for (at, intent) in policy.intents.iter().enumerate() {
+        let of_selector = matches!(intent.target, Target::Devices(..));
+        let of_upper = matches!(&intent.target, Target::Device(name)
+            if host.device_named(name).is_some_and(|device| host.is_upper(device)));
+        if !of_selector && !of_upper {
+            continue;
+        }
+        let meets = selection.meets.get(&at).map_or(&[][..], Vec::as_slice);
+        let names: Vec<&str> = meets.iter().map(|id| id.name.as_str()).collect();
+        let (passed, left_out) = (passed.remove(&at), left_out.remove(&at));
+        let notes = selection.notes.entry(at).or_default();
+        notes.push(match (&intent.target, names.is_empty()) {
+            (Target::Devices(_, selector), true) if passed.is_none() && left_out.is_none() => {
+                format!("meets no device here ({selector}): nothing is set until one does")
+            }
+            (Target::Devices(_, selector), true) => format!("sets no device here ({selector})"),
+            (Target::Devices(_, selector), false) => format!("means {} here ({selector})", listed(&names)),
+            (target, true) => format!("{target} stands on other devices, and none of them is set by this"),
+            (target, false) => {
+                format!("{target} stands on {}, whose queues are set", listed(&names))
+            }
+        });
+        notes.extend(first_of(passed.unwrap_or_default()));
+        notes.extend(first_of(left_out.unwrap_or_default()));
+    }
+    selection
+}
+
+/// How many devices a note names one by one.
+const NAMED_MAX: usize = 16;
+
+fn listed(names: &[&str]) -> String {
+    match names.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        Some(more) => format!("{} and {more} more", names[..NAMED_MAX].join(", ")),
+        None => names.join(", "),
+    }
+}
+
+fn first_of(mut notes: Vec<String>) -> Vec<String> {
+    notes.sort();
+    notes.dedup();
+    if let Some(more) = notes.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        notes.truncate(NAMED_MAX);
+        notes.push(format!("and so are {more} more"));
+    }
+    notes
+}
+
+fn precedence(target: &Target) -> Option<Precedence> {
+    match target {
+        Target::Device(_) => Some(Precedence::Name),
+        Target::Devices(_, selector) => Some(selector.precedence()),
+        Target::Service(..) | Target::Task(_) | Target::Epolls(..) => None,
+    }
+}
+
+fn is_meant(target: &Target, device: &Device) -> bool {
+    match target {
+        Target::Device(name) => name == device.id.name.as_str(),
+        Target::Devices(_, selector) => selector.selects(device),
+        Target::Service(..) | Target::Task(_) | Target::Epolls(..) => false,
+    }
+}
+
+/// Why a device that is met without being named cannot have what is asked. One that is named is refused instead.
+fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String> {
+    let gives_napis =
+        || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
+    if !device.napis.is_empty() || !host.capabilities.napi_set || gives_napis() {
+        return None;
+    }
+    match device.has_own_interrupts() {
+        Some(false) => Some(format!("{} has no NAPI: left out", device.id)),
+        _ if !device.up => Some(format!("{} is down and has no NAPI: left out until it is up", device.id)),
+        _ => None,
+    }
+}
+
+/// The request for one device that a section means.
+fn for_device(intent: &Intent, device: &Device) -> Intent {
+    let name = device.id.name.to_string();
+    let origin = format!("{} ({name})", intent.origin);
+    Intent { target: Target::Device(name), origin, ..intent.clone() }
+}
+
+fn clash(device: &Device, claim: Claim, one: &Intent, other: &Intent) -> Refusal {
+    let by = match claim.steps_below.0 {
+        0 => format!("both are {}", claim.precedence),
+        steps => format!("both reach it from {steps} step(s) above"),
+    };
+    let [first, second] = [one, other].map(|intent| format!("{} at {}", intent.target, intent.origin));
+    Refusal::new(
+        RefusalKind::Conflict,
+        format!("device {}", device.id),
+        format!("two sections mean it, and neither is more specific: {by}"),
+    )
+    .because(first)
+    .because(second)
+    .nearest(format!("a section [device.{}], or `not` in one of the two", device.id))
+}

@@ -1,0 +1,103 @@
+//! Why each setting is as it is.
+
+use std::collections::BTreeSet;
+
+use model::{Intent, Object, Target};
+use plan::Part;
+
+use crate::operator::Operator;
+use crate::report::ExplainedReport;
+use crate::verify::{InForce, in_force};
+use crate::{Fault, Session, app_requests, cycle};
+
+/// The reasons of the settings of an object; of all, where none is named.
+///
+/// # Errors
+/// Policy files with mistakes, and whatever keeps it from looking at the host or the journal.
+pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Result<ExplainedReport, Fault> {
+    let netns = session.netns()?;
+    let policy =
+        app_requests::joined(session.policy(operator)?.policy(), &netns, &session.app_requests(), operator)?;
+    let planned = match policy.intents.is_empty() {
+        true => None,
+        false => Some(cycle::plan(&policy, &netns)?),
+    };
+    let mut report = ExplainedReport::default();
+    let mut of_target = BTreeSet::new();
+    let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
+    // Where a section means devices without naming them, each has a request of its own beside it.
+    let of_section: Vec<&str> = parts()
+        .filter(|part| is_named(&part.intent.target, asked))
+        .map(|part| part.intent.origin.as_str())
+        .collect();
+    let is_meant = |part: &&Part| {
+        let rest = of_section.iter().find_map(|origin| part.intent.origin.strip_prefix(origin));
+        is_named(&part.intent.target, asked) || rest.is_some_and(|rest| rest.starts_with(" ("))
+    };
+    for part in parts().filter(is_meant) {
+        let objects = part.all_objects();
+        if objects.is_empty() {
+            let Intent { target, origin, .. } = &part.intent;
+            let words =
+                format!("{target}: {} is requested at {origin}, and sets nothing now", part.delivery.mode);
+            report.asked_for(words);
+        }
+        part.notes.iter().for_each(|note| report.asked_for(format!("{}: {note}", part.intent.target)));
+        of_target.extend(objects);
+    }
+    let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
+    let is_asked = |change: &model::Change| is_object(&change.to().object());
+    for InForce { transaction, change } in in_force(&session.journal()?)? {
+        if is_asked(&change) {
+            report.in_force(&change, transaction.name(), &transaction.begin().asked.command);
+        }
+    }
+    if let Some(planned) = planned {
+        planned.plan.changes().filter(|change| is_asked(change)).for_each(|change| report.pending(change));
+        for line in planned.desired.explain(&planned.host) {
+            if is_object(&line.wanted.object())
+                && line.in_force.as_ref() == Some(&line.wanted)
+                && !report.names(&line.wanted)
+            {
+                report.already(&line.wanted, &line.because);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Whether this is the device or the service that is asked for, as a policy file names it: `memcached`, `service.memcached`.
+fn is_named(target: &Target, asked: &str) -> bool {
+    let (section, name) = match target {
+        Target::Service(name, _) => ("service.", name),
+        Target::Device(name) | Target::Devices(name, _) => ("device.", name),
+        Target::Task(_) | Target::Epolls(..) => return false,
+    };
+    asked.strip_prefix(section).unwrap_or(asked) == *name
+}
+
+/// Whether an object is the one that is asked for, or a part of it: `eth0 rx-0` is within `eth0`, and not within `eth`.
+fn is_within(object: &str, asked: &str) -> bool {
+    let rest = object.strip_prefix(asked);
+    asked.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '[']))
+}
+
+#[cfg(test)]
+mod test {
+    use super::is_within;
+
+    #[test]
+    fn a_device_is_asked_for_with_its_queues_and_not_with_its_namesakes() {
+        for (object, asked, within) in [
+            ("eth0 rx-0", "eth0", true),
+            ("eth0 rx-0", "eth0 rx-0", true),
+            ("eth0 rx-10", "eth0 rx-1", false),
+            ("eth01 rx-0", "eth0", false),
+            ("memcached[812] epoll 5", "memcached", true),
+            ("memcached[812] epoll 5", "memcached[812]", true),
+            ("eth0", "", true),
+        ] {
+            assert_eq!(is_within(object, asked), within, "{object} {asked}");
+        }
+    }
+}

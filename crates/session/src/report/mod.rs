@@ -1,0 +1,16 @@
+//! What a session has to say, as text for people and as JSON for programs: a plan, the reasons of settings, drift, a fault.
+//! The commands print it, and the daemon answers with it.
+
+mod drift;
+mod event;
+mod explained;
+mod fault;
+mod plan;
+mod typed;
+
+pub use drift::{DriftReport, Unread};
+pub use event::EventReport;
+pub use explained::ExplainedReport;
+pub use fault::{printable, words};
+pub use plan::{ChangeLine, PlanReport};
+pub use typed::typed;

@@ -1,0 +1,58 @@
+//! Commands within words, as they must be typed to reach this session.
+
+/// The commands that read or write the journal.
+const OF_JOURNAL: [&str; 10] =
+    ["apply", "attach", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
+
+/// The commands that look at the devices of a namespace, and find it in no transaction.
+const OF_NETNS: [&str; 10] =
+    ["apply", "doctor", "explain", "plan", "set", "show", "status", "top", "try", "unset"];
+
+/// Words in which each command has the options that lead to the journal and the namespace, if it needs them.
+pub fn typed(words: &str, journal: &str, netns: &str) -> String {
+    const PROGRAM: &str = "netpolicy ";
+    let mut parts = words.split(PROGRAM);
+    let mut typed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let command = part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
+        typed.push_str(PROGRAM);
+        if OF_NETNS.contains(&command) {
+            typed.push_str(netns);
+        }
+        if OF_JOURNAL.contains(&command) {
+            typed.push_str(journal);
+        }
+        typed.push_str(part);
+    }
+    typed
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_command_that_needs_the_journal_is_printed_as_it_must_be_typed() {
+        let said = |words: &str| typed(words, "--state-dir /tmp/s ", "");
+        assert_eq!(
+            said("netpolicy attach 7 --policy cpu"),
+            "netpolicy --state-dir /tmp/s attach 7 --policy cpu"
+        );
+        assert_eq!(
+            said("see `netpolicy history`, netpolicy rollback ID"),
+            "see `netpolicy --state-dir /tmp/s history`, netpolicy --state-dir /tmp/s rollback ID"
+        );
+        assert_eq!(
+            typed(
+                "netpolicy set device v0 interrupt; netpolicy show; netpolicy rollback",
+                "--state-dir s ",
+                "--netns w "
+            ),
+            "netpolicy --netns w --state-dir s set device v0 interrupt; netpolicy --netns w show; \
+             netpolicy --state-dir s rollback"
+        );
+        for as_it_is in ["netpolicy show", "netpolicy attach-service: at work", "netpolicy daemon: at work"] {
+            assert_eq!(said(as_it_is), as_it_is);
+        }
+    }
+}
