@@ -414,7 +414,9 @@ impl Switchback {
     /// If there is not one window for each candidate, which is a fault of the caller.
     pub fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Option<Unfair> {
         assert_eq!(windows.len(), self.names.len(), "a window for each candidate");
-        let void = seen.or_else(|| unfair(windows));
+        // Where the rate itself decides, it may differ.
+        let rate_decides = self.rule.deciding.contains(&Metric::Requests);
+        let void = seen.or_else(|| unfair(windows).filter(|why| *why != Unfair::Rates || !rate_decides));
         if let Some(why) = void {
             self.void(why);
             // How many requests there were is what such rounds differ in, and they still say so.
@@ -802,6 +804,18 @@ mod test {
         }
         assert!(switchback.closed_loop(1) && switchback.rounds() == 0);
         assert_eq!(switchback.verdict(1), Verdict::CannotTell { more: None });
+    }
+
+    #[test]
+    fn where_the_rate_decides_rounds_of_different_rates_count() {
+        let deciding = vec![Metric::Requests, Metric::Stalls];
+        let mut switchback =
+            Switchback::new(vec!["a".to_owned(), "b".to_owned()], Rule { deciding, ..rule() });
+        for _ in 0..8 {
+            switchback.add(&[figures(100.0), Figures { requests: 2_000, ..figures(300.0) }], None);
+        }
+        assert_eq!((switchback.verdict(1), switchback.rounds()), (Verdict::Worse, 8));
+        assert!(!switchback.closed_loop(1));
     }
 
     proptest! {

@@ -16,6 +16,7 @@ mod balancer;
 mod bench;
 mod compared;
 mod conformance;
+mod container;
 mod daemon;
 mod daemon_asked;
 mod daemon_spared;
@@ -262,6 +263,7 @@ fn main() {
         balanced::tests(),
         bench::tests(),
         conformance::tests(),
+        container::tests(),
         daemon::tests(),
         daemon_asked::tests(),
         daemon_spared::tests(),
