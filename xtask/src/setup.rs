@@ -128,6 +128,27 @@ const NEEDS: &[Need] = &[
         purpose: "tests: another reader of the API's description",
     },
     Need {
+        shown_by: Shown::Program("mmdebstrap"),
+        package: "mmdebstrap",
+        purpose: "tests: roots that packages are installed in",
+    },
+    Need {
+        shown_by: Shown::Program("systemd-nspawn"),
+        package: "systemd-container",
+        purpose: "tests: packages on a host with systemd",
+    },
+    Need { shown_by: Shown::Program("rpmbuild"), package: "rpm", purpose: "packages: rpm, and its tests" },
+    Need {
+        shown_by: Shown::Program("lintian"),
+        package: "lintian",
+        purpose: "tests: the packages for Debian",
+    },
+    Need {
+        shown_by: Shown::Program("objcopy"),
+        package: "binutils",
+        purpose: "packages: debug symbols apart",
+    },
+    Need {
         shown_by: Shown::Program("podman"),
         package: "podman",
         purpose: "the image: building and running it",

@@ -395,6 +395,11 @@ pub struct Rollback {
     /// The transaction; without it, the last one that is in force.
     #[arg(value_name = "ID")]
     pub id: Option<TransactionName>,
+    /// Roll nothing back: print a shell script that undoes all that is in force, the newest first, without netpolicy.
+    ///
+    /// It runs the undo.sh of each transaction, so the state directory must still be there.
+    #[arg(long, conflicts_with = "id")]
+    pub script: bool,
 }
 
 /// List the transactions of this host.
@@ -600,6 +605,9 @@ pub struct Schema {
     /// What is described.
     #[arg(value_enum, value_name = "WHAT", default_value_t = SchemaOf::PolicyFile)]
     pub of: SchemaOf,
+    /// Write all of them into a directory, as WHAT.json, for packagers.
+    #[arg(long, value_name = "DIR", conflicts_with = "of")]
+    pub dir: Option<std::path::PathBuf>,
 }
 
 /// What has a JSON Schema.
