@@ -69,6 +69,7 @@ mod undone;
 mod units;
 #[path = "../../../linux/tests/root/unpacked.rs"]
 mod unpacked;
+mod upgrade;
 mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
@@ -295,6 +296,7 @@ fn main() {
         policies::tests(),
         spread::tests(),
         app_requests::tests(),
+        upgrade::tests(),
         // Last: what comes after has another process 1.
         units::tests(),
         watched::tests(),
