@@ -67,6 +67,12 @@ const NEEDS: &[Need] = &[
         purpose: "tests and the demo: an independent server",
     },
     Need {
+        shown_by: Shown::Program("nginx"),
+        package: "nginx-light",
+        purpose: "tests: a server that answers by sendfile",
+    },
+    Need { shown_by: Shown::Program("haproxy"), package: "haproxy", purpose: "tests: a proxy" },
+    Need {
         shown_by: Shown::Program("ip"),
         package: "iproute2",
         purpose: "tests: making namespaces, cross-checks",

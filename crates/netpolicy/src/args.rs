@@ -164,7 +164,8 @@ fn which_processes(text: &str) -> Result<Which, String> {
 /// Say what is wrong with the packet path, and why.
 ///
 /// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
-/// names the cause where a setting is not engaged. Exit code 3 if there are problems.
+/// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
+/// says whether their goals are met and where the time goes. Exit code 3 if there are problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -357,7 +358,8 @@ pub enum SetTarget {
 ///
 /// For each receive queue: packets and polls per second, the batch, and of the packets, how many were polled after an
 /// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every second, and needs
-/// what doctor needs for counting; without it, what is set is shown all the same.
+/// what doctor needs for counting; without it, what is set is shown all the same. Of the policy files' services, the response
+/// times of a tenth of every second.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys: s sort, / filter, arrows scroll, p pause, ? explain the columns, q quit.

@@ -28,6 +28,7 @@ mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
 mod goals;
+mod judged;
 mod kthreads;
 #[path = "../markdown/mod.rs"]
 mod markdown;
@@ -271,6 +272,7 @@ fn main() {
         engaged::tests(),
         exchange::tests(),
         goals::tests(),
+        judged::tests(),
         kthreads::tests(),
         matrix::tests(),
         monitored::tests(),
