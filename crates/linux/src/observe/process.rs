@@ -3,7 +3,7 @@
 //! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a socket's
 //! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -24,6 +24,14 @@ use crate::process::{self, Cpusets, Link, Pinned, Stat, Status};
 ///
 /// What could not be read is added to `unread`, once for each process; also a requested process that is gone.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
+    if let Processes::NetworkingAnd(more) = which {
+        let mut found = processes(netns, &Processes::Networking, unread);
+        let known: BTreeSet<Pid> = found.iter().map(|process| process.id.pid).collect();
+        let more = more.iter().copied().filter(|pid| !known.contains(pid)).collect();
+        found.extend(processes(netns, &Processes::Only(more), unread));
+        found.sort_unstable_by_key(|process| process.id.pid);
+        return found;
+    }
     if let Some(service) = attach::service() {
         let (found, missed) = service.processes(netns.id(), which);
         unread.extend(missed);
@@ -33,7 +41,7 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
     let few = matches!(which, Processes::Only(pids) if pids.len() <= ASKED_PROCESSES_MAX);
     let mut observer = Observer { netns, few, sockets, cpusets, text, unread };
     let mut found = match which {
-        Processes::None => Vec::new(),
+        Processes::None | Processes::NetworkingAnd(_) => Vec::new(),
         Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
         Processes::Networking => observer.networking(),
     };
