@@ -369,8 +369,9 @@ fn owners_of_processes<'h>(
         for process in away.iter().take(ELSEWHERE_MAX) {
             let path = Path::of(process);
             parts[part].notes.push(format!(
-                "{} is in another network namespace and is left alone: {}; {} (`netpolicy --netns pid:{} …` works there)",
+                "{}{} is in another network namespace and is left alone: {}; {} (`netpolicy --netns pid:{} …` works there)",
                 process.id,
+                process.container.as_ref().map(|name| format!(" (container {name})")).unwrap_or_default(),
                 path.why(),
                 path.way(),
                 process.id.pid

@@ -17,7 +17,7 @@ use sys::netns::Netns;
 
 use super::Processes;
 use crate::attach;
-use crate::process::{self, Cpusets, Link, Pinned, Stat, Status};
+use crate::process::{self, Cpusets, Link, Names, Pinned, Stat, Status};
 
 /// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
 /// or an io_uring with a registered one.
@@ -37,9 +37,9 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
         unread.extend(missed);
         return found;
     }
-    let (sockets, cpusets, text) = (BTreeMap::new(), Cpusets::default(), Vec::new());
+    let (sockets, cpusets, names, text) = (BTreeMap::new(), Cpusets::default(), None, Vec::new());
     let few = matches!(which, Processes::Only(pids) if pids.len() <= ASKED_PROCESSES_MAX);
-    let mut observer = Observer { netns, few, sockets, cpusets, text, unread };
+    let mut observer = Observer { netns, few, sockets, cpusets, names, text, unread };
     let mut found = match which {
         Processes::None | Processes::NetworkingAnd(_) => Vec::new(),
         Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
@@ -67,6 +67,8 @@ struct Observer<'a> {
     sockets: BTreeMap<NetnsId, InetSockets>,
     /// The CPUs that cgroups allow, each read at the first need.
     cpusets: Cpusets,
+    /// What runtimes call their containers, read at the first process of one.
+    names: Option<Names>,
     /// The text of the file in `/proc` that is read at the moment.
     text: Vec<u8>,
     unread: &'a mut Vec<Unread>,
@@ -129,7 +131,9 @@ impl Observer<'_> {
         process.read("status", &mut self.text)?;
         let uid = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?.uid;
         process.read("cgroup", &mut self.text)?;
-        let cpuset = self.cpusets.of(&String::from_utf8_lossy(&self.text));
+        let cgroup = String::from_utf8_lossy(&self.text);
+        let cpuset = self.cpusets.of(&cgroup);
+        let container = process::container_of(&cgroup, &mut self.names);
         let threads = self.threads(process, &files.epolls)?;
         let exe = process.executable().unwrap_or_default();
         let Files { epolls, sockets, rings } = files;
@@ -138,6 +142,7 @@ impl Observer<'_> {
             uid,
             exe,
             netns: netns_of(process),
+            container,
             cpuset,
             threads,
             epolls,

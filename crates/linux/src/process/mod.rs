@@ -33,6 +33,7 @@ pub(crate) use ports::ports_of;
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::same_epoll;
 
+pub(crate) use container::{Names, container_of};
 pub(crate) use cpuset::Cpusets;
 pub(crate) use descriptors::{Link, descriptors};
 pub(crate) use epoll::{Watched, params_if_any};

@@ -145,7 +145,7 @@ impl Need {
                         "--net",
                         "sh",
                         "-c",
-                        "ip link add d type veth peer name e && ip link add link d name m0 type macvlan",
+                        "ip link add v0 type veth peer name v1 && ip link add link v0 name m0 type macvlan",
                     ],
                 ),
                 "needs macvlan",

@@ -277,7 +277,9 @@ fn another_namespace(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for process in case.processes.values() {
         let Some(netns) = process.process.netns.filter(|&netns| netns != case.host.netns) else { continue };
-        let namespaces = format!("its namespace is {netns}, the devices' is {}", case.host.netns);
+        let of = process.process.container.as_ref().map(|name| format!("container {name}; "));
+        let of = of.unwrap_or_default();
+        let namespaces = format!("{of}its namespace is {netns}, the devices' is {}", case.host.netns);
         let here: Vec<String> = process
             .napis
             .keys()
