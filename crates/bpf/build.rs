@@ -11,6 +11,9 @@ use std::process::Command;
 fn main() {
     const PROGRAMS: [&str; 8] =
         ["app_requests", "delivery", "epolls", "live", "process_events", "reuseport", "softirqs", "wire"];
+    /// What more than one program includes.
+    const HEADERS_OF_ALL: [&str; 6] =
+        ["vmlinux_min.h", "compat.bpf.h", "poller.bpf.h", "process.bpf.h", "buckets.h", "buckets.bpf.h"];
     /// What applications include; the programs answer by the same numbers.
     const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");
@@ -30,10 +33,9 @@ fn main() {
         "little" => "bpfel",
         _ => "bpfeb",
     };
-    println!("cargo::rerun-if-changed={}", source.join("vmlinux_min.h").display());
-    println!("cargo::rerun-if-changed={}", source.join("compat.bpf.h").display());
-    println!("cargo::rerun-if-changed={}", source.join("poller.bpf.h").display());
-    println!("cargo::rerun-if-changed={}", source.join("process.bpf.h").display());
+    for header in HEADERS_OF_ALL {
+        println!("cargo::rerun-if-changed={}", source.join(header).display());
+    }
     println!("cargo::rerun-if-changed={HEADERS}/netpolicy.h");
     for name in PROGRAMS {
         println!("cargo::rerun-if-changed={}", source.join(name).display());

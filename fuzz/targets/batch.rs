@@ -1,5 +1,5 @@
 //! A batch file of tc: every line is read, and what is read is encoded, put into words and read again. What is encoded
-//! is read back as the kernel would tell it, and that has words that mean the same, too.
+//! is read back as the kernel would dump it, and that has words that mean the same, too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,16 +29,16 @@ fuzz_target!(|bytes: &[u8]| {
                     assert_eq!(again.rule().map(Filter::canonical), Some(rule.canonical()), "{words}");
                 }
                 let Some(body) = out.as_bytes().get(HEADER_BYTES..) else { panic!("a message without a body") };
-                let (mut body, mut told) = (body.to_vec(), Filter::default());
+                let (mut body, mut dumped) = (body.to_vec(), Filter::default());
                 if rule.handle == 0 {
                     body[HANDLE].copy_from_slice(&1_u32.to_ne_bytes());
                 }
                 // The kernel completes what is short, such as labels.
-                if let Ok(Some(())) = told.decode(&body)
-                    && let Some(words) = told.words(&mut table) {
+                if let Ok(Some(())) = dumped.decode(&body)
+                    && let Some(words) = dumped.words(&mut table) {
                     let mut again = Batch::new(words.as_bytes());
                     let Ok(Some((_, again))) = again.next_command(&mut table) else { panic!("{words}") };
-                    assert_eq!(again.rule().map(Filter::canonical), Some(told.canonical()), "{words}");
+                    assert_eq!(again.rule().map(Filter::canonical), Some(dumped.canonical()), "{words}");
                 }
             }
             Ok(None) | Err(ReadError::Io(_)) => return,

@@ -5,9 +5,12 @@
 
 mod bench;
 mod demo;
+mod deny;
 mod fuzz;
 mod guest;
+mod image;
 mod install;
+mod linked;
 mod pace;
 mod programs;
 mod setup;
@@ -41,6 +44,12 @@ const TASKS: &[Task] = &[
         "the program, its units, man pages and completions, below $DESTDIR$PREFIX; starts nothing",
         install::run,
     ),
+    (
+        "linked",
+        "what is linked into the program: writes THIRD-PARTY [--check: compares, and runs cargo-deny; --sbom FILE: CycloneDX]",
+        linked::run,
+    ),
+    ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),
 ];
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::guest;
 use crate::shell::{self, Result};
+use crate::{deny, guest};
 
 /// A need: what shows that it is there, the package that brings it, and what it is for.
 struct Need {
@@ -127,6 +127,12 @@ const NEEDS: &[Need] = &[
         package: "varlink-go",
         purpose: "tests: another reader of the API's description",
     },
+    Need {
+        shown_by: Shown::Program("podman"),
+        package: "podman",
+        purpose: "the image: building and running it",
+    },
+    Need { shown_by: Shown::Program("runc"), package: "runc", purpose: "tests: running the image" },
     Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
 ];
 
@@ -169,6 +175,10 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             eprintln!("setup: unpacking {package} ({purpose})");
             guest::unpack(package, program)?;
         }
+    }
+    // Without it the rest is tested; what it would have checked is counted as skipped.
+    if let Err(why) = deny::install() {
+        eprintln!("setup: no cargo-deny: {why}");
     }
     let version = oldest_rust()?;
     if shell::has("rustup") && !has_rust(&version) {

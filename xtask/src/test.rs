@@ -8,7 +8,7 @@ use crate::guest::{Making, Skipped};
 use crate::pace::Pace;
 use crate::programs::{self, Program, Verdict, read_line};
 use crate::shell::{self, Result};
-use crate::{fuzz, guest, setup, tidy};
+use crate::{deny, fuzz, guest, linked, setup, tidy};
 
 /// The steps of a run, and about how many seconds each takes from nothing on two CPUs with nothing else to do.
 const STEPS: &[(&str, u64)] = &[
@@ -16,6 +16,7 @@ const STEPS: &[(&str, u64)] = &[
     (LINTS, 120),
     (DOCUMENTATION, 60),
     (TIDY, 5),
+    (LINKED, 10),
     (OLDEST_RUST, 75),
     (BUILD, 180),
     (EXAMPLES, 30),
@@ -30,6 +31,7 @@ const FORMAT: &str = "format";
 const LINTS: &str = "lints";
 const DOCUMENTATION: &str = "documentation";
 const TIDY: &str = "tidy rules";
+const LINKED: &str = "what is linked, and its licences";
 const OLDEST_RUST: &str = "a build with the oldest Rust that is promised";
 const BUILD: &str = "building the tests";
 const EXAMPLES: &str = "examples in documentation";
@@ -108,6 +110,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     pace.step(LINTS, |_| lints())?;
     pace.step(DOCUMENTATION, |_| documentation())?;
     pace.step(TIDY, |_| tidy::run(&[]))?;
+    let denied = pace.step(LINKED, |_| linked::check().and_then(|()| deny::check()))?;
     let oldest = pace.step(OLDEST_RUST, |_| oldest_rust())?;
     let programs =
         pace.step(BUILD, |_| programs::build(&["--lib", "--bins", "--examples", "--test", "*"]))?;
@@ -116,6 +119,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         .partition(|program| READ_NO_CLOCK.iter().any(|name| program.directory.ends_with(name)));
 
     let mut tally = Tally::default();
+    tally.passed += denied.passed;
+    tally.skipped.extend(denied.skipped.iter().map(|why| Skipped::by("this machine", why)));
     match oldest {
         None => tally.passed += 1,
         Some(why) => tally.skipped.push(Skipped::by("this machine", &why)),

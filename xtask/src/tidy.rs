@@ -89,7 +89,8 @@ const RULES: &[Rule] = &[
         wrong: |_, text| {
             lines_with(text, |line| {
                 let line = line.to_lowercase();
-                REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase))
+                let line = line.replace("not-told", "");
+                REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase)) || has_nobody(&line)
             })
         },
     },
@@ -111,17 +112,28 @@ const RULES: &[Rule] = &[
 ];
 
 /// Words that once stood here by the hundred, and what to write instead: *anew*: again, recreated; *heard of*: seen,
-/// noticed; *whoever*: anyone who, the process that; *to be had*: available; *left out of account*: ignored.
+/// noticed; *whoever*: anyone who, the process that; *to be had*: available; *left out of account*: ignored; *told*:
+/// reported, notified. The finding `not-told` has the name that programs know.
 const REFUSED_PHRASES: &[&str] = &[
     "anew",
     "heard of",
     "whoever",
     "whomever",
-    "is to be had",
-    "are to be had",
+    "to be had",
     "left out of account",
     "foretold",
+    "told",
+    "afresh",
 ];
+
+/// Whether a line of prose has *nobody*, which is a user, for *no process*, *no other* or *none*.
+fn has_nobody(line: &str) -> bool {
+    let is_user = ["-u nobody", "`nobody`", "user nobody", "nobody:"].iter().any(|user| line.contains(user));
+    let prose = line.find("//").map_or("", |at| &line[at..]);
+    let prose =
+        if line.starts_with(['#', '-', '|']) || !line.contains([';', '{', '"']) { line } else { prose };
+    has_words(prose, "nobody") && !is_user
+}
 
 /// Whether a line has these words one after the other, as words of their own.
 fn has_words(line: &str, phrase: &str) -> bool {
@@ -276,6 +288,8 @@ mod test {
         assert!(has_words("made anew.", "anew") && has_words("(whoever asks)", "whoever"));
         assert!(!has_words("manewal", "anew") && !has_words("anew_queue", "anew"));
         assert!(has_words("what was heard of", "heard of"));
+        assert!(has_nobody("// that nobody has") && has_nobody("nobody but root may"));
+        assert!(!has_nobody("// as the user nobody") && !has_nobody("const nobody: u32 = 65_534;"));
     }
 
     #[test]

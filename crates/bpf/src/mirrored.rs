@@ -40,57 +40,55 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 }
 
+/// A structure as C lays it out.
+pub(super) trait Mirrored: Field {
+    /// How many bytes it has.
+    const BYTES: usize = size_of::<Self>();
+
+    /// Reads it from a map's value.
+    fn of(bytes: &[u8]) -> Self {
+        Self::take(bytes)
+    }
+
+    /// The bytes of a map's value.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; Self::BYTES];
+        self.put(&mut bytes);
+        bytes
+    }
+}
+
 /// Defines structures as C lays them out, with a reader and a writer of their bytes.
 macro_rules! mirrored {
     ($($(#[$meta:meta])* struct $name:ident = $c:literal { $($field:ident: $type:ty),* $(,)? })*) => { $(
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[repr(C)]
-        #[allow(dead_code, reason = "some fields are there for their place")]
         pub(super) struct $name { $(pub(super) $field: $type),* }
 
         impl $crate::mirrored::Field for $name {
             fn take(bytes: &[u8]) -> Self {
-                Self::of(bytes)
-            }
-            fn put(&self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_bytes());
-            }
-        }
-
-        impl $name {
-            /// How many bytes it has.
-            #[allow(dead_code, reason = "not all come one after the other")]
-            pub(super) const BYTES: usize = size_of::<Self>();
-
-            /// Its name in the header.
-            #[cfg(test)]
-            pub(super) const NAME: &'static str = $c;
-            /// Its fields.
-            #[cfg(test)]
-            pub(super) const FIELDS: &'static [$crate::mirrored::FieldPlace] =
-                &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>())),*];
-
-            /// Reads it from a map's value.
-            #[allow(dead_code, reason = "some are only written")]
-            pub(super) fn of(bytes: &[u8]) -> Self {
-                use $crate::mirrored::Field;
-                Self { $($field: <$type>::take(
+                Self { $($field: <$type as $crate::mirrored::Field>::take(
                     bytes.get(std::mem::offset_of!($name, $field)..).unwrap_or_default()
                 )),* }
             }
-
-            /// The bytes of a map's value.
-            #[allow(dead_code, reason = "some are only read")]
-            pub(super) fn to_bytes(&self) -> Vec<u8> {
-                use $crate::mirrored::Field;
-                let mut bytes = vec![0; size_of::<Self>()];
+            fn put(&self, bytes: &mut [u8]) {
                 $({
                     let at = std::mem::offset_of!($name, $field);
-                    self.$field.put(&mut bytes[at..at + size_of::<$type>()]);
+                    $crate::mirrored::Field::put(&self.$field, &mut bytes[at..at + size_of::<$type>()]);
                 })*
-                bytes
             }
+        }
+
+        impl $crate::mirrored::Mirrored for $name {}
+
+        #[cfg(test)]
+        impl $name {
+            /// Its name in the header.
+            pub(super) const NAME: &'static str = $c;
+            /// Its fields.
+            pub(super) const FIELDS: &'static [$crate::mirrored::FieldPlace] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>())),*];
         }
     )* };
 }

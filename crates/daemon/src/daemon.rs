@@ -91,7 +91,7 @@ impl<'a> Daemon<'a> {
             Claimed::Unknown(finding) => telemetry.find(finding),
         }
         let path = session.state_dir.join("requests.json");
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = linux::machine::boot_id()?;
         let requests = Requests::open(path, &boot, options.allow.disruptive)
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
         let files = Files::watch(watched_directories(session, journal.directory().to_owned()));

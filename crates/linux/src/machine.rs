@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::KernelError;
+
 /// The machine, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -32,6 +34,54 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(model.trim())
 }
 
+/// The kernel's identifier of this boot, with the line's end that it writes.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn boot_id() -> Result<String, KernelError> {
+    text_of("/proc/sys/kernel/random/boot_id")
+}
+
+/// How many CPUs the kernel keeps memory for, those that are not there included.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn possible_cpus() -> Result<u32, KernelError> {
+    const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+    let text = text_of(POSSIBLE)?;
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
+    last.and_then(|last| last.checked_add(1))
+        .ok_or_else(|| KernelError::malformed(POSSIBLE, format!("`{}` is no list of CPUs", text.trim())))
+}
+
+/// Memory that the kernel took for itself, in KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelMemory {
+    /// For objects that each CPU has a part of: `Percpu`.
+    pub per_cpu: u64,
+    /// For objects of the slab allocator: `Slab`.
+    pub slab: u64,
+}
+
+/// What the kernel says of its memory now.
+///
+/// # Errors
+/// If it says nothing of it.
+pub fn kernel_memory() -> Result<KernelMemory, KernelError> {
+    const MEMINFO: &str = "/proc/meminfo";
+    let text = text_of(MEMINFO)?;
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        value.ok_or_else(|| KernelError::malformed(MEMINFO, format!("no number behind {name}")))
+    };
+    Ok(KernelMemory { per_cpu: value("Percpu:")?, slab: value("Slab:")? })
+}
+
+fn text_of(path: &str) -> Result<String, KernelError> {
+    std::fs::read_to_string(path).map_err(|error| KernelError::io(path, &error))
+}
+
 /// Seconds since 1970 (UTC); 0 on a machine whose clock is before that.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -40,6 +90,13 @@ pub fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_kernel_names_its_boot_its_cpus_and_its_memory() {
+        assert_eq!(boot_id().expect("a boot").trim().len(), "8c0f0f8a-7d3b-4a5e-9d57-0f6d6f3a2b1c".len());
+        assert!(possible_cpus().expect("a list") >= 1);
+        assert!(kernel_memory().expect("meminfo").slab > 0);
+    }
 
     #[test]
     fn the_cpus_are_called_as_the_kernel_calls_them() {

@@ -57,6 +57,10 @@ impl From<Sockets> for daemon::Sockets {
 /// asked for is not in force, or there are problems.
 #[derive(Clone, Debug, Args)]
 pub struct Status {
+    /// Exit code 0 if the daemon answers, whatever it says: for health checks.
+    #[arg(long)]
+    pub alive: bool,
+
     /// Its Varlink socket, if it is not the usual one.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

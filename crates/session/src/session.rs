@@ -63,9 +63,6 @@ impl Default for Session {
     }
 }
 
-/// The kernel's identifier of this boot.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 /// How many transactions are remembered that are not in force any more.
 const HISTORY_MAX: usize = 200;
 
@@ -147,7 +144,7 @@ impl Session {
     /// # Errors
     /// If the kernel does not say which boot this is.
     pub fn journal_in(&self, state_dir: &Path) -> Result<Journal, Fault> {
-        let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| Fault::file(BOOT_ID, error))?;
+        let boot_id = linux::machine::boot_id()?;
         Ok(Journal::new(state_dir.join("journal"), boot_id))
     }
 

@@ -11,4 +11,4 @@ mod texts;
 
 pub use dependencies::Dependencies;
 pub use paths::{NamedPath, paths, reaches};
-pub use texts::texts;
+pub use texts::{literals, texts};

@@ -21,11 +21,20 @@ const OF_FAULTS: [&str; 8] = [
 /// # Errors
 /// If the text is no Rust, with the place.
 pub fn texts(text: &str) -> Result<Vec<String>, String> {
+    let mut found = literals(text)?;
+    found.retain(|text| reads_as_words(text));
+    Ok(found)
+}
+
+/// Every string literal of a file outside of tests, in the order of the file.
+///
+/// # Errors
+/// As [`texts`].
+pub fn literals(text: &str) -> Result<Vec<String>, String> {
     let file =
         syn::parse_file(text).map_err(|error| format!("line {}: {error}", error.span().start().line))?;
     let mut found = Found(Vec::new());
     found.visit_file(&file);
-    found.0.retain(|text| reads_as_words(text));
     Ok(found.0)
 }
 
@@ -122,5 +131,6 @@ mod test {
             }
         "##;
         assert_eq!(texts(text).expect("Rust"), ["{device}: no such queue", "run it as root"]);
+        assert!(literals(text).expect("Rust").contains(&"/sys/class/net".to_owned()));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use walls::{Dependencies, NamedPath, paths, reaches};
+use walls::{Dependencies, NamedPath, literals, paths, reaches};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -128,7 +128,7 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
 }
 
 #[test]
-fn nobody_but_the_command_depends_on_the_experiments_and_nobody_on_the_command() {
+fn only_the_command_depends_on_the_experiments_and_no_room_on_the_command() {
     let dependencies = dependencies();
     for room in dependencies.rooms() {
         let direct = dependencies.direct(room);
@@ -142,13 +142,16 @@ fn nobody_but_the_command_depends_on_the_experiments_and_nobody_on_the_command()
 }
 
 #[test]
-fn nobody_but_the_command_prints_or_ends_the_process() {
+fn only_programs_print_or_end_the_process() {
     let silent = [
         "model",
         "plan",
+        "kinds",
         "rules",
         "sim",
         "apply",
+        "netlink",
+        "bpf",
         "page",
         "policy-file",
         "session",
@@ -191,6 +194,35 @@ fn the_rooms_above_reach_the_kernel_through_one_room() {
         rooms("netpolicy-netlink"),
         ["netpolicy-kinds", "netpolicy-model", "netpolicy-rules", "netpolicy-sys"]
     );
+}
+
+/// Rooms that say in words, or in a script, which file of the kernel is meant, and open none.
+const NAME_FILES: [&str; 3] = ["model", "plan", "apply"];
+
+/// What a finding says to read and write, in a room that opens no file of the kernel.
+const IN_FINDINGS: [&str; 1] = ["/sys/class/net/{}/queues/rx-{}/rps_cpus"];
+
+/// Where a file of a process is its own: what it runs, and what it has open.
+const OUR_OWN: &str = "/proc/self/";
+
+#[test]
+fn files_of_the_kernel_are_read_and_written_in_the_rooms_of_the_kernel() {
+    // A session enters the namespace of a process by its file.
+    let may = KERNEL_ROOMS.iter().chain(&NAME_FILES).chain(&["session", "walls"]);
+    let may: BTreeSet<&str> = may.copied().collect();
+    for room in std::fs::read_dir(workspace().join("crates")).expect("the rooms") {
+        let room = room.expect("an entry").file_name().into_string().expect("a name in ASCII");
+        for path in sources(&room).into_iter().filter(|_| !may.contains(room.as_str())) {
+            let text = std::fs::read_to_string(&path).expect("a source");
+            let all = literals(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let of_kernel = |text: &&String| {
+                let is_file = text.starts_with("/proc/") || text.starts_with("/sys/");
+                is_file && !text.starts_with(OUR_OWN) && !IN_FINDINGS.contains(&text.as_str())
+            };
+            let wrong: Vec<_> = all.iter().filter(of_kernel).collect();
+            assert!(wrong.is_empty(), "{}: {wrong:?}: reach it through `linux`", path.display());
+        }
+    }
 }
 
 /// The most lines of Rust and C that a room has.

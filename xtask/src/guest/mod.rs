@@ -26,7 +26,7 @@ use patched::Patched;
 use qemu::Qemu;
 pub(crate) use tests::{Guests, Making, Skipped};
 use uml::Uml;
-pub(crate) use unpacked::{is_unpacked, unpack};
+pub(crate) use unpacked::{install_wheel, is_unpacked, program, unpack};
 
 const USAGE: &str = "usage: cargo xtask guest build [--uml|--qemu|--patched] [--patches DIRECTORY]
        cargo xtask guest boot [--uml|--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...

@@ -28,7 +28,6 @@ struct asker {
 };
 
 _Static_assert(sizeof(struct asker) == 8, "mirrored by app_requests::reader");
-_Static_assert(sizeof(struct socket_request) == 8, "mirrored by app_requests::store");
 _Static_assert(sizeof(struct request_record) == 16, "mirrored by app_requests::store");
 
 #endif

@@ -18,7 +18,7 @@ use sys::error::{Cause, Errno, KernelError};
 
 use super::cgroup::Cgroup;
 use crate::loaded::{Loaded, refused};
-use crate::mirrored::{Field, mirrored};
+use crate::mirrored::{Field, Mirrored as _, mirrored};
 use crate::{in_initial_pid_namespace, iterated};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf.o"));
@@ -463,12 +463,6 @@ mirrored! {
         source: u32,
     }
 
-    /// `struct socket_request`.
-    struct OfSocket = "socket_request" {
-        policy: u32,
-        source: u32,
-    }
-
     /// `struct asker`.
     struct Asker = "asker" {
         tgid: u32,
@@ -517,7 +511,7 @@ mod test {
     use super::*;
     use crate::mirrored::same_as_compiled;
 
-    same_as_compiled!(OBJECT, RawRequest, OfSocket, Asker);
+    same_as_compiled!(OBJECT, RawRequest, Asker);
 
     #[test]
     fn a_socket_with_a_policy_is_read_as_the_program_writes_it() {

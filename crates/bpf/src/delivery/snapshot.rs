@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::{Delivered, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
 
-use crate::mirrored::{Field, mirrored, name};
+use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 
 /// What a [`super::DeliveryCounter`] has counted since it was loaded.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use sys::error::KernelError;
 
 use crate::iterated;
 use crate::loaded::Loaded;
-use crate::mirrored::mirrored;
+use crate::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
 

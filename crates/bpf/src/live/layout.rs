@@ -101,7 +101,7 @@ mirrored! {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::mirrored::difference;
+    use crate::mirrored::{Mirrored as _, difference};
 
     #[test]
     fn every_field_is_where_the_compiled_programs_have_it() {

@@ -16,6 +16,7 @@
 #include <bpf/bpf_tracing.h>
 #include "../compat.bpf.h"
 #include "../poller.bpf.h"
+#include "../buckets.bpf.h"
 #include "live.h"
 
 /* Arrivals of a socket without an answer; those beyond join the last. */
@@ -215,36 +216,6 @@ static __always_inline struct live_counts *counted(void)
 		asm volatile("" : "+r"(__at));				\
 		__at < (size) ? __at : 0;				\
 	})
-
-__noinline __u32 bucket_of(__u64 span)
-{
-	__u32 rest, power = 0;
-
-	if (span >> 32)
-		return LIVE_BUCKETS - 1;
-	if (span < 16)
-		return span;
-	rest = span;
-	if (rest >= 1U << 16) {
-		power += 16;
-		rest >>= 16;
-	}
-	if (rest >= 1U << 8) {
-		power += 8;
-		rest >>= 8;
-	}
-	if (rest >= 1U << 4) {
-		power += 4;
-		rest >>= 4;
-	}
-	if (rest >= 1U << 2) {
-		power += 2;
-		rest >>= 2;
-	}
-	if (rest >= 2)
-		power += 1;
-	return ((power - 3) << 4) | (((__u32)span >> (power - 4)) & 15);
-}
 
 /* The least span of a bucket, and how many spans are in it. */
 static __always_inline __u64 lower_edge(__u32 bucket)

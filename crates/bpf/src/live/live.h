@@ -7,12 +7,9 @@
 #ifndef __LIVE_H__
 #define __LIVE_H__
 
-/*
- * Spans are counted in buckets of a sixteenth of a power of two: 0 to 15 by
- * themselves, then 16 buckets for each power up to 2^32. The last one holds
- * whatever is longer.
- */
-#define LIVE_BUCKETS 464
+#include "../buckets.h"
+
+#define LIVE_BUCKETS SPAN_BUCKETS
 
 /* The same for one queue or thread, in eighths. */
 #define LIVE_PART_BUCKETS 232

@@ -18,6 +18,7 @@ use crate::cost::{RunTime, run_times};
 use crate::in_initial_pid_namespace;
 use crate::iterated;
 use crate::loaded::Loaded;
+use crate::mirrored::Mirrored as _;
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
 

@@ -12,7 +12,7 @@ use sys::error::KernelError;
 
 use crate::in_initial_pid_namespace;
 use crate::loaded::{Loaded, refused};
-use crate::mirrored::{Field, mirrored, name};
+use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.bpf.o"));
 

@@ -10,7 +10,7 @@ use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::in_initial_pid_namespace;
 use crate::iterated;
 use crate::loaded::Loaded;
-use crate::mirrored::mirrored;
+use crate::mirrored::{Mirrored as _, mirrored};
 
 /// `sizeof(struct listener_record)`.
 const RECORD_BYTES: usize = ListenerRecord::BYTES;

@@ -13,7 +13,7 @@ use sys::error::KernelError;
 
 use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::loaded::{Loaded, refused};
-use crate::mirrored::{Field, mirrored};
+use crate::mirrored::{Field, Mirrored as _, mirrored};
 
 /// The listeners of each queue, by the inodes of their sockets.
 pub type Lists = BTreeMap<(IfIndex, QueueIndex), Vec<u64>>;

@@ -6,7 +6,7 @@ use sys::error::KernelError;
 
 use super::in_initial_pid_namespace;
 use super::loaded::Loaded;
-use super::mirrored::mirrored;
+use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/softirqs.bpf.o"));
 

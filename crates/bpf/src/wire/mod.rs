@@ -6,7 +6,7 @@ use model::{NetnsId, SpanCounts};
 use sys::error::KernelError;
 
 use super::loaded::Loaded;
-use super::mirrored::mirrored;
+use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.bpf.o"));
 

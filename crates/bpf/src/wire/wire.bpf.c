@@ -11,6 +11,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_endian.h>
+#include "../buckets.bpf.h"
 #include "wire.h"
 
 /* Client ports. */
@@ -54,36 +55,6 @@ struct {
 
 static const struct connection no_connection;
 
-/* Not inlined: the verifier would follow each of its ways for each request. */
-__noinline __u32 bucket_of(__u64 span)
-{
-	__u32 power = 0, rest = span;
-
-	if (span >> 32)
-		return WIRE_BUCKETS - 1;
-	if (span < 16)
-		return span;
-	if (rest >= 1U << 16) {
-		power += 16;
-		rest >>= 16;
-	}
-	if (rest >= 1U << 8) {
-		power += 8;
-		rest >>= 8;
-	}
-	if (rest >= 1U << 4) {
-		power += 4;
-		rest >>= 4;
-	}
-	if (rest >= 1U << 2) {
-		power += 2;
-		rest >>= 2;
-	}
-	if (rest >= 2)
-		power += 1;
-	return ((power - 3) << 4) | (((__u32)span >> (power - 4)) & 15);
-}
-
 static __always_inline void requested(struct wire_seen *here, __u32 client, __u32 end_seq, __u64 now)
 {
 	struct connection *connection = bpf_map_lookup_elem(&connections, &client);
@@ -121,7 +92,7 @@ static __always_inline void answered(struct wire_seen *here, __u32 client, __u32
 			break;
 		bucket = bucket_of(now - connection->requests[at].sent);
 		asm volatile("" : "+r"(bucket));
-		if (bucket < WIRE_BUCKETS)
+		if (bucket < SPAN_BUCKETS)
 			here->spans[bucket]++;
 		here->answered++;
 		connection->head++;

@@ -3,8 +3,7 @@
 #ifndef __WIRE_H__
 #define __WIRE_H__
 
-/* As in live.h. */
-#define WIRE_BUCKETS 464
+#include "../buckets.h"
 
 /* Set before load; the map .rodata.config. */
 struct wire_config {
@@ -29,7 +28,7 @@ struct wire_seen {
 	/* Those for which there was no room. */
 	__u64 lost;
 	/* From the one transmission to the other. */
-	__u32 spans[WIRE_BUCKETS];
+	__u32 spans[SPAN_BUCKETS];
 };
 
 #endif

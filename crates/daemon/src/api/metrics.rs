@@ -20,6 +20,9 @@ const REQUESTS_SHOWN_MAX: usize = 256;
 /// What requests are about that outlive processes.
 const LASTING: [&str; 2] = ["device ", "service "];
 
+/// The rule of a goal that is missed, as in `docs/reference/findings.md`.
+const GOAL_MISSED: &str = "live-goal-missed";
+
 /// The page.
 pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> String {
     let mut page = Page::default();
@@ -264,6 +267,12 @@ impl Page {
                 let labels = [("target", request.target.as_str()), ("delivery", request.delivery.as_str())];
                 self.sample(name, &labels, engaged);
             }
+        }
+        let name = "netpolicy_goal_missed";
+        self.family(name, "gauge", "", "Whether a goal of the service is missed, in the last minutes.");
+        for (request, measured) in requests() {
+            let missed = measured.found.iter().any(|rule| rule == GOAL_MISSED);
+            self.sample(name, &[("target", &request.target)], u64::from(missed));
         }
         let name = "netpolicy_live_cpu_per_request_seconds";
         self.family(name, "gauge", "seconds", "CPU time of a request in the last minutes, by who used it.");

@@ -258,12 +258,9 @@ const CONNECTIONS_MAX: u32 = 2_048;
 
 /// Lets the threads of a process, or with 0 this thread, run before others. One that has ended needs none of it.
 fn first_in_line(pid: Pid) {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    for thread in threads {
-        let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
-        if let Some(tid) = tid.and_then(rustix::process::Pid::from_raw) {
-            let _ = setpriority_process(Some(tid), NICE);
-        }
+    let threads = linux::process::threads_of(pid).into_iter().filter_map(|tid| i32::try_from(tid).ok());
+    for tid in threads.filter_map(rustix::process::Pid::from_raw) {
+        let _ = setpriority_process(Some(tid), NICE);
     }
 }
 

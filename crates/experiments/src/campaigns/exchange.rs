@@ -2,7 +2,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use linux::{Processes, Signals, observe};
@@ -61,7 +60,7 @@ pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Ex
 
 /// A path to a file without a name, for this process's children.
 fn path_of(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+    linux::process::path_of_our(file)
 }
 
 /// A file without a name, full of bytes that were written: a read of a hole would be none.

@@ -81,8 +81,7 @@ impl<'a> WatchReport<'a> {
 /// A thread by its name and number, as far as it still runs.
 fn thread(tid: Option<u32>) -> String {
     let Some(tid) = tid else { return "other threads".to_owned() };
-    let comm = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
-    format!("{}[{tid}]", comm.trim_end())
+    format!("{}[{tid}]", linux::process::thread_name(tid).unwrap_or_default())
 }
 
 impl<'a> WatchWindowReport<'a> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
+use linux::machine;
 use linux::netlink::rtlink::{RtLink, VethEnd};
 use linux::tc::{Devices, dump};
 use rules::Lookup as _;
@@ -257,7 +258,7 @@ impl Bench<'_> {
             self.skipped("memory for each rule", NEEDS);
             return Ok(());
         }
-        let (count, cpus) = (self.arguments.rules, possible_cpus()?);
+        let (count, cpus) = (self.arguments.rules, f64::from(machine::possible_cpus()?));
         let rules = f64::from(count);
         let mut priority = 0;
         for profile in PROFILES {
@@ -265,9 +266,9 @@ impl Bench<'_> {
             for (lean, cell) in [true, false].into_iter().zip(&mut kilobytes) {
                 priority += 1;
                 let file = self.scratch.file("footprint", &profile.rules(DEVICE, priority, count, lean))?;
-                let before = meminfo()?;
+                let before = kernel_memory()?;
                 self.timed(&self.itself, &["tc", "load", &file.to_string_lossy()])?;
-                let after = meminfo()?;
+                let after = kernel_memory()?;
                 *cell = [(after[0] - before[0]) / rules, (after[1] - before[1]) / rules];
             }
             let [lean, percpu] = kilobytes;
@@ -292,22 +293,8 @@ impl Bench<'_> {
 /// Why the parts about flower are left out.
 const NEEDS: &str = "this kernel has no flower, gact and tunnel_key; a guest has (docs/reference/guests.md)";
 
-/// How many CPUs the kernel keeps memory for.
-fn possible_cpus() -> Result<f64, Fault> {
-    const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
-    let text = std::fs::read_to_string(POSSIBLE).map_err(|error| Fault::file(POSSIBLE, error))?;
-    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<f64>().ok());
-    last.map(|last| last + 1.0).ok_or_else(|| Fault::failed(format!("{POSSIBLE} has no list of CPUs")))
-}
-
-/// `Percpu:` and `Slab:`, in KB.
-fn meminfo() -> Result<[f64; 2], Fault> {
-    const MEMINFO: &str = "/proc/meminfo";
-    let text = std::fs::read_to_string(MEMINFO).map_err(|error| Fault::file(MEMINFO, error))?;
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let value = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-        value.ok_or_else(|| Fault::failed(format!("{MEMINFO} has no {name}")))
-    };
-    Ok([value("Percpu:")?, value("Slab:")?])
+/// What the kernel took for each CPU and of the slab, in KiB.
+fn kernel_memory() -> Result<[f64; 2], Fault> {
+    let memory = machine::kernel_memory()?;
+    Ok([memory.per_cpu as f64, memory.slab as f64])
 }

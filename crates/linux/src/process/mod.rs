@@ -20,6 +20,7 @@ mod reuseport;
 mod ring;
 mod same_epoll;
 mod stat;
+mod thread;
 mod waiting;
 
 pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
@@ -32,6 +33,7 @@ pub use pinned::{identify, identify_kernel_thread};
 pub(crate) use ports::ports_of;
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::same_epoll;
+pub use thread::{path_of_our, thread_name, threads_of};
 
 pub(crate) use container::{Names, container_of};
 pub(crate) use cpuset::Cpusets;

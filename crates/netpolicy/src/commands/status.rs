@@ -23,5 +23,5 @@ pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> 
     let report = StatusReport::of(said.get("status").unwrap_or(&Value::Null))
         .map_err(|error| Fault::failed(format!("the daemon's answer is malformed: {error}")))?;
     context.console.report(&report)?;
-    Ok(if report.is_in_order() { Exit::Done } else { Exit::Pending })
+    Ok(if arguments.alive || report.is_in_order() { Exit::Done } else { Exit::Pending })
 }

@@ -15,6 +15,7 @@ mod balanced;
 mod balancer;
 mod bench;
 mod conformance;
+mod container;
 mod daemon;
 mod daemon_asked;
 mod daemon_spared;
@@ -261,6 +262,7 @@ fn main() {
         balanced::tests(),
         bench::tests(),
         conformance::tests(),
+        container::tests(),
         daemon::tests(),
         daemon_asked::tests(),
         daemon_spared::tests(),

@@ -11,12 +11,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::lab::SERVER_DEVICE;
+use linux::lab::{Memcached, MemcachedOptions, SERVER_DEVICE};
 use model::{Nanoseconds, NapiKnob, Setting};
 use serde_json::Value;
 
 use crate::markdown::{Document, repository};
 use crate::operator::{Operator, Started, are, at_work_with, somebody_else_sets, waited_for};
+use crate::watched::while_asked;
 use crate::{Need, test};
 
 /// Where the how-to lets the daemon listen.
@@ -35,13 +36,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 const DEFER50: u64 = 50_000;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
-    const PROMETHEUS: &[Need] = &[Need::Root, Need::Suspension, Need::Prometheus];
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Memcached];
+    const PROMETHEUS: &[Need] = &[Need::Root, Need::Prometheus];
+    const ALL: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Memcached, Need::Prometheus];
     vec![
         test("monitored/every_metric_that_is_named_is_served_and_every_one_served_is_named", NEEDS, named),
         test("monitored/the_alert_rules_pass_their_unit_tests", &[Need::Prometheus], rules),
         test("monitored/a_collector_of_text_files_can_read_the_file", PROMETHEUS, text_file),
-        test("monitored/a_prometheus_draws_every_panel_and_fires_the_alerts", PROMETHEUS, scraped),
+        test("monitored/a_prometheus_draws_every_panel_and_fires_the_alerts", ALL, scraped),
     ]
 }
 
@@ -64,13 +66,20 @@ fn read(name: &str) -> Result<String, Failed> {
     std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// A daemon that has a policy for a device, with its metrics where the how-to has them.
-fn begun(name: &str) -> Result<(Operator, Started), Failed> {
-    let operator = Operator::new(name, 2)?;
-    let policy = format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n");
-    let daemon = at_work_with(&operator, &policy, &["--metrics-listen", DAEMON])?;
-    are(&operator, &[DEFER50; 2])?;
-    Ok((operator, daemon))
+/// A policy for a service that has this goal of its 99th percentile, measured half of the time.
+fn policy(goal: &str) -> String {
+    format!(
+        "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
+         delivery = \"defer50\"\ngoal = {{ p99 = \"{goal}\" }}\n"
+    )
+}
+
+/// A daemon that has a policy for a memcached, with its metrics where the how-to has them.
+fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let daemon = at_work_with(operator, &policy("1s"), &["--metrics-listen", DAEMON])?;
+    are(operator, &[DEFER50])?;
+    Ok((server, daemon))
 }
 
 /// What an address in the lab answers to a GET.
@@ -106,10 +115,14 @@ fn served(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 fn named() -> Result<(), Failed> {
-    let (operator, daemon) = begun("monitored-names")?;
-    foreign_change(&operator)?;
-    are(&operator, &[DEFER50; 2])?;
-    let page = fetched(&operator, DAEMON, "/metrics")?;
+    let operator = Operator::new("monitored-names", 1)?;
+    let (_server, daemon) = begun(&operator)?;
+    let page = while_asked(&operator, || {
+        waited_for("a page on which the service is measured", || {
+            let page = fetched(&operator, DAEMON, "/metrics")?;
+            Ok(page.contains("netpolicy_engaged_ratio{").then_some(page))
+        })
+    })?;
     let (samples, families) = served(&page);
     for file in ["netpolicy-host.json", "netpolicy.rules.yml", "netpolicy.rules.test.yml"] {
         let missing: Vec<_> =
@@ -233,7 +246,10 @@ fn expressions(dashboard: &Value) -> Vec<(String, String)> {
     for panel in dashboard["panels"].as_array().into_iter().flatten() {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap_or_default();
-            let expression = expression.replace("$__rate_interval", "8s").replace("$instance", INSTANCE);
+            let expression = expression
+                .replace("$__rate_interval", "8s")
+                .replace("$instance", INSTANCE)
+                .replace("$target", ".+");
             found.push((panel["title"].as_str().unwrap_or_default().to_owned(), expression));
         }
     }
@@ -241,29 +257,31 @@ fn expressions(dashboard: &Value) -> Vec<(String, String)> {
 }
 
 fn scraped() -> Result<(), Failed> {
-    let (operator, daemon) = begun("monitored-prometheus")?;
+    let operator = Operator::new("monitored-prometheus", 1)?;
+    let (_server, daemon) = begun(&operator)?;
     let prometheus = prometheus_at(&operator)?;
-    waited_for("two scrapes", || {
-        let scrapes = asked(&operator, "count_over_time(up{job=\"netpolicy\"}[1m]) >= 2 and up == 1")?;
-        Ok((!scrapes.is_empty()).then_some(()))
+    while_asked(&operator, || {
+        waited_for("a service that is measured", || {
+            let measured =
+                asked(&operator, "up{job=\"netpolicy\"} == 1 and on () netpolicy_engaged_ratio > 0.05")?;
+            Ok((!measured.is_empty()).then_some(()))
+        })?;
+        waited_for("a host that is well", || Ok(asked(&operator, "ALERTS")?.is_empty().then_some(())))?;
+
+        foreign_change(&operator)?;
+        fires(&operator, "NetpolicyForeignChanges", true)?;
+        are(&operator, &[DEFER50])?;
+        every_panel_has_data(&operator)?;
+
+        operator.asks(&policy("1us"))?;
+        fires(&operator, "NetpolicyGoalMissed", true)?;
+        operator.asks(&policy("1s"))?;
+        fires(&operator, "NetpolicyGoalMissed", false)
     })?;
-    assert_eq!(asked(&operator, "ALERTS")?, Vec::<Value>::new(), "all is well");
-
-    foreign_change(&operator)?;
-    fires(&operator, "NetpolicyForeignChanges", true)?;
-    are(&operator, &[DEFER50; 2])?;
-
-    // Something has happened now, so that every panel has something to draw.
-    let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
-    let expressions = expressions(&dashboard);
-    assert!(expressions.len() > 20, "{expressions:?}");
-    for (title, expression) in expressions {
-        assert!(!asked(&operator, &expression)?.is_empty(), "panel `{title}` has no data: {expression}");
-    }
 
     operator.asks("[device.eth0]\npolicy = \"lateny\"\n")?;
     fires(&operator, "NetpolicyPolicyMistaken", true)?;
-    operator.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
+    operator.asks(&policy("1s"))?;
     fires(&operator, "NetpolicyPolicyMistaken", false)?;
 
     operator.runs(&["rollback"], 0)?;
@@ -272,5 +290,16 @@ fn scraped() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     fires(&operator, "NetpolicyDown", true)?;
     assert_eq!(prometheus.terminated()?, Some(0));
+    Ok(())
+}
+
+/// Once something of everything has happened.
+fn every_panel_has_data(operator: &Operator) -> Result<(), Failed> {
+    let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
+    let expressions = expressions(&dashboard);
+    assert!(expressions.len() > 30, "{expressions:?}");
+    for (title, expression) in expressions {
+        assert!(!asked(operator, &expression)?.is_empty(), "panel `{title}` has no data: {expression}");
+    }
     Ok(())
 }

@@ -57,7 +57,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What makes the stage its own: sysfs of its network namespace, and directories that end with it where netpolicy keeps
 /// files. `$0` is a scratch directory.
-const OWN_FILES: &str = "set -e
+pub(crate) const OWN_FILES: &str = "set -e
 mkdir $0/sys $0/etc
 mount -t sysfs sysfs $0/sys
 mount --rbind /sys/fs $0/sys/fs

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The bucket that a span is counted in. */
+#ifndef __BUCKETS_BPF_H__
+#define __BUCKETS_BPF_H__
+
+#include "buckets.h"
+
+/* Not inlined: the verifier would follow each of its ways for each span. */
+__noinline __u32 bucket_of(__u64 span)
+{
+	__u32 rest, power = 0;
+
+	if (span >> 32)
+		return SPAN_BUCKETS - 1;
+	if (span < 16)
+		return span;
+	rest = span;
+	if (rest >= 1U << 16) {
+		power += 16;
+		rest >>= 16;
+	}
+	if (rest >= 1U << 8) {
+		power += 8;
+		rest >>= 8;
+	}
+	if (rest >= 1U << 4) {
+		power += 4;
+		rest >>= 4;
+	}
+	if (rest >= 1U << 2) {
+		power += 2;
+		rest >>= 2;
+	}
+	if (rest >= 2)
+		power += 1;
+	return ((power - 3) << 4) | (((__u32)span >> (power - 4)) & 15);
+}
+
+#endif

@@ -1,0 +1,199 @@
+//! The image: built from the program of these tests, run on a host of the lab by the how-to's own commands, with the rights that
+//! they give and no others.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::attached::{EpollMaker, SUSPENDING};
+use crate::markdown::{Document, repository};
+use crate::operator::{Operator, Started, are, waited_for};
+use crate::pages::OWN_FILES;
+use crate::{Need, test};
+
+/// `gro-flush-timeout` of suspend20, in nanoseconds.
+const SUSPEND20: u64 = 20_000;
+
+/// Linux: `include/uapi/linux/capability.h`.
+const CAPABILITIES: [(&str, u32); 7] = [
+    ("DAC_OVERRIDE", 1),
+    ("DAC_READ_SEARCH", 2),
+    ("NET_ADMIN", 12),
+    ("SYS_PTRACE", 19),
+    ("SYS_NICE", 23),
+    ("PERFMON", 38),
+    ("BPF", 39),
+];
+
+/// Kernel: `Documentation/filesystems/proc.rst`: a filter of system calls.
+const FILTERED: &str = "Seccomp:\t2";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] =
+        &[Need::Root, Need::Suspension, Need::Program("podman"), Need::Program("runc"), Need::Program("ldd")];
+    vec![test("container/the_how_tos_commands_apply_a_policy_and_undo_all_of_it", NEEDS, by_the_page)]
+}
+
+/// A host of the lab with a podman of its own: storage, configuration and `/run` end with it.
+struct Host<'o> {
+    operator: &'o Operator,
+    /// Keeps the mount namespace.
+    keeper: Started,
+    scratch: PathBuf,
+}
+
+impl<'o> Host<'o> {
+    fn of(operator: &'o Operator) -> Result<Self, Failed> {
+        let scratch = operator.state().with_file_name("podman");
+        std::fs::create_dir_all(&scratch)?;
+        let storage = "[storage]\ndriver = \"vfs\"\ngraphroot = \"/var/lib/containers/storage\"\nrunroot = \"/run/containers/storage\"\n";
+        std::fs::write(scratch.join("storage.conf"), storage)?;
+        // Where limits cannot be raised (no CAP_SYS_RESOURCE), podman's defaults could not be set.
+        let engine = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1024:1024\"]\n\
+                      [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n";
+        std::fs::write(scratch.join("containers.conf"), engine)?;
+        let files = scratch.join("files");
+        std::fs::create_dir_all(&files)?;
+        let keep = format!("{OWN_FILES}exec sleep 300");
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+        command.args(["unshare", "--mount", "sh", "-c", &keep]).arg(&files).stdin(Stdio::null());
+        let host = Self { operator, keeper: Started { child: command.spawn()? }, scratch };
+        waited_for("the host's own files", || Ok(host.runs("test -d /run/netpolicy").is_ok().then_some(())))?;
+        Ok(host)
+    }
+
+    /// Runs lines of shell on the host, from the project's root; what it printed.
+    fn runs(&self, line: &str) -> Result<String, Failed> {
+        let output = self.output(line)?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(said);
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{line}: {}\n{said}{words}", output.status).into())
+    }
+
+    fn output(&self, line: &str) -> Result<Output, Failed> {
+        // Another mount namespace is entered at its root.
+        let line = format!("set -e; cd '{}'\n{line}", repository().display());
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--target",
+            &self.keeper.child.id().to_string(),
+            "--mount",
+            "--net",
+            "sh",
+            "-c",
+            &line,
+        ]);
+        command.stdin(Stdio::null());
+        command.env("CONTAINERS_CONF", self.scratch.join("containers.conf"));
+        command.env("CONTAINERS_STORAGE_CONF", self.scratch.join("storage.conf"));
+        Ok(command.output()?)
+    }
+
+    /// The main process of a container, and what the kernel says of it.
+    fn process(&self, container: &str) -> Result<String, Failed> {
+        let pid = self.runs(&format!("podman inspect --format '{{{{.State.Pid}}}}' {container}"))?;
+        Ok(std::fs::read_to_string(format!("/proc/{}/status", pid.trim()))?)
+    }
+}
+
+impl Drop for Host<'_> {
+    fn drop(&mut self) {
+        let _ended_with_its_host = self.output("podman rm --all --force --time 1");
+    }
+}
+
+/// The image of the program of these tests, as a file.
+fn image(into: &Path) -> Result<PathBuf, Failed> {
+    let archive = into.join("netpolicy.oci.tar");
+    // Where `cargo xtask` runs these tests, it is built; cargo itself may wait for another build.
+    let built = Path::new(env!("CARGO_BIN_EXE_netpolicy")).with_file_name("xtask");
+    let mut command = if built.is_file() {
+        Command::new(built)
+    } else {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["run", "--quiet", "--package", "xtask", "--"]);
+        cargo
+    };
+    command.current_dir(repository()).args(["image", "--program", env!("CARGO_BIN_EXE_netpolicy"), "--out"]);
+    let output = command.arg(&archive).output()?;
+    if !output.status.success() {
+        return Err(format!("cargo xtask image: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(archive)
+}
+
+/// The mask of the capabilities that a command of the page gives.
+fn given(command: &str) -> Result<u64, Failed> {
+    let words =
+        command.split_whitespace().skip_while(|word| *word != "--cap-add").nth(1).ok_or("--cap-add")?;
+    let mut mask = 0;
+    for word in words.split(',') {
+        let known = CAPABILITIES.iter().find(|(name, _)| *name == word);
+        mask |= 1_u64 << known.ok_or_else(|| format!("{word} is no capability of ours"))?.1;
+    }
+    Ok(mask)
+}
+
+/// A container's process has these capabilities, and cannot get others.
+fn has_no_more(status: &str, mask: u64) -> Result<(), Failed> {
+    for line in ["CapPrm", "CapEff", "CapBnd"] {
+        let wanted = format!("{line}:\t{mask:016x}");
+        assert!(status.contains(&wanted), "{wanted} in\n{status}");
+    }
+    assert!(status.contains("NoNewPrivs:\t1") && status.contains(FILTERED), "{status}");
+    Ok(())
+}
+
+fn by_the_page() -> Result<(), Failed> {
+    let operator = Operator::new("container", 1)?;
+    let untouched = operator.host()?;
+    let host = Host::of(&operator)?;
+    let archive = image(&host.scratch)?;
+    host.runs(&format!("podman load --quiet --input {}", archive.display()))?;
+    let listed = host.runs("podman run --rm --network host localhost/netpolicy:0.1.0 --version")?;
+    assert!(listed.starts_with("netpolicy "), "{listed}");
+
+    let page = Document::of(&std::fs::read_to_string(repository().join("docs/howto/container.md"))?);
+    let commands: Vec<String> =
+        page.blocks.iter().filter(|block| block.info == "sh").map(|block| block.lines.join("\n")).collect();
+    let [prepare, daemon, attach, rollback] = &commands[..] else {
+        return Err(format!("the page has other commands: {commands:?}").into());
+    };
+    host.runs(prepare)?;
+    let maker = EpollMaker::new(host.operator)?;
+    let plain = maker.epolls(&operator)?;
+    let exe = std::env::current_exe()?;
+    let exe = exe.file_name().ok_or("a name")?.to_string_lossy();
+    let policy = format!(
+        "[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    );
+    host.runs(&format!("printf '%s' '{policy}' > /etc/netpolicy/policy.d/10-test.toml"))?;
+    host.runs(attach)?;
+    host.runs(daemon)?;
+    let log = || host.runs("podman logs netpolicy netpolicy-attach 2>&1").unwrap_or_default();
+    // The device's half is the daemon's to set, and what is inside the process the other container's.
+    let in_force = || {
+        are(&operator, &[SUSPEND20])?;
+        waited_for("the epoll's parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))
+    };
+    in_force().map_err(|failed| Failed::from(format!("{failed:?}\n{}", log())))?;
+    has_no_more(&host.process("netpolicy")?, given(daemon)?)?;
+    has_no_more(&host.process("netpolicy-attach")?, given(attach)?)?;
+    host.runs("podman healthcheck run netpolicy")?;
+
+    // One that comes back resumes.
+    host.runs("podman restart --time 5 netpolicy")?;
+    waited_for("the daemon", || Ok(host.runs("podman healthcheck run netpolicy").is_ok().then_some(())))?;
+    in_force()?;
+    host.runs(rollback)?;
+    assert_eq!(maker.epolls(&operator)?, plain);
+    host.runs("podman stop --time 5 netpolicy netpolicy-attach")?;
+    assert!(host.runs("podman healthcheck run netpolicy").is_err(), "no one answers");
+    drop(maker);
+    waited_for("the host as it was", || Ok((operator.host()? == untouched).then_some(())))
+}

@@ -1,0 +1,217 @@
+//! `image`: an OCI image of the program, as one file. It is built from nothing, so no registry is asked; podman builds it in a
+//! storage of its own, so the machine's images stay as they are.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::linked;
+use crate::shell::{self, Result};
+
+const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
+
+--program  packs this program instead of building one; one that is linked dynamically brings its libraries
+--out      the archive (target/netpolicy-VERSION.oci.tar)";
+
+/// Directories that the image has for what is mounted there.
+const MOUNT_POINTS: [&str; 5] = ["etc/netpolicy", "var/lib/netpolicy", "run/netpolicy", "tmp", "sys"];
+
+/// The licences of what is in the image.
+const LICENCES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0", "THIRD-PARTY"];
+
+/// What was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    program: Option<PathBuf>,
+    out: Option<PathBuf>,
+}
+
+impl Asked {
+    fn read(arguments: &[String]) -> Result<Self> {
+        let mut asked = Self::default();
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            let place = match word.as_str() {
+                "--program" => &mut asked.program,
+                "--out" => &mut asked.out,
+                other => return Err(format!("image has no option {other}\n{USAGE}")),
+            };
+            *place = Some(words.next().ok_or_else(|| format!("{word} wants a file\n{USAGE}"))?.into());
+        }
+        Ok(asked)
+    }
+}
+
+/// Makes the image.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let asked = Asked::read(arguments)?;
+    if !shell::has("podman") {
+        return Err("image needs podman: cargo xtask setup installs it".to_owned());
+    }
+    let version = linked::version()?;
+    let target = shell::root().join("target");
+    let program = match asked.program {
+        Some(program) => program,
+        None => {
+            shell::run(shell::cargo().args(["build", "--quiet", "--release", "-p", "netpolicy"]))?;
+            target.join("release/netpolicy")
+        }
+    };
+    let out = asked.out.unwrap_or_else(|| target.join(format!("netpolicy-{version}.oci.tar")));
+    let out = std::path::absolute(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    // One for each run: two at the same time do not meet.
+    let making = target.join(format!("image-{}", std::process::id()));
+    let made = make(&program, &version, &making, &out);
+    let removed = std::fs::remove_dir_all(&making);
+    made?;
+    removed.map_err(|error| format!("{}: {error}", making.display()))?;
+    println!("{}", out.display());
+    Ok(())
+}
+
+fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
+    let context = making.join("context");
+    let root = context.join("root");
+    lay(program, version, &root)?;
+    let packaging = shell::root().join("packaging/container");
+    copy(&packaging.join("Containerfile"), &context.join("Containerfile"), 0o644)?;
+    let tag = format!("localhost/netpolicy:{version}");
+    let mut build = podman(making);
+    build.args(["build", "--quiet", "--format", "oci", "--tag", &tag]);
+    // The time of the sources, in the image and on its files: the same sources give the same image.
+    build.arg("--timestamp").arg(time_of_sources()?);
+    for (name, value) in [
+        ("title", "netpolicy"),
+        ("description", "Packet delivery as a policy says"),
+        ("version", version),
+        ("licenses", "(Apache-2.0 OR MIT) AND GPL-2.0-only"),
+    ] {
+        build.arg("--label").arg(format!("org.opencontainers.image.{name}={value}"));
+    }
+    shell::run(build.arg(&context))?;
+    match std::fs::remove_file(out) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(format!("{}: {error}", out.display()));
+        }
+        _ => {}
+    }
+    let mut save = podman(making);
+    shell::run(save.args(["save", "--quiet", "--format", "oci-archive", "--output"]).arg(out).arg(&tag))
+}
+
+/// podman with a storage of its own, that needs nothing of the kernel's file systems.
+fn podman(making: &Path) -> Command {
+    let mut command = Command::new("podman");
+    command.arg("--root").arg(making.join("storage")).arg("--runroot").arg(making.join("run"));
+    command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none"]);
+    command
+}
+
+/// Lays out what the image holds.
+fn lay(program: &Path, version: &str, root: &Path) -> Result {
+    for directory in MOUNT_POINTS {
+        let directory = root.join(directory);
+        std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    let inside = root.join("usr/sbin/netpolicy");
+    copy(program, &inside, 0o755)?;
+    if shell::has("strip") {
+        shell::run(Command::new("strip").arg("--strip-all").arg(&inside))?;
+    }
+    for library in libraries(program)? {
+        let place = library.strip_prefix("/").unwrap_or(&library);
+        copy(&library, &root.join(place), 0o755)?;
+        if let Some(copyright) = copyright_of(&library) {
+            copy(&copyright, &root.join(copyright.strip_prefix("/").unwrap_or(&copyright)), 0o644)?;
+        }
+    }
+    for licence in LICENCES {
+        copy(&shell::root().join(licence), &root.join("usr/share/doc/netpolicy").join(licence), 0o644)?;
+    }
+    let sbom = root.join("usr/share/doc/netpolicy/netpolicy.cdx.json");
+    std::fs::write(&sbom, linked::sbom(&linked::crates()?, version))
+        .map_err(|error| format!("{}: {error}", sbom.display()))
+}
+
+/// The shared libraries and the loader that a program needs; none for one that is linked statically.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new("ldd").arg(program).env("LC_ALL", "C").output();
+    let output = output.map_err(|error| format!("ldd: {error}"))?;
+    read_ldd(&String::from_utf8_lossy(&output.stdout))
+        .map_err(|missing| format!("{}: the library {missing} is not here", program.display()))
+}
+
+/// The licence of a library, where dpkg knows whose it is.
+fn copyright_of(library: &Path) -> Option<PathBuf> {
+    // dpkg knows the path that the package has, which may be the one below /usr or the other.
+    let whole = std::fs::canonicalize(library).ok()?;
+    let outside =
+        whole.strip_prefix("/usr").map_or_else(|_| whole.clone(), |below| Path::new("/").join(below));
+    [whole.as_path(), outside.as_path()].into_iter().find_map(|path| {
+        let output = Command::new("dpkg-query").arg("--search").arg(path).output().ok()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let package = said.split([':', ',']).next().filter(|package| !package.is_empty())?;
+        let file = PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
+        file.is_file().then_some(file)
+    })
+}
+
+/// Reads what ldd prints; `Err` is a library that it did not find.
+fn read_ldd(text: &str) -> std::result::Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [name, "=>", "not", "found"] => return Err(name.to_owned()),
+            [_, "=>", path, ..] | [path, ..] if path.starts_with('/') => found.push(PathBuf::from(path)),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn copy(from: &Path, to: &Path, mode: u32) -> Result {
+    if let Some(directory) = to.parent() {
+        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    std::fs::copy(from, to)
+        .and_then(|_| std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode)))
+        .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+}
+
+/// SOURCE_DATE_EPOCH, or the time of the last commit; 0 for sources without either.
+fn time_of_sources() -> Result<String> {
+    if let Ok(given) = std::env::var("SOURCE_DATE_EPOCH") {
+        return match given.parse::<u64>() {
+            Ok(_) => Ok(given),
+            Err(error) => Err(format!("SOURCE_DATE_EPOCH is {given:?}: {error}")),
+        };
+    }
+    let git = Command::new("git").current_dir(shell::root()).args(["log", "-1", "--format=%ct"]).output();
+    let said =
+        git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    Ok(if said.is_empty() { "0".to_owned() } else { said })
+}
+
+#[cfg(test)]
+mod laid_out {
+    use super::*;
+
+    #[test]
+    fn libraries_are_those_with_a_path_and_a_missing_one_is_named() {
+        let text = "\tlinux-vdso.so.1 (0x00007f6d73e50000)\n\tlibelf.so.1 => /lib/libelf.so.1 (0x00007f6d73e24000)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f6d73e52000)\n";
+        let paths = ["/lib/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        assert_eq!(read_ldd(text).as_deref(), Ok(&paths[..]));
+        assert_eq!(read_ldd("\tstatically linked\n"), Ok(Vec::new()));
+        assert_eq!(read_ldd("\tlibelf.so.1 => not found\n"), Err("libelf.so.1".to_owned()));
+    }
+
+    #[test]
+    fn options_are_read_and_a_wrong_one_is_named() {
+        let read = |line: &str| Asked::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(read("--out o").expect("well formed").out, Some("o".into()));
+        assert!(read("--tag").expect_err("refused").contains("--tag"));
+        assert!(read("--out").expect_err("refused").contains("wants a file"));
+    }
+}

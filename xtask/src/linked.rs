@@ -1,0 +1,270 @@
+//! What others wrote and the program is linked with: `THIRD-PARTY` with every licence text, which is kept in git and compared
+//! by the tests, and a bill of materials (CycloneDX).
+//!
+//! Crates are those that cargo resolves for the targets, without what only runs during a build. Libraries of the system
+//! (libc, libelf, zlib) are another's to list: a package depends on them, or brings their `copyright` files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::deny;
+use crate::shell::{self, Result};
+
+const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
+
+/// What is written, below the root of the workspace.
+const FILE: &str = "THIRD-PARTY";
+
+/// The targets that the program is built for.
+const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+
+/// How a licence text is named in a crate.
+const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"];
+
+/// What a crate has compiled in from a directory of its own: crate, directory, name, licence.
+const INSIDE: [(&str, &str, &str, &str); 1] =
+    [("libbpf-sys", "libbpf", "libbpf", "LGPL-2.1-only OR BSD-2-Clause (BSD-2-Clause is taken)")];
+
+/// A part that is not ours.
+pub(crate) struct Component {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// An SPDX expression.
+    pub(crate) licence: String,
+    /// As in `Cargo.lock`.
+    pub(crate) sha256: Option<String>,
+    /// Where its sources are.
+    directory: PathBuf,
+    /// Its licence texts.
+    pub(crate) texts: Vec<PathBuf>,
+}
+
+/// Writes `THIRD-PARTY`, compares it, or writes the bill of materials.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => {
+            let path = shell::root().join(FILE);
+            write(&path, &third_party(&crates()?)?)?;
+            println!("{}", path.display());
+            Ok(())
+        }
+        ["--check"] => {
+            check()?;
+            deny::check()?.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
+            Ok(())
+        }
+        ["--sbom", file] => write(Path::new(file), &sbom(&crates()?, &version()?)),
+        _ => Err(USAGE.to_owned()),
+    }
+}
+
+/// Whether `THIRD-PARTY` is what is linked now.
+pub(crate) fn check() -> Result {
+    if read(&shell::root().join(FILE))? == third_party(&crates()?)? {
+        return Ok(());
+    }
+    Err(format!("{FILE} is not what is linked: `cargo xtask linked` writes it"))
+}
+
+/// Every crate that is linked.
+pub(crate) fn crates() -> Result<Vec<Component>> {
+    let lock = read(&shell::root().join("Cargo.lock"))?;
+    let registries = registries()?;
+    let mut found = BTreeMap::new();
+    for (name, version, licence) in resolved()? {
+        let directory = registries.iter().map(|r| r.join(format!("{name}-{version}"))).find(|d| d.is_dir());
+        let directory =
+            directory.ok_or_else(|| format!("the source of {name} {version} is not in cargo's registry"))?;
+        let texts = texts_in(&directory)?;
+        if texts.is_empty() {
+            return Err(format!("{name} {version} brings no licence text: {}", directory.display()));
+        }
+        let sha256 = checksum(&lock, &name, &version);
+        found.insert(
+            (name.clone(), version.clone()),
+            Component { name, version, licence, sha256, directory, texts },
+        );
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Name, version and licence of each, as cargo resolves them for any of the targets.
+fn resolved() -> Result<BTreeSet<(String, String, String)>> {
+    let mut found = BTreeSet::new();
+    for target in TARGETS {
+        let mut tree = shell::cargo();
+        tree.args(["tree", "--quiet", "--locked", "-p", "netpolicy", "-p", "netpolicyd", "--target", target]);
+        tree.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}\t{l}"]);
+        let output = tree.output().map_err(|error| format!("cargo tree: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        found.extend(String::from_utf8_lossy(&output.stdout).lines().filter_map(read_line));
+    }
+    Ok(found)
+}
+
+/// Reads `NAME vVERSION<tab>LICENCE`; none of ours, which name their folder.
+fn read_line(line: &str) -> Option<(String, String, String)> {
+    let (package, licence) = line.split_once('\t')?;
+    let mut words = package.split_whitespace();
+    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+    let ours = words.next().is_some_and(|word| word.starts_with("(/"));
+    let licence = licence.trim_end_matches(" (*)").replace('/', " OR ");
+    (!ours).then(|| (name.to_owned(), version.to_owned(), licence))
+}
+
+/// Where cargo keeps sources of its registries.
+fn registries() -> Result<Vec<PathBuf>> {
+    let home = std::env::var_os("CARGO_HOME").map_or_else(
+        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
+        PathBuf::from,
+    );
+    let sources = home.join("registry/src");
+    let listing = std::fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
+    Ok(listing.flatten().map(|entry| entry.path()).collect())
+}
+
+/// The checksum of a package in `Cargo.lock`.
+fn checksum(lock: &str, name: &str, version: &str) -> Option<String> {
+    let head = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+    let entry = lock.split("[[package]]\n").find(|entry| entry.starts_with(&head))?;
+    let line = entry.lines().find_map(|line| line.strip_prefix("checksum = \""))?;
+    Some(line.trim_end_matches('"').to_owned())
+}
+
+/// The licence texts of a directory, in the order of their names.
+fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let listing =
+        std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut texts: Vec<PathBuf> =
+        listing.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    texts.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+        TEXTS.iter().any(|text| name.starts_with(text))
+    });
+    texts.sort();
+    Ok(texts)
+}
+
+/// Every part with its licence, then every text once with those that it is of.
+fn third_party(components: &[Component]) -> Result<String> {
+    let mut text = "What others wrote and netpolicy is linked with. `cargo xtask linked` writes this file, and the tests compare it.\n\
+                    Libraries of the system are not in it: libc, libelf, zlib. netpolicy's own licences are LICENSE-APACHE and\n\
+                    LICENSE-MIT, at your choice, and LICENSE-GPL-2.0 for its BPF programs.\n\n"
+        .to_owned();
+    let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut add = |part: &str, licence: &str, texts: &[PathBuf]| -> Result {
+        let _infallible = writeln!(text, "{part}: {licence}");
+        for path in texts {
+            let words = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let words = String::from_utf8_lossy(&words).replace('\r', "");
+            let lines: Vec<&str> = words.trim_end().lines().map(str::trim_end).collect();
+            let owners = shared.entry(lines.join("\n")).or_default();
+            if !owners.iter().any(|owner| owner == part) {
+                owners.push(part.to_owned());
+            }
+        }
+        Ok(())
+    };
+    for Component { name, version, licence, directory, texts, .. } in components {
+        add(&format!("{name} {version}"), licence, texts)?;
+        for (_, below, inside, licence) in INSIDE.iter().filter(|(owner, ..)| owner == name) {
+            add(&format!("{inside} (in {name} {version})"), licence, &texts_in(&directory.join(below))?)?;
+        }
+    }
+    let mut texts: Vec<_> = shared.into_iter().collect();
+    texts.sort_by(|left, right| (&left.1, &left.0).cmp(&(&right.1, &right.0)));
+    for (words, owners) in texts {
+        let _infallible = write!(text, "\n{}\n{}\n\n{words}\n", "-".repeat(72), owners.join(", "));
+    }
+    Ok(text)
+}
+
+/// CycloneDX 1.5, as JSON.
+pub(crate) fn sbom(components: &[Component], version: &str) -> String {
+    let mut parts = String::new();
+    for Component { name, version, licence, sha256, .. } in components {
+        let purl = format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"));
+        let hash = sha256.as_ref().map_or(String::new(), |sum| {
+            format!(",\n      \"hashes\": [{{ \"alg\": \"SHA-256\", \"content\": {} }}]", json(sum))
+        });
+        let comma = if parts.is_empty() { "" } else { ",\n" };
+        let _infallible = write!(
+            parts,
+            "{comma}    {{\n      \"type\": \"library\",\n      \"bom-ref\": {purl},\n      \"name\": {name},\n      \
+             \"version\": {version},\n      \"purl\": {purl},\n      \"licenses\": [{{ \"expression\": {licence} }}]{hash}\n    }}",
+            purl = json(&purl),
+            name = json(name),
+            version = json(version),
+            licence = json(licence),
+        );
+    }
+    format!(
+        "{{\n  \"bomFormat\": \"CycloneDX\",\n  \"specVersion\": \"1.5\",\n  \"version\": 1,\n  \"metadata\": {{\n    \
+         \"component\": {{\n      \"type\": \"application\",\n      \"name\": \"netpolicy\",\n      \"version\": {},\n      \
+         \"licenses\": [{{ \"expression\": \"(Apache-2.0 OR MIT) AND GPL-2.0-only\" }}]\n    }}\n  }},\n  \
+         \"components\": [\n{parts}\n  ]\n}}\n",
+        json(version),
+    )
+}
+
+/// The workspace's version.
+pub(crate) fn version() -> Result<String> {
+    let manifest = shell::root().join("Cargo.toml");
+    let text = read(&manifest)?;
+    let number = text.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
+    number.map(str::to_owned).ok_or_else(|| format!("{}: no version", manifest.display()))
+}
+
+/// A text as JSON.
+fn json(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            control if control.is_control() => {
+                let _infallible = write!(quoted, "\\u{:04x}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod texts {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_tree_is_a_part_unless_it_is_ours() {
+        let ours = "netpolicy-model v0.1.0 (/src/crates/model)\tApache-2.0 OR MIT";
+        assert_eq!(read_line(ours), None);
+        let theirs = ["libbpf-sys", "1.7.2+v1.7.2", "MIT OR Apache-2.0"].map(str::to_owned);
+        let [name, version, licence] = theirs;
+        assert_eq!(read_line("libbpf-sys v1.7.2+v1.7.2\tMIT/Apache-2.0 (*)"), Some((name, version, licence)));
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_the_version() {
+        let lock = "[[package]]\nname = \"a\"\nversion = \"1\"\nchecksum = \"x\"\n\n[[package]]\nname = \"a\"\nversion = \"2\"\nchecksum = \"y\"\n";
+        assert_eq!(checksum(lock, "a", "2").as_deref(), Some("y"));
+        assert_eq!(checksum(lock, "b", "2"), None);
+    }
+
+    #[test]
+    fn quotes_and_ends_of_lines_do_not_end_a_text_of_json() {
+        assert_eq!(json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
+    }
+}
