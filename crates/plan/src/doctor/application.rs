@@ -43,7 +43,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "another-namespace",
-        doc: "The process is in another network namespace than the devices that were looked at.",
+        doc: "The process is in another network namespace than the devices: by which path its packets come, and whether its epolls can suspend an interrupt here.",
         find: another_namespace,
     },
     Rule {

@@ -475,6 +475,7 @@ fn values_that_contradict_each_other_are_refused_before_anything_is_looked_at() 
 fn what_is_not_there_is_named_with_what_is() {
     let mut elsewhere = two_services();
     elsewhere.processes[0].netns = Some(NetnsId(4_026_532_000));
+    elsewhere.processes[0].sockets.iter_mut().for_each(|socket| socket.napi = None);
     let mut bare = host();
     bare.devices.push(veth(2, "veth0", &[]));
     bare.processes.push(server(812, "memcached", &[&[]]));
