@@ -47,6 +47,7 @@ fn main() {
         command.arg("-I").arg(variable("DEP_BPF_INCLUDE")).arg("-I").arg(HEADERS);
         // The object is the same wherever it is built.
         command.arg("-fdebug-compilation-dir=.");
+        command.arg(format!("-ffile-prefix-map={}=libbpf", variable("DEP_BPF_INCLUDE")));
         command.arg("-c").arg(source.join(name).join(format!("{name}.bpf.c")));
         command.arg("-o").arg(out.join(format!("{name}.bpf.o")));
         match command.status() {

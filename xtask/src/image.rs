@@ -79,7 +79,8 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let mut build = podman(making);
     build.args(["build", "--quiet", "--format", "oci", "--tag", &tag]);
     // The time of the sources, in the image and on its files: the same sources give the same image.
-    build.arg("--timestamp").arg(time_of_sources()?);
+    let time = time_of_sources()?;
+    build.args(["--timestamp", &time]);
     for (name, value) in [
         ("title", "netpolicy"),
         ("description", "Packet delivery as a policy says"),
@@ -89,14 +90,18 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
         build.arg("--label").arg(format!("org.opencontainers.image.{name}={value}"));
     }
     shell::run(build.arg(&context))?;
-    match std::fs::remove_file(out) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(format!("{}: {error}", out.display()));
-        }
-        _ => {}
-    }
+    let (saved, layout) = (making.join("saved.tar"), making.join("layout"));
     let mut save = podman(making);
-    shell::run(save.args(["save", "--quiet", "--format", "oci-archive", "--output"]).arg(out).arg(&tag))
+    shell::run(save.args(["save", "--quiet", "--format", "oci-archive", "--output"]).arg(&saved).arg(&tag))?;
+    // podman's archive has the time of its making.
+    std::fs::create_dir_all(&layout).map_err(|error| format!("{}: {error}", layout.display()))?;
+    shell::run(
+        Command::new("tar").arg("--extract").arg("--file").arg(&saved).arg("--directory").arg(&layout),
+    )?;
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
+    tar.args(["--mode=u=rwX,go=rX", &format!("--mtime=@{time}")]).arg("--file").arg(out);
+    shell::run(tar.arg("--directory").arg(&layout).arg("."))
 }
 
 /// podman with a storage of its own, that needs nothing of the kernel's file systems.

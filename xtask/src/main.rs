@@ -13,6 +13,7 @@ mod install;
 mod linked;
 mod pace;
 mod programs;
+mod release;
 mod setup;
 mod shell;
 mod test;
@@ -43,6 +44,11 @@ const TASKS: &[Task] = &[
         "install",
         "the program, its units, man pages and completions, below $DESTDIR$PREFIX; starts nothing",
         install::run,
+    ),
+    (
+        "release",
+        "packages, an archive, bill of materials and checksums of this version, in one directory [--out, --suffix, --twice, --test, --trial]",
+        release::run,
     ),
     (
         "linked",

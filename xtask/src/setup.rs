@@ -67,6 +67,12 @@ const NEEDS: &[Need] = &[
         purpose: "tests and the demo: an independent server",
     },
     Need {
+        shown_by: Shown::Program("nginx"),
+        package: "nginx-light",
+        purpose: "tests: a server that answers by sendfile",
+    },
+    Need { shown_by: Shown::Program("haproxy"), package: "haproxy", purpose: "tests: a proxy" },
+    Need {
         shown_by: Shown::Program("ip"),
         package: "iproute2",
         purpose: "tests: making namespaces, cross-checks",
@@ -126,6 +132,27 @@ const NEEDS: &[Need] = &[
         shown_by: Shown::Program("varlink-go-interface-generator"),
         package: "varlink-go",
         purpose: "tests: another reader of the API's description",
+    },
+    Need {
+        shown_by: Shown::Program("mmdebstrap"),
+        package: "mmdebstrap",
+        purpose: "tests: roots that packages are installed in",
+    },
+    Need {
+        shown_by: Shown::Program("systemd-nspawn"),
+        package: "systemd-container",
+        purpose: "tests: packages on a host with systemd",
+    },
+    Need { shown_by: Shown::Program("rpmbuild"), package: "rpm", purpose: "packages: rpm, and its tests" },
+    Need {
+        shown_by: Shown::Program("lintian"),
+        package: "lintian",
+        purpose: "tests: the packages for Debian",
+    },
+    Need {
+        shown_by: Shown::Program("objcopy"),
+        package: "binutils",
+        purpose: "packages: debug symbols apart",
     },
     Need {
         shown_by: Shown::Program("podman"),

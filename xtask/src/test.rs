@@ -25,6 +25,7 @@ const STEPS: &[(&str, u64)] = &[
     (KERNELS, 240),
     (RUNNING_KERNEL, 300),
     (GUESTS, 180),
+    (PACKAGES, 120),
 ];
 
 const FORMAT: &str = "format";
@@ -40,6 +41,7 @@ const PURE: &str = "tests of rooms that read no clock";
 const KERNELS: &str = "waiting for the guests' kernels";
 const RUNNING_KERNEL: &str = "tests of this machine";
 const GUESTS: &str = "tests in guests";
+const PACKAGES: &str = "packages: installed, upgraded, removed";
 
 /// Packages whose tests read no clock: a kernel may be built beside them.
 const READ_NO_CLOCK: &[&str] = &["model", "plan", "rules", "sim"];
@@ -147,6 +149,11 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             Err(why) => broken.push(why),
         });
     }
+    if pure {
+        pace.leave_out(PACKAGES);
+    } else {
+        pace.step(PACKAGES, |pace| broken.extend(tally.add_packages(pace).err()));
+    }
     pace.end(STEPS);
 
     eprintln!();
@@ -212,6 +219,17 @@ impl Tally {
             pace.part(name, begun.elapsed());
         }
         if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
+    }
+
+    /// Runs the trials of packages, which are this program's own.
+    fn add_packages(&mut self, pace: &Pace) -> Result {
+        let here = std::env::current_exe().map_err(|error| format!("xtask's own place: {error}"))?;
+        let mut trials = Command::new(here);
+        trials
+            .args(["release", "--trial"])
+            .current_dir(shell::root())
+            .env("CARGO", shell::cargo().get_program());
+        self.add(&mut trials, "packages", pace)
     }
 
     /// Counts what guests ran of what was skipped here. What they could not run is skipped for every machine's reasons.

@@ -38,12 +38,12 @@ pub(crate) struct EthtoolIoctl {
 }
 
 impl EthtoolIoctl {
-    /// In the calling thread's namespace.
+    /// In the calling thread's namespace. It is a socket of AF_UNIX, which answers ethtool as any other and sends no packet.
     ///
     /// # Errors
-    /// On kernels without IPv4.
+    /// The kernel's refusal.
     pub(crate) fn open_here() -> Result<Self, KernelError> {
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(|errno| KernelError::errno("socket for ethtool ioctls", errno))?;
         Ok(Self { socket })
     }

@@ -9,7 +9,7 @@ use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
 use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Target as Asked};
 
-use session::{Exit, Fault, Operator, PRIVILEGES, Session};
+use session::{Exit, Fault, Operator, PRIVILEGES, Session, count};
 
 /// What the operator names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,8 +214,8 @@ fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
 
 fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     if unread > 0 {
-        let words =
-            format!("{what}, as far as can be seen (processes that could not be looked into: {unread})");
+        let processes = count(unread, "process");
+        let words = format!("{what}; permission to read {processes} was denied, and it may be among them");
         return Fault::failed(words).hint(PRIVILEGES);
     }
     let fault = Fault::failed(what);

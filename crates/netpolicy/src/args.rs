@@ -1,23 +1,22 @@
 //! The command line.
 
-use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use apply::TransactionName;
-use clap::error::{ContextKind, ContextValue};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
-use session::STATE_DIR;
 
 pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
+pub use crate::globals::{Color, Globals, Output};
 pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
+use crate::usage::{with_range, without_hidden};
 pub use crate::watch_args::Watch;
 pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
@@ -73,150 +72,6 @@ impl Arguments {
                 .map_or_else(|| error.exit(), |()| std::process::exit(error.exit_code()))
         })
     }
-}
-
-/// What all commands take.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub struct Globals {
-    /// How data is printed: for people, as one JSON document, or as one JSON record per line.
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
-    pub output: Output,
-    /// The network namespace to work in: a name of `ip netns`, a path, or pid:N for a process's.
-    #[arg(long, global = true, value_name = "NAME|PATH|pid:N")]
-    pub netns: Option<String>,
-    /// Where transactions are journalled.
-    #[arg(long, global = true, value_name = "DIR", default_value = STATE_DIR)]
-    pub state_dir: PathBuf,
-    /// Read this policy file instead of the drop-in directories. May be given more than once; the last one wins.
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "policy_dir")]
-    pub policy_file: Vec<PathBuf>,
-    /// Read the *.toml of this directory instead of the drop-in directories. May be given more than once; a file
-    /// masks those of the same name in directories given before.
-    #[arg(long, global = true, value_name = "DIR")]
-    pub policy_dir: Vec<PathBuf>,
-    /// Read the *.toml of this directory over the shipped recipes, instead of the site's directories. May be given more
-    /// than once, as --policy-dir.
-    #[arg(long, global = true, value_name = "DIR", hide = true)]
-    pub recipe_dir: Vec<PathBuf>,
-    /// The directory of a BPF file system in which requests of applications are stored.
-    #[arg(long = "wish-dir", global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
-    pub app_request_dir: PathBuf,
-    /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
-    #[arg(long, global = true, value_enum, value_name = "WHEN")]
-    pub color: Option<Color>,
-    /// Say more, on standard error.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub verbose: u8,
-    /// Say nothing but data and errors.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-}
-
-impl Default for Globals {
-    /// What a command line without any of them has.
-    fn default() -> Self {
-        Self {
-            output: Output::Table,
-            netns: None,
-            state_dir: STATE_DIR.into(),
-            policy_file: Vec::new(),
-            policy_dir: Vec::new(),
-            recipe_dir: Vec::new(),
-            app_request_dir: linux::bpf::app_requests::RequestStore::DIRECTORY.into(),
-            color: None,
-            verbose: 0,
-            quiet: false,
-        }
-    }
-}
-
-/// A mistake of the command line, which suggests only what the help names, too.
-pub(crate) fn without_hidden(mut error: clap::Error) -> clap::Error {
-    let hidden: Vec<String> = Arguments::command()
-        .get_subcommands()
-        .filter(|command| command.is_hide_set())
-        .map(|command| command.get_name().to_owned())
-        .collect();
-    let named = |name: &String| !hidden.contains(name);
-    match error.remove(ContextKind::SuggestedSubcommand) {
-        Some(ContextValue::String(name)) if named(&name) => {
-            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
-        }
-        Some(ContextValue::Strings(names)) => {
-            let names: Vec<String> = names.into_iter().filter(named).collect();
-            if !names.is_empty() {
-                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
-            }
-        }
-        _ => {}
-    }
-    error
-}
-
-/// A mistake of the command line that says which numbers are taken, where what was given is none: the library says no more
-/// than `invalid digit found in string`. What it says of a number that is far too great has the range.
-fn with_range(error: clap::Error, words: &[OsString]) -> clap::Error {
-    /// Beyond every range that ends, and still a number to the library.
-    const GREAT: [&str; 2] = ["18446744073709551615", "9223372036854775807"];
-    let of = |error: &clap::Error, kind| error.get(kind).map(ToString::to_string);
-    let source = error.source();
-    let (is_no_whole, is_no_number) = (
-        source.is_some_and(|source| source.is::<std::num::ParseIntError>()),
-        source.is_some_and(|source| source.is::<std::num::ParseFloatError>()),
-    );
-    let (Some(argument), Some(value)) =
-        (of(&error, ContextKind::InvalidArg), of(&error, ContextKind::InvalidValue))
-    else {
-        return error;
-    };
-    if !is_no_whole && !is_no_number {
-        return error;
-    }
-    let range = GREAT.iter().filter(|_| is_no_whole).find_map(|great| {
-        let words = words.iter().map(|word| replaced(&word.to_string_lossy(), &value, great));
-        let wrong = Arguments::try_parse_from(words).err()?;
-        let same = of(&wrong, ContextKind::InvalidArg).as_ref() == Some(&argument);
-        let said = wrong.source().filter(|_| same)?.to_string();
-        let (least, most) = said.split_once(" is not in ")?.1.split_once("..=")?;
-        Some(format!("a whole number from {least} to {most}"))
-    });
-    let number = if is_no_whole { "a whole number" } else { "a number" };
-    let expected = range.unwrap_or_else(|| number.to_owned());
-    Arguments::command().error(
-        clap::error::ErrorKind::ValueValidation,
-        format!("invalid value '{value}' for '{argument}': expected {expected}"),
-    )
-}
-
-/// A word of the command line with another value: `7`, `--seconds=7`, `1,7`.
-fn replaced(word: &str, value: &str, other: &str) -> String {
-    let (option, list) = word.rsplit_once('=').map_or(("", word), |(option, list)| (option, list));
-    let list: Vec<&str> = list.split(',').map(|part| if part == value { other } else { part }).collect();
-    let list = list.join(",");
-    if word.contains('=') { format!("{option}={list}") } else { list }
-}
-
-/// How data is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Aligned text for people.
-    Table,
-    /// One JSON document.
-    Json,
-    /// One JSON record per line.
-    Jsonl,
-}
-
-/// Whether to use colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// On a terminal.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
 }
 
 /// What to do.
@@ -307,7 +162,8 @@ fn which_processes(text: &str) -> Result<Which, String> {
 /// Say what is wrong with the packet path, and why.
 ///
 /// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
-/// names the cause where a setting is not engaged. Exit code 3 if there are problems.
+/// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
+/// says whether their goals are met and where the time goes. Exit code 3 if there are problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -393,6 +249,11 @@ pub struct Rollback {
     /// The transaction; without it, the last one that is in force.
     #[arg(value_name = "ID")]
     pub id: Option<TransactionName>,
+    /// Roll nothing back: print a shell script that undoes all that is in force, the newest first, without netpolicy.
+    ///
+    /// It runs the undo.sh of each transaction, so the state directory must still be there.
+    #[arg(long, conflicts_with = "id")]
+    pub script: bool,
 }
 
 /// List the transactions of this host.
@@ -495,7 +356,8 @@ pub enum SetTarget {
 ///
 /// For each receive queue: packets and polls per second, the batch, and of the packets, how many were polled after an
 /// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every second, and needs
-/// what doctor needs for counting; without it, what is set is shown all the same.
+/// what doctor needs for counting; without it, what is set is shown all the same. Of the policy files' services, the response
+/// times of a tenth of every second.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys: s sort, / filter, arrows scroll, p pause, ? explain the columns, q quit.
@@ -598,6 +460,9 @@ pub struct Schema {
     /// What is described.
     #[arg(value_enum, value_name = "WHAT", default_value_t = SchemaOf::PolicyFile)]
     pub of: SchemaOf,
+    /// Write all of them into a directory, as WHAT.json, for packagers.
+    #[arg(long, value_name = "DIR", conflicts_with = "of")]
+    pub dir: Option<std::path::PathBuf>,
 }
 
 /// What has a JSON Schema.
@@ -707,25 +572,9 @@ pub struct Guard {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use clap::CommandFactory;
 
-    #[test]
-    fn what_is_no_number_is_answered_with_the_numbers_that_are_taken() {
-        for (line, said) in [
-            ("doctor --seconds x", "'x' for '--seconds <N>': expected a whole number from 0 to 3600"),
-            ("doctor --seconds=1.5", "'1.5' for '--seconds <N>': expected a whole number from 0 to 3600"),
-            ("attach 8l2 --policy cpu", "'8l2' for '<PID>': expected a whole number from 0 to 4294967295"),
-            ("attach 812 --policy cpu --cpu-dma-latency 5us", "expected a whole number from 0 to 2000000000"),
-            ("bench policies --at-once 4,x", "expected a whole number from 1 to 100000"),
-            ("sim run --seed x", "expected a whole number from 0 to 9223372036854775807"),
-        ] {
-            let words: Vec<OsString> =
-                std::iter::once("netpolicy").chain(line.split(' ')).map(Into::into).collect();
-            let error = Arguments::try_parse_from(&words).expect_err("a mistake");
-            let answer = with_range(error, &words).to_string();
-            assert!(answer.contains(said) && !answer.contains("invalid digit"), "{line}: {answer}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -14,6 +14,7 @@ mod commands;
 mod completing;
 mod context;
 pub mod daemon_args;
+pub mod globals;
 pub mod lab;
 mod render;
 pub mod request_args;
@@ -21,6 +22,7 @@ mod show;
 pub mod sockets_args;
 pub mod tc_args;
 mod top;
+mod usage;
 mod watch_args;
 
 use std::process::ExitCode;

@@ -26,3 +26,18 @@ fn the_right_to_look_into_processes_is_one_units_alone() {
         assert!(!daemon.iter().any(|held| held == all_powerful), "{all_powerful}");
     }
 }
+
+#[test]
+fn the_example_policies_are_policy_files_without_a_mistake() {
+    let mut read = 0;
+    for entry in std::fs::read_dir(packaging().join("examples")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let text = std::fs::read_to_string(&path).expect("a text");
+            let parsed = policy_file::parse(&path.display().to_string(), &text);
+            assert!(parsed.is_ok(), "{}", parsed.expect_err("a mistake"));
+            read += 1;
+        }
+    }
+    assert!(read >= 3, "{read} examples");
+}

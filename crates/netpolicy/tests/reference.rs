@@ -185,6 +185,11 @@ fn findings() -> String {
         }
         page.push('\n');
     }
+    page.push_str("## response times\n\nOf services of the policy files, also in the daemon's findings and in [`netpolicy watch`](watch.md).\n\n");
+    page.push_str("| finding | meaning |\n|---|---|\n");
+    for (rule, meaning) in live::RULES {
+        let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+    }
     page
 }
 

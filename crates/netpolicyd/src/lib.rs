@@ -1,4 +1,4 @@
-//! The daemon as a program of its own, with the attach service in it: what the units start.
+//! The daemon as a program of its own, with the attach service in it.
 //!
 //! It is `netpolicy daemon` and `netpolicy attach-service` without the rest of the command line: a process that runs as root
 //! is not built with an argument parser, a load generator, a simulator and a terminal's screen. Its options are those of the

@@ -195,7 +195,8 @@ impl Reader<'_> {
                     "`{}` is no kind of section: there are device, service and daemon",
                     word.get_ref()
                 );
-                self.wrong(word.span(), message, did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word)));
+                let near = did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word));
+                self.wrong(word.span(), message, near.or_else(or_later));
                 continue;
             };
             let Some(named) = value.get_ref().as_table() else {
@@ -296,7 +297,7 @@ impl Reader<'_> {
                 table.map_or_else(|| format!("a {} section", kind.word()), |table| format!("`{table}`"));
             let message =
                 format!("`{}` is not a key of {place}: there are {}", name.get_ref(), valid.join(", "));
-            self.wrong(name.span(), message, did_you_mean(name.get_ref(), valid));
+            self.wrong(name.span(), message, did_you_mean(name.get_ref(), valid).or_else(or_later));
             return None;
         };
         if !key.of.contains(&kind) {
@@ -329,6 +330,11 @@ fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
         }
     }
     names
+}
+
+/// Of a word that is like none that this version knows: the file may be written for a later one.
+fn or_later() -> Option<String> {
+    Some(format!("this is netpolicy {}: a later one may know it", env!("CARGO_PKG_VERSION")))
 }
 
 fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {

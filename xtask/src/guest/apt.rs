@@ -29,10 +29,10 @@ pub(super) struct Offer {
 }
 
 /// A repository of the system's: where, and by which key.
-struct Mirror {
-    uri: String,
-    release: String,
-    signed_by: Option<String>,
+pub(crate) struct Mirror {
+    pub(crate) uri: String,
+    pub(crate) release: String,
+    pub(crate) signed_by: Option<String>,
 }
 
 impl Apt {
@@ -202,7 +202,7 @@ pub(super) fn newer(left: &str, right: &str) -> bool {
 
 impl Mirror {
     /// The repository that this release itself comes from.
-    fn of_this_system() -> Result<Self> {
+    pub(crate) fn of_this_system() -> Result<Self> {
         let release = cache::read(Path::new("/etc/os-release"))?;
         let field = |name: &str| {
             let line = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));

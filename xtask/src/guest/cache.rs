@@ -8,7 +8,7 @@ use crate::shell::{self, Result};
 
 /// `${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest`. A finished thing has its final name and a [`SUMS`] file; whatever is
 /// being made is in `making/`, and is thrown away by the next maker.
-pub(super) struct Cache {
+pub(crate) struct Cache {
     root: PathBuf,
 }
 
@@ -19,13 +19,13 @@ const SUMS: &str = "SHA256SUMS";
 const FULL: u64 = 64;
 
 /// One maker at a time, until dropped. Held by a `flock` process that ends when we do, however we end.
-pub(super) struct Lock {
+pub(crate) struct Lock {
     holder: Child,
 }
 
 impl Cache {
     /// The user's cache, created if missing.
-    pub(super) fn open() -> Result<Self> {
+    pub(crate) fn open() -> Result<Self> {
         let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
             (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
             (_, Some(home)) => PathBuf::from(home).join(".cache"),
@@ -34,18 +34,18 @@ impl Cache {
         Self::in_directory(base.join("netpolicy/guest"))
     }
 
-    pub(super) fn in_directory(root: PathBuf) -> Result<Self> {
+    pub(crate) fn in_directory(root: PathBuf) -> Result<Self> {
         make_directory(&root)?;
         Ok(Self { root })
     }
 
     /// A place in the cache.
-    pub(super) fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
     /// Waits until no other process makes `what`.
-    pub(super) fn lock(&self, what: &str) -> Result<Lock> {
+    pub(crate) fn lock(&self, what: &str) -> Result<Lock> {
         for program in ["flock", "setpriv"] {
             need_program(program, "util-linux")?;
         }
@@ -73,7 +73,7 @@ impl Cache {
     }
 
     /// A failure, and that the disk is full, if it is: compilers and linkers say that far above.
-    pub(super) fn explained(&self, failed: &str) -> String {
+    pub(crate) fn explained(&self, failed: &str) -> String {
         match self.free_mebibytes() {
             Some(free) => with_space_left(failed, &self.root, free),
             None => failed.to_owned(),
@@ -87,7 +87,7 @@ impl Cache {
     }
 
     /// An empty place to make `name` in, free of what an interrupted maker left. The lock must be held.
-    pub(super) fn begin(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn begin(&self, name: &str) -> Result<PathBuf> {
         let making = self.at("making").join(name);
         remove(&making)?;
         make_directory(&making)?;
@@ -95,7 +95,7 @@ impl Cache {
     }
 
     /// Gives what was made its checksums (of `files`) and, in one step, its final name.
-    pub(super) fn finish(&self, making: &Path, name: &str, files: &[&str]) -> Result<PathBuf> {
+    pub(crate) fn finish(&self, making: &Path, name: &str, files: &[&str]) -> Result<PathBuf> {
         let sums = output(Command::new("sha256sum").current_dir(making).arg("--").args(files))?;
         write(&making.join(SUMS), &sums)?;
         let done = self.at(name);
@@ -109,7 +109,7 @@ impl Cache {
     }
 
     /// A finished thing, if it is there and its checksums are right. A damaged one is named and taken for missing.
-    pub(super) fn finished(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn finished(&self, name: &str) -> Option<PathBuf> {
         let done = self.at(name);
         if !done.join(SUMS).is_file() {
             return None;
@@ -128,7 +128,7 @@ impl Cache {
     }
 
     /// Refuses to begin what needs more mebibytes than the disk has.
-    pub(super) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
+    pub(crate) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
         match self.free_mebibytes() {
             Some(free) if free < mebibytes => Err(format!(
                 "{what} needs {mebibytes} MiB in {}, where {free} MiB are free: make room, or set XDG_CACHE_HOME",
@@ -154,7 +154,7 @@ fn with_space_left(failed: &str, root: &Path, free: u64) -> String {
 }
 
 /// A command that ends when we do, however we end. It gets SIGTERM, and may take a moment to clean up.
-pub(super) fn tied(program: &str) -> Command {
+pub(crate) fn tied(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--", program]);
     command
@@ -172,7 +172,7 @@ fn try_lock(file: &Path) -> Result<bool> {
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 of these texts.
-pub(super) fn digest(texts: &[&str]) -> Result<String> {
+pub(crate) fn digest(texts: &[&str]) -> Result<String> {
     use std::io::Write as _;
     let mut child = Command::new("sha256sum")
         .stdin(Stdio::piped())
@@ -191,15 +191,15 @@ pub(super) fn digest(texts: &[&str]) -> Result<String> {
 }
 
 /// Refuses with the package that brings a missing program.
-pub(super) fn need_program(program: &str, package: &str) -> Result {
+pub(crate) fn need_program(program: &str, package: &str) -> Result {
     if shell::has(program) {
         return Ok(());
     }
-    Err(format!("a guest needs `{program}` (package {package}): `cargo xtask setup` installs it"))
+    Err(format!("this needs `{program}` (package {package}): `cargo xtask setup` installs it"))
 }
 
 /// Runs a command and returns what it printed; what it complained of is the error.
-pub(super) fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let said = command.output().map_err(|error| format!("{}: {error}", shell::name(command)))?;
     if said.status.success() {
         return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
@@ -209,29 +209,29 @@ pub(super) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Writes a file, with its name in the error.
-pub(super) fn write(path: &Path, text: &str) -> Result {
+pub(crate) fn write(path: &Path, text: &str) -> Result {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Writes a file that can be run.
-pub(super) fn write_script(path: &Path, text: &str) -> Result {
+pub(crate) fn write_script(path: &Path, text: &str) -> Result {
     write(path, text)?;
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(path, executable).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Reads a file, with its name in the error.
-pub(super) fn read(path: &Path) -> Result<String> {
+pub(crate) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Makes a directory and those above it.
-pub(super) fn make_directory(path: &Path) -> Result {
+pub(crate) fn make_directory(path: &Path) -> Result {
     std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Removes a file that may not be there.
-pub(super) fn remove_file(path: &Path) -> Result {
+pub(crate) fn remove_file(path: &Path) -> Result {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("{}: {error}", path.display()))
@@ -241,7 +241,7 @@ pub(super) fn remove_file(path: &Path) -> Result {
 }
 
 /// Removes a directory that may not be there.
-pub(super) fn remove(path: &Path) -> Result {
+pub(crate) fn remove(path: &Path) -> Result {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("{}: {error}", path.display()))

@@ -7,7 +7,7 @@
 mod apt;
 mod boot;
 mod budget;
-mod cache;
+pub(crate) mod cache;
 mod patched;
 mod qemu;
 mod selftests;
@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::shell::Result;
+pub(crate) use apt::Mirror;
 use boot::{Guest, Order};
 use cache::Cache;
 use patched::Patched;

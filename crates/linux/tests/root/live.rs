@@ -15,7 +15,7 @@ use model::live::LiveWindow;
 use model::{Nanoseconds, Pid};
 use rustix::process::{Signal, kill_process};
 
-use super::subject::{Subject, eventually};
+use super::subject::{Scratch, Subject, eventually};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -24,6 +24,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("live/every_request_to_memcached_is_counted_once", ASKED, each_once),
         test("live/the_hook_of_older_kernels_sees_the_same_requests", ASKED, older),
+        test(
+            "live/every_request_to_a_server_by_io_uring_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::Cc, Need::IoUring],
+            by_uring,
+        ),
         test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
         test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
         test("live/an_answer_that_nobody_asked_for_is_unsolicited", BPF, unsolicited),
@@ -106,6 +111,28 @@ fn each_once() -> Result<(), Failed> {
     assert_eq!(by_workers, all);
     let tid = window.workers[0].0.ok_or("its thread is named")?;
     assert!(threads.contains(&tid), "thread {tid} is memcached's: {threads:?}");
+    Ok(())
+}
+
+fn by_uring() -> Result<(), Failed> {
+    const PORT: u16 = 7_071;
+    let scratch = Scratch::new("uring-server")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new(scratch.compile("uring_server", &[])?);
+    command.args([SERVER_ADDRESS.to_string(), PORT.to_string()]);
+    let _server = lab.start_program(command, PORT)?;
+    let mut connection = connect(&lab, PORT)?;
+    let mut meter = meter(lab.server(), PORT, AnswerHook::of_this_kernel()?)?;
+    open(&mut meter)?;
+    let mut answer = [0; 8];
+    for _ in 0..REQUESTS {
+        connection.write_all(b"request\n")?;
+        connection.read_exact(&mut answer)?;
+    }
+    let counts = meter.end()?.counts;
+    let all = u64::try_from(REQUESTS)?;
+    assert_eq!((counts.arrivals, counts.answered, counts.requests), (all, all, all), "{counts:?}");
+    assert_eq!((counts.unsolicited, counts.unmeasured), (0, 0), "{counts:?}");
     Ok(())
 }
 

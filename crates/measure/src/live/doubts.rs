@@ -79,7 +79,7 @@ impl Found<'_> {
             Severity::Problem,
             "a request waits for its answer",
             vec![format!("the oldest of {} has waited {oldest}", waiting.requests)],
-            None,
+            Some("grep . /proc/PID/task/*/wchan shows what its threads wait for"),
         );
     }
 

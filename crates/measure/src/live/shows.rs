@@ -16,6 +16,18 @@ const MATTERS_NS: f64 = 20_000.0;
 /// How many times the median of the others one part must have to be much slower.
 const SLOWER: f64 = 2.0;
 
+/// Of queues and of workers: the rule, the word, and what helps.
+const OF_QUEUES: (&str, &str, &str) = (
+    "live-queue-slow",
+    "queue",
+    "netpolicy show names its interrupt and its CPU, netpolicy doctor what is wrong with them",
+);
+const OF_WORKERS: (&str, &str, &str) = (
+    "live-worker-slow",
+    "worker",
+    "fewer connections for it, or a CPU of its own: netpolicy doctor names threads that wait for a CPU",
+);
+
 /// What these windows of a service show, `object` by name. `names` says what each NAPI and each thread
 /// is called, by its place in the series.
 pub fn shows(
@@ -26,19 +38,28 @@ pub fn shows(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let found = Percentiles::of(series, Stretch::Response(series.estimator()));
+    let time = of_time(object, series);
+    let remedy = time.as_ref().and_then(|time| time.remedy.as_deref());
     for (name, goal, found) in [("p50", goal.p50, found.p50), ("p99", goal.p99, found.p99)] {
-        findings.extend(goal.and_then(|goal| of_goal(object, name, goal, found)));
+        findings.extend(goal.and_then(|goal| of_goal(object, name, goal, found, remedy)));
     }
-    findings.extend(of_time(object, series));
+    findings.extend(time);
     let napis: Vec<&LivePart> = series.napis().iter().map(|(_, part)| part).collect();
     let workers: Vec<&LivePart> = series.workers().iter().map(|(_, part)| part).collect();
-    findings.extend(slower(object, "live-queue-slow", "queue", &napis, names.0));
-    findings.extend(slower(object, "live-worker-slow", "worker", &workers, names.1));
+    findings.extend(slower(object, OF_QUEUES, &napis, names.0));
+    findings.extend(slower(object, OF_WORKERS, &workers, names.1));
     findings
 }
 
 /// A goal is missed where the whole interval is above it, and met where the whole is not; between them nothing is said.
-fn of_goal(object: &str, name: &str, goal: Nanoseconds, found: Option<Estimate>) -> Option<Finding> {
+/// What helps is what helps where most of the time goes.
+fn of_goal(
+    object: &str,
+    name: &str,
+    goal: Nanoseconds,
+    found: Option<Estimate>,
+    remedy: Option<&str>,
+) -> Option<Finding> {
     let found = found?;
     let (low, high) = (found.interval.low, found.interval.high);
     let micros = |ns: f64| format!("{:.0} us", ns / 1e3);
@@ -48,10 +69,12 @@ fn of_goal(object: &str, name: &str, goal: Nanoseconds, found: Option<Estimate>)
         micros(low),
         if found.open_end { "more".to_owned() } else { micros(high) }
     )];
-    let (rule, severity, summary) = if low > count(goal.0) {
-        ("live-goal-missed", Severity::Problem, format!("the goal of {name} is missed"))
+    let (rule, severity, summary, remedy) = if low > count(goal.0) {
+        let remedy =
+            remedy.unwrap_or("netpolicy watch SERVICE shows where the time goes, by queue and by worker");
+        ("live-goal-missed", Severity::Problem, format!("the goal of {name} is missed"), Some(remedy))
     } else if high <= count(goal.0) && !found.open_end {
-        ("live-goal-met", Severity::Ok, format!("the goal of {name} is met"))
+        ("live-goal-met", Severity::Ok, format!("the goal of {name} is met"), None)
     } else {
         return None;
     };
@@ -61,7 +84,7 @@ fn of_goal(object: &str, name: &str, goal: Nanoseconds, found: Option<Estimate>)
         object: object.to_owned(),
         summary,
         evidence,
-        remedy: None,
+        remedy: remedy.map(str::to_owned),
     })
 }
 
@@ -98,7 +121,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
             service,
             "live-mostly-service",
             "most of a request's time is the application's own: no policy of delivery helps",
-            None,
+            Some("make the application faster: perf record -g -p PID shows where it spends its time"),
         ),
     ];
     let mean = |sum: u64| format!("{:.1} us", count(sum) / count(requests) / 1e3);
@@ -121,8 +144,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
 /// A part whose median is much above that of all others together, though it has as many requests as a median takes.
 fn slower(
     object: &str,
-    rule: &str,
-    word: &str,
+    (rule, word, remedy): (&str, &str, &str),
     parts: &[&LivePart],
     name: &dyn Fn(usize) -> String,
 ) -> Option<Finding> {
@@ -154,7 +176,7 @@ fn slower(
         object: object.to_owned(),
         summary: format!("one {word} is much slower than the others"),
         evidence: vec![evidence],
-        remedy: None,
+        remedy: Some(remedy.to_owned()),
     })
 }
 

@@ -48,6 +48,46 @@ const FEATURE_NAMES: u32 = 4;
 /// How many features are taken. Kernel: 6.18, `include/linux/netdev_features.h` has 64 or fewer; later ones may have more.
 const FEATURES_MAX: u32 = 1024;
 
+/// Attributes of the channels: `ETHTOOL_A_CHANNELS_*`.
+mod channels {
+    pub(super) const RX_MAX: u16 = 2;
+    pub(super) const TX_MAX: u16 = 3;
+    pub(super) const COMBINED_MAX: u16 = 5;
+    pub(super) const RX_COUNT: u16 = 6;
+    pub(super) const TX_COUNT: u16 = 7;
+    pub(super) const COMBINED_COUNT: u16 = 9;
+}
+
+/// Attributes of the rings: `ETHTOOL_A_RINGS_*`.
+mod rings {
+    pub(super) const RX_MAX: u16 = 2;
+    pub(super) const TX_MAX: u16 = 5;
+    pub(super) const RX: u16 = 6;
+    pub(super) const TX: u16 = 9;
+}
+
+/// Attributes of interrupt moderation: `ETHTOOL_A_COALESCE_*`.
+mod coalesce {
+    pub(super) const RX_USECS: u16 = 2;
+    pub(super) const RX_MAX_FRAMES: u16 = 3;
+    pub(super) const TX_USECS: u16 = 6;
+    pub(super) const TX_MAX_FRAMES: u16 = 7;
+    pub(super) const USE_ADAPTIVE_RX: u16 = 11;
+    pub(super) const USE_ADAPTIVE_TX: u16 = 12;
+    pub(super) const USE_CQE_MODE_TX: u16 = 24;
+    pub(super) const USE_CQE_MODE_RX: u16 = 25;
+}
+
+/// Attributes of sets of strings: `ETHTOOL_A_STRSET_*`, `_STRINGSETS_*`, `_STRINGSET_*`, `_STRINGS_*` and `_STRING_*`.
+mod strings {
+    pub(super) const STRINGSETS: u16 = 2;
+    pub(super) const STRINGSET: u16 = 1;
+    pub(super) const ID: u16 = 1;
+    pub(super) const STRINGS: u16 = 3;
+    pub(super) const INDEX: u16 = 1;
+    pub(super) const VALUE: u16 = 2;
+}
+
 /// What `channels-get` says about a device: `ETHTOOL_A_CHANNELS_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the attributes")]
@@ -72,12 +112,12 @@ impl RawChannels {
             let attr = attr?;
             match attr.number {
                 HEADER => raw.ifindex = ifindex(attr)?,
-                2 => raw.rx_max = Some(attr.u32()?),
-                3 => raw.tx_max = Some(attr.u32()?),
-                5 => raw.combined_max = Some(attr.u32()?),
-                6 => raw.rx_count = Some(attr.u32()?),
-                7 => raw.tx_count = Some(attr.u32()?),
-                9 => raw.combined_count = Some(attr.u32()?),
+                channels::RX_MAX => raw.rx_max = Some(attr.u32()?),
+                channels::TX_MAX => raw.tx_max = Some(attr.u32()?),
+                channels::COMBINED_MAX => raw.combined_max = Some(attr.u32()?),
+                channels::RX_COUNT => raw.rx_count = Some(attr.u32()?),
+                channels::TX_COUNT => raw.tx_count = Some(attr.u32()?),
+                channels::COMBINED_COUNT => raw.combined_count = Some(attr.u32()?),
                 _ => {}
             }
         }
@@ -107,10 +147,10 @@ impl RawRings {
             let attr = attr?;
             match attr.number {
                 HEADER => raw.ifindex = ifindex(attr)?,
-                2 => raw.rx_max = Some(attr.u32()?),
-                5 => raw.tx_max = Some(attr.u32()?),
-                6 => raw.rx = Some(attr.u32()?),
-                9 => raw.tx = Some(attr.u32()?),
+                rings::RX_MAX => raw.rx_max = Some(attr.u32()?),
+                rings::TX_MAX => raw.tx_max = Some(attr.u32()?),
+                rings::RX => raw.rx = Some(attr.u32()?),
+                rings::TX => raw.tx = Some(attr.u32()?),
                 _ => {}
             }
         }
@@ -144,14 +184,14 @@ impl RawCoalesce {
             let attr = attr?;
             match attr.number {
                 HEADER => raw.ifindex = ifindex(attr)?,
-                2 => raw.rx_usecs = Some(attr.u32()?),
-                3 => raw.rx_max_frames = Some(attr.u32()?),
-                6 => raw.tx_usecs = Some(attr.u32()?),
-                7 => raw.tx_max_frames = Some(attr.u32()?),
-                11 => raw.use_adaptive_rx = Some(attr.u8()? != 0),
-                12 => raw.use_adaptive_tx = Some(attr.u8()? != 0),
-                24 => raw.use_cqe_mode_tx = Some(attr.u8()? != 0),
-                25 => raw.use_cqe_mode_rx = Some(attr.u8()? != 0),
+                coalesce::RX_USECS => raw.rx_usecs = Some(attr.u32()?),
+                coalesce::RX_MAX_FRAMES => raw.rx_max_frames = Some(attr.u32()?),
+                coalesce::TX_USECS => raw.tx_usecs = Some(attr.u32()?),
+                coalesce::TX_MAX_FRAMES => raw.tx_max_frames = Some(attr.u32()?),
+                coalesce::USE_ADAPTIVE_RX => raw.use_adaptive_rx = Some(attr.u8()? != 0),
+                coalesce::USE_ADAPTIVE_TX => raw.use_adaptive_tx = Some(attr.u8()? != 0),
+                coalesce::USE_CQE_MODE_TX => raw.use_cqe_mode_tx = Some(attr.u8()? != 0),
+                coalesce::USE_CQE_MODE_RX => raw.use_cqe_mode_rx = Some(attr.u8()? != 0),
                 _ => {}
             }
         }
@@ -248,12 +288,7 @@ fn ifindex(header: Attr<'_>) -> Result<u32, Malformed> {
 
 /// Reads the names of the features from the body of a `strset-get` answer: by bit, empty where there is none.
 fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
-    /// `ETHTOOL_A_STRSET_STRINGSETS`, and within it `_STRINGSET`, `_STRINGS`, `_STRING`, `_INDEX`, `_VALUE`.
-    const STRINGSETS: u16 = 2;
-    const STRINGSET: u16 = 1;
-    const STRINGS: u16 = 3;
-    const INDEX: u16 = 1;
-    const VALUE: u16 = 2;
+    use strings::{INDEX, STRINGS, STRINGSET, STRINGSETS, VALUE};
     let set =
         genl::attrs(object)?.find(STRINGSETS)?.map_or(Ok(None), |sets| sets.nested().find(STRINGSET))?;
     let strings = set.map_or(Ok(None), |set| set.nested().find(STRINGS))?;
@@ -326,9 +361,9 @@ impl Ethtool {
     pub fn feature_names(&mut self) -> Result<Vec<String>, KernelError> {
         let mut body = self.family.body(command::STRSET_GET);
         body.nested(HEADER, |_| {});
-        body.nested(2, |sets| {
-            sets.nested(1, |set| {
-                set.u32(1, FEATURE_NAMES);
+        body.nested(strings::STRINGSETS, |sets| {
+            sets.nested(strings::STRINGSET, |set| {
+                set.u32(strings::ID, FEATURE_NAMES);
             });
         });
         self.socket.get("ethtool strset-get", self.family.id(), &body, feature_names)

@@ -7,7 +7,8 @@ use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
-use model::{Delivered, DeviceId, Host, Nanoseconds, Severity};
+use live::{Measured, Outcome, Pace, Rounds, Subject};
+use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Severity};
 use plan::doctor::{Held, HostContext, Peer};
 use session::{Exit, Fault, app_requests, quoted, services};
 
@@ -39,6 +40,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
     };
+    let response_times = (arguments.seconds > 0).then(|| measure(context, &netns)).flatten();
     let delivered = match arguments.seconds {
         0 => None,
         seconds => {
@@ -60,11 +62,61 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         host_context.peers = peers(&netns, &host, context);
         findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     }
+    if let Some(rounds) = response_times {
+        findings.extend(of_response_times(rounds.found(), context));
+    }
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     context.console.say(&format!("{}, {}.", counted(problems, "problem"), counted(warnings, "warning")));
     Ok(if problems > 0 { Exit::Pending } else { Exit::Done })
+}
+
+/// How much of each second is measured: more than of a service that is watched all day.
+const SAMPLE: Duration = Duration::from_millis(400);
+
+/// Begins to measure the services of the policy files, where there are any.
+fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
+    // Files that cannot be followed are reported where they are followed.
+    let subjects = Subject::of_policy(&context.policy().ok()?.policy(), netns);
+    if subjects.is_empty() {
+        return None;
+    }
+    let begun = netns.again().map_err(Fault::from).and_then(|netns| {
+        let rounds = Rounds::start(netns, Pace { sample: SAMPLE, windows_per_summary: 1 }, || {})?;
+        rounds.measure(subjects);
+        Ok(rounds)
+    });
+    begun
+        .map_err(|fault| context.console.say(&format!("Response times are not measured: {}", fault.cause)))
+        .ok()
+}
+
+/// Findings that say only that a service is quiet, or was measured for a moment.
+const OF_A_MOMENT: [&str; 3] = ["live-nothing-arrived", "live-few-requests", "live-uniform-alone"];
+
+/// What was found of the response times of services.
+fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for Measured { name, outcome } in measured {
+        match outcome {
+            Outcome::Windows { summary, .. } => {
+                let found = summary.findings.iter();
+                findings.extend(
+                    found.filter(|found| !OF_A_MOMENT.contains(&found.rule.as_str())).cloned().map(|found| {
+                        Finding {
+                            remedy: found.remedy.map(|remedy| remedy.replace("SERVICE", &quoted(&name))),
+                            ..found
+                        }
+                    }),
+                );
+            }
+            Outcome::Refused { why, .. } => {
+                context.console.say(&format!("Response times of {name} are not measured: {why}"));
+            }
+        }
+    }
+    findings
 }
 
 /// What transactions have in force, the newest first. A journal that cannot be read does not keep the doctor from looking.

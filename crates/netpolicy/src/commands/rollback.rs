@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use apply::{Journal, RollBackError, TransactionName, Undone};
-use session::{Exit, Fault, HostState, clock};
+use session::{Exit, Fault, HostState, clock, quoted};
 
 use crate::args::Rollback;
 use crate::context::Context;
@@ -12,6 +12,9 @@ use crate::render::{UndoneReport, count};
 /// Rolls one transaction back: the one that is named, or the newest that is in force.
 pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
+    if arguments.script {
+        return print_script(&journal, context);
+    }
     let name = match arguments.id {
         Some(name) => name,
         None => {
@@ -51,6 +54,33 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
         tell_of_daemon(&journal, context, "these settings");
     }
     report_left_alone(std::iter::once(&undone), context);
+    Ok(Exit::Done)
+}
+
+/// Prints a script that runs the undo script of each transaction in force, the newest first. What a running `attach` owns is
+/// left to that.
+fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
+    let history = journal.history()?;
+    let mut script = "#!/bin/sh\n\
+         # Undoes what netpolicy has set and what is in force, the newest transaction first. It needs no netpolicy.\n\
+         # It ends with 0 if everything is as it was or was left alone, and with 5 if something is not.\n\
+         failed=0\n"
+        .to_owned();
+    let owned = |name| history.transactions.iter().find(|t| t.name() == name).and_then(|t| journal.owner(t));
+    let live = history.transactions.iter().filter(|t| t.standing().is_live()).map(apply::Transaction::name);
+    let unreadable = history.unreadable.iter().filter(|u| u.may_be_in_force()).map(|u| u.name);
+    let names: BTreeSet<TransactionName> = live.chain(unreadable).collect();
+    for name in names.into_iter().rev() {
+        script += &match owned(name) {
+            Some(pid) => format!("# {name}: the process {pid} puts it back at its end\n"),
+            None => {
+                let undo = journal.directory().join(name.to_string()).join("undo.sh");
+                format!("sh {} --by-hand || failed=5\n", quoted(&undo.to_string_lossy()))
+            }
+        };
+    }
+    script += "exit \"$failed\"\n";
+    context.console.text(&script)?;
     Ok(Exit::Done)
 }
 

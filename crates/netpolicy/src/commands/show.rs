@@ -5,8 +5,9 @@ use model::Pid;
 use session::{Exit, Fault, app_requests};
 
 use crate::args::{Show, Which};
+use crate::commands::by_daemon;
 use crate::context::Context;
-use crate::render::{HostReport, svg};
+use crate::render::{HostReport, StatusReport, svg};
 
 /// Prints the packet path, or draws it.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
@@ -17,9 +18,24 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
             std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;
             context.console.say(&format!("Drew the packet path into {}.", path.display()));
         }
-        None => context.console.report(&HostReport(&host))?,
+        None => {
+            context.console.report(&HostReport(&host))?;
+            for line in last_measured(context) {
+                context.console.say(&line);
+            }
+        }
     }
     Ok(Exit::Done)
+}
+
+/// When the running daemon measured each service that has a goal, and what came of it. Nothing where none answers: what it says is
+/// no part of the host.
+fn last_measured(context: &Context) -> Vec<String> {
+    let Ok(netns) = context.session.netns() else { return Vec::new() };
+    let Ok(Some(mut client)) = by_daemon::running(netns.id(), context) else { return Vec::new() };
+    let said = client.call("Status", serde_json::Map::new()).ok();
+    let report = said.as_ref().and_then(|said| StatusReport::of(said.get("status")?).ok());
+    report.map(|report| report.last_measured()).unwrap_or_default()
 }
 
 impl From<&Which> for Processes {

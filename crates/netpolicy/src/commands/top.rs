@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use model::Policy;
 use session::{Exit, Fault};
 
 use crate::args::Top;
@@ -11,7 +12,12 @@ use crate::top::reader::Reader;
 
 /// Shows the host again and again, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
-    let mut reader = Reader::new(context.session.netns()?)?;
+    // Without policy files there are no services to name, which is no reason to show nothing.
+    let policy = context.policy().map(|merged| merged.policy()).unwrap_or_else(|fault| {
+        context.console.say(&format!("Ignoring the policy files: {}", fault.cause));
+        Policy::default()
+    });
+    let mut reader = Reader::new(context.session.netns()?, policy)?;
     let interval = Duration::from_secs(arguments.interval.into());
     if arguments.once {
         std::thread::sleep(interval);

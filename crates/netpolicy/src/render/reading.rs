@@ -5,7 +5,9 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::top::reading::{CpuLine, ProcessLine, QueueLine, Reading};
+use live::text::short;
+
+use crate::top::reading::{CpuLine, ProcessLine, QueueLine, Reading, ServiceLine};
 
 /// `top --once`'s data.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -66,6 +68,24 @@ impl Report for ReadingReport<'_> {
             page.gap();
             page.table(&table);
         }
+        let mut table =
+            Table::new(&["SERVICE", "REQ/S", "P50", "P99", "RING", "WAKE-UP", "SERVING", "WAITING"]);
+        for line in &self.0.services {
+            table.row([
+                Cell::new(line.name.clone()),
+                Cell::number(format!("{:.0}", line.rate)),
+                Cell::new(short(line.p50)),
+                Cell::new(short(line.p99)),
+                Cell::new(short(line.ring)),
+                Cell::new(short(line.wakeup)),
+                Cell::new(short(line.service)),
+                Cell::number(line.waiting),
+            ]);
+        }
+        if !table.is_empty() {
+            page.gap();
+            page.table(&table);
+        }
         let mut table = Table::new(&["CPU", "USER", "SYSTEM", "SOFTIRQ", "IRQ", "IDLE"]);
         for cpu in &self.0.cpus {
             let share = |share: f64| Cell::number(format!("{:.0} %", share * 100.0));
@@ -91,6 +111,7 @@ impl Report for ReadingReport<'_> {
         vec![
             record::<QueueLine>("queue", generator),
             record::<ProcessLine>("process", generator),
+            record::<ServiceLine>("service", generator),
             record::<CpuLine>("cpu", generator),
         ]
     }
@@ -99,6 +120,7 @@ impl Report for ReadingReport<'_> {
         let reading = self.0;
         let mut lines: Vec<_> = reading.queues.iter().map(|line| ("queue", to_json(line))).collect();
         lines.extend(reading.processes.iter().map(|line| ("process", to_json(line))));
+        lines.extend(reading.services.iter().map(|line| ("service", to_json(line))));
         lines.extend(reading.cpus.iter().map(|line| ("cpu", to_json(line))));
         lines
     }

@@ -119,6 +119,26 @@ impl StatusReport {
         Ok(Self { shown: Shown::deserialize(said)?, state: said.clone() })
     }
 
+    /// A line for each service that was measured: when, and what came of it.
+    pub(crate) fn last_measured(&self) -> Vec<String> {
+        let now = linux::machine::seconds_since_1970();
+        let measured = self.shown.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
+        let line = |(request, measured): (&Asked, &Measured)| {
+            let engaged = match request.engaged {
+                Some(share) => format!(", {} engaged to {:.0} %", request.delivery, share * 100.0),
+                None => String::new(),
+            };
+            format!(
+                "{}: p50 {}, p99 {}{engaged}; measured {} by the daemon",
+                request.target,
+                short(measured.response.p50),
+                short(measured.response.p99),
+                ago(now.saturating_sub(measured.at_unix_micros / 1_000_000))
+            )
+        };
+        measured.map(line).collect()
+    }
+
     /// Whether everything that is asked for is in force, as far as the caller sees.
     pub(crate) fn is_in_order(&self) -> bool {
         let shown = &self.shown;

@@ -6,11 +6,12 @@ use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::observe::Observer;
 use linux::{Netns, Processes};
-use model::Host;
+use live::{Pace, Rounds, Subject};
 use model::evidence::Counters;
+use model::{Host, Policy};
 use session::Fault;
 
-use super::reading::Reading;
+use super::reading::{Reading, services};
 
 /// Observing a host with many sockets takes long, and which queues, processes and sockets there are seldom changes:
 /// that is observed again only after this many times the time that it took, so that it costs half a per cent of a CPU.
@@ -21,6 +22,9 @@ const REST_MAX: Duration = Duration::from_secs(10);
 
 /// However old a reading is, at least this many times the time that it took is rested: a twentieth of a CPU.
 const WORK_MAX: u32 = 20;
+
+/// A tenth of each second is measured, as `watch` does.
+const PACE: Pace = Pace { sample: Duration::from_millis(100), windows_per_summary: 1 };
 
 /// How long to rest after work that took so long.
 fn rest(took: Duration) -> Duration {
@@ -54,6 +58,9 @@ pub(crate) struct Reader {
     host: Option<Host>,
     /// Until all is observed again.
     whole: Rest,
+    /// What the policy files ask for; of their services, response times are measured.
+    policy: Policy,
+    rounds: Option<Rounds>,
     /// Until the values of the known NAPIs and epolls are read again: far less work, and so far more often.
     values: Rest,
 }
@@ -63,7 +70,7 @@ impl Reader {
     ///
     /// # Errors
     /// If the namespace cannot be observed at all.
-    pub(crate) fn new(netns: Netns) -> Result<Self, Fault> {
+    pub(crate) fn new(netns: Netns, policy: Policy) -> Result<Self, Fault> {
         let mut sampler =
             Sampler::load().map_err(|error| format!("who delivers packets is not counted: {error}"));
         if let Ok(sampler) = &mut sampler {
@@ -74,7 +81,23 @@ impl Reader {
         let before = counters.as_mut().ok().and_then(|source| source.snapshot().ok());
         let observer = Observer::open(netns)?;
         let (whole, values) = (Rest::default(), Rest::default());
-        Ok(Self { observer, sampler, counters, before, host: None, whole, values })
+        let mut reader =
+            Self { observer, sampler, counters, before, host: None, whole, policy, rounds: None, values };
+        reader.measure()?;
+        Ok(reader)
+    }
+
+    /// Measures the services that there are now.
+    fn measure(&mut self) -> Result<(), Fault> {
+        let netns = self.observer.netns();
+        let subjects = Subject::of_policy(&self.policy, netns);
+        if self.rounds.is_none() && !subjects.is_empty() {
+            self.rounds = Some(Rounds::start(netns.again()?, PACE, || {})?);
+        }
+        if let Some(rounds) = &self.rounds {
+            rounds.measure(subjects);
+        }
+        Ok(())
     }
 
     /// What was counted since the reading before, on the host as it is.
@@ -105,12 +128,20 @@ impl Reader {
         let cpus = before.zip(self.before.clone());
         let host = self.observed()?;
         unread.extend(host.unread.iter().map(|unread| format!("not read: {}: {}", unread.what, unread.why)));
-        Ok(Reading::of(host, delivered.as_ref(), cpus.as_ref().map(|(before, now)| (before, now)), unread))
+        let cpus = cpus.as_ref().map(|(before, now)| (before, now));
+        let mut reading = Reading::of(host, delivered.as_ref(), cpus, unread);
+        let (services, refused) = services(self.rounds.as_ref().map(Rounds::found).unwrap_or_default());
+        reading.services = services;
+        reading.unread.extend(refused);
+        Ok(reading)
     }
 
     /// The host, with the values that its NAPIs and epolls have now.
     fn observed(&mut self) -> Result<&Host, Fault> {
         let started = Instant::now();
+        if self.whole.is_over() {
+            self.measure()?;
+        }
         match &mut self.host {
             Some(host) if !self.whole.is_over() => {
                 if self.values.is_over() {

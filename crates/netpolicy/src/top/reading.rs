@@ -1,5 +1,6 @@
 //! One look at a host: who delivered how many packets per second since the look before.
 
+use live::{Estimate, Measured, Outcome};
 use model::delivered::PollCounts;
 use model::evidence::{Counters, CpuTicks};
 use model::host::Napi;
@@ -16,6 +17,8 @@ pub(crate) struct Reading {
     pub(crate) queues: Vec<QueueLine>,
     /// Every process that has epolls with sockets on these NAPIs, or polled one.
     pub(crate) processes: Vec<ProcessLine>,
+    /// Every service of the policy files that was measured.
+    pub(crate) services: Vec<ServiceLine>,
     /// Every CPU that runs.
     pub(crate) cpus: Vec<CpuLine>,
     /// Packets per second on no NAPI, on all CPUs and in all namespaces.
@@ -85,6 +88,27 @@ pub(crate) struct ProcessLine {
     pub(crate) polls: f64,
 }
 
+/// A service: how long its requests took in the last minutes. Spans are in nanoseconds.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub(crate) struct ServiceLine {
+    /// Its name in the policy files.
+    pub(crate) name: String,
+    /// Requests per second.
+    pub(crate) rate: f64,
+    /// The median response time.
+    pub(crate) p50: Option<Estimate>,
+    /// What 99 of 100 do not exceed.
+    pub(crate) p99: Option<Estimate>,
+    /// The median wait in the NIC's ring.
+    pub(crate) ring: Option<Estimate>,
+    /// The median wait to be read.
+    pub(crate) wakeup: Option<Estimate>,
+    /// The median time from the read to the answer.
+    pub(crate) service: Option<Estimate>,
+    /// Requests without an answer.
+    pub(crate) waiting: u64,
+}
+
 /// How a CPU spent its time, as shares 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct CpuLine {
@@ -115,11 +139,33 @@ impl Reading {
             counted_seconds: seconds,
             queues: queues(host, delivered, seconds),
             processes: processes(host, delivered, seconds),
+            services: Vec::new(),
             cpus: cpus.map(|(before, after)| cpu_lines(before, after)).unwrap_or_default(),
             backlog_packets: delivered.map_or(0.0, |d| per_second(d.backlog.packets, seconds)),
             unread,
         }
     }
+}
+
+/// What is known of services, and why others are not measured.
+pub(crate) fn services(measured: Vec<Measured>) -> (Vec<ServiceLine>, Vec<String>) {
+    let (mut lines, mut refused) = (Vec::new(), Vec::new());
+    for Measured { name, outcome } in measured {
+        match outcome {
+            Outcome::Windows { summary, .. } => lines.push(ServiceLine {
+                name,
+                rate: summary.rate,
+                p50: summary.response.p50,
+                p99: summary.response.p99,
+                ring: summary.ring.p50,
+                wakeup: summary.wakeup.p50,
+                service: summary.service_time.p50,
+                waiting: summary.waiting,
+            }),
+            Outcome::Refused { why, .. } => refused.push(format!("{name} is not measured: {why}")),
+        }
+    }
+    (lines, refused)
 }
 
 fn per_second(count: u64, seconds: f64) -> f64 {

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use linux::Signals;
+use live::text::short;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -25,6 +26,9 @@ const CPUS_MAX: usize = 4;
 
 /// How many columns a queue's or process's name keeps beside others: enough for `eth0 rx-0`.
 const NAME_MIN: u16 = 12;
+
+/// How many lines services have at most.
+const SERVICES_MAX: usize = 4;
 
 /// How many lines processes have at most.
 const PROCESSES_MAX: usize = 6;
@@ -95,10 +99,12 @@ fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut State, colour: boo
     let cpus = u16::try_from(reading.cpus.len().min(CPUS_MAX)).unwrap_or(0);
     let processes = state.processes(reading);
     let rows = u16::try_from(processes.len().min(PROCESSES_MAX)).unwrap_or(0);
-    let [head, cpu_area, queue_area, process_area, foot] = Layout::vertical([
+    let services = u16::try_from(reading.services.len().min(SERVICES_MAX)).unwrap_or(0);
+    let [head, cpu_area, queue_area, service_area, process_area, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(cpus),
         Constraint::Min(3),
+        Constraint::Length(if services == 0 { 0 } else { services + 2 }),
         Constraint::Length(if rows == 0 { 0 } else { rows + 2 }),
         Constraint::Length(1),
     ])
@@ -107,6 +113,9 @@ fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut State, colour: boo
     frame.render_widget(Paragraph::new(headline(reading, head.width, &paint)), head);
     frame.render_widget(Paragraph::new(cpu_lines(reading, cpu_area.width, &paint)), cpu_area);
     draw_queues(frame, queue_area, reading, state, &paint);
+    if services > 0 {
+        draw_services(frame, service_area, reading, &paint);
+    }
     if rows > 0 {
         draw_processes(frame, process_area, &processes, &paint);
     }
@@ -236,6 +245,17 @@ const PROCESS_COLUMNS: [Column; 6] = [
     word("EPOLLS", 9, 2),
 ];
 
+const SERVICE_COLUMNS: [Column; 8] = [
+    word("SERVICE", NAME_MIN, 0),
+    number("REQ/S", 6, 4),
+    number("P50", 6, 2),
+    number("P99", 6, 1),
+    number("RING", 6, 5),
+    number("WAKE-UP", 7, 6),
+    number("SERVING", 7, 7),
+    number("WAITING", 7, 3),
+];
+
 /// The columns that a terminal of this width has room for. Half a number is another number, so a column is as wide as
 /// its widest cell, or is left out. The first has names: of a long one, the middle is left out.
 fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, paint: &Paint) -> Table<'a> {
@@ -305,6 +325,24 @@ fn queue_cells(line: &QueueLine, paint: &Paint) -> Vec<(String, Style)> {
         plain(share(|s| s.kthread)),
         plain(if line.suspended { format!("{}*", line.set) } else { line.set.clone() }),
     ]
+}
+
+fn draw_services(frame: &mut Frame<'_>, area: Rect, reading: &Reading, paint: &Paint) {
+    let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
+    let rows = reading.services.iter().take(SERVICES_MAX).map(|line| {
+        let plain = |text: String| (text, Style::new());
+        vec![
+            plain(line.name.clone()),
+            plain(rate(line.rate)),
+            plain(short(line.p50)),
+            plain(short(line.p99)),
+            plain(short(line.ring)),
+            plain(short(line.wakeup)),
+            plain(short(line.service)),
+            plain(line.waiting.to_string()),
+        ]
+    });
+    frame.render_widget(table(&SERVICE_COLUMNS, rows.collect(), area.width, paint), area);
 }
 
 fn draw_processes(frame: &mut Frame<'_>, area: Rect, lines: &[&ProcessLine], paint: &Paint) {
@@ -391,7 +429,11 @@ mod test {
 
     use super::super::reading::Shares;
     use super::super::state::Key;
+    use live::Estimate;
+    use measure::Interval;
+
     use super::*;
+    use crate::top::reading::ServiceLine;
 
     fn reading(queues: u32) -> Reading {
         let line = |queue: u32| QueueLine {
@@ -421,6 +463,7 @@ mod test {
                 packets: 1_100_000.0,
                 polls: 40_000.0,
             }],
+            services: Vec::new(),
             cpus: (0..8).map(cpu).collect(),
             backlog_packets: 12.0,
             unread: Vec::new(),
@@ -436,6 +479,26 @@ mod test {
     #[test]
     fn eighty_columns_and_twenty_four_lines_are_enough() {
         insta::assert_snapshot!("top", drawn(&reading(40), &mut State::default()));
+    }
+
+    #[test]
+    fn services_are_shown_with_their_response_times_and_where_these_go() {
+        let estimate = |ns: f64| {
+            let interval = Interval { estimate: ns, low: ns, high: ns };
+            Some(Estimate { interval, at_least: false, open_end: false })
+        };
+        let mut reading = reading(40);
+        reading.services.push(ServiceLine {
+            name: "cache".to_owned(),
+            rate: 123_456.0,
+            p50: estimate(118_000.0),
+            p99: estimate(912_000.0),
+            ring: estimate(41_000.0),
+            wakeup: estimate(60_000.0),
+            service: estimate(9_300.0),
+            waiting: 3,
+        });
+        insta::assert_snapshot!("top_services", drawn(&reading, &mut State::default()));
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
 mod goals;
+mod judged;
 mod kthreads;
 #[path = "../markdown/mod.rs"]
 mod markdown;
@@ -68,6 +69,7 @@ mod undone;
 mod units;
 #[path = "../../../linux/tests/root/unpacked.rs"]
 mod unpacked;
+mod upgrade;
 mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
@@ -269,6 +271,7 @@ fn main() {
         engaged::tests(),
         exchange::tests(),
         goals::tests(),
+        judged::tests(),
         kthreads::tests(),
         matrix::tests(),
         monitored::tests(),
@@ -294,6 +297,7 @@ fn main() {
         policies::tests(),
         spread::tests(),
         app_requests::tests(),
+        upgrade::tests(),
         // Last: what comes after has another process 1.
         units::tests(),
         watched::tests(),

@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         test("undo_sh/puts_napis_back_also_after_a_garbled_journal", NEEDS, || on_a_plain_debian(true)),
         test("undo_sh/says_that_a_queue_must_come_back", NEEDS, a_queue_that_is_away),
+        test("rollback/prints_a_script_that_undoes_all_transactions_without_netpolicy", NEEDS, all_by_script),
         test("rollback/says_what_brings_a_queue_back_and_that_mends_it", ATTACHED, brought_back),
     ]
 }
@@ -71,6 +72,27 @@ fn on_a_plain_debian(garbled: bool) -> Result<(), Failed> {
     assert!(code == Some(0) && !said.contains("put back to"), "twice does no harm: {said}");
     // Nothing is in the way of the next transaction.
     operator.runs(&["set", "device", "veth-server", "defer200"], 0)?;
+    Ok(())
+}
+
+fn all_by_script() -> Result<(), Failed> {
+    let operator = Operator::new("script", 2)?;
+    let before = operator.host()?;
+    operator.runs(&["set", "device", "veth-server", "suspend200"], 0)?;
+    operator.runs(&["set", "device", "veth-server", "defer20"], 0)?;
+    assert_eq!(flushes(&operator.host()?), [20_000, 20_000]);
+    let text = operator.runs(&["rollback", "--script"], 0)?.data;
+    assert_eq!(flushes(&operator.host()?), [20_000, 20_000], "it is printed only");
+    let file = operator.state().join("undo-all.sh");
+    std::fs::write(&file, &text)?;
+    let output = Command::new("/bin/sh").arg(&file).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!((output.status.code(), operator.host()?), (Some(0), before), "{text}\n{said}");
+    // What is already back does not count, and no transaction makes a script that does nothing.
+    operator.runs(&["rollback"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    let empty = operator.runs(&["rollback", "--script"], 0)?.data;
+    assert!(!empty.contains("undo.sh --by-hand"), "{empty}");
     Ok(())
 }
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::live::{LiveMeter, LiveTarget};
-use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
+use linux::lab::{Lab, LabOptions, MemcachedOptions, Program, SERVER_ADDRESS};
 use model::live::LiveCounts;
 use serde_json::Value;
 
@@ -28,6 +29,31 @@ pub(crate) fn tests() -> Vec<Trial> {
             "watched/every_request_to_a_go_server_is_counted_once",
             &[Need::Root, Need::Bpf, Need::Program("go")],
             go,
+        ),
+        test(
+            "watched/every_request_to_nginx_with_sendfile_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::Program("nginx")],
+            || nginx_asked(true),
+        ),
+        test(
+            "watched/requests_to_nginx_with_a_connection_each_are_counted_once",
+            &[Need::Root, Need::Bpf, Need::Program("nginx")],
+            || nginx_asked(false),
+        ),
+        test(
+            "watched/every_request_to_haproxy_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::Program("nginx"), Need::Program("haproxy")],
+            haproxy,
+        ),
+        test(
+            "watched/every_request_to_a_server_that_splices_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::Python],
+            splices,
+        ),
+        test(
+            "watched/requests_over_mptcp_are_reported_as_unanswered",
+            &[Need::Root, Need::Bpf, Need::Python],
+            mptcp,
         ),
         test(
             "watched/requests_with_a_connection_each_are_counted_once",
@@ -156,6 +182,188 @@ fn go() -> Result<(), Failed> {
     let _ = std::fs::remove_dir_all(&directory);
     are_all(&counts, REQUESTS);
     assert!(counts.continued >= REQUESTS, "an answer has parts: {counts:?}");
+    Ok(())
+}
+
+/// Starts nginx at a port, with one file of 64 KiB: its head is sent by `writev`, its body by `sendfile`.
+fn nginx(lab: &Lab, port: u16) -> Result<(Program, PathBuf), Failed> {
+    let directory = std::env::temp_dir().join(format!("netpolicy-nginx-{}-{port}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    std::fs::write(directory.join("file"), vec![b'x'; BODY])?;
+    let at = directory.display();
+    let config = format!(
+        "daemon off; master_process off; error_log stderr; pid {at}/pid;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; sendfile on; keepalive_requests 1000000; client_body_temp_path {at}/body;\n\
+         proxy_temp_path {at}/proxy; fastcgi_temp_path {at}/fastcgi; uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;\n\
+         server {{ listen {SERVER_ADDRESS}:{port}; root {at}; }} }}\n"
+    );
+    let file = directory.join("nginx.conf");
+    std::fs::write(&file, config)?;
+    let mut command = Command::new("nginx");
+    command.arg("-c").arg(&file).arg("-p").arg(&directory);
+    Ok((lab.start_program(command, port)?, directory))
+}
+
+/// The bytes of nginx's file.
+const BODY: usize = 64 << 10;
+
+/// Asks for the file and takes all of it.
+fn get(connection: &mut BufReader<TcpStream>, stays: bool) -> Result<(), Failed> {
+    let word = if stays { "keep-alive" } else { "close" };
+    let request = format!("GET /file HTTP/1.1\r\nHost: lab\r\nConnection: {word}\r\n\r\n");
+    connection.get_mut().write_all(request.as_bytes())?;
+    let mut line = String::new();
+    connection.read_line(&mut line)?;
+    assert!(line.starts_with("HTTP/1.1 200"), "{line}");
+    while line != "\r\n" {
+        line.clear();
+        connection.read_line(&mut line)?;
+    }
+    let mut body = vec![0; BODY];
+    connection.read_exact(&mut body)?;
+    Ok(())
+}
+
+/// Asks a port of the lab for the file so many times, and says what was counted.
+fn files_from(lab: &Lab, port: u16, requests: u64, stays: bool) -> Result<LiveCounts, Failed> {
+    counted(lab, port, || {
+        let mut connection = BufReader::new(connect(lab, port)?);
+        for request in 0..requests {
+            if !stays && request > 0 {
+                connection = BufReader::new(connect(lab, port)?);
+            }
+            get(&mut connection, stays)?;
+        }
+        Ok(())
+    })
+}
+
+fn nginx_asked(stays: bool) -> Result<(), Failed> {
+    const PORT: u16 = 8_081;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let (server, directory) = nginx(&lab, PORT)?;
+    let requests = if stays { 3_000 } else { 1_000 };
+    let counts = files_from(&lab, PORT, requests, stays)?;
+    drop(server);
+    let _ = std::fs::remove_dir_all(&directory);
+    are_all(&counts, requests);
+    assert!(counts.continued >= requests, "head and body are sent apart: {counts:?}");
+    Ok(())
+}
+
+/// Before an nginx, in the same namespace: what haproxy asks of that is not its own.
+fn haproxy() -> Result<(), Failed> {
+    const PORT: u16 = 8_082;
+    const BEHIND: u16 = 8_083;
+    const REQUESTS: u64 = 2_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let (behind, directory) = nginx(&lab, BEHIND)?;
+    let config = directory.join("haproxy.cfg");
+    std::fs::write(
+        &config,
+        format!(
+            "global\n  maxconn 256\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n\
+             frontend front\n  bind {SERVER_ADDRESS}:{PORT}\n  default_backend behind\n\
+             backend behind\n  server one {SERVER_ADDRESS}:{BEHIND}\n"
+        ),
+    )?;
+    let mut command = Command::new("haproxy");
+    command.arg("-db").arg("-f").arg(&config);
+    let server = lab.start_program(command, PORT)?;
+    let counts = files_from(&lab, PORT, REQUESTS, true)?;
+    drop((server, behind));
+    let _ = std::fs::remove_dir_all(&directory);
+    are_all(&counts, REQUESTS);
+    Ok(())
+}
+
+/// What it receives goes by a pipe back to where it came from, and never through the process.
+const SPLICES: &str = r"
+import os, socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    connection, _ = listener.accept()
+    reading, writing = os.pipe()
+    while True:
+        length = os.splice(connection.fileno(), writing, 4096)
+        if length == 0: break
+        os.splice(reading, connection.fileno(), length)
+    for end in (reading, writing): os.close(end)
+    connection.close()
+";
+
+fn splices() -> Result<(), Failed> {
+    const PORT: u16 = 8_084;
+    const REQUESTS: u64 = 3_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new("python3");
+    command.args(["-c", SPLICES, &SERVER_ADDRESS.to_string(), &PORT.to_string()]);
+    let _server = lab.start_program(command, PORT)?;
+    let mut connection = connect(&lab, PORT)?;
+    let counts = counted(&lab, PORT, || {
+        let mut answer = [0; 8];
+        for _ in 0..REQUESTS {
+            connection.write_all(b"request\n")?;
+            connection.read_exact(&mut answer)?;
+        }
+        Ok(())
+    })?;
+    are_all(&counts, REQUESTS);
+    Ok(())
+}
+
+/// `IPPROTO_MPTCP`, of a server and of a client.
+const MPTCP: [&str; 2] = [
+    r"
+import socket, sys
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind((sys.argv[1], int(sys.argv[2])))
+listener.listen()
+while True:
+    connection, _ = listener.accept()
+    while True:
+        line = connection.recv(4096)
+        if not line: break
+        connection.sendall(line)
+",
+    r"
+import socket, sys
+connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+connection.connect((sys.argv[1], int(sys.argv[2])))
+for _ in range(int(sys.argv[3])):
+    connection.sendall(b'request\n')
+    assert connection.recv(4096) == b'request\n'
+",
+];
+
+fn mptcp() -> Result<(), Failed> {
+    const PORT: u16 = 8_085;
+    const REQUESTS: u64 = 500;
+    if !std::path::Path::new("/proc/sys/net/mptcp/enabled").exists() {
+        return Ok(()); // the kernel has none, so no service speaks it
+    }
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let (address, port) = (SERVER_ADDRESS.to_string(), PORT.to_string());
+    let mut command = Command::new("python3");
+    command.args(["-c", MPTCP[0], &address, &port]);
+    let _server = lab.start_program(command, PORT)?;
+    let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), vec![PORT]))?;
+    meter.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    let client = lab.client().run(|| {
+        Command::new("python3").args(["-c", MPTCP[1], &address, &port, &REQUESTS.to_string()]).output()
+    })??;
+    let window = meter.end()?;
+    assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+    let came = window.counts.arrivals + window.counts.overflown;
+    assert_eq!(came, REQUESTS, "{:?}", window.counts);
+    assert_eq!(window.counts.answered, 0, "an answer is seen now: say so in watch.md: {:?}", window.counts);
+    let mut series = measure::live::Series::new();
+    series.add(&window);
+    let found = measure::live::doubts("service", &series, false);
+    assert!(found.iter().any(|finding| finding.rule == "live-answers-unseen"), "{found:#?}");
     Ok(())
 }
 

@@ -1,0 +1,66 @@
+//! All that can be found of the response times of a service, for those who look a finding up.
+
+/// The findings: the word that each has, and what it means.
+pub const RULES: &[(&str, &str)] = &[
+    ("live-goal-missed", "A `goal` of the policy files is missed, by the whole interval of the percentile."),
+    ("live-goal-met", "A `goal` is met, by the whole interval."),
+    (
+        "live-mostly-ring",
+        "More than 60 % of a request's time is the wait in the ring of the NIC: delivery decides.",
+    ),
+    ("live-mostly-wakeup", "More than 60 % is the wait to be read: the service is busy, or has no CPU."),
+    ("live-mostly-service", "More than 60 % is the application's own: no policy of delivery helps."),
+    ("live-queue-slow", "The median of one queue is more than twice that of all others."),
+    ("live-worker-slow", "The median of one thread is more than twice that of all others."),
+    ("live-hangs", "A request has waited for its answer for more than a second."),
+    ("live-answers-unseen", "Requests have no answer that can be seen: the service hangs, or speaks MPTCP."),
+    ("live-rps", "Receive packet steering is on: packets wait for another CPU between NAPI and TCP."),
+    (
+        "live-steered",
+        "Packets changed CPUs between NAPI and TCP: how long they waited on the way is not known.",
+    ),
+    ("live-no-napi", "Packets name no NAPI, as over loopback: how long they were in a ring is not known."),
+    (
+        "live-moderation",
+        "The NIC delays interrupts by times of its own choosing, which are not in the wait in the ring.",
+    ),
+    ("live-uniform-alone", "No window had interrupts enabled: estimate U is all there is."),
+    ("live-estimators-disagree", "U and C are more than 30 µs and 30 % apart."),
+    ("live-threaded", "A kernel thread polls: p99 is a lower bound."),
+    ("live-polls-lost", "Requests are answered so late that their polls were forgotten."),
+    ("live-unsolicited", "More than 5 % of sends answer nothing: pushes, subscriptions."),
+    ("live-pipelined", "More than eight requests are under way on a connection: they count by their bytes."),
+    ("live-connections", "There are more connections than can be measured."),
+    ("live-few-requests", "There were too few requests for a percentile."),
+    ("live-answers-late", "Linux before 6.16: answers are noted 10 to 25 µs late."),
+    ("live-nothing-arrived", "No request came by TCP; UDP and QUIC cannot be measured."),
+    (
+        "live-not-measured",
+        "A service that has a goal cannot be measured; the evidence has the kernel's words.",
+    ),
+];
+
+#[cfg(test)]
+mod test {
+    use std::collections::BTreeSet;
+
+    use super::RULES;
+
+    #[test]
+    fn every_finding_of_response_times_is_listed_once_and_no_other() {
+        let sources = [
+            include_str!("../../measure/src/live/shows.rs"),
+            include_str!("../../measure/src/live/doubts.rs"),
+            include_str!("target.rs"),
+            include_str!("../../daemon/src/goals.rs"),
+        ];
+        let words = sources.iter().flat_map(|source| source.split('"'));
+        let is_rule = |word: &&str| {
+            word.starts_with("live-") && word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+        };
+        let named: BTreeSet<&str> = words.filter(is_rule).collect();
+        let listed: BTreeSet<&str> = RULES.iter().map(|(rule, _)| *rule).collect();
+        assert_eq!(named, listed);
+        assert_eq!(RULES.len(), listed.len());
+    }
+}

@@ -1,0 +1,19 @@
+# Packets are delivered as they were; only what keeps the settings stops.
+script=/var/lib/netpolicy/roll-back.sh
+if [ -d /run/systemd/system ]; then
+	systemctl stop netpolicy.service netpolicy-attach.service || :
+fi
+# The undo scripts of what is in force, for the operator and for a purge: they need no netpolicy.
+if [ -d /var/lib/netpolicy/journal ]; then
+	if /usr/sbin/netpolicy rollback --script >"$script.new" && mv "$script.new" "$script"; then
+		if grep -q '^sh ' "$script"; then
+			echo "netpolicy: settings stay in force. To put them back: @PUT_BACK@"
+		else
+			rm -f "$script"
+		fi
+	else
+		rm -f "$script.new"
+		echo "netpolicy: settings may stay in force. To put them back, run the undo.sh scripts below" >&2
+		echo "netpolicy: /var/lib/netpolicy/journal, the newest first: sh .../undo.sh --by-hand" >&2
+	fi
+fi

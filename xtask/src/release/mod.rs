@@ -1,0 +1,240 @@
+//! `release`: every artefact of a version, with checksums, in one directory; and the trials of them.
+
+pub(crate) mod contents;
+mod deb;
+mod program;
+mod rpm;
+mod script;
+mod sources;
+mod stage;
+pub(crate) mod trial;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::guest::cache::{output, read, remove, write};
+use crate::shell::{self, Result};
+use sources::Licences;
+use stage::Stage;
+
+/// Who packages say made them. Distributors put in their own name.
+pub(crate) const MAINTAINER: &str = "the netpolicy developers <netpolicy@packages.invalid>";
+/// The same without an address.
+pub(crate) const VENDOR: &str = "the netpolicy developers";
+
+const USAGE: &str =
+    "usage: cargo xtask release [--out DIRECTORY] [--suffix TEXT] [--program FILE] [--twice] [--test]
+       cargo xtask release --trial [NAME] [--program FILE]
+
+--out      where the artefacts go (target/release-VERSION)
+--suffix   makes it a version before the released one: 0.1.0~TEXT
+--program  packs this program instead of building one
+--twice    builds again in another directory and compares every byte
+--test     tries the artefacts: in containers of Debian, by rpm, on older distributions
+--trial    tries packages of the program of the tests, as `cargo xtask test` does; NAME is one trial";
+
+/// The version of the artefacts.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// That of the workspace: `0.1.0`.
+    pub(crate) number: String,
+    /// What makes it one before.
+    pub(crate) suffix: Option<String>,
+    /// The time that files have, in seconds.
+    pub(crate) epoch: u64,
+}
+
+impl Version {
+    /// The workspace's, at the time that SOURCE_DATE_EPOCH says, or that of the last commit.
+    pub(crate) fn of_workspace(suffix: Option<String>) -> Result<Self> {
+        let manifest = read(&shell::root().join("Cargo.toml"))?;
+        let number = manifest.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
+        let number = number.ok_or("Cargo.toml has no version")?.to_owned();
+        let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
+            Ok(said) => said,
+            Err(_) => {
+                let mut git = Command::new("git");
+                output(git.current_dir(shell::root()).args(["log", "-1", "--format=%ct"]))?
+            }
+        };
+        let epoch =
+            epoch.trim().parse().map_err(|error| format!("the time of the sources, {epoch:?}: {error}"))?;
+        if let Some(suffix) = &suffix {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
+            if suffix.is_empty() || !suffix.bytes().all(plain) {
+                return Err(format!("--suffix {suffix:?}: letters, digits and dots"));
+            }
+        }
+        Ok(Self { number, suffix, epoch })
+    }
+
+    /// As Debian orders it.
+    pub(crate) fn debian(&self) -> String {
+        match &self.suffix {
+            Some(suffix) => format!("{}~{suffix}", self.number),
+            None => self.number.clone(),
+        }
+    }
+
+    /// As RPM has it: version and release.
+    pub(crate) fn rpm(&self) -> (String, String) {
+        let release = self.suffix.as_ref().map_or("1".to_owned(), |suffix| format!("0.{suffix}"));
+        (self.number.clone(), release)
+    }
+}
+
+/// How much work is put into packing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Small files, and debug symbols.
+    Release,
+    /// Quickly, and without the symbols: for trials of what installing does.
+    Trial,
+}
+
+/// What was made.
+pub(crate) struct Artefacts {
+    pub(crate) directory: PathBuf,
+    /// The package for Debian; that of the debug symbols is beside it.
+    pub(crate) deb: PathBuf,
+    pub(crate) rpm: PathBuf,
+    pub(crate) archive: PathBuf,
+}
+
+/// Makes all of them of a program.
+pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
+    contents::make_directory(out)?;
+    let making = out.join("making");
+    remove(&making)?;
+    let program = program::split(built, &making.join("program"))?;
+    let licences = Licences::of_program(version)?;
+    let stage = Stage::new(&making, &program, &program.stripped, version, &licences)?;
+    write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
+    let archive = archive(&stage, version, out)?;
+    let rpm = rpm::pack(&stage, version, out, effort)?;
+    let deb = deb::pack(&stage, version, &program.build_id, out, effort)?;
+    remove(&making)?;
+    sums(out)?;
+    Ok(Artefacts { directory: out.to_path_buf(), deb, rpm, archive })
+}
+
+/// The tree as an archive, to be unpacked over `/` of any system.
+fn archive(stage: &Stage, version: &Version, out: &Path) -> Result<PathBuf> {
+    let file = out.join(format!("netpolicy-{}-{}.tar.gz", version.debian(), std::env::consts::ARCH));
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
+    tar.arg(format!("--mtime=@{}", version.epoch)).args(["--use-compress-program", "gzip -9n"]);
+    tar.arg("--file").arg(&file).arg("--directory").arg(&stage.root).arg(".");
+    output(&mut tar)?;
+    Ok(file)
+}
+
+/// The checksums of everything that is there.
+fn sums(out: &Path) -> Result {
+    let names: Vec<_> = contents::files_of(out)?
+        .into_iter()
+        .filter_map(|file| Some(file.file_name()?.to_owned()))
+        .filter(|name| name != "SHA256SUMS")
+        .collect();
+    let sums = output(Command::new("sha256sum").current_dir(out).arg("--").args(names))?;
+    write(&out.join("SHA256SUMS"), &sums)
+}
+
+/// What was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    out: Option<PathBuf>,
+    suffix: Option<String>,
+    program: Option<PathBuf>,
+    twice: bool,
+    test: bool,
+    trial: Option<Option<String>>,
+}
+
+impl Asked {
+    fn read(arguments: &[String]) -> Result<Self> {
+        let mut asked = Self::default();
+        let mut words = arguments.iter().peekable();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().cloned().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
+            match word.as_str() {
+                "--out" => asked.out = Some(value()?.into()),
+                "--suffix" => asked.suffix = Some(value()?),
+                "--program" => asked.program = Some(value()?.into()),
+                "--twice" => asked.twice = true,
+                "--test" => asked.test = true,
+                "--trial" => asked.trial = Some(words.next_if(|next| !next.starts_with("--")).cloned()),
+                other => return Err(format!("no option {other}\n{USAGE}")),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Makes the artefacts, or tries them.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let asked = Asked::read(arguments)?;
+    if let Some(name) = &asked.trial {
+        return trial::by_hand(name.as_deref(), asked.program.as_deref());
+    }
+    let version = Version::of_workspace(asked.suffix)?;
+    let out = asked.out.unwrap_or_else(|| shell::root().join(format!("target/release-{}", version.debian())));
+    let out = std::path::absolute(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    remove(&out)?;
+    let built = match &asked.program {
+        Some(program) => program.clone(),
+        None => program::build(None)?,
+    };
+    if asked.program.is_none() && !program::is_static(&built)? {
+        return Err(format!("{} needs shared libraries: it was to be linked statically", built.display()));
+    }
+    let artefacts = pack(&built, &version, &out, Effort::Release)?;
+    if asked.twice {
+        let again = out.join("again");
+        let built = program::build(Some(&again.join("target")))?;
+        pack(&built, &version, &again.join("out"), Effort::Release)?;
+        let said = output(Command::new("diff").arg(out.join("SHA256SUMS")).arg(again.join("out/SHA256SUMS")));
+        said.map_err(|differs| format!("two builds differ: {differs}"))?;
+        remove(&again)?;
+        eprintln!("release: the second build has the same bytes");
+    }
+    if asked.test {
+        trial::of_release(&artefacts, &version)?;
+    }
+    println!("{}", artefacts.directory.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod command_line {
+    use super::*;
+
+    fn read(line: &str) -> Result<Asked> {
+        Asked::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_read_and_a_wrong_one_is_named() {
+        let asked = read("--out o --suffix rc1 --twice --test").expect("well formed");
+        assert_eq!((asked.suffix.as_deref(), asked.twice, asked.test), (Some("rc1"), true, true));
+        assert_eq!(read("--trial upgrade").expect("well formed").trial, Some(Some("upgrade".to_owned())));
+        assert!(read("--fast").expect_err("refused").contains("--fast"));
+        assert!(read("--out").expect_err("refused").contains("--out"));
+    }
+
+    #[test]
+    fn a_version_before_a_release_sorts_before_it_in_both_orders() {
+        let version = |suffix: Option<&str>| Version {
+            number: "0.1.0".to_owned(),
+            suffix: suffix.map(str::to_owned),
+            epoch: 0,
+        };
+        assert_eq!(version(Some("rc1")).debian(), "0.1.0~rc1");
+        assert_eq!(version(None).rpm(), ("0.1.0".to_owned(), "1".to_owned()));
+        assert_eq!(version(Some("rc1")).rpm().1, "0.rc1");
+        let before = Command::new("dpkg")
+            .args(["--compare-versions", &version(Some("rc1")).debian(), "lt", &version(None).debian()])
+            .status();
+        assert!(before.is_ok_and(|status| status.success()));
+    }
+}

@@ -1,0 +1,110 @@
+//! The program that is packaged: linked statically, so that one runs on every distribution, and built so that neither the place
+//! nor the time of the build is in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::contents::make_directory;
+use crate::guest::cache::{need_program, output};
+use crate::shell::{self, Result};
+
+/// A program and what was taken out of it.
+pub(crate) struct Program {
+    /// Without debug information, which is what is installed.
+    pub(crate) stripped: PathBuf,
+    /// The debug information.
+    pub(crate) debug: PathBuf,
+    /// What both have in common: [`BUILD_ID_DIGITS`] hexadecimal digits.
+    pub(crate) build_id: String,
+}
+
+/// A build id is a SHA-1.
+const BUILD_ID_DIGITS: usize = 40;
+
+/// The target that is built for: that of this machine, named, so that the flags do not reach what runs during the build.
+pub(crate) fn target() -> Result<String> {
+    let said = output(Command::new("rustc").arg("-vV"))?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
+}
+
+/// Builds it, in `directory` if it is not to be the usual one.
+pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
+    let target = target()?;
+    let root = shell::root();
+    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let cargo_home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
+    };
+    let below = directory.map_or_else(|| root.join("target"), Path::to_path_buf);
+    let places = [
+        (below.display().to_string(), "/usr/src/build"),
+        (root.display().to_string(), "/usr/src/netpolicy"),
+        (cargo_home.display().to_string(), "/usr/src/cargo"),
+        (sysroot.trim().to_owned(), "/usr/src/rust"),
+    ];
+    // Of two that match, rustc takes the last, and the C compilers too.
+    let remap = places.iter().rev().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    let flags: Vec<String> = remap
+        .chain(["-Ctarget-feature=+crt-static".to_owned(), "-Clink-arg=-Wl,--build-id=sha1".to_owned()])
+        .collect();
+    let c_flags: Vec<String> =
+        places.iter().rev().map(|(from, to)| format!("-ffile-prefix-map={from}={to}")).collect();
+    let mut cargo = shell::cargo();
+    cargo.args(["build", "--locked", "--profile", "dist", "-p", "netpolicy", "--target", &target]);
+    cargo.arg("--target-dir").arg(&below);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    cargo.env(format!("CFLAGS_{}", target.replace('-', "_")), format!("-O2 -g1 {}", c_flags.join(" ")));
+    shell::run(&mut cargo)?;
+    Ok(below.join(target).join("dist/netpolicy"))
+}
+
+/// Takes the debug information apart, into `directory`.
+pub(crate) fn split(built: &Path, directory: &Path) -> Result<Program> {
+    for program in ["objcopy", "readelf"] {
+        need_program(program, "binutils")?;
+    }
+    make_directory(directory)?;
+    let notes = output(Command::new("readelf").args(["--notes", "--wide"]).arg(built))?;
+    let build_id = match read_build_id(&notes) {
+        Some(id) => id,
+        // Of a program that was linked without one, as those of the tests are, no debugger will find the symbols.
+        None => output(Command::new("sha1sum").arg(built))?.chars().take(BUILD_ID_DIGITS).collect(),
+    };
+    let (stripped, debug) = (directory.join("netpolicy"), directory.join("netpolicy.debug"));
+    let copy =
+        |option: &str, to: &Path| output(Command::new("objcopy").arg(option).arg(built).arg(to)).map(drop);
+    copy("--strip-all", &stripped)?;
+    output(
+        Command::new("objcopy")
+            .args(["--only-keep-debug", "--compress-debug-sections"])
+            .arg(built)
+            .arg(&debug),
+    )?;
+    Ok(Program { stripped, debug, build_id })
+}
+
+/// Whether a program needs no shared library and no loader.
+pub(crate) fn is_static(program: &Path) -> Result<bool> {
+    let said =
+        output(Command::new("readelf").args(["--dynamic", "--program-headers", "--wide"]).arg(program))?;
+    Ok(!said.contains("(NEEDED)") && !said.contains("INTERP"))
+}
+
+fn read_build_id(notes: &str) -> Option<String> {
+    let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "))?.trim();
+    (id.len() == BUILD_ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit())).then(|| id.to_owned())
+}
+
+#[cfg(test)]
+mod notes {
+    use super::*;
+
+    #[test]
+    fn the_build_id_is_read_and_a_short_one_refused() {
+        let id = "75372cd3c51c0c937d6ae18fd61c3717fa0329ad";
+        assert_eq!(read_build_id(&format!("Owner\n    Build ID: {id}\n")).as_deref(), Some(id));
+        assert!(read_build_id("Build ID: 7537\n").is_none());
+    }
+}

@@ -1,0 +1,92 @@
+//! RPM packages, by rpmbuild.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::contents::{files_of, make_directory, put, write};
+use super::script;
+use super::stage::Stage;
+use super::{Effort, Version};
+use crate::guest::cache::{need_program, output, read, remove};
+use crate::shell::{self, Result};
+
+/// Packs the program and its debug symbols into `out`, and returns the first file.
+pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<PathBuf> {
+    need_program("rpmbuild", "rpm")?;
+    let mut files = String::new();
+    for file in stage.files()? {
+        let _infallible = writeln!(files, "{}\"{file}\"", kind(&file));
+    }
+    let debug = output(Command::new("find").arg(&stage.debug_root).args(["-type", "f", "-printf", "/%P"]))?;
+    let spec = read(&shell::root().join("packaging/rpm/netpolicy.spec.in"))?;
+    let spec = match (effort, spec.split_once("%package debuginfo")) {
+        (Effort::Trial, Some((before, after))) => {
+            let after = after.split_once("%post\n").map_or("", |(_, after)| after);
+            let (files, _) = after.split_once("%files debuginfo").unwrap_or((after, ""));
+            format!("{before}%post\n{files}")
+        }
+        _ => spec,
+    };
+    let (number, release) = version.rpm();
+    let spec = spec
+        .replace("@VERSION@", &number)
+        .replace("@RELEASE@", &release)
+        .replace("@MAINTAINER@", super::MAINTAINER)
+        .replace("@VENDOR@", super::VENDOR)
+        .replace("@FILES@", files.trim_end())
+        .replace("@DEBUG_FILE@", &debug);
+    // The scripts are text of a spec file, where a per cent sign begins a macro.
+    let spec = script::filled(&spec, "sh $script")?;
+    let top = out.join("rpmbuild");
+    remove(&top)?;
+    make_directory(&top)?;
+    let file = top.join("netpolicy.spec");
+    write(&file, &spec)?;
+    let root = top.join("BUILDROOT");
+    make_directory(&root)?;
+    let trees =
+        if effort == Effort::Release { &[&stage.root, &stage.debug_root][..] } else { &[&stage.root][..] };
+    for tree in trees {
+        output(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(tree).arg(&root))?;
+    }
+    let mut rpmbuild = Command::new("rpmbuild");
+    rpmbuild.args(["-bb", "--quiet", "--noclean", "--buildroot"]).arg(&root);
+    for (name, value) in [
+        ("_topdir", top.display().to_string()),
+        ("_rpmdir", top.join("RPMS").display().to_string()),
+        ("_build_name_fmt", "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm".to_owned()),
+        ("_buildhost", "localhost".to_owned()),
+        ("use_source_date_epoch_as_buildtime", "1".to_owned()),
+        ("clamp_mtime_to_source_date_epoch", "1".to_owned()),
+        ("source_date_epoch_from_changelog", "0".to_owned()),
+        // What RHEL 8 reads.
+        ("_binary_payload", if effort == Effort::Release { "w6.xzdio" } else { "w1.gzdio" }.to_owned()),
+        ("_build_id_links", "none".to_owned()),
+        ("__os_install_post", "%{nil}".to_owned()),
+        ("debug_package", "%{nil}".to_owned()),
+    ] {
+        rpmbuild.arg("--define").arg(format!("{name} {value}"));
+    }
+    rpmbuild.env("SOURCE_DATE_EPOCH", version.epoch.to_string());
+    output(rpmbuild.arg(&file))?;
+    let mut packed = None;
+    for rpm in files_of(&top.join("RPMS"))? {
+        let place = out.join(rpm.file_name().unwrap_or_default());
+        put(&rpm, &place, 0o644)?;
+        if !place.to_string_lossy().contains("-debuginfo-") {
+            packed = Some(place);
+        }
+    }
+    remove(&top)?;
+    packed.ok_or_else(|| "rpmbuild made no package".to_owned())
+}
+
+/// What rpm calls files of a place.
+fn kind(file: &str) -> &'static str {
+    match file {
+        _ if file.starts_with("/usr/share/doc/netpolicy/copyright") => "%license ",
+        _ if file.starts_with("/usr/share/doc/") || file.starts_with("/usr/share/man/") => "%doc ",
+        _ => "",
+    }
+}

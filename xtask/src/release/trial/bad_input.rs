@@ -1,0 +1,120 @@
+//! What goes wrong: a clear message, and the host as it was.
+
+use super::container::Container;
+use super::life::{POLICY, ask, daemon, deferred, install, settings};
+use super::{Packages, must};
+use crate::release::contents;
+use crate::shell::Result;
+
+/// Unpacked and never configured, as after a loss of power; the daemon of before goes on.
+pub(super) fn half_installed(container: &Container, packages: &Packages) -> Result {
+    let (before, process) = (settings(container)?, daemon(container)?);
+    container.runs(&format!("dpkg --unpack /packages/{}", packages.earlier))?;
+    let status = container.runs("dpkg-query --show --showformat='${db:Status-Status}' netpolicy")?;
+    must(status.contains("unpacked"), "it is not half installed", &status)?;
+    must(
+        daemon(container)? == process && settings(container)? == before,
+        "half an installation changed something",
+        "",
+    )?;
+    let history = container.runs("netpolicy history")?;
+    must(
+        history.contains("kept") && !history.contains("unreadable"),
+        "the new program cannot read the journal",
+        &history,
+    )?;
+    let said = container.runs("dpkg --configure --pending")?;
+    must(
+        daemon(container)? != process && settings(container)? == before,
+        "configuring changed settings",
+        &said,
+    )?;
+    install(container, &packages.this).map(drop)
+}
+
+/// Not a block left where the journal is.
+pub(super) fn var_full(container: &Container, packages: &Packages) -> Result {
+    let before = settings(container)?;
+    container.runs(
+        "systemctl stop netpolicy netpolicy-attach; cp -a /var/lib/netpolicy /run/kept; mount -t tmpfs -o size=256k tmpfs \
+         /var/lib/netpolicy && cp -a /run/kept/. /var/lib/netpolicy/; cat /dev/zero > /var/lib/netpolicy/full 2>/dev/null || true",
+    )?;
+    let refused = container.runs("netpolicy set device veth-server defer50");
+    let refused = refused.err().unwrap_or_default();
+    must(
+        refused.contains("No space left on device") && refused.contains("Nothing was changed"),
+        "no clear message",
+        &refused,
+    )?;
+    must(settings(container)? == before, "something was set", &refused)?;
+    // The package comes and goes: what it cannot write down it says, and settings stay.
+    let said = container.runs(&format!("dpkg --install /packages/{}", packages.earlier))?;
+    let removed = container.runs("dpkg --remove netpolicy")?;
+    must(removed.contains("undo.sh"), "no way back named", &removed)?;
+    container.runs("rm /var/lib/netpolicy/full; umount /var/lib/netpolicy; rm -rf /run/kept")?;
+    install(container, &packages.this)?;
+    must(settings(container)? == before, "settings changed", &format!("{said}{removed}"))?;
+    container.runs("systemctl start netpolicy").map(drop)
+}
+
+/// A key that this version does not know.
+pub(super) fn later_policy_file(container: &Container, _: &Packages) -> Result {
+    let before = settings(container)?;
+    let later = "[device.veth-server]\npolicy = \"latency\"\ndelivery = \"defer50\"\nforesight = 3\n";
+    contents::write(&container.root().0.join(&POLICY[1..]), later)?;
+    container.runs("systemctl reload netpolicy; sleep 1")?;
+    let said = container.runs("netpolicy plan; netpolicy status; true")?;
+    must(
+        said.contains("`foresight` is not a key") && said.contains(&format!("{POLICY}:4:1")),
+        "no line is named",
+        &said,
+    )?;
+    must(said.contains("this is netpolicy 0."), "its own version is not named", &said)?;
+    must(settings(container)? == before, "the policy of before was given up", &said)?;
+    // A daemon that starts with it does not start, and changes nothing.
+    let started = container.runs("systemctl restart netpolicy");
+    must(settings(container)? == before, "a refused start changed settings", &format!("{started:?}"))?;
+    ask(container, "defer200")?;
+    container.runs("systemctl reset-failed netpolicy; systemctl restart netpolicy").map(drop)
+}
+
+/// Another version's daemon beside the one that runs.
+pub(super) fn two_versions(container: &Container, packages: &Packages) -> Result {
+    let (before, process) = (settings(container)?, daemon(container)?);
+    container.runs(&format!(
+        "mkdir -p /opt/other && dpkg-deb --extract /packages/{} /opt/other",
+        packages.earlier
+    ))?;
+    for state in ["", "--state-dir /run/other-state"] {
+        let refused = container.runs(&format!("/opt/other/usr/sbin/netpolicy {state} daemon"));
+        let refused = refused.err().unwrap_or_default();
+        must(
+            refused.contains("status: 7") && refused.contains(&process.to_string()),
+            "it is not refused",
+            &refused,
+        )?;
+    }
+    must(daemon(container)? == process && settings(container)? == before, "something changed", "")?;
+    // Another one in /usr/local is named at the next installation.
+    container.runs("mkdir -p /usr/local/sbin && cp /opt/other/usr/sbin/netpolicy /usr/local/sbin/")?;
+    let said = install(container, &packages.this)?;
+    container.runs("rm -r /usr/local/sbin/netpolicy /opt/other")?;
+    must(said.contains("/usr/local/sbin/netpolicy comes before this package's"), "it is not named", &said)
+}
+
+/// The script of what is in force fails: the journal must not go.
+pub(super) fn purge_refused(container: &Container, packages: &Packages) -> Result {
+    container.runs("dpkg --remove netpolicy")?;
+    container.runs(
+        "cp /var/lib/netpolicy/roll-back.sh /run/kept.sh && echo 'exit 5' > /var/lib/netpolicy/roll-back.sh",
+    )?;
+    let refused = container.runs("dpkg --purge netpolicy").err().unwrap_or_default();
+    must(refused.contains("the journal stays: /var/lib/netpolicy"), "no clear message", &refused)?;
+    container
+        .runs("test -d /var/lib/netpolicy/journal && cp /run/kept.sh /var/lib/netpolicy/roll-back.sh")?;
+    let said = container.runs("dpkg --purge netpolicy")?;
+    must(said.contains("put back to 0"), "the second purge put nothing back", &said)?;
+    install(container, &packages.this)?;
+    must(deferred(container, 200)? == 0, "settings stayed", &said)?;
+    container.runs("dpkg --purge netpolicy").map(drop)
+}

@@ -1,0 +1,179 @@
+//! Packages tried for real: installed, upgraded while a server answers, removed and purged in a container with systemd; and what
+//! goes wrong there.
+
+mod bad_input;
+mod container;
+mod life;
+mod other_roots;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::contents::{make_directory, put};
+use super::{Artefacts, Effort, Version, pack};
+use crate::guest::cache::{Cache, output, remove};
+use crate::shell::{self, Result};
+use container::{Container, Root};
+
+/// What a root needs that systemd is to run in, and a lab of two network namespaces.
+const WITH_SYSTEMD: [&str; 5] = ["systemd", "systemd-sysv", "iproute2", "ethtool", "libelf1"];
+
+/// The packages that are tried.
+struct Packages {
+    /// Where both versions are.
+    directory: PathBuf,
+    /// File names of the earlier version's package and of this one's.
+    earlier: String,
+    this: String,
+    version: Version,
+    earlier_version: Version,
+    rpm: PathBuf,
+    archive: PathBuf,
+    /// The program that both hold.
+    program: PathBuf,
+    /// Whether this is the program that is released: the sizes count.
+    released: bool,
+}
+
+/// A trial: its name, and what it does in a container that the one before it left.
+type InContainer = (&'static str, fn(&Container, &Packages) -> Result);
+
+/// In this order: each begins with what the one before it left.
+const IN_CONTAINER: &[InContainer] = &[
+    ("packages/a_first_policy_takes_two_commands", life::first_policy),
+    ("packages/removal_leaves_packets_as_they_are_and_purge_rolls_back_first", life::removed_and_purged),
+    ("packages/what_make_install_laid_out_is_upgraded_with_what_is_in_force", life::from_make_install),
+    ("packages/an_upgrade_under_load_fails_no_request_and_changes_no_setting", life::upgraded_under_load),
+    ("packages/a_downgrade_keeps_what_is_in_force", life::downgraded),
+    ("packages/what_is_half_installed_can_be_finished", bad_input::half_installed),
+    ("packages/with_var_full_nothing_is_set_and_nothing_is_lost", bad_input::var_full),
+    ("packages/a_policy_file_of_a_later_version_is_named_and_the_policy_kept", bad_input::later_policy_file),
+    ("packages/a_second_daemon_is_refused_with_the_pid_of_the_first", bad_input::two_versions),
+    ("packages/a_purge_that_cannot_roll_back_keeps_the_journal", bad_input::purge_refused),
+];
+
+/// A trial in a root of its own.
+type InRoot = (&'static str, fn(&Packages) -> Result);
+
+const IN_ROOTS: &[InRoot] = &[
+    ("packages/the_same_program_packs_to_the_same_bytes", other_roots::packed_twice),
+    ("packages/a_root_without_systemd_takes_the_package_and_a_policy", other_roots::without_systemd),
+    ("packages/rpm_installs_verifies_and_erases", other_roots::by_rpm),
+];
+
+/// What only a released program can pass: the tests' own needs this machine's libraries.
+const OF_RELEASE: &[InRoot] = &[
+    ("packages/one_program_runs_on_debian_11_12_and_13", other_roots::older_distributions),
+    ("packages/the_archive_unpacks_over_a_root", other_roots::by_archive),
+    ("packages/lintian_finds_nothing_but_what_is_listed", other_roots::lintian),
+];
+
+/// As `cargo xtask test` does it: with packages of the tests' program.
+pub(crate) fn by_hand(only: Option<&str>, program: Option<&Path>) -> Result {
+    if let Some(why) = unfit() {
+        for (name, _) in IN_CONTAINER {
+            println!("test [SKIPPED, {why}] {name} ... ignored");
+        }
+        for (name, _) in IN_ROOTS {
+            println!("test [SKIPPED, {why}] {name} ... ignored");
+        }
+        return Ok(());
+    }
+    let built = program.map_or_else(|| shell::root().join("target/debug/netpolicy"), Path::to_path_buf);
+    if program.is_none() {
+        shell::run(shell::cargo().args(["build", "--quiet", "-p", "netpolicy"]))?;
+    }
+    let version = Version::of_workspace(None)?;
+    let out = shell::root().join("target/release-trial");
+    remove(&out)?;
+    let artefacts = pack(&built, &version, &out, Effort::Trial)?;
+    tried(&artefacts, &version, false, only)
+}
+
+/// The same with what is to be released, and what only that can pass.
+pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
+    match unfit() {
+        Some(why) => Err(format!("the artefacts cannot be tried: {why}")),
+        None => tried(artefacts, version, true, None),
+    }
+}
+
+/// Why no container can be started here.
+fn unfit() -> Option<String> {
+    if !shell::is_root() {
+        return Some("needs root".to_owned());
+    }
+    ["mmdebstrap", "systemd-nspawn", "rpm", "dpkg-deb"]
+        .into_iter()
+        .find(|program| !shell::has(program))
+        .map(|program| format!("needs {program}"))
+}
+
+fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<&str>) -> Result {
+    // The version before is the same program, packed with another number, as an upgrade sees it.
+    let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
+    let directory = artefacts.directory.join("trial");
+    let program = directory.join("program");
+    let unpacked = directory.join("unpacked");
+    remove(&directory)?;
+    make_directory(&unpacked)?;
+    output(Command::new("dpkg-deb").arg("-x").arg(&artefacts.deb).arg(&unpacked))?;
+    put(&unpacked.join("usr/sbin/netpolicy"), &program, 0o755)?;
+    let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for deb in [&earlier.deb, &artefacts.deb] {
+        put(deb, &directory.join(name(deb)), 0o644)?;
+    }
+    let packages = Packages {
+        earlier: name(&earlier.deb),
+        this: name(&artefacts.deb),
+        version: version.clone(),
+        earlier_version,
+        rpm: artefacts.rpm.clone(),
+        archive: artefacts.archive.clone(),
+        released,
+        program,
+        directory,
+    };
+    let (mut passed, mut failed) = (0, Vec::new());
+    let mut report = |name: &str, outcome: Result| match outcome {
+        Ok(()) => {
+            passed += 1;
+            println!("test {name} ... ok");
+        }
+        Err(why) => {
+            println!("test {name} ... FAILED\n{why}");
+            failed.push(name.to_owned());
+        }
+    };
+    let chosen = |name: &str| only.is_none_or(|only| name.contains(only));
+    if IN_CONTAINER.iter().any(|(name, _)| chosen(name)) {
+        let container = Root::of(&container::own_suite()?, &WITH_SYSTEMD)
+            .and_then(|root| Container::boot(root, &packages.directory))?;
+        life::prepare(&container)?;
+        for (name, trial) in IN_CONTAINER.iter().filter(|(name, _)| chosen(name)) {
+            report(name, trial(&container, &packages));
+        }
+    }
+    let of_release = if released { OF_RELEASE } else { &[] };
+    for (name, trial) in IN_ROOTS.iter().chain(of_release).filter(|(name, _)| chosen(name)) {
+        report(name, trial(&packages));
+    }
+    println!(
+        "test result: {}. {passed} passed; {} failed; 0 ignored",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        failed.len()
+    );
+    remove(&packages.directory)?;
+    let _ = Cache::open().map(|cache| std::fs::remove_dir(cache.at("trial")));
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("of the packages' trials failed: {}", failed.join(", ")))
+    }
+}
+
+/// A sentence about what is not as it should be, unless it is.
+fn must(is: bool, what: &str, seen: &str) -> Result {
+    if is { Ok(()) } else { Err(format!("{what}:\n{seen}")) }
+}

@@ -1,0 +1,122 @@
+//! Roots without systemd, of other distributions and of RPM.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::container::{Root, own_suite};
+use super::{Packages, WITH_SYSTEMD, must};
+use crate::guest::cache::{need_program, output, read};
+use crate::release::contents::put;
+use crate::release::{Effort, pack};
+use crate::shell::Result;
+
+/// A device with NAPIs, in the namespace of one command.
+const LAB: &str = "ip link add veth-server numrxqueues 2 numtxqueues 2 type veth peer name veth-client && \
+    ip link set veth-server up && ip link set veth-client up && ethtool -K veth-server gro on";
+
+/// The releases of Debian that one program must run on.
+const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
+
+/// A chroot, as containers and rescue systems are: nothing runs as process 1.
+pub(super) fn without_systemd(packages: &Packages) -> Result {
+    let root = Root::of(&own_suite()?, &WITH_SYSTEMD)?;
+    put(&packages.directory.join(&packages.this), &root.0.join("netpolicy.deb"), 0o644)?;
+    let said = root.runs(&format!(
+        "dpkg --install /netpolicy.deb && {LAB} && netpolicy set device veth-server defer200 && netpolicy verify && \
+         dpkg --purge netpolicy && ls -d /var/lib/netpolicy || true"
+    ))?;
+    must(said.contains("4 settings are as they were applied"), "no policy was applied", &said)?;
+    must(
+        said.contains("put back to 0") && said.contains("cannot access '/var/lib/netpolicy'"),
+        "not purged",
+        &said,
+    )
+}
+
+/// rpm's own tools, and a root that has rpm's database alone.
+pub(super) fn by_rpm(packages: &Packages) -> Result {
+    let root = Root::of(&own_suite()?, &WITH_SYSTEMD)?;
+    let rpm = |arguments: &[&str]| {
+        // Scripts of the package find a /proc, as they do on a host.
+        let mut rpm = Command::new("unshare");
+        rpm.args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount --bind /proc \"$0/proc\" && exec rpm --root \"$0\" \"$@\" 2>&1",
+        ]);
+        output(rpm.arg(&root.0).args(arguments))
+    };
+    let file = root.0.join("netpolicy.rpm");
+    put(&packages.rpm, &file, 0o644)?;
+    let file = file.display().to_string();
+    output(Command::new("rpm").args(["--checksig", "--nosignature", &file]))?;
+    // /bin/sh is there, by dpkg, of which rpm's database has no word.
+    rpm(&["--install", "--nodeps", &file])?;
+    // Every file is as the package says.
+    rpm(&["--verify", "--nodeps", "netpolicy"])?;
+    let said = root.runs(&format!(
+        "{LAB} && netpolicy set device veth-server defer200 && netpolicy verify; cat /etc/group"
+    ))?;
+    must(
+        said.contains("4 settings are as they were applied") && said.contains("netpolicy:"),
+        "no policy was applied",
+        &said,
+    )?;
+    let said = rpm(&["--erase", "netpolicy"])?;
+    must(said.contains("sh /var/lib/netpolicy/roll-back.sh"), "no way back named", &said)?;
+    must(
+        !root.0.join("usr/sbin/netpolicy").exists() && root.0.join("var/lib/netpolicy/journal").exists(),
+        "erased",
+        &said,
+    )
+}
+
+/// Packed again, at another time: names, modes, times and order are all chosen.
+pub(super) fn packed_twice(packages: &Packages) -> Result {
+    let again =
+        pack(&packages.program, &packages.earlier_version, &packages.directory.join("again"), Effort::Trial)?;
+    let sums = |directory: &Path| read(&directory.join("SHA256SUMS"));
+    let (first, second) = (sums(&packages.directory.join("earlier"))?, sums(&again.directory)?);
+    must(first == second && first.lines().count() == 4, "other bytes", &format!("{first}{second}"))
+}
+
+/// Debian's own judge; what it may find is in the package's overrides, with reasons.
+pub(super) fn lintian(packages: &Packages) -> Result {
+    need_program("lintian", "lintian")?;
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
+    let said = output(lintian.arg(packages.directory.join(&packages.this)))?;
+    must(said.trim().is_empty(), "lintian", &said)
+}
+
+/// The archive, for distributions that have neither.
+pub(super) fn by_archive(packages: &Packages) -> Result {
+    let root = Root::of(&own_suite()?, &WITH_SYSTEMD)?;
+    output(
+        Command::new("tar")
+            .arg("--directory")
+            .arg(&root.0)
+            .args(["--extract", "--keep-directory-symlink", "--file"])
+            .arg(&packages.archive),
+    )?;
+    let said =
+        root.runs(&format!("{LAB} && netpolicy set device veth-server defer200 && netpolicy verify"))?;
+    must(said.contains("4 settings are as they were applied"), "no policy was applied", &said)
+}
+
+/// One program on all of them.
+pub(super) fn older_distributions(packages: &Packages) -> Result {
+    for suite in SUITES {
+        let root = Root::of(suite, &["iproute2", "ethtool"])?;
+        put(&packages.directory.join(&packages.this), &root.0.join("netpolicy.deb"), 0o644)?;
+        let said = root.runs(&format!(
+            "dpkg --install /netpolicy.deb && {LAB} && netpolicy set device veth-server defer200 && netpolicy verify && \
+             netpolicy doctor --seconds 0; dpkg --purge netpolicy"
+        ))?;
+        must(said.contains("4 settings are as they were applied"), suite, &said)?;
+        must(said.contains("put back to 0"), suite, &said)?;
+        eprintln!("trial: installed, applied, purged on {suite}");
+    }
+    Ok(())
+}
