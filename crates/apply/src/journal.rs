@@ -178,6 +178,27 @@ impl Journal {
         Ok(surplus)
     }
 
+    /// The newest transaction, by name: none is read.
+    ///
+    /// # Errors
+    /// As [`Journal::history`].
+    pub fn newest(&self) -> Result<Option<TransactionName>, JournalError> {
+        Ok(self.names()?.last().copied())
+    }
+
+    /// Removes a transaction that was rolled back. Any other stays. Returns whether it was removed.
+    ///
+    /// # Errors
+    /// If another process is writing, or the directory cannot be read or removed.
+    pub fn forget(&self, name: TransactionName) -> Result<bool, JournalError> {
+        let lock = self.lock()?;
+        let settled = self.transaction(name)?.standing() == Standing::RolledBack;
+        if settled {
+            self.remove(&lock, name)?;
+        }
+        Ok(settled)
+    }
+
     /// The transactions that may be in force, the newest first.
     pub(crate) fn live(&self) -> Result<Vec<Transaction>, JournalError> {
         self.live_and_unreadable().map(|(live, _)| live)

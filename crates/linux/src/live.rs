@@ -135,6 +135,11 @@ impl ServiceWatch {
             .filter(|process| identify(process.pid).is_ok_and(|now| now.started == process.started))
     }
 
+    /// Whether all of them run.
+    pub fn all_run(&self) -> bool {
+        self.running().count() == self.processes.len()
+    }
+
     /// Begins a window.
     ///
     /// # Errors

@@ -52,6 +52,11 @@ impl Sampler {
         self.watch.is_served_by(processes);
     }
 
+    /// Whether each of them runs.
+    pub fn all_run(&self) -> bool {
+        self.watch.all_run()
+    }
+
     /// Whether any of the service's processes still runs.
     pub fn runs(&self) -> bool {
         self.watch.running().next().is_some()

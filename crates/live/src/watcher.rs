@@ -108,6 +108,11 @@ impl Watcher {
         }
     }
 
+    /// Whether each process of the service that was found still runs.
+    pub fn all_run(&self) -> bool {
+        self.sampler.all_run()
+    }
+
     /// What all windows say together.
     pub fn summary(&self, target: &Target) -> Summary {
         summary(target, &self.series, self.sampler.answers_late())

@@ -414,7 +414,9 @@ impl Switchback {
     /// If there is not one window for each candidate, which is a fault of the caller.
     pub fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Option<Unfair> {
         assert_eq!(windows.len(), self.names.len(), "a window for each candidate");
-        let void = seen.or_else(|| unfair(windows));
+        // Where the rate itself decides, it may differ.
+        let rate_decides = self.rule.deciding.contains(&Metric::Requests);
+        let void = seen.or_else(|| unfair(windows).filter(|why| *why != Unfair::Rates || !rate_decides));
         if let Some(why) = void {
             self.void(why);
             // How many requests there were is what such rounds differ in, and they still say so.
@@ -476,7 +478,7 @@ impl Switchback {
     pub fn change(&self, candidate: usize, metric: Metric) -> Change {
         let contrast = &self.contrasts[candidate - 1];
         let decides = self.rule.deciding.contains(&metric);
-        let level = if decides { self.rule.level(self.contrasts.len()) } else { self.rule.alpha };
+        let level = self.level(metric);
         let typical = |values: &[(Metric, Vec<f64>)]| {
             let values = values.iter().find(|(known, _)| *known == metric)?;
             crate::statistics::median(&values.1)
@@ -525,23 +527,45 @@ impl Switchback {
         Word::CannotTell { more }
     }
 
+    /// The differences of a metric, pair by pair, on the scale on which they are added: logarithms of ratios, or differences.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn differences(&self, candidate: usize, metric: Metric) -> Vec<f64> {
+        let sequences = &self.contrasts[candidate - 1].sequences;
+        let found = sequences.iter().find(|(known, _)| *known == metric);
+        found.map_or_else(Vec::new, |(_, sequence)| sequence.differences().to_vec())
+    }
+
+    /// How often the interval of a metric may miss.
+    pub fn level(&self, metric: Metric) -> f64 {
+        match self.rule.deciding.contains(&metric) {
+            true => self.rule.level(self.contrasts.len()),
+            false => self.rule.alpha,
+        }
+    }
+
     /// What the comparison of a candidate, counted from 1, with the first comes to.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
     pub fn verdict(&self, candidate: usize) -> Verdict {
-        let words: Vec<Word> =
-            self.rule.deciding.iter().map(|metric| self.change(candidate, *metric).word).collect();
-        verdict_of(&words)
+        verdict_of(&self.words(candidate))
+    }
+
+    /// What each metric that decides comes to. Windows without stalled requests decide nothing about stalls.
+    fn words(&self, candidate: usize) -> Vec<Word> {
+        let words = self.rule.deciding.iter().map(|metric| (metric, self.change(candidate, *metric).word));
+        words
+            .filter(|(metric, word)| **metric != Metric::Stalls || !matches!(word, Word::CannotTell { .. }))
+            .map(|(_, word)| word)
+            .collect()
     }
 
     /// Whether more rounds would change nothing that decides: each has its word.
     pub fn is_decided(&self) -> bool {
         (1..self.names.len()).all(|candidate| {
-            self.rule
-                .deciding
-                .iter()
-                .all(|metric| !matches!(self.change(candidate, *metric).word, Word::CannotTell { .. }))
+            self.words(candidate).iter().all(|word| !matches!(word, Word::CannotTell { .. }))
         })
     }
 
@@ -780,6 +804,18 @@ mod test {
         }
         assert!(switchback.closed_loop(1) && switchback.rounds() == 0);
         assert_eq!(switchback.verdict(1), Verdict::CannotTell { more: None });
+    }
+
+    #[test]
+    fn where_the_rate_decides_rounds_of_different_rates_count() {
+        let deciding = vec![Metric::Requests, Metric::Stalls];
+        let mut switchback =
+            Switchback::new(vec!["a".to_owned(), "b".to_owned()], Rule { deciding, ..rule() });
+        for _ in 0..8 {
+            switchback.add(&[figures(100.0), Figures { requests: 2_000, ..figures(300.0) }], None);
+        }
+        assert_eq!((switchback.verdict(1), switchback.rounds()), (Verdict::Worse, 8));
+        assert!(!switchback.closed_loop(1));
     }
 
     proptest! {

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 
 pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
+pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::globals::{Color, Globals, Output};
@@ -82,6 +83,7 @@ pub enum Command {
     Doctor(Doctor),
     Top(Top),
     Watch(Box<Watch>),
+    Compare(Box<Compare>),
     Plan(Plan),
     Apply(Apply),
     Try(Try),
@@ -508,6 +510,8 @@ pub enum SchemaOf {
     Sim,
     /// What watch prints, likewise.
     Watch,
+    /// What compare prints, likewise.
+    Compare,
 }
 
 /// The shells that can be completed for.
@@ -568,6 +572,13 @@ pub struct Guard {
     /// A descriptor of a network namespace that the trial changes, which the guard was started with.
     #[arg(long, value_name = "FD")]
     pub holding: Vec<i32>,
+    /// A descriptor that the guard was started with, and that closes when the program ends that it guards: what that program has
+    /// left is put back then.
+    #[arg(long, value_name = "FD", requires = "program")]
+    pub until_closed: Option<i32>,
+    /// That program.
+    #[arg(long, value_name = "PID")]
+    pub program: Option<u32>,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 pub mod api_args;
 pub mod args;
 mod commands;
+mod compare_args;
 mod completing;
 mod context;
 pub mod daemon_args;

@@ -21,6 +21,23 @@ Examples:
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
   netpolicy watch nginx --record day.jsonl")]
 pub struct Watch {
+    /// Whose requests are measured.
+    #[command(flatten)]
+    pub service: ServiceChoice,
+    /// For how long, in seconds; until Ctrl-C without.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    /// How much of each second is measured, 10ms to 1s. More shows more requests, and costs the service more.
+    #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
+    pub sample: Nanoseconds,
+    /// Keep every window in this file, as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// A service, by what the operator knows of it.
+#[derive(Clone, Debug, Args)]
+pub struct ServiceChoice {
     /// A service of the policy files, a unit, or an executable.
     #[arg(value_name = "SERVICE", required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
     pub service: Option<String>,
@@ -33,18 +50,9 @@ pub struct Watch {
     /// The processes of this systemd unit.
     #[arg(long, value_name = "U")]
     pub unit: Option<String>,
-    /// For how long, in seconds; until Ctrl-C without.
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub seconds: Option<u64>,
-    /// How much of each second is measured, 10ms to 1s. More shows more requests, and costs the service more.
-    #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
-    pub sample: Nanoseconds,
-    /// Keep every window in this file, as JSON lines.
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
 }
 
-impl Watch {
+impl ServiceChoice {
     /// What is named. The arguments admit exactly one.
     pub(crate) fn selection(&self) -> Selection {
         match (self.pid, self.port, &self.unit) {

@@ -2,7 +2,7 @@
 
 use apply::{Allow, Asked, CommitError, Journal, KeepError, TransactionName};
 use linux::{Kernel, KernelError, Netns};
-use model::{Host, Nanoseconds, Plan, Policy};
+use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
 use plan::{Desired, Placement, Refusal, Resolved, Runs};
 
 use crate::fault::{Fault, PRIVILEGES};
@@ -135,4 +135,21 @@ pub fn hold(
     deadline: Nanoseconds,
 ) -> Result<Option<TransactionName>, Fault> {
     Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, Some(deadline))?)
+}
+
+/// A plan in which each epoll is set once. A process that forks leaves its epolls to its children: theirs is the same epoll
+/// under another name, which would be found changed when its turn came.
+pub fn without_inherited(plan: Plan) -> Plan {
+    let mut seen: Vec<EpollId> = Vec::new();
+    let steps = plan.steps.into_iter().filter(|step| {
+        let Object::Epoll(epoll) = step.object() else { return true };
+        let known = seen
+            .iter()
+            .any(|&other| other.process != epoll.process && linux::process::same_epoll(other, epoll));
+        if !known {
+            seen.push(epoll);
+        }
+        !known
+    });
+    Plan { steps: steps.collect() }
 }

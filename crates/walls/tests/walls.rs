@@ -125,6 +125,10 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
     assert!(!dependencies.all("netpolicy-session").contains("netpolicy-measure"));
     // What it knows of response times, `live` says.
     assert!(!dependencies.direct("netpolicy-daemon").contains("netpolicy-measure"));
+    let outside = outside.iter().filter(|name| **name != "netpolicy-measure").chain(&["netpolicy-daemon"]);
+    let all = dependencies.all("netpolicy-judge");
+    let wrong: Vec<_> = outside.filter(|name| all.contains(*name)).collect();
+    assert!(wrong.is_empty(), "judge is built with {wrong:?}");
 }
 
 #[test]
@@ -158,6 +162,7 @@ fn only_programs_print_or_end_the_process() {
         "daemon",
         "live",
         "experiments",
+        "judge",
     ];
     let words = ["print", "println", "eprint", "eprintln", "dbg"];
     for room in silent {

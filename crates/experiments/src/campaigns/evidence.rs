@@ -23,6 +23,8 @@ pub(crate) enum Written {
     Grid(Box<Grid>),
     /// What `watch --record` wrote.
     Watch(Box<Recording>),
+    /// What `compare --record` wrote.
+    Compare(Box<judge::Recording>),
 }
 
 /// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
@@ -62,6 +64,9 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
         |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("no evidence: {}", shortened(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
+    if judge::Recording::begins(text) {
+        return judge::Recording::parse(text).map(|read| Written::Compare(Box::new(read))).map_err(wrong);
+    }
     if Recording::begins(text) {
         return Recording::parse(text).map(|recording| Written::Watch(Box::new(recording))).map_err(wrong);
     }

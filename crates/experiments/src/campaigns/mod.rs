@@ -1,5 +1,6 @@
 //! `bench`: delivery modes, measured.
 
+mod compared;
 pub(crate) mod evidence;
 mod exchange;
 mod live;
@@ -194,8 +195,14 @@ fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit
             Written::Watch(recording) if arguments.evidence.len() == 1 && gates.is_none() => {
                 return watched::report(&recording, arguments.report.as_deref(), context);
             }
-            Written::Watch(_) => {
-                let why = format!("{}: a record of `watch` is shown alone and has no gates", path.display());
+            Written::Compare(recording) if arguments.evidence.len() == 1 && gates.is_none() => {
+                return compared::report(&recording, arguments.report.as_deref(), context);
+            }
+            Written::Compare(_) | Written::Watch(_) => {
+                let why = format!(
+                    "{}: a record of `watch` or `compare` is shown alone and has no gates",
+                    path.display()
+                );
                 return Err(Fault::new(Exit::Usage, why));
             }
             Written::Results(_) => {

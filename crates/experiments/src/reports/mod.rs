@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibration;
+mod compare;
 mod curves;
 mod live_bench;
 mod prediction;
@@ -11,6 +12,8 @@ mod watch;
 
 pub use bench::{BenchReport, GridReport};
 pub use calibration::CalibrationReport;
+pub(crate) use compare::in_percent;
+pub use compare::{CompareReport, CompareRoundReport, SwitchCost, progress_words};
 pub use live_bench::{LiveBenchReport, LiveCostReport};
 pub use prediction::PredictionReport;
 pub use rule_loading::{BenchRow, RuleBenchReport};

@@ -242,7 +242,7 @@ fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
 }
 
 /// A finding, as `doctor` shows it.
-fn found(page: &mut Page, finding: &Finding) {
+pub(super) fn found(page: &mut Page, finding: &Finding) {
     let style = match finding.severity {
         Severity::Problem => Style::Bad,
         Severity::Warning => Style::Warning,

@@ -5,6 +5,7 @@
 //! patterns and marker shapes beside them; light or dark follows the reader's own setting.
 
 mod chart;
+mod compare;
 mod grid;
 mod style;
 mod watch;
@@ -22,6 +23,7 @@ use crate::table;
 use chart::{Axis, Chart};
 use style::{SeriesStyle, styles};
 
+pub use compare::{CompareChart, ComparePoint, html_of_compare};
 pub use grid::html as html_of_grid;
 pub use watch::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 

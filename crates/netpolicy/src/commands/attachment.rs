@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use apply::{AtExit, Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
-use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Recipes, Setting, Target};
+use model::{Change, Intent, Plan, Policy, ProcessId, Recipes, Setting, Target};
 use session::{Exit, Fault, HostState, clock, cycle};
 use takeover::Takeover;
 
@@ -251,7 +251,7 @@ impl<'a> Attachment<'a> {
                 }
             }
         }
-        Ok(without_inherited(planned.plan))
+        Ok(cycle::without_inherited(planned.plan))
     }
 
     fn commit(&mut self, plan: Plan) -> Result<(), Fault> {
@@ -399,21 +399,4 @@ impl Drop for Attachment<'_> {
 /// Whether a process has not ended yet.
 fn lives(process: &ProcessId) -> bool {
     linux::process::identify(process.pid).is_ok_and(|now| now.started == process.started)
-}
-
-/// A plan in which each epoll is set once. A process that forks leaves its epolls to its children: theirs is the same epoll
-/// under another name, which would be found changed when its turn came.
-fn without_inherited(plan: Plan) -> Plan {
-    let mut seen: Vec<EpollId> = Vec::new();
-    let steps = plan.steps.into_iter().filter(|step| {
-        let Object::Epoll(epoll) = step.object() else { return true };
-        let known = seen
-            .iter()
-            .any(|&other| other.process != epoll.process && linux::process::same_epoll(other, epoll));
-        if !known {
-            seen.push(epoll);
-        }
-        !known
-    });
-    Plan { steps: steps.collect() }
 }

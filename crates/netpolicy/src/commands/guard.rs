@@ -3,14 +3,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use apply::{Journal, RollBackError};
 use linux::{Kernel, Netns};
-use model::Nanoseconds;
+use model::{Nanoseconds, Pid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use session::{Exit, Fault, clock};
 
@@ -32,7 +34,15 @@ const ATTEMPTS_MAX: u32 = 1_000;
 /// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
 /// trial: from then on the trial is always watched. It holds these namespaces open: names and processes that
 /// lead to them may go before the deadline.
-pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netns]) -> Result<Child, Fault> {
+///
+/// `until_closed` is a pipe whose other end closes when this program ends, however it ends: the guard puts back then what
+/// this program has left.
+pub(crate) fn start(
+    context: &Context,
+    deadline: Nanoseconds,
+    namespaces: &[Netns],
+    until_closed: Option<&OwnedFd>,
+) -> Result<Child, Fault> {
     let failed = |error| Fault::file("/proc/self/exe", error);
     let log = log(&context.session.state_dir)?;
     let mut guard = Command::new("/proc/self/exe");
@@ -41,10 +51,16 @@ pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netn
     for netns in namespaces {
         guard.arg("--holding").arg(netns.as_fd().as_raw_fd().to_string());
     }
+    if let Some(pipe) = until_closed {
+        guard.arg("--until-closed").arg(pipe.as_raw_fd().to_string());
+        guard.arg("--program").arg(std::process::id().to_string());
+    }
     guard.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::from(log));
-    are_inherited(namespaces, true)?;
+    let descriptors: Vec<BorrowedFd<'_>> =
+        namespaces.iter().map(AsFd::as_fd).chain(until_closed.map(AsFd::as_fd)).collect();
+    are_inherited(&descriptors, true)?;
     let spawned = guard.spawn();
-    are_inherited(namespaces, false)?;
+    are_inherited(&descriptors, false)?;
     let mut guard = spawned.map_err(failed)?;
     let mut ready = Vec::new();
     if let Some(mut stdout) = guard.stdout.take() {
@@ -59,12 +75,12 @@ pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netn
     Err(Fault::failed("the guard of the trial did not start").hint(format!("see {}", log.display())))
 }
 
-/// Whether a process that is started from now on has these namespaces' descriptors too.
-fn are_inherited(namespaces: &[Netns], inherited: bool) -> Result<(), Fault> {
+/// Whether a process that is started from now on has these descriptors too.
+fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), Fault> {
     let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
-    for netns in namespaces {
-        rustix::io::fcntl_setfd(netns, flags)
-            .map_err(|errno| Fault::file("the descriptor of a network namespace", errno.into()))?;
+    for descriptor in descriptors {
+        rustix::io::fcntl_setfd(descriptor, flags)
+            .map_err(|errno| Fault::file("a descriptor of the guard", errno.into()))?;
     }
     Ok(())
 }
@@ -98,7 +114,14 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
         if left.is_zero() {
             break;
         }
-        std::thread::sleep(left.min(NAP_MAX));
+        match (arguments.until_closed, arguments.program) {
+            (Some(pipe), Some(program)) => {
+                if is_closed(pipe, left.min(NAP_MAX))? {
+                    return put_back(Pid(program), &mut kernel, context);
+                }
+            }
+            (Some(_) | None, _) => std::thread::sleep(left.min(NAP_MAX)),
+        }
     }
     let mut last = Ok(());
     for _ in 0..ATTEMPTS_MAX {
@@ -110,6 +133,60 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
         std::thread::sleep(AGAIN_AFTER);
     }
     last.map(|()| Exit::Done)
+}
+
+/// Waits for the other end of a pipe to be closed. This process has it as a descriptor that it was started with.
+fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
+    let failed = |error| Fault::file("the pipe from the program that is guarded", error);
+    let pipe = File::open(format!("/proc/self/fd/{pipe}")).map_err(failed)?;
+    let most = Timespec::try_from(most).map_err(|_| Fault::failed("a time that is none"))?;
+    let mut polled = [PollFd::new(&pipe, PollFlags::empty())];
+    match poll(&mut polled, Some(&most)) {
+        Ok(_) => Ok(polled[0].revents().contains(PollFlags::HUP)),
+        Err(errno) if errno.kind() == std::io::ErrorKind::Interrupted => Ok(false),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Puts back what a program has left that ended before it could.
+fn put_back(program: Pid, kernel: &mut Kernel, context: &Context) -> Result<Exit, Fault> {
+    let journal = context.session.journal()?;
+    let mut last = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        last = put_back_once(program, &journal, kernel, context);
+        match &last {
+            Ok(()) => break,
+            Err(fault) => context.console.fault(fault),
+        }
+        std::thread::sleep(AGAIN_AFTER);
+    }
+    last.map(|()| Exit::Done)
+}
+
+fn put_back_once(
+    program: Pid,
+    journal: &Journal,
+    kernel: &mut Kernel,
+    context: &Context,
+) -> Result<(), Fault> {
+    let history = journal.history()?;
+    let left = history.transactions.iter().rev().filter(|left| {
+        left.begin().attended_by == Some(program) && !left.begin().left_in_force && left.standing().is_live()
+    });
+    // Its pipe may be closed a moment before its lock is released: such a rollback is refused, and tried again.
+    for transaction in left {
+        let name = transaction.name();
+        match journal.roll_back(name, kernel, clock::now()) {
+            Ok(undone) => {
+                context
+                    .console
+                    .say(&format!("process {program} ended and left {name}: rolled back. {undone}"));
+            }
+            Err(RollBackError::NothingToUndo { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Says that this process stands on its own, and lets go of the pipe: `try` reads to its end.

@@ -5,6 +5,7 @@ mod attach;
 mod attachment;
 mod by_daemon;
 mod cat;
+mod compare;
 mod completions;
 mod confirm;
 mod daemon;
@@ -88,6 +89,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Tc(arguments) => tc::run(arguments, context),
         Command::Top(arguments) => top::run(arguments, context),
         Command::Watch(arguments) => watch::run(arguments, context),
+        Command::Compare(arguments) => compare::run(arguments, context),
         Command::Schema(arguments) => schema::run(arguments, context),
         Command::Completions(arguments) => completions::run(arguments, context),
         Command::Man(arguments) => man::run(arguments, context),
@@ -118,6 +120,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Set(_)
         | Command::Attach(_)
         | Command::Run(_)
+        | Command::Compare(_)
         | Command::Daemon(_) => true,
         // Their lab is a host of its own.
         Command::SocketPolicies(_)
@@ -141,6 +144,11 @@ fn looks_at_host(command: &Command) -> bool {
 fn commits(command: &Command) -> bool {
     matches!(
         command,
-        Command::Apply(_) | Command::Try(_) | Command::Set(_) | Command::Attach(_) | Command::Run(_)
+        Command::Apply(_)
+            | Command::Try(_)
+            | Command::Set(_)
+            | Command::Attach(_)
+            | Command::Run(_)
+            | Command::Compare(_)
     )
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         false => Netns::with_id(id),
     });
     let namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
-    let mut guard = guard::start(context, deadline, &namespaces)?;
+    let mut guard = guard::start(context, deadline, &namespaces, None)?;
     let held = cycle::hold(
         planned.plan,
         &context.session.journal()?,

@@ -12,7 +12,7 @@ use crate::context::Context;
 
 /// Measures until the time is up, the service ends, or a signal comes; then says what it came to.
 pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
-    let target = Target::of(&arguments.selection(), &context.session, &context.console)?;
+    let target = Target::of(&arguments.service.selection(), &context.session, &context.console)?;
     let sample = Duration::from_nanos(arguments.sample.0);
     let mut watcher = Watcher::load(&target, sample)?;
     let mut record = arguments.record.as_deref().map(|path| Record::create(path, &target)).transpose()?;

@@ -1,8 +1,8 @@
 //! What programs read, as JSON Schema: derived from the types that are printed.
 
 use experiments::reports::{
-    BenchReport, CalibrationReport, GridReport, LiveBenchReport, LiveCostReport, PredictionReport,
-    RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
+    BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
+    LiveCostReport, PredictionReport, RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
 };
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
@@ -49,9 +49,11 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
                 of::<LiveBenchReport<'_>>,
                 of::<LiveCostReport>,
                 of::<WatchReport<'_>>,
+                of::<CompareReport>,
             ],
         ),
         SchemaOf::Watch => ("watch", &[of::<WatchReport<'_>>, of::<WatchWindowReport<'_>>]),
+        SchemaOf::Compare => ("compare", &[of::<CompareReport>, of::<CompareRoundReport>]),
         SchemaOf::Tc => (
             "tc",
             &[

@@ -14,6 +14,7 @@ mod balanced;
 #[expect(dead_code, reason = "the tests of the room below start one that moves nothing")]
 mod balancer;
 mod bench;
+mod compared;
 mod conformance;
 mod container;
 mod daemon;
@@ -301,6 +302,7 @@ fn main() {
         // Last: what comes after has another process 1.
         units::tests(),
         watched::tests(),
+        compared::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

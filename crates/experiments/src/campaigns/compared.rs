@@ -1,0 +1,65 @@
+//! A comparison that was recorded, shown and drawn.
+
+use std::path::Path;
+
+use judge::{Header, Recording};
+use measure::report::{CompareChart, ComparePoint, html_of_compare};
+use measure::sequential::Sequence;
+use measure::switchback::Metric;
+use session::{Exit, Fault};
+
+use crate::Context;
+use crate::reports::{CompareReport, in_percent};
+
+/// Shows a comparison that was recorded, and draws it.
+pub(super) fn report(
+    recording: &Recording,
+    into: Option<&Path>,
+    context: &Context<'_>,
+) -> Result<Exit, Fault> {
+    context.console.report(&CompareReport::of_record(recording))?;
+    let Some(path) = into else { return Ok(Exit::Done) };
+    let Header { service, host, kernel, candidates, rule, .. } = &recording.header;
+    let switchback = recording.switchback();
+    let mut charts = Vec::new();
+    for (candidate, name) in candidates.iter().enumerate().skip(1) {
+        for metric in [Metric::P50, Metric::P90, Metric::P99, Metric::Cpu] {
+            let change = switchback.change(candidate, metric);
+            charts.push(CompareChart {
+                title: format!("{metric} of {name} compared with {}", candidates[0]),
+                words: change.to_string(),
+                points: points(&switchback.differences(candidate, metric), switchback.level(metric)),
+            });
+        }
+    }
+    let place =
+        format!("Measured on {host}, Linux {kernel}, on live traffic, settings alternating in random order.");
+    let page =
+        html_of_compare(&format!("Settings of {service} compared"), &place, rule.margin * 100.0, &charts);
+    std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
+    context.console.say(&format!("Report: {}", path.display()));
+    Ok(Exit::Done)
+}
+
+/// What was known after each pair. Of many pairs, after evenly chosen ones: to find an interval takes a look at all before it.
+fn points(differences: &[f64], level: f64) -> Vec<ComparePoint> {
+    const POINTS_MAX: usize = 300;
+    let every = differences.len().div_ceil(POINTS_MAX).max(1);
+    let (mut sequence, mut points) = (Sequence::new(), Vec::new());
+    for (at, &difference) in differences.iter().enumerate() {
+        sequence.add(difference);
+        if (at + 1) % every == 0
+            && let Some(bounds) = sequence.bounds(level)
+        {
+            let (estimate, low, high) = in_percent(bounds.map(f64::exp_m1));
+            points.push(ComparePoint {
+                pairs: at + 1,
+                own: difference.exp_m1() * 100.0,
+                estimate,
+                low,
+                high,
+            });
+        }
+    }
+    points
+}

@@ -1,0 +1,357 @@
+//! Rounds of windows, until enough is known.
+
+use std::time::{Duration, Instant};
+
+use apply::{AtExit, TransactionName};
+use linux::Signals;
+use live::{Selection, Target, Turn, Watcher};
+use measure::switchback::{Figures, Metric, Rule, Switchback, Unfair};
+use model::live::LiveWindow;
+use model::{Chance, Finding};
+use session::{Fault, Operator, Session};
+
+use crate::alternation::Alternation;
+use crate::candidate::Candidate;
+use crate::lock::ComparisonLock;
+
+/// How a comparison is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is compared; all others with the first.
+    pub candidates: Vec<Candidate>,
+    /// What decides.
+    pub deciding: Vec<Metric>,
+    /// Changes smaller than this share make no difference.
+    pub margin: f64,
+    /// How long a window is.
+    pub window: Duration,
+    /// How long to wait after each switch until a window begins.
+    pub guard: Duration,
+    /// The longest time in all.
+    pub most: Duration,
+    /// The seed of the order of candidates.
+    pub seed: u64,
+}
+
+impl Options {
+    /// What decides, and how surely.
+    pub fn rule(&self) -> Rule {
+        let mut deciding = self.deciding.clone();
+        // Where requests stall there are no response times to decide by.
+        deciding.push(Metric::Stalls);
+        Rule { deciding, margin: self.margin, alpha: Rule::ALPHA }
+    }
+}
+
+/// The most rounds: beyond them nothing counts any more.
+const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
+
+/// How much longer than asked a window, or the way to it, may take before it does not count.
+const LATE: Duration = Duration::from_millis(500);
+
+/// How long a service that ended is waited for, and how often it is looked for.
+const RESTART_MAX: Duration = Duration::from_secs(20);
+const RESTART_EVERY: Duration = Duration::from_millis(250);
+
+/// How long a service may take after a restart until its windows count.
+const RESTART_SETTLES: Duration = Duration::from_secs(1);
+
+/// The most restarts in one comparison: a service that crashes under a candidate is not restarted for ever.
+const RESTARTS_MAX: usize = 8;
+
+/// Why a comparison ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All that decides has its word.
+    Decided,
+    /// The time is up.
+    Time,
+    /// A signal came.
+    Interrupted,
+    /// The service ended and did not come back.
+    Service,
+}
+
+impl Ended {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Decided => "decided",
+            Self::Time => "the time was up",
+            Self::Interrupted => "interrupted",
+            Self::Service => "the service ended and did not come back",
+        }
+    }
+}
+
+/// One round.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// Which, from 1.
+    pub number: usize,
+    /// The candidates in the order in which they were measured.
+    pub order: Vec<usize>,
+    /// A window of each candidate, in the order of their names; fewer where the round broke off.
+    pub windows: Vec<(usize, Figures, LiveWindow)>,
+    /// Why it does not count.
+    pub void: Option<Unfair>,
+}
+
+/// Hears of rounds.
+pub trait Progress {
+    /// A round is over.
+    ///
+    /// # Errors
+    /// What the listener could not do with it: that ends the comparison.
+    fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault>;
+}
+
+/// What a comparison came to.
+#[derive(Debug)]
+pub struct Shown {
+    /// The rounds.
+    pub switchback: Switchback,
+    /// Why it ended.
+    pub ended: Ended,
+    /// How long it took.
+    pub took: Duration,
+    /// How long each switch took that wrote something.
+    pub switches: Vec<Duration>,
+    /// What is not to be believed of the windows.
+    pub findings: Vec<Finding>,
+    /// The last transaction of each candidate: that which has its verdict.
+    pub transactions: Vec<Option<TransactionName>>,
+}
+
+/// A comparison that can be made.
+pub struct Comparison<'a> {
+    options: Options,
+    selection: Selection,
+    session: &'a Session,
+    operator: &'a dyn Operator,
+    target: Target,
+    watcher: Watcher,
+    alternation: Alternation<'a>,
+    switches: Vec<Duration>,
+    chance: Chance,
+    _lock: ComparisonLock,
+}
+
+impl std::fmt::Debug for Comparison<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Comparison").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Why a round broke off.
+enum Broken {
+    /// A process of the service ended.
+    Restart,
+    /// A signal came.
+    Interrupted,
+}
+
+impl<'a> Comparison<'a> {
+    /// Finds the service, plans each candidate and loads what measures. Writes nothing.
+    ///
+    /// # Errors
+    /// A service that cannot be measured, a candidate that cannot be alternated, another comparison under way.
+    pub fn prepare(
+        options: Options,
+        selection: &Selection,
+        session: &'a Session,
+        operator: &'a dyn Operator,
+    ) -> Result<Self, Fault> {
+        let target = Target::of(selection, session, operator)?;
+        let lock = ComparisonLock::take(session, target.netns.id())?;
+        let turn = options.window + options.guard;
+        let journal = session.journal()?.owned_by_session(AtExit::RollBack)?;
+        let alternation = Alternation::plan(&options.candidates, &target, session, operator, &journal, turn)?;
+        let watcher = Watcher::load(&target, options.window)?;
+        let chance = Chance::new(options.seed);
+        Ok(Self {
+            options,
+            selection: selection.clone(),
+            session,
+            operator,
+            target,
+            watcher,
+            alternation,
+            switches: Vec::new(),
+            chance,
+            _lock: lock,
+        })
+    }
+
+    /// The service.
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The candidates on this host.
+    pub const fn alternation(&mut self) -> &mut Alternation<'a> {
+        &mut self.alternation
+    }
+
+    /// Measures until all that decides has its word, the time is up or a signal comes. Then the host is as it was before.
+    ///
+    /// # Errors
+    /// What could not be written or put back, with the state of the host.
+    pub fn run(&mut self, signals: &mut Signals, progress: &mut dyn Progress) -> Result<Shown, Fault> {
+        let began = Instant::now();
+        let names = self.options.candidates.iter().map(|candidate| candidate.name.clone()).collect();
+        let mut switchback = Switchback::new(names, self.options.rule());
+        let ended = self.rounds(&mut switchback, began, signals, progress);
+        // Whatever came of it, the host comes first.
+        self.alternation.restore()?;
+        let ended = ended?;
+        let transactions =
+            (0..self.options.candidates.len()).map(|candidate| self.alternation.transaction(candidate));
+        Ok(Shown {
+            ended,
+            took: began.elapsed(),
+            switches: std::mem::take(&mut self.switches),
+            findings: self.watcher.summary(&self.target).findings,
+            transactions: transactions.collect(),
+            switchback,
+        })
+    }
+
+    fn rounds(
+        &mut self,
+        switchback: &mut Switchback,
+        began: Instant,
+        signals: &mut Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<Ended, Fault> {
+        let arms = self.options.candidates.len();
+        let turn = self.options.window + self.options.guard;
+        let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
+        // What is polled, and when clients come back, is known after a window: of the host as it is.
+        if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
+            return Ok(Ended::Interrupted);
+        }
+        let mut restarts = 0;
+        for number in 1..=ROUNDS_MAX {
+            if began.elapsed() + round_takes > self.options.most {
+                return Ok(Ended::Time);
+            }
+            let mut order: Vec<usize> = (0..arms).collect();
+            self.chance.shuffle(&mut order);
+            let mut round = Round { number, order: order.clone(), windows: Vec::new(), void: None };
+            let mut broken = None;
+            for candidate in order {
+                match self.turn(candidate, &mut round, signals)? {
+                    None => {}
+                    Some(why) => {
+                        broken = Some(why);
+                        break;
+                    }
+                }
+            }
+            match broken {
+                None => {
+                    round.windows.sort_by_key(|(candidate, ..)| *candidate);
+                    let figures: Vec<Figures> =
+                        round.windows.iter().map(|(_, figures, _)| *figures).collect();
+                    round.void = switchback.add(&figures, round.void);
+                }
+                Some(Broken::Interrupted) => return Ok(Ended::Interrupted),
+                Some(Broken::Restart) => {
+                    round.void = Some(Unfair::Restart);
+                    switchback.void(Unfair::Restart);
+                }
+            }
+            progress.round(&round, switchback, began.elapsed())?;
+            if matches!(broken, Some(Broken::Restart)) {
+                restarts += 1;
+                if restarts > RESTARTS_MAX {
+                    return Ok(Ended::Service);
+                }
+                match self.find_again(signals)? {
+                    None => {}
+                    Some(ended) => return Ok(ended),
+                }
+            }
+            if switchback.is_decided() {
+                return Ok(Ended::Decided);
+            }
+        }
+        Ok(Ended::Time)
+    }
+
+    /// The window of one candidate of a round.
+    fn turn(
+        &mut self,
+        candidate: usize,
+        round: &mut Round,
+        signals: &mut Signals,
+    ) -> Result<Option<Broken>, Fault> {
+        let began = Instant::now();
+        let switched = match self.alternation.switch_to(candidate) {
+            Ok(switched) => switched,
+            // Its epolls went with the process.
+            Err(_) if !self.watcher.all_run() => return Ok(Some(Broken::Restart)),
+            Err(fault) => return Err(fault),
+        };
+        if switched.written > 0 {
+            self.switches.push(switched.took);
+        }
+        let (figures, window) = match self.window(signals)? {
+            Ok(measured) => measured,
+            Err(broken) => return Ok(Some(broken)),
+        };
+        if !self.watcher.all_run() {
+            return Ok(Some(Broken::Restart));
+        }
+        let disturbed = self.alternation.disturbed(candidate)?;
+        let longest = switched.took + self.options.guard + self.options.window + LATE;
+        let late = (began.elapsed() > longest || switched.took > LATE).then_some(Unfair::Machine);
+        round.void = round.void.or(disturbed).or(late);
+        round.windows.push((candidate, figures, window));
+        Ok(None)
+    }
+
+    /// Measures one window, once the guard time is over.
+    fn window(&mut self, signals: &mut Signals) -> Result<Result<(Figures, LiveWindow), Broken>, Fault> {
+        match self.watcher.turn(Instant::now() + self.options.guard, signals)? {
+            Turn::Window(shown) => {
+                let figures = Figures::of(&shown.window, shown.cost.service, shown.cost.delivery);
+                Ok(Ok((figures, shown.window)))
+            }
+            Turn::Ended => Ok(Err(Broken::Restart)),
+            Turn::Interrupted => Ok(Err(Broken::Interrupted)),
+        }
+    }
+
+    /// Finds the service again after a restart: its processes, its sockets and what each candidate changes of them are others now.
+    fn find_again(&mut self, signals: &mut Signals) -> Result<Option<Ended>, Fault> {
+        self.alternation.restore()?;
+        let until = Instant::now() + RESTART_MAX;
+        while Instant::now() < until {
+            if signals.take().is_some() {
+                return Ok(Some(Ended::Interrupted));
+            }
+            std::thread::sleep(RESTART_EVERY);
+            let Ok(target) = Target::of(&self.selection, self.session, self.operator) else { continue };
+            // Its clients come back, and it makes the rest of its epolls.
+            std::thread::sleep(RESTART_SETTLES);
+            let turn = self.options.window + self.options.guard;
+            let candidates = &self.options.candidates;
+            let journal = self.alternation.journal().clone();
+            let Ok(alternation) =
+                Alternation::plan(candidates, &target, self.session, self.operator, &journal, turn)
+            else {
+                continue;
+            };
+            self.watcher = Watcher::load(&target, self.options.window)?;
+            self.target = target;
+            self.alternation = alternation;
+            if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
+                return Ok(Some(Ended::Interrupted));
+            }
+            return Ok(None);
+        }
+        Ok(Some(Ended::Service))
+    }
+}

@@ -1,0 +1,21 @@
+//! Settings that alternate on a service that runs, judged by its own traffic.
+//!
+//! This room knows what the candidates are ([`Candidate`]), brings each into force by the ordinary transaction
+//! ([`Alternation`]), measures windows and ends when enough is known ([`Comparison`]), and keeps what was measured ([`PairRecord`]). It prints
+//! nothing, and knows no command line: a command and a daemon may use it alike. What windows come to is
+//! `measure::switchback`'s.
+//!
+//! However it ends, the host is as it was before: each switch is a transaction that the journal can undo, with a deadline.
+#![forbid(unsafe_code)]
+
+mod alternation;
+mod candidate;
+mod comparison;
+mod lock;
+mod record;
+
+pub use alternation::{Alternation, Switched};
+pub use candidate::{Candidate, Wanted};
+pub use comparison::{Comparison, Ended, Options, Progress, Round, Shown};
+pub use lock::ComparisonLock;
+pub use record::{Header, PairRecord, Recorded, Recording};

@@ -1,0 +1,88 @@
+//! The command line of `compare`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use judge::Candidate;
+use measure::switchback::Metric;
+use model::Nanoseconds;
+
+use crate::watch_args::ServiceChoice;
+
+/// Compare settings on the live traffic of a service: better, worse, or no difference.
+///
+/// The candidates are in force in turn, for a window each, in random order, and the service's requests are measured from outside as `watch`
+/// does it. Each switch is a transaction. The verdict holds however often one looks, and the comparison ends once there is one. Afterwards
+/// the host is as it was, also if this command is killed: docs/reference/compare.md.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Candidates:
+  current                          the host as it is
+  latency                          a policy for the service
+  suspend20                        a delivery mode
+  defer50,gro_flush_timeout=80us   a delivery mode with other timeouts
+  rx-usecs=8, eth0:rx-usecs=8      a setting of the NIC, the rest as it is
+  ./cache.toml                     what a policy file says
+
+Examples:
+  netpolicy compare memcached --b latency
+  netpolicy compare --port 6379 --a latency --b cpu --margin 10
+  netpolicy compare nginx --b defer50 --b defer200 --b suspend20 --keep-winner
+  netpolicy compare memcached --b latency --record compare.jsonl
+  netpolicy bench report compare.jsonl --report compare.html")]
+pub struct Compare {
+    /// Whose requests are measured.
+    #[command(flatten)]
+    pub service: ServiceChoice,
+    /// What all others are compared with.
+    #[arg(long, value_name = "CANDIDATE", default_value = "current")]
+    pub a: Candidate,
+    /// What is compared with it. May be given more than once: then all of them are in force in turn.
+    #[arg(long, value_name = "CANDIDATE", required = true)]
+    pub b: Vec<Candidate>,
+    /// How long each is in force at a time, 1s to 60s.
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = window)]
+    pub window: Nanoseconds,
+    /// How long to wait after each switch before measuring, 10ms to 10s: what was under way ends meanwhile.
+    #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
+    pub guard_time: Nanoseconds,
+    /// The longest time in all, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=86_400))]
+    pub max_seconds: u64,
+    /// Changes smaller than this, in percent, make no difference.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
+    pub margin: f64,
+    /// What decides: p50, p90, p99, cpu, requests.
+    #[arg(long, value_name = "METRIC,...", value_delimiter = ',', default_value = "p50,p90")]
+    pub metric: Vec<Metric>,
+    /// The seed of the random order, to repeat a comparison in the same order [default: from the clock].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Keep every window in this file, as JSON lines; `bench report` draws it.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Leave the winner in force, if there is one.
+    #[arg(long)]
+    pub keep_winner: bool,
+}
+
+fn span(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, String> {
+    let span: Nanoseconds = text.parse().map_err(|error| format!("{error}"))?;
+    if (least..=most).contains(&span) { Ok(span) } else { Err(format!("expected {least} to {most}")) }
+}
+
+fn window(text: &str) -> Result<Nanoseconds, String> {
+    span(text, Nanoseconds::from_millis(1_000), Nanoseconds::from_millis(60_000))
+}
+
+fn guard(text: &str) -> Result<Nanoseconds, String> {
+    span(text, Nanoseconds::from_millis(10), Nanoseconds::from_millis(10_000))
+}
+
+/// The margin: small enough to mean something, and large enough to be decided.
+fn margin(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches(['%', ' ']).parse().ok();
+    percent
+        .filter(|percent| (0.5..=100.0).contains(percent))
+        .ok_or_else(|| "expected percent, 0.5 to 100".to_owned())
+}

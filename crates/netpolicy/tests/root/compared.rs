@@ -1,0 +1,275 @@
+//! `compare`: settings that alternate on memcached while it is asked, in a lab.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::{Lab, MemcachedOptions, SERVER_ADDRESS};
+use serde_json::Value;
+
+use crate::operator::{Operator, Started, at_work, flushes, waited_for};
+use crate::{Need, test};
+
+/// Packets wait for two milliseconds.
+const WORSE: &str = "defer50,gro_flush_timeout=2ms";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    vec![
+        test("compared/a_worse_setting_is_found_worse_and_the_host_is_as_it_was", NEEDS, worse),
+        test("compared/the_same_twice_has_no_winner", NEEDS, same),
+        test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
+        test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, killed),
+        test("compared/one_that_is_interrupted_reports_what_it_has", NEEDS, interrupted),
+        test("compared/a_restart_and_another_transaction_void_their_rounds", NEEDS, disturbed),
+        test("compared/what_cannot_be_compared_is_refused_with_what_to_do", NEEDS, refused),
+    ]
+}
+
+/// Asks memcached over several connections at fixed times, whether or not it has answered.
+fn ask(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
+    const CONNECTIONS: u64 = 8;
+    const EVERY: Duration = Duration::from_millis(8);
+    std::thread::scope(|scope| {
+        let mut asking = Vec::new();
+        for at in 0..CONNECTIONS {
+            asking.push(scope.spawn(move || -> Result<(), Failed> {
+                let address = SocketAddr::new(SERVER_ADDRESS.into(), 11_211);
+                let connect = || -> Result<BufReader<TcpStream>, Failed> {
+                    let stream = lab.client().run(|| TcpStream::connect(address))??;
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+                    Ok(BufReader::new(stream))
+                };
+                let mut due = Instant::now() + Duration::from_millis(at);
+                let (mut connection, mut answer) = (None, String::new());
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    due = (due + EVERY).max(Instant::now());
+                    let open = match &mut connection {
+                        Some(open) => open,
+                        // It may be between its end and its next start.
+                        none => match connect() {
+                            Ok(open) => none.insert(open),
+                            Err(_) => continue,
+                        },
+                    };
+                    answer.clear();
+                    let asked = open.get_mut().write_all(b"get nothing\r\n").is_ok()
+                        && open.read_line(&mut answer).unwrap_or(0) > 0;
+                    if !asked {
+                        connection = None;
+                    }
+                }
+                Ok(())
+            }));
+        }
+        asking.into_iter().try_for_each(|asking| asking.join().map_err(|_| "a client panicked")?)
+    })
+}
+
+/// What a body comes to while memcached is asked.
+fn while_asked<T>(operator: &Operator, body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask(&operator.lab, &stop));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        stop.store(true, Ordering::Relaxed);
+        asking.join().map_err(|_| "the clients panicked")??;
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn of_metric<'a>(report: &'a Value, metric: &str) -> &'a Value {
+    let changes = report["data"]["comparisons"][0]["changes"].as_array().into_iter().flatten();
+    changes.into_iter().find(|change| change["metric"] == metric).unwrap_or(&Value::Null)
+}
+
+fn worse() -> Result<(), Failed> {
+    let operator = Operator::new("compared-worse", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let record = operator.file("compare.jsonl", b"")?;
+    let page = operator.file("compare.html", b"")?;
+    let before = operator.host()?;
+    let said = while_asked(&operator, || {
+        operator.runs(
+            &[
+                "-o",
+                "jsonl",
+                "compare",
+                "--port",
+                "11211",
+                "--b",
+                WORSE,
+                "--max-seconds",
+                "90",
+                "--record",
+                &record,
+            ],
+            0,
+        )
+    })?;
+    assert_eq!(operator.host()?, before);
+    let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let report = documents.last().ok_or("no report")?;
+    assert_eq!(report["data"]["comparisons"][0]["verdict"], "worse", "{report}");
+    assert_eq!((&report["data"]["winner"], &report["data"]["ended"]), (&"current".into(), &"decided".into()));
+    let p50 = of_metric(report, "p50");
+    assert!(p50["change"]["low"].as_f64().is_some_and(|low| low > 1.0), "{p50}");
+    assert!(of_metric(report, "engaged")["after"].as_f64().is_some_and(|share| share > 0.9), "{report}");
+    let rounds = documents.iter().filter(|document| document["kind"] == "compare-round").count();
+    assert!(rounds >= 7, "{rounds} rounds");
+    let again = operator.runs(&["-o", "json", "bench", "report", &record, "--report", &page], 0)?;
+    let again: Value = serde_json::from_str(&again.data)?;
+    assert_eq!(of_metric(&again, "p50"), p50, "the record says the same");
+    let drawn = std::fs::read_to_string(&page)?;
+    assert!(drawn.contains("p50 of defer50") && drawn.contains("<polygon"), "{drawn}");
+    Ok(())
+}
+
+fn same() -> Result<(), Failed> {
+    let operator = Operator::new("compared-same", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let said = while_asked(&operator, || {
+        let compare =
+            ["-o", "json", "compare", "memcached", "--b", "current", "--max-seconds", "25", "--keep-winner"];
+        operator.runs(&compare, 0)
+    })?;
+    assert!(said.words.contains("are the same on this host"), "{}", said.words);
+    let report: Value = serde_json::from_str(&said.data)?;
+    let verdict = report["data"]["comparisons"][0]["verdict"].as_str();
+    assert!(matches!(verdict, Some("cannot-tell" | "no-difference")), "{report}");
+    assert_eq!(report["data"]["kept"], Value::Null);
+    assert!(report["data"]["rounds"].as_u64().is_some_and(|rounds| rounds >= 5), "{report}");
+    Ok(())
+}
+
+fn kept() -> Result<(), Failed> {
+    let operator = Operator::new("compared-kept", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?;
+    let compare = [
+        "-o",
+        "json",
+        "compare",
+        "memcached",
+        "--a",
+        WORSE,
+        "--b",
+        "defer20",
+        "--max-seconds",
+        "90",
+        "--keep-winner",
+    ];
+    let said = while_asked(&operator, || operator.runs(&compare, 0))?;
+    let report: Value = serde_json::from_str(&said.data)?;
+    let name = report["data"]["kept"].as_str().ok_or_else(|| format!("nothing was kept: {report}"))?;
+    assert_eq!(flushes(&operator.host()?), [20_000], "defer20 is in force");
+    operator.runs(&["rollback", name], 0)?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+/// Moments are spread over switches and windows, as a kill is.
+fn killed() -> Result<(), Failed> {
+    const KILLS: u64 = 8;
+    let operator = Operator::new("compared-killed", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    while_asked(&operator, || {
+        let before = operator.host()?.devices;
+        for kill in 0..KILLS {
+            let mut command = operator.netpolicy(&["compare", "memcached", "--a", WORSE, "--b", "defer20"]);
+            let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            let mut compare = Started { child };
+            waited_for("a candidate in force", || Ok((flushes(&operator.host()?) != [0]).then_some(())))?;
+            std::thread::sleep(Duration::from_millis(kill * 171));
+            compare.child.kill()?; // SIGKILL
+            compare.child.wait()?;
+            waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
+        }
+        Ok(())
+    })?;
+    let live = operator.runs(&["-o", "json", "history"], 0)?;
+    let live: Value = serde_json::from_str(&live.data)?;
+    let transactions = live["data"]["transactions"].as_array().cloned().unwrap_or_default();
+    assert!(transactions.iter().all(|one| one["in_force"] == 0), "{live}");
+    Ok(())
+}
+
+fn interrupted() -> Result<(), Failed> {
+    let operator = Operator::new("compared-interrupted", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?;
+    while_asked(&operator, || {
+        let compare = operator.starts(&["compare", "memcached", "--a", WORSE, "--b", "defer20"])?;
+        waited_for("a candidate in force", || Ok((flushes(&operator.host()?) != [0]).then_some(())))?;
+        assert_eq!(compare.terminated()?, Some(0));
+        Ok(())
+    })?;
+    assert_eq!(operator.host()?, before);
+    let said = operator.said()?;
+    assert!(said.contains("interrupted") && said.contains("The host is as it was before."), "{said}");
+    Ok(())
+}
+
+fn disturbed() -> Result<(), Failed> {
+    let operator = Operator::new("compared-disturbed", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    let report = while_asked(&operator, || {
+        let mut command = operator.netpolicy(&[
+            "-o",
+            "json",
+            "compare",
+            "--port",
+            "11211",
+            "--b",
+            "defer200",
+            "--max-seconds",
+            "30",
+        ]);
+        let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        std::thread::sleep(Duration::from_secs(4));
+        // Another operator's transaction, of a setting that no candidate has.
+        operator.runs(&["set", "device", "veth-client", "none"], 1)?;
+        drop(server);
+        std::thread::sleep(Duration::from_millis(500));
+        let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+        let output = compare.wait_with_output()?;
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{words}");
+        Ok(serde_json::from_slice::<Value>(&output.stdout)?)
+    })?;
+    let void = report["data"]["void"].as_array().cloned().unwrap_or_default();
+    assert!(void.iter().any(|void| void["reason"] == "restart"), "{report}");
+    assert!(report["data"]["rounds"].as_u64().is_some_and(|rounds| rounds >= 4), "it went on: {report}");
+    assert_eq!(operator.host()?.devices, before);
+    Ok(())
+}
+
+fn refused() -> Result<(), Failed> {
+    let operator = Operator::new("compared-refused", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let said = operator.runs(&["compare", "memcached", "--b", "latancy"], 2)?;
+    assert!(said.words.contains("did you mean `latency`?"), "{}", said.words);
+    operator.runs(&["compare", "memcached"], 2)?;
+    operator.runs(&["compare", "memcached", "--b", "defer50", "--window", "500ms"], 2)?;
+    let said = operator.runs(&["compare", "memcached", "--b", "gro_flush_timeout=50us"], 2)?;
+    assert!(said.words.contains("belongs to a delivery mode"), "{}", said.words);
+    let silent =
+        operator.runs(&["-o", "json", "compare", "memcached", "--b", "defer50", "--max-seconds", "6"], 0)?;
+    let silent: Value = serde_json::from_str(&silent.data)?;
+    assert_eq!(silent["data"]["void"][0]["reason"], "requests", "{silent}");
+    let first = operator.starts(&["compare", "memcached", "--b", "defer50"])?;
+    operator.waits_to_hear("Ctrl-C ends it")?;
+    let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
+    assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);
+    assert_eq!(first.terminated()?, Some(0));
+    let _daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;
+    let said = operator.runs(&["compare", "memcached", "--b", "defer50"], 7)?;
+    assert!(said.words.contains("daemon manages") && said.words.contains("stop it"), "{}", said.words);
+    Ok(())
+}
