@@ -73,12 +73,12 @@ impl Daemon<'_> {
         let begun = now();
         self.telemetry.count(|counters| counters.whole_looks += 1);
         let mut unread = Vec::new();
-        self.requests.find_all(self.known.netns(), &mut unread)?;
+        self.requests.find_all(&mut unread)?;
         self.telemetry.unread(unread);
         self.find_askers()?;
         let meant = self.requests.meant();
         let which = match self.requests.any_device() {
-            true => Processes::Networking,
+            true => Processes::NetworkingAnd(meant.iter().copied().collect()),
             false => Processes::Only(meant.iter().copied().collect()),
         };
         self.known.everything(&which)?;

@@ -7,9 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use linux::KernelError;
 use linux::bpf::process_events::{NAMES_MAX, Waited};
 use linux::process::{Criteria, find, identify, meets};
-use linux::{KernelError, Netns};
 use model::host::Unread;
 use model::policy::Match;
 use model::{Glob, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
@@ -319,13 +319,13 @@ impl Requests {
         self.services.keys().chain(self.trees.keys()).chain(&self.requesters).copied().collect()
     }
 
-    /// Looks for the processes of all services among all that run in this namespace.
-    pub(crate) fn find_all(&mut self, netns: &Netns, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
+    /// Looks for the processes of all services among all that run, in whatever network namespace.
+    pub(crate) fn find_all(&mut self, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
         let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
         for (name, matching) in self.matches() {
-            let here = Criteria { netns: Some(netns.id()), ..criteria(matching) };
-            for process in
-                find(&here, unread)?.into_iter().filter(|process| !is_netpolicy_itself(process.pid))
+            for process in find(&criteria(matching), unread)?
+                .into_iter()
+                .filter(|process| !is_netpolicy_itself(process.pid))
             {
                 services.entry(process.pid).or_default().insert(name.clone());
             }

@@ -257,6 +257,7 @@ fn process(service: u32, online: &CpuSet) -> Process {
         uid: 0,
         exe: String::new(),
         netns: Some(NETNS),
+        container: None,
         cpuset: None,
         threads: threads.collect(),
         epolls: epolls.collect(),

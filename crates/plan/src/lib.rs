@@ -27,6 +27,7 @@ mod desired;
 mod diff;
 mod divide;
 pub mod doctor;
+mod elsewhere;
 mod engaged;
 mod holders;
 mod in_force;

@@ -15,6 +15,7 @@ use crate::budget;
 use crate::claim::{self, ResolvedRequest};
 use crate::cpu_locality::{self, NearCores};
 use crate::divide::{self, Division};
+use crate::elsewhere::{Path, is_elsewhere, receives_here};
 use crate::index::Index;
 use crate::objects::{Objects, check_queues, objects};
 use crate::parameters;
@@ -362,7 +363,28 @@ fn owners_of_processes<'h>(
             Target::Service(..) => (1, resolved.pids.get(&part).cloned().unwrap_or_default()),
             Target::Task(pid) => (2, BTreeSet::from([*pid])),
         };
-        if pids.is_empty() {
+        let (pids, away) = match &intent.target {
+            Target::Service(..) => without_elsewhere(pids, index),
+            _ => (pids, Vec::new()),
+        };
+        let others_away = away.len().saturating_sub(ELSEWHERE_MAX);
+        for process in away.iter().take(ELSEWHERE_MAX) {
+            let path = Path::of(process);
+            parts[part].notes.push(format!(
+                "{}{} is in another network namespace and is left alone: {}; {} (`netpolicy --netns pid:{} …` works there)",
+                process.id,
+                process.container.as_ref().map(|name| format!(" (container {name})")).unwrap_or_default(),
+                path.why(),
+                path.way(),
+                process.id.pid
+            ));
+        }
+        if others_away > 0 {
+            parts[part].notes.push(format!("and so are {others_away} more"));
+        }
+        if pids.is_empty() && !away.is_empty() {
+            parts[part].runs = Runs::No;
+        } else if pids.is_empty() {
             let none = format!(
                 "no process of this service runs{}: nothing is set until one does",
                 by(&intent.target)
@@ -411,6 +433,24 @@ fn owners_of_processes<'h>(
     Ok(found)
 }
 
+/// How many processes in other namespaces are named one by one.
+const ELSEWHERE_MAX: usize = 3;
+
+/// A service's processes without those of other network namespaces that receive by no device here, and these.
+fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pid>, Vec<&'h Process>) {
+    let mut away = Vec::new();
+    let mut here = BTreeSet::new();
+    for pid in pids {
+        match index.processes.get(&pid) {
+            Some(&process) if is_elsewhere(process, index.host) && !receives_here(process, index) => {
+                away.push(process);
+            }
+            _ => drop(here.insert(pid)),
+        }
+    }
+    (here, away)
+}
+
 /// What a service's processes are known by, in brackets.
 fn by(target: &Target) -> String {
     match target {
@@ -438,10 +478,11 @@ fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h 
         return Err(refusal);
     };
     match process.netns {
-        Some(netns) if netns != index.host.netns => Err(missing(format!(
+        Some(netns) if netns != index.host.netns && !receives_here(process, index) => Err(missing(format!(
             "{} is in network namespace {netns}, and the devices are those of namespace {}",
             process.id, index.host.netns
         ))
+        .because(Path::of(process).why())
         .nearest("the same command inside the process's namespace")),
         _ => Ok(process),
     }

@@ -31,8 +31,8 @@ pub fn joined(
             return Ok(policy);
         }
     };
-    let (resolved, mut processes) = services::resolve(&policy, netns)?;
-    if let Processes::Only(pids) = &mut processes {
+    let (resolved, mut processes) = services::resolve(&policy)?;
+    if let Processes::Only(pids) | Processes::NetworkingAnd(pids) = &mut processes {
         pids.extend(requesters(&requests)?);
         pids.sort_unstable();
         pids.dedup();

@@ -62,7 +62,7 @@ impl From<NotInForce> for Fault {
 /// # Errors
 /// A host that cannot be read, and what the planner refuses.
 pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
-    let (resolved, processes) = services::resolve(policy, netns)?; // Policy → whose processes they are now
+    let (resolved, processes) = services::resolve(policy)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
     let selection = plan::select(policy, &host); // Policy × Host → which devices each request is for
     let selection = selection.without_clashes().map_err(|refusal| Fault::refused(refusal, &host))?;

@@ -85,7 +85,8 @@ impl Attach for Connection {
         let only = match which {
             Processes::None => return (Vec::new(), Vec::new()),
             Processes::Only(pids) => Some(pids.clone()),
-            Processes::Networking => None,
+            // The others are asked for on their own.
+            Processes::Networking | Processes::NetworkingAnd(_) => None,
         };
         let error = match self.ask(&Request::Processes { netns: netns.0, only }) {
             Ok(Answer::Processes { found, unread }) => return (found, unread),

@@ -45,6 +45,8 @@ pub enum Processes {
     Only(Vec<Pid>),
     /// Every process in the namespace that holds an internet socket, or an io_uring with a registered one.
     Networking,
+    /// As `Networking`, and these, which may be in other namespaces.
+    NetworkingAnd(Vec<Pid>),
 }
 
 /// Observes the host as it is in this namespace.

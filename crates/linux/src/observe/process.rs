@@ -3,7 +3,7 @@
 //! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a socket's
 //! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -17,23 +17,31 @@ use sys::netns::Netns;
 
 use super::Processes;
 use crate::attach;
-use crate::process::{self, Cpusets, Link, Pinned, Stat, Status};
+use crate::process::{self, Cpusets, Link, Names, Pinned, Stat, Status};
 
 /// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
 /// or an io_uring with a registered one.
 ///
 /// What could not be read is added to `unread`, once for each process; also a requested process that is gone.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
+    if let Processes::NetworkingAnd(more) = which {
+        let mut found = processes(netns, &Processes::Networking, unread);
+        let known: BTreeSet<Pid> = found.iter().map(|process| process.id.pid).collect();
+        let more = more.iter().copied().filter(|pid| !known.contains(pid)).collect();
+        found.extend(processes(netns, &Processes::Only(more), unread));
+        found.sort_unstable_by_key(|process| process.id.pid);
+        return found;
+    }
     if let Some(service) = attach::service() {
         let (found, missed) = service.processes(netns.id(), which);
         unread.extend(missed);
         return found;
     }
-    let (sockets, cpusets, text) = (BTreeMap::new(), Cpusets::default(), Vec::new());
+    let (sockets, cpusets, names, text) = (BTreeMap::new(), Cpusets::default(), None, Vec::new());
     let few = matches!(which, Processes::Only(pids) if pids.len() <= ASKED_PROCESSES_MAX);
-    let mut observer = Observer { netns, few, sockets, cpusets, text, unread };
+    let mut observer = Observer { netns, few, sockets, cpusets, names, text, unread };
     let mut found = match which {
-        Processes::None => Vec::new(),
+        Processes::None | Processes::NetworkingAnd(_) => Vec::new(),
         Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
         Processes::Networking => observer.networking(),
     };
@@ -59,6 +67,8 @@ struct Observer<'a> {
     sockets: BTreeMap<NetnsId, InetSockets>,
     /// The CPUs that cgroups allow, each read at the first need.
     cpusets: Cpusets,
+    /// What runtimes call their containers, read at the first process of one.
+    names: Option<Names>,
     /// The text of the file in `/proc` that is read at the moment.
     text: Vec<u8>,
     unread: &'a mut Vec<Unread>,
@@ -121,7 +131,9 @@ impl Observer<'_> {
         process.read("status", &mut self.text)?;
         let uid = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?.uid;
         process.read("cgroup", &mut self.text)?;
-        let cpuset = self.cpusets.of(&String::from_utf8_lossy(&self.text));
+        let cgroup = String::from_utf8_lossy(&self.text);
+        let cpuset = self.cpusets.of(&cgroup);
+        let container = process::container_of(&cgroup, &mut self.names);
         let threads = self.threads(process, &files.epolls)?;
         let exe = process.executable().unwrap_or_default();
         let Files { epolls, sockets, rings } = files;
@@ -130,6 +142,7 @@ impl Observer<'_> {
             uid,
             exe,
             netns: netns_of(process),
+            container,
             cpuset,
             threads,
             epolls,

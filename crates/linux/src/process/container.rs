@@ -15,6 +15,9 @@ const CONTAINERS_MAX: usize = 16_384;
 /// How much of a container's file is read.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
+/// How much of a list of containers is read.
+const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
 /// The characters of a container's id, in hexadecimal.
 const ID_CHARS: usize = 64;
 
@@ -38,6 +41,15 @@ impl Container {
         let pod = parts().find_map(pod_in);
         (id.is_some() || pod.is_some()).then_some(Self { id, pod })
     }
+}
+
+/// What the container of a process is called, by the text of its `/proc/PID/cgroup`: its name, or the beginning of its id.
+/// `names` are read at the first need.
+pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<String> {
+    let container = Container::of_cgroup(super::cgroup::path(cgroup)?)?;
+    let names = names.get_or_insert_with(|| Names::read(Path::new("/")));
+    let short = || container.id.as_ref().map(|id| id.chars().take(SHORT_ID_CHARS).collect());
+    names.of(&container).or_else(short)
 }
 
 /// The id that a part of a cgroup's path ends with: `cri-containerd-ID.scope`, `docker-ID.scope`, `ID`.
@@ -101,7 +113,31 @@ impl Names {
                 names.containers.entry(id).or_insert(ContainerName { name, pod: None });
             }
         }
+        for storage in ["var/lib/containers/storage", "run/containers/storage"] {
+            for driver in ["overlay", "vfs", "btrfs", "zfs"] {
+                let mut text = Vec::new();
+                let path = root.join(storage).join(format!("{driver}-containers/containers.json"));
+                let file = std::fs::File::open(path);
+                if file.and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text)).is_ok() {
+                    names.containers_of_storage(&String::from_utf8_lossy(&text));
+                }
+            }
+        }
         names
+    }
+
+    /// The list of podman and CRI-O, `containers.json`: of each container its `id` first, then its `names`.
+    ///
+    /// containers/storage: `containers.go` `type Container struct`, written by Go's `encoding/json` without blanks.
+    fn containers_of_storage(&mut self, text: &str) {
+        for of_one in text.split("{\"id\":\"").skip(1).take(CONTAINERS_MAX) {
+            let (id, rest) = of_one.split_once('"').unwrap_or_default();
+            let name = rest.split_once("\"names\":[\"").and_then(|(_, names)| names.split('"').next());
+            if let Some(name) = name.filter(|name| !name.is_empty() && name.chars().all(is_name)) {
+                let name = ContainerName { name: name.to_owned(), pod: None };
+                self.containers.entry(id.to_owned()).or_insert(name);
+            }
+        }
     }
 
     /// `cart-7d9f_shop_server-ID.log`
@@ -153,12 +189,16 @@ fn listed(directory: &Path) -> Vec<String> {
     names.take(CONTAINERS_MAX).collect()
 }
 
+/// The characters of a name that runtimes take.
+const fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
+}
+
 /// The name in Docker's description of a container: of all names there, it alone begins with a `/`.
 fn docker_name(text: &str) -> Option<String> {
     const KEY: &str = "\"Name\":\"/";
     let rest = &text[text.find(KEY)? + KEY.len()..];
     let name = rest.split('"').next()?;
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     (!name.is_empty() && name.chars().all(is_name)).then(|| name.to_owned())
 }
 
@@ -218,6 +258,21 @@ mod test {
             assert_eq!(names.is_pod(&container, &asked), pod_is, "{asked}");
         }
         assert_eq!(names.of(&container).as_deref(), Some("shop/cart-7d9f-x2 server"));
+    }
+
+    #[test]
+    fn podmans_list_of_containers_has_their_names() {
+        let mut names = Names::default();
+        let text =
+            format!(r#"[{{"id":"{ID}","names":["web-1"],"image":"7a","layer":"9"}},{{"id":"other"}}]"#);
+        names.containers_of_storage(&text);
+        let container = Container { id: Some(ID.to_owned()), pod: None };
+        assert_eq!(names.of(&container).as_deref(), Some("web-1"));
+        names.containers_of_storage("[{\"id\":\"");
+        let cgroup = format!("0::/machine.slice/libpod-{ID}.scope/container\n");
+        assert_eq!(container_of(&cgroup, &mut Some(names)).as_deref(), Some("web-1"));
+        assert_eq!(container_of(&cgroup, &mut Some(Names::default())).as_deref(), Some(&ID[..12]));
+        assert_eq!(container_of("0::/system.slice/nginx.service\n", &mut None), None);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::same_epoll;
 pub use thread::{path_of_our, thread_name, threads_of};
 
+pub(crate) use container::{Names, container_of};
 pub(crate) use cpuset::Cpusets;
 pub(crate) use descriptors::{Link, descriptors};
 pub(crate) use epoll::{Watched, params_if_any};

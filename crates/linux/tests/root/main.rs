@@ -26,6 +26,7 @@ mod netdevsim;
 mod netns;
 mod nic;
 mod only;
+mod paths;
 mod preload;
 mod process;
 mod role;
@@ -92,6 +93,10 @@ pub enum Need {
     FairQueues,
     /// The unified hierarchy of cgroups.
     Cgroups,
+    /// `clang` and a `tc` that loads its programs, for a redirect by eBPF.
+    TcBpf,
+    /// Macvlans.
+    Macvlan,
     /// `CONFIG_XDP_SOCKETS`, and a `queue-get` that says so (6.15).
     AfXdp,
 }
@@ -129,6 +134,22 @@ impl Need {
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
             Self::Cgroups => (app_requests::cgroups_are_there(), "needs cgroup2"),
+            Self::TcBpf => (
+                runs("clang", &["--version"]) && runs("tc", &["-V"]) && has_tc_bpf(),
+                "needs clang, and tc's bpf classifier",
+            ),
+            Self::Macvlan => (
+                runs(
+                    "unshare",
+                    &[
+                        "--net",
+                        "sh",
+                        "-c",
+                        "ip link add v0 type veth peer name v1 && ip link add link v0 name m0 type macvlan",
+                    ],
+                ),
+                "needs macvlan",
+            ),
             Self::AfXdp => (
                 has_af_xdp() && kernel() >= Some(KernelVersion::since(6, 15)),
                 "needs Linux 6.15 with CONFIG_XDP_SOCKETS",
@@ -184,6 +205,11 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// Tried out in a namespace that is gone afterwards.
+fn has_tc_bpf() -> bool {
+    let tried = "ip link set lo up && tc qdisc add dev lo clsact && tc filter add dev lo ingress bpf bytecode '1,6 0 0 0'";
+    runs("unshare", &["--net", "sh", "-c", tried])
+}
+
 fn has_af_xdp() -> bool {
     rustix::net::socket(rustix::net::AddressFamily::from_raw(44), rustix::net::SocketType::RAW, None).is_ok()
 }
@@ -249,6 +275,7 @@ fn main() {
         guest_nics::tests(),
         guest_steering::tests(),
         holders::tests(),
+        paths::tests(),
         interrupts::tests(),
         irqbalance::tests(),
         netdevsim::tests(),

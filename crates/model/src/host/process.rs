@@ -21,6 +21,10 @@ pub struct Process {
     pub exe: String,
     /// Its network namespace.
     pub netns: Option<NetnsId>,
+    /// Its container as its runtime calls it (`web`, `shop/cart-7d9f server`), or the beginning of the container's id where no
+    /// file says a name; `None` for a process of no container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// The CPUs that its cgroup lets it run on; `None` where that could not be read, or nothing says so.
     ///
     /// Kernel: Documentation/admin-guide/cgroup-v2.rst, `cpuset.cpus.effective`.

@@ -26,10 +26,10 @@ pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
 fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySection>, Fault> {
     let netns = context.session.netns()?;
     let policy = merged.policy();
-    let (resolved, processes) = services::resolve(&policy, &netns)?;
+    let (resolved, processes) = services::resolve(&policy)?;
     // Which processes receive on a device is not asked here.
     let processes = match processes {
-        Processes::Networking => {
+        Processes::Networking | Processes::NetworkingAnd(_) => {
             let services = (0..policy.intents.len()).flat_map(|at| resolved.pids_of(at));
             Processes::Only(services.collect())
         }

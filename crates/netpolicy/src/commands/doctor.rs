@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let mut host = linux::observe(&netns, &processes)?;
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
-    let asked = asked(context, &netns, &host);
+    let asked = asked(context, &netns, &mut host);
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     // Finding the other ends takes a look at every namespace, and is of use for this only.
     if findings.iter().any(|finding| finding.rule == ON_NO_NAPI && finding.severity > Severity::Note) {
@@ -182,11 +182,12 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
 }
 
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
-fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
+fn asked(context: &Context, netns: &Netns, host: &mut Host) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
         let policy =
             app_requests::joined(merged.policy(), netns, &context.session.app_requests(), &context.console)?;
-        let (resolved, _) = services::resolve(&policy, netns)?;
+        let (resolved, processes) = services::resolve(&policy)?;
+        services::add_elsewhere(host, netns, &processes);
         let selection = plan::select(&policy, host).without_clashes();
         let selection = selection.map_err(|refusal| Fault::refused(refusal, host))?;
         plan::place(&selection.policy, host, &selection.noting(resolved))

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CpuSet, DeliveryMode, Nanoseconds, NapiId, Severity};
 
+use crate::elsewhere::Path;
+
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::{Causes, Found, Rule, remedy};
 
@@ -41,7 +43,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "another-namespace",
-        doc: "The process is in another network namespace than the devices that were looked at.",
+        doc: "The process is in another network namespace than the devices: by which path its packets come, and whether its epolls can suspend an interrupt here.",
         find: another_namespace,
     },
     Rule {
@@ -275,14 +277,35 @@ fn another_namespace(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for process in case.processes.values() {
         let Some(netns) = process.process.netns.filter(|&netns| netns != case.host.netns) else { continue };
-        found.push(
+        let of = process.process.container.as_ref().map(|name| format!("container {name}; "));
+        let of = of.unwrap_or_default();
+        let namespaces = format!("{of}its namespace is {netns}, the devices' is {}", case.host.netns);
+        let here: Vec<String> = process
+            .napis
+            .keys()
+            .filter_map(|napi| case.napis.get(napi))
+            .map(|napi| format!("{} napi {}", napi.device.id, napi.napi.id))
+            .collect();
+        found.push(if here.is_empty() {
+            let path = Path::of(process.process);
             Found::new(
                 Severity::Note,
                 process.process.id,
-                "it is in another network namespace, whose devices were not looked at",
+                format!("it is in another network namespace, and {}", path.why()),
             )
-            .evidence(format!("its namespace is {netns}, the devices' is {}", case.host.netns)),
-        );
+            .evidence(namespaces)
+            .evidence(path.way())
+        } else {
+            Found::new(
+                Severity::Ok,
+                process.process.id,
+                format!("it is in another network namespace, and receives by {}", here.join(", ")),
+            )
+            .evidence(namespaces)
+            .evidence(
+                "SO_INCOMING_NAPI_ID of its sockets is that NAPI's: its epolls can suspend its interrupt",
+            )
+        });
     }
     found
 }

@@ -691,6 +691,26 @@ fn a_napi_that_a_reset_replaced_and_a_process_elsewhere_are_distinguished() {
 }
 
 #[test]
+fn a_pod_that_receives_by_a_napi_here_is_engaged_for_and_one_behind_a_routed_veth_is_explained() {
+    let mut host = memcached(&[328], &[&[328; 3]]);
+    let pod = &mut host.processes[0];
+    pod.netns = Some(NetnsId(1));
+    pod.container = Some("shop/cart-7d9f server".to_owned());
+    let findings = doctor(&host, None, &[]);
+    let here = found(&findings, "another-namespace");
+    assert_eq!(here.severity, Severity::Ok);
+    assert!(here.summary.contains("receives by veth0 napi 328"), "{}", here.summary);
+    assert!(here.evidence[0].starts_with("container shop/cart-7d9f server; "), "{:?}", here.evidence);
+    for socket in host.processes[0].sockets.iter_mut() {
+        socket.napi = None;
+    }
+    let findings = doctor(&host, None, &[]);
+    let lost = found(&findings, "another-namespace");
+    assert!(lost.summary.contains("3 of its connections receive by a CPU's backlog"), "{}", lost.summary);
+    assert!(lost.evidence.iter().any(|line| line.contains("bpf_redirect_peer")), "{:?}", lost.evidence);
+}
+
+#[test]
 fn deferral_and_busy_polling_are_judged_by_what_they_are() {
     let mut host = memcached(&[328], &[&[328; 20]]);
     set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);

@@ -44,6 +44,22 @@ fn a_service_has_the_queues_that_its_sockets_lead_to_and_the_device_has_the_rest
 }
 
 #[test]
+fn a_pod_that_receives_by_queues_here_is_placed_and_one_that_does_not_is_explained() {
+    let mut host = two_services();
+    host.processes[0].netns = Some(NetnsId(7));
+    let policy = policy([on_service(2, "cache", PolicyName::Latency)]);
+    let resolved = Resolved::default().with(0, [Pid(812)]);
+    let placed = place(&policy, &host, &resolved).expect("placed");
+    assert_eq!(placed.parts[0].queues.len(), 2, "the queues that its sockets name");
+    for socket in &mut host.processes[0].sockets {
+        socket.napi = None;
+    }
+    let left = place(&policy, &host, &resolved).expect("placed");
+    assert!(left.parts[0].queues.is_empty() && left.parts[0].runs == Runs::No);
+    assert!(left.parts[0].notes[0].contains("is left alone"), "{:?}", left.parts[0].notes);
+}
+
+#[test]
 fn a_task_is_more_specific_than_the_service_it_belongs_to() {
     let policy = policy([
         on_service(2, "cache", PolicyName::Bulk),
@@ -459,6 +475,7 @@ fn values_that_contradict_each_other_are_refused_before_anything_is_looked_at() 
 fn what_is_not_there_is_named_with_what_is() {
     let mut elsewhere = two_services();
     elsewhere.processes[0].netns = Some(NetnsId(4_026_532_000));
+    elsewhere.processes[0].sockets.iter_mut().for_each(|socket| socket.napi = None);
     let mut bare = host();
     bare.devices.push(veth(2, "veth0", &[]));
     bare.processes.push(server(812, "memcached", &[&[]]));
