@@ -183,7 +183,12 @@ impl TunnelOptions {
                     (*index, *direction, *hwid) =
                         (None, Some(direction.unwrap_or(0)), Some(hwid.unwrap_or(0)));
                 }
-                _ => {}
+                // The kernel takes no other version, and so dumps none: what is missing is 0, as its words are.
+                _ => {
+                    *version = Some(version.unwrap_or(0));
+                    *index = Some(index.unwrap_or(0));
+                    (*direction, *hwid) = (Some(direction.unwrap_or(0)), Some(hwid.unwrap_or(0)));
+                }
             }
         }
     }
