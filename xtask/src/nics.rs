@@ -38,9 +38,7 @@ pub(crate) fn run(arguments: &[String]) -> shell::Result {
         }
     }
     if !wrong.is_empty() {
-        return Err(
-            format!("{} of {rows} facts do not stand there:\n{}", wrong.len(), wrong.join("\n")).into()
-        );
+        return Err(format!("{} of {rows} facts do not stand there:\n{}", wrong.len(), wrong.join("\n")));
     }
     println!("{rows} facts stand where they say");
     Ok(())
