@@ -6,9 +6,10 @@ demo:
 	cargo xtask setup demo
 	cargo xtask demo
 
-# A shell lets what it starts in the background ignore Ctrl-C, and everything that starts in turn: tests interrupt programs.
+# A shell lets what it starts in the background ignore Ctrl-C, nohup the end of a terminal, and so does everything that starts in turn: tests
+# send both signals to programs.
 test: setup
-	env --default-signal=INT,QUIT cargo xtask test
+	env --default-signal=INT,QUIT,HUP cargo xtask test
 
 # Below DESTDIR and PREFIX (/usr); starts and enables nothing.
 install:
