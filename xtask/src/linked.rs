@@ -34,8 +34,10 @@ pub(crate) struct Component {
     pub(crate) licence: String,
     /// As in `Cargo.lock`.
     pub(crate) sha256: Option<String>,
-    /// Where its sources are.
-    directory: PathBuf,
+    /// A package URL, as CycloneDX has them.
+    pub(crate) purl: String,
+    /// Where its sources are, of a crate.
+    pub(crate) directory: PathBuf,
     /// Its licence texts.
     pub(crate) texts: Vec<PathBuf>,
 }
@@ -82,12 +84,18 @@ pub(crate) fn crates() -> Result<Vec<Component>> {
             return Err(format!("{name} {version} brings no licence text: {}", directory.display()));
         }
         let sha256 = checksum(&lock, &name, &version);
+        let purl = purl("cargo", &name, &version);
         found.insert(
             (name.clone(), version.clone()),
-            Component { name, version, licence, sha256, directory, texts },
+            Component { name, version, licence, sha256, purl, directory, texts },
         );
     }
     Ok(found.into_values().collect())
+}
+
+/// A package URL of a kind.
+pub(crate) fn purl(kind: &str, name: &str, version: &str) -> String {
+    format!("pkg:{kind}/{name}@{}", version.replace('+', "%2B"))
 }
 
 /// Name, version and licence of each, as cargo resolves them for any of the targets.
@@ -149,12 +157,17 @@ fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(texts)
 }
 
-/// Every part with its licence, then every text once with those that it is of.
+/// The text of `THIRD-PARTY`.
 fn third_party(components: &[Component]) -> Result<String> {
-    let mut text = "What others wrote and netpolicy is linked with. `cargo xtask linked` writes this file, and the tests compare it.\n\
-                    Libraries of the system are not in it: libc, libelf, zlib. netpolicy's own licences are LICENSE-APACHE and\n\
-                    LICENSE-MIT, at your choice, and LICENSE-GPL-2.0 for its BPF programs.\n\n"
-        .to_owned();
+    const HEAD: &str = "What others wrote and netpolicy is linked with. `cargo xtask linked` writes this file, and the tests compare it.\n\
+                        Libraries of the system are not in it: libc, libelf, zlib. netpolicy's own licences are LICENSE-APACHE and\n\
+                        LICENSE-MIT, at your choice, and LICENSE-GPL-2.0 for its BPF programs.\n\n";
+    listing(HEAD, components)
+}
+
+/// Below a head every part with its licence, then every text once with those that it is of.
+pub(crate) fn listing(head: &str, components: &[Component]) -> Result<String> {
+    let mut text = head.to_owned();
     let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut add = |part: &str, licence: &str, texts: &[PathBuf]| -> Result {
         let _infallible = writeln!(text, "{part}: {licence}");
@@ -186,8 +199,7 @@ fn third_party(components: &[Component]) -> Result<String> {
 /// CycloneDX 1.5, as JSON.
 pub(crate) fn sbom(components: &[Component], version: &str) -> String {
     let mut parts = String::new();
-    for Component { name, version, licence, sha256, .. } in components {
-        let purl = format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"));
+    for Component { name, version, licence, sha256, purl, .. } in components {
         let hash = sha256.as_ref().map_or(String::new(), |sum| {
             format!(",\n      \"hashes\": [{{ \"alg\": \"SHA-256\", \"content\": {} }}]", json(sum))
         });
@@ -196,7 +208,7 @@ pub(crate) fn sbom(components: &[Component], version: &str) -> String {
             parts,
             "{comma}    {{\n      \"type\": \"library\",\n      \"bom-ref\": {purl},\n      \"name\": {name},\n      \
              \"version\": {version},\n      \"purl\": {purl},\n      \"licenses\": [{{ \"expression\": {licence} }}]{hash}\n    }}",
-            purl = json(&purl),
+            purl = json(purl),
             name = json(name),
             version = json(version),
             licence = json(licence),

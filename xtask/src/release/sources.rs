@@ -1,15 +1,12 @@
 //! What is linked into the program: names, versions, licences and their texts, for `copyright` and for a bill of materials
 //! (CycloneDX); and the changelog that goes with it.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use super::contents::files_of;
-use super::program;
 use super::{MAINTAINER, Version};
 use crate::guest::cache::{output, read};
+use crate::linked::{self, Component, purl};
 use crate::shell::{self, Result};
 
 /// Both texts about what is linked.
@@ -20,18 +17,6 @@ pub(crate) struct Licences {
     pub(crate) sbom: String,
 }
 
-/// A part of the program that is not ours.
-struct Component {
-    name: String,
-    version: String,
-    /// An SPDX expression.
-    licence: String,
-    /// A package URL, as SPDX and CycloneDX have them.
-    purl: String,
-    sha256: Option<String>,
-    texts: Vec<PathBuf>,
-}
-
 /// Libraries of C that are linked statically: the package that brings the archive, what is linked, and its licence.
 const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libc6-dev", "glibc", "LGPL-2.1-or-later"),
@@ -40,83 +25,25 @@ const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libgcc-12-dev", "libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
 ];
 
-/// A licence text is named so in a crate.
-const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"];
+/// How `copyright` begins.
+const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
+    Copyright: 2026 the netpolicy developers.\n\
+    Licence: Apache-2.0 OR MIT, at your choice; the BPF programs that it holds are GPL-2.0-only.\n\
+    On Debian systems, these licences are in /usr/share/common-licenses/Apache-2.0 and GPL-2.\n\n\
+    The program is linked statically with the parts below. It can be linked with other versions of the\n\
+    LGPL's libraries: its source is all that this takes (docs/howto/install.md of the project).\n\n";
 
 impl Licences {
     /// Asks cargo, and dpkg for the libraries of C.
     pub(crate) fn of_program(version: &Version) -> Result<Self> {
-        let mut components = crates()?;
+        let mut components = linked::crates()?;
         components.push(rust()?);
         components.extend(libraries());
-        Ok(Self { copyright: copyright(&components)?, sbom: sbom(&components, version) })
+        Ok(Self {
+            copyright: linked::listing(HEAD, &components)?,
+            sbom: linked::sbom(&components, &version.debian()),
+        })
     }
-}
-
-fn crates() -> Result<Vec<Component>> {
-    let target = program::target()?;
-    let mut tree = shell::cargo();
-    tree.args(["tree", "--quiet", "--locked", "-p", "netpolicy", "--target", &target]);
-    tree.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}\t{l}"]);
-    let tree = output(&mut tree)?;
-    let lock = read(&shell::root().join("Cargo.lock"))?;
-    let registry = registry()?;
-    let mut found = BTreeMap::new();
-    for line in tree.lines() {
-        let Some((package, licence)) = line.trim_end_matches(" (*)").split_once('\t') else { continue };
-        let mut words = package.split_whitespace();
-        let (Some(name), Some(version)) = (words.next(), words.next()) else { continue };
-        let version = version.trim_start_matches('v');
-        // Ours name their folder.
-        if package.contains('/') {
-            continue;
-        }
-        let directory = registry.iter().map(|r| r.join(format!("{name}-{version}"))).find(|d| d.is_dir());
-        let directory =
-            directory.ok_or_else(|| format!("the source of {name} {version} is not in cargo's registry"))?;
-        let component = Component {
-            name: name.to_owned(),
-            version: version.to_owned(),
-            licence: licence.replace('/', " OR "),
-            purl: format!("pkg:cargo/{name}@{}", version.replace('+', "%2B")),
-            sha256: checksum(&lock, name, version),
-            texts: texts_in(&directory)?,
-        };
-        if component.texts.is_empty() {
-            return Err(format!("{name} {version} brings no licence text: {}", directory.display()));
-        }
-        found.insert((name.to_owned(), version.to_owned()), component);
-    }
-    Ok(found.into_values().collect())
-}
-
-/// Where cargo keeps sources of its registries.
-fn registry() -> Result<Vec<PathBuf>> {
-    let home = std::env::var_os("CARGO_HOME").map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
-        PathBuf::from,
-    );
-    let sources = home.join("registry/src");
-    let listing = std::fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
-    Ok(listing.flatten().map(|entry| entry.path()).collect())
-}
-
-/// The checksum of a package in `Cargo.lock`.
-fn checksum(lock: &str, name: &str, version: &str) -> Option<String> {
-    let head = format!("name = \"{name}\"\nversion = \"{version}\"\n");
-    let entry = lock.split("[[package]]\n").find(|entry| entry.starts_with(&head))?;
-    let line = entry.lines().find_map(|line| line.strip_prefix("checksum = \""))?;
-    Some(line.trim_end_matches('"').to_owned())
-}
-
-fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
-    let named = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-        TEXTS.iter().any(|text| name.starts_with(text))
-    };
-    let mut texts = files_of(directory)?;
-    texts.retain(named);
-    Ok(texts)
 }
 
 /// Rust's own library.
@@ -126,7 +53,8 @@ fn rust() -> Result<Component> {
         said.lines().find_map(|line| line.strip_prefix("release: ")).unwrap_or("unknown").to_owned();
     Ok(Component {
         name: "rust standard library".to_owned(),
-        purl: format!("pkg:generic/rust-std@{version}"),
+        purl: purl("generic", "rust-std", &version),
+        directory: PathBuf::new(),
         version,
         licence: "MIT OR Apache-2.0".to_owned(),
         sha256: None,
@@ -143,7 +71,8 @@ fn libraries() -> Vec<Component> {
         let text = PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
         found.push(Component {
             name: name.to_owned(),
-            purl: format!("pkg:deb/debian/{package}@{}", version.replace('+', "%2B")),
+            purl: purl("deb/debian", package, &version),
+            directory: PathBuf::new(),
             version,
             licence: licence.to_owned(),
             sha256: None,
@@ -151,75 +80,6 @@ fn libraries() -> Vec<Component> {
         });
     }
     found
-}
-
-fn copyright(components: &[Component]) -> Result<String> {
-    let mut text = "netpolicy: packet delivery as a policy says.\n\n\
-        Copyright: 2026 the netpolicy developers.\n\
-        Licence: Apache-2.0 OR MIT, at your choice; the BPF programs that it holds are GPL-2.0-only.\n\
-        On Debian systems, these licences are in /usr/share/common-licenses/Apache-2.0 and GPL-2.\n\n\
-        The program is linked statically with the parts below. It can be linked with other versions of the\n\
-        LGPL's libraries: its source is all that this takes (docs/howto/install.md of the project).\n\n"
-        .to_owned();
-    // A text that many share stands once.
-    let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for Component { name, version, licence, texts, .. } in components {
-        let _infallible = writeln!(text, "  {name} {version}: {licence}");
-        for file in texts {
-            let words = String::from_utf8_lossy(
-                &std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
-            )
-            .replace('\r', "");
-            shared.entry(words.trim_end().to_owned()).or_default().push(format!("{name} {version}"));
-        }
-    }
-    let mut texts: Vec<_> = shared.into_iter().collect();
-    texts.sort_by(|left, right| left.1.cmp(&right.1));
-    for (words, names) in texts {
-        let _infallible = write!(text, "\n{}\n{}\n\n{words}\n", "-".repeat(72), names.join(", "));
-    }
-    Ok(text)
-}
-
-fn sbom(components: &[Component], version: &Version) -> String {
-    let mut parts = String::new();
-    for (index, part) in components.iter().enumerate() {
-        let hash = part.sha256.as_ref().map_or(String::new(), |sum| {
-            format!(",\n      \"hashes\": [{{ \"alg\": \"SHA-256\", \"content\": {} }}]", json(sum))
-        });
-        let _infallible = write!(
-            parts,
-            "{}    {{\n      \"type\": \"library\",\n      \"name\": {},\n      \"version\": {},\n      \"purl\": {},\n      \
-             \"licenses\": [{{ \"expression\": {} }}]{hash}\n    }}",
-            if index == 0 { "" } else { ",\n" },
-            json(&part.name),
-            json(&part.version),
-            json(&part.purl),
-            json(&part.licence),
-        );
-    }
-    format!(
-        "{{\n  \"bomFormat\": \"CycloneDX\",\n  \"specVersion\": \"1.5\",\n  \"version\": 1,\n  \"metadata\": {{\n    \"component\": {{\n      \
-         \"type\": \"application\",\n      \"name\": \"netpolicy\",\n      \"version\": {},\n      \
-         \"licenses\": [{{ \"expression\": \"(Apache-2.0 OR MIT) AND GPL-2.0-only\" }}]\n    }}\n  }},\n  \"components\": [\n{parts}\n  ]\n}}\n",
-        json(&version.debian()),
-    )
-}
-
-/// A text as JSON.
-fn json(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            control if control.is_control() => {
-                let _infallible = write!(quoted, "\\u{:04x}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 /// The changelog in Debian's form: what `CHANGELOG.md` says of this version.
@@ -275,17 +135,5 @@ mod texts {
         assert_eq!(entries(text, "0.1.0"), "  * one more\n  * two\n");
         let long = format!("\n## 0.1.0\n- {}\n", "word ".repeat(40));
         assert!(entries(&long, "0.1.0").lines().all(|line| line.len() <= 80));
-    }
-
-    #[test]
-    fn a_checksum_is_that_of_the_version() {
-        let lock = "[[package]]\nname = \"a\"\nversion = \"1\"\nchecksum = \"x\"\n\n[[package]]\nname = \"a\"\nversion = \"2\"\nchecksum = \"y\"\n";
-        assert_eq!(checksum(lock, "a", "2").as_deref(), Some("y"));
-        assert_eq!(checksum(lock, "b", "2"), None);
-    }
-
-    #[test]
-    fn quotes_do_not_end_a_text() {
-        assert_eq!(json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
     }
 }
