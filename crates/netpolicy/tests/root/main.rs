@@ -114,6 +114,8 @@ pub enum Need {
     NoEventsOnly,
     /// `python3`.
     Python,
+    /// Multipath TCP: `CONFIG_MPTCP`.
+    Mptcp,
     /// The classifier flower.
     Flower,
     /// The classifier matchall.
@@ -158,6 +160,9 @@ impl Need {
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
             Self::Python => (runs("python3", "--version"), "needs python3"),
+            Self::Mptcp => {
+                (std::path::Path::new("/proc/sys/net/mptcp/enabled").exists(), "needs Multipath TCP")
+            }
             Self::Flower => (rule_kinds::kernel_takes("flower classid 1:1"), "needs flower"),
             Self::Matchall => (rule_kinds::kernel_takes("matchall classid 1:1"), "needs matchall"),
             Self::Gact => (rule_kinds::kernel_takes("u32 match u32 0 0 action pass"), "needs gact"),
