@@ -12,6 +12,7 @@ pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::globals::{Color, Globals, Output};
+pub use crate::init_args::Init;
 pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
@@ -37,6 +38,7 @@ pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun
 Examples:
   netpolicy show                         the packet path of this host
   netpolicy doctor                       what is wrong with it, and what mends it
+  netpolicy init                         a first policy file, from what runs here
   netpolicy attach 812 --policy latency  short response times for a server that runs already
   netpolicy run --delivery suspend20 -- memcached -t 4
                                          start a server whose IRQs rest while it is busy
@@ -81,6 +83,7 @@ impl Arguments {
 pub enum Command {
     Show(Show),
     Doctor(Doctor),
+    Init(Init),
     Top(Top),
     Watch(Box<Watch>),
     Compare(Box<Compare>),
@@ -483,6 +486,8 @@ pub enum SchemaOf {
     Top,
     /// What doctor prints.
     Doctor,
+    /// What init prints.
+    Init,
     /// What plan, apply, set, unset and try print.
     #[value(aliases = ["apply", "set", "try"])]
     Plan,
