@@ -168,11 +168,13 @@ fn which_processes(text: &str) -> Result<Which, String> {
 ///
 /// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
 /// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
-/// says whether their goals are met and where the time goes. Exit code 3 if there are problems.
+/// says whether their goals are met and where the time goes. Where no policy is in force, says what could be tried. What
+/// helps most comes first, with its command; what could not be known comes last. Exit code 3 if there are problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy doctor                        look for two seconds
+  netpolicy doctor --all                  everything, where a screen does not hold it
   netpolicy doctor --seconds 10           look longer, for servers with little traffic
   netpolicy doctor --seconds 0            judge the settings alone; needs no BPF")]
 pub struct Doctor {
@@ -182,6 +184,9 @@ pub struct Doctor {
     /// Which processes to look into.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
+    /// Print everything: each finding with all its evidence, and not only what a screen of 24 rows and 80 columns holds.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// Print what the policy files would change, and why. Changes nothing; exit code 3 if there is something to change.
