@@ -61,6 +61,7 @@ mod stage;
 #[path = "../../../linux/tests/root/subject.rs"]
 #[expect(dead_code, reason = "the tests of the room below start programs of their own")]
 mod subject;
+mod support;
 mod surface;
 mod takeover;
 mod tools;
@@ -284,6 +285,7 @@ fn main() {
         remedy::tests(),
         selected::tests(),
         services::tests(),
+        support::tests(),
         surface::tests(),
         undone::tests(),
         rules::tests(),
