@@ -51,6 +51,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             splices,
         ),
         test(
+            "watched/every_request_over_tls_in_the_kernel_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::KernelTls],
+            kernel_tls,
+        ),
+        test(
             "watched/requests_over_mptcp_are_reported_as_unanswered",
             &[Need::Root, Need::Bpf, Need::Python, Need::Mptcp],
             mptcp,
@@ -315,6 +320,67 @@ fn splices() -> Result<(), Failed> {
             connection.write_all(b"request\n")?;
             connection.read_exact(&mut answer)?;
         }
+        Ok(())
+    })?;
+    are_all(&counts, REQUESTS);
+    Ok(())
+}
+
+/// Asks the kernel for TLS on a connection: `TCP_ULP`. Kernel: 4.13, `net/tls/tls_main.c` `tls_init()`.
+const ASKS_FOR_TLS: &str = r"
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+connection = socket.create_connection(listener.getsockname())
+connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
+";
+
+/// Whether the kernel has TLS, or a module that has.
+pub(crate) fn has_kernel_tls() -> bool {
+    let output = Command::new("python3").args(["-c", ASKS_FOR_TLS]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// A server, or with a count of requests a client, whose kernels encrypt: the key, which both know, is that of no
+/// handshake. `struct tls12_crypto_info_aes_gcm_128`, once for each direction. Kernel: 5.1, `include/uapi/linux/tls.h`.
+const TLS: &str = r"
+import socket, struct, sys
+address, requests = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
+def encrypts(connection):
+    connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
+    for direction in (1, 2):
+        keys = struct.pack('=HH8s16s4s8s', 0x0303, 51, b'i' * 8, b'k' * 16, b's' * 4, bytes(8))
+        connection.setsockopt(282, direction, keys)
+    return connection
+if requests:
+    connection = encrypts(socket.create_connection(address))
+    for _ in range(requests):
+        connection.sendall(b'request\n')
+        assert connection.recv(4096) == b'request\n'
+else:
+    listener = socket.create_server(address)
+    while True:
+        connection = listener.accept()[0]
+        try:
+            encrypts(connection)
+        except OSError:
+            continue # one that only looked whether a server listens
+        while line := connection.recv(4096):
+            connection.sendall(line)
+";
+
+fn kernel_tls() -> Result<(), Failed> {
+    const PORT: u16 = 8_086;
+    const REQUESTS: u64 = 1_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let (address, port) = (SERVER_ADDRESS.to_string(), PORT.to_string());
+    let mut command = Command::new("python3");
+    command.args(["-c", TLS, &address, &port, "0"]);
+    let _server = lab.start_program(command, PORT)?;
+    let counts = counted(&lab, PORT, || {
+        let client = lab.client().run(|| {
+            Command::new("python3").args(["-c", TLS, &address, &port, &REQUESTS.to_string()]).output()
+        })??;
+        assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
         Ok(())
     })?;
     are_all(&counts, REQUESTS);
