@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use apply::{Journal, RollBackError};
+use apply::{Journal, RollBackError, Transaction};
 use linux::{Kernel, Netns};
 use model::{Nanoseconds, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
         match (arguments.until_closed, arguments.program) {
             (Some(pipe), Some(program)) => {
                 if is_closed(pipe, left.min(NAP_MAX))? {
-                    return put_back(Pid(program), &mut kernel, context);
+                    return put_back(Pid(program), deadline, &mut kernel, context);
                 }
             }
             (Some(_) | None, _) => std::thread::sleep(left.min(NAP_MAX)),
@@ -149,11 +149,16 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
 }
 
 /// Puts back what a program has left that ended before it could.
-fn put_back(program: Pid, kernel: &mut Kernel, context: &Context) -> Result<Exit, Fault> {
+fn put_back(
+    program: Pid,
+    deadline: Nanoseconds,
+    kernel: &mut Kernel,
+    context: &Context,
+) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     let mut last = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        last = put_back_once(program, &journal, kernel, context);
+        last = put_back_once(program, deadline, &journal, kernel, context);
         match &last {
             Ok(()) => break,
             Err(fault) => context.console.fault(fault),
@@ -165,14 +170,18 @@ fn put_back(program: Pid, kernel: &mut Kernel, context: &Context) -> Result<Exit
 
 fn put_back_once(
     program: Pid,
+    deadline: Nanoseconds,
     journal: &Journal,
     kernel: &mut Kernel,
     context: &Context,
 ) -> Result<(), Fault> {
     let history = journal.history()?;
-    let left = history.transactions.iter().rev().filter(|left| {
-        left.begin().attended_by == Some(program) && !left.begin().left_in_force && left.standing().is_live()
-    });
+    let is_left = |left: &&Transaction| {
+        let attended = left.begin().attended_by == Some(program) && !left.begin().left_in_force;
+        // What waits for the same deadline is the same program's: it was chosen to the nanosecond.
+        (attended || left.deadline() == Some(deadline)) && left.standing().is_live()
+    };
+    let left = history.transactions.iter().rev().filter(is_left);
     // Its pipe may be closed a moment before its lock is released: such a rollback is refused, and tried again.
     for transaction in left {
         let name = transaction.name();
