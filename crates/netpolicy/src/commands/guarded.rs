@@ -9,9 +9,9 @@ use live::Selection;
 use model::{Guard, Limits, Nanoseconds, Policy};
 use rustix::pipe::{PipeFlags, pipe_with};
 use session::cycle::Planned;
-use session::{Exit, Fault, clock};
+use session::{Exit, Fault, clock, guard_process};
 
-use super::{by_daemon, guard};
+use super::by_daemon;
 use crate::args::{Allow, Output};
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -118,7 +118,7 @@ pub(crate) fn run(
     let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
     let (theirs, ours) =
         pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
-    let mut guard = guard::start(context, deadline, &trial.namespaces()?, Some(&theirs))?;
+    let mut guard = guard_process::start(&context.session, deadline, &trial.namespaces()?, Some(&theirs))?;
     let outcome = trial.run(deadline, &mut stop, &mut |words| context.console.progress(words));
     context.console.progress("");
     let kept = match &outcome {

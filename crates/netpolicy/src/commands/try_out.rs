@@ -2,9 +2,9 @@
 
 use linux::{Kernel, Netns};
 use model::Nanoseconds;
-use session::{Exit, Fault, clock, cycle, fullbusy};
+use session::{Exit, Fault, clock, cycle, fullbusy, guard_process};
 
-use super::{guard, guarded};
+use super::guarded;
 use crate::args::Try;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         false => Netns::with_id(id),
     });
     let namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
-    let mut guard = guard::start(context, deadline, &namespaces, None)?;
+    let mut guard = guard_process::start(&context.session, deadline, &namespaces, None)?;
     let held = cycle::hold(
         planned.plan,
         &context.session.journal()?,
