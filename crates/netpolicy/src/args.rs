@@ -12,6 +12,7 @@ pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::globals::{Color, Globals, Output};
+pub use crate::init_args::Init;
 pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
@@ -21,6 +22,7 @@ use crate::usage::{with_range, without_hidden};
 pub use crate::watch_args::Watch;
 pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
+use model::Limits;
 
 /// Says how packets should reach each workload, and makes it so.
 ///
@@ -37,6 +39,7 @@ pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun
 Examples:
   netpolicy show                         the packet path of this host
   netpolicy doctor                       what is wrong with it, and what mends it
+  netpolicy init                         a first policy file, from what runs here
   netpolicy attach 812 --policy latency  short response times for a server that runs already
   netpolicy run --delivery suspend20 -- memcached -t 4
                                          start a server whose IRQs rest while it is busy
@@ -81,6 +84,7 @@ impl Arguments {
 pub enum Command {
     Show(Show),
     Doctor(Doctor),
+    Init(Init),
     Top(Top),
     Watch(Box<Watch>),
     Compare(Box<Compare>),
@@ -165,11 +169,13 @@ fn which_processes(text: &str) -> Result<Which, String> {
 ///
 /// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
 /// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
-/// says whether their goals are met and where the time goes. Exit code 3 if there are problems.
+/// says whether their goals are met and where the time goes. Where no policy is in force, says what could be tried. What
+/// helps most comes first, with its command; what could not be known comes last. Exit code 3 if there are problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy doctor                        look for two seconds
+  netpolicy doctor --all                  everything, where a screen does not hold it
   netpolicy doctor --seconds 10           look longer, for servers with little traffic
   netpolicy doctor --seconds 0            judge the settings alone; needs no BPF")]
 pub struct Doctor {
@@ -179,6 +185,9 @@ pub struct Doctor {
     /// Which processes to look into.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
+    /// Print everything: each finding with all its evidence, and not only what a screen of 24 rows and 80 columns holds.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// Print what the policy files would change, and why. Changes nothing; exit code 3 if there is something to change.
@@ -191,6 +200,9 @@ pub struct Apply {
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
+    /// Apply at once, also where a service of the policy files has a `guard`.
+    #[arg(long)]
+    pub no_guard: bool,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
@@ -223,11 +235,21 @@ impl From<Allow> for apply::Allow {
 #[command(after_help = "\
 Examples:
   netpolicy try --seconds 120             apply, and wait two minutes for `netpolicy confirm`
-  netpolicy confirm                       keep it")]
+  netpolicy confirm                       keep it
+  netpolicy try --guard p99=+15%,cpu=+25% judge it on live traffic, and keep it unless it hurts")]
 pub struct Try {
-    /// How long to wait for confirmation.
+    /// How long to wait for confirmation; with --guard, how long to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
+    /// Judge the change on live traffic instead of waiting for confirmation, and put it back if something grows beyond this.
+    ///
+    /// p50, p90 and p99 are response times, cpu is CPU time for each request. The settings alternate with those before, in random order, until the time
+    /// is over. Requests that stall put them back at once. Then the change is kept, or exit code 4 says that it was put back.
+    #[arg(long, value_name = "LIMITS")]
+    pub guard: Option<Limits>,
+    /// Judge by this service alone: a name, or a TCP port. Without it, by all services of the policy files.
+    #[arg(long, value_name = "SERVICE", requires = "guard")]
+    pub on: Vec<String>,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
@@ -483,6 +505,8 @@ pub enum SchemaOf {
     Top,
     /// What doctor prints.
     Doctor,
+    /// What init prints.
+    Init,
     /// What plan, apply, set, unset and try print.
     #[value(aliases = ["apply", "set", "try"])]
     Plan,

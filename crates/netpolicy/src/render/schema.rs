@@ -4,6 +4,7 @@ use experiments::reports::{
     BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
     LiveCostReport, PredictionReport, RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
 };
+use judge::GuardReport;
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -31,7 +32,8 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Show => ("show", &[of::<HostReport<'_>>]),
         SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
-        SchemaOf::Plan => ("plan", &[of::<PlanReport>]),
+        SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
+        SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),
         SchemaOf::Explain => ("explain", &[of::<ExplainedReport>, of::<RecipeReport>, of::<KnobReport>]),
