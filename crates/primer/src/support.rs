@@ -362,10 +362,13 @@ impl Mechanism {
         }
     }
 
-    /// What it needs beside a kernel, in words.
+    /// What it needs beside a kernel that is recent enough, in words.
     pub fn needed(&self) -> Vec<&'static str> {
-        let beside =
-            self.needs.iter().filter(|need| self.since.is_none() || !matches!(need, Need::Kernel(..)));
+        let beside = self.needs.iter().filter(|need| match need {
+            // A kernel may be built without it, however recent it is.
+            Need::Kernel(words, _) => self.since.is_none() || words.starts_with("CONFIG_"),
+            Need::Held(..) | Need::Device(..) => true,
+        });
         beside.map(Need::words).collect()
     }
 }

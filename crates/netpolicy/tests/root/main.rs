@@ -28,6 +28,7 @@ mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
 mod goals;
+mod guarded;
 mod judged;
 mod kthreads;
 #[path = "../markdown/mod.rs"]
@@ -42,6 +43,7 @@ mod pinned;
 mod policies;
 mod recorder;
 mod remedy;
+mod requests;
 mod rule_by_tc;
 mod rule_corpus;
 mod rule_dumps;
@@ -117,6 +119,8 @@ pub enum Need {
     Python,
     /// Multipath TCP: `CONFIG_MPTCP`.
     Mptcp,
+    /// TLS in the kernel: `CONFIG_TLS`, and `python3` to ask for it.
+    KernelTls,
     /// The classifier flower.
     Flower,
     /// The classifier matchall.
@@ -164,6 +168,7 @@ impl Need {
             Self::Mptcp => {
                 (std::path::Path::new("/proc/sys/net/mptcp/enabled").exists(), "needs Multipath TCP")
             }
+            Self::KernelTls => (watched::has_kernel_tls(), "needs TLS in the kernel, and python3"),
             Self::Flower => (rule_kinds::kernel_takes("flower classid 1:1"), "needs flower"),
             Self::Matchall => (rule_kinds::kernel_takes("matchall classid 1:1"), "needs matchall"),
             Self::Gact => (rule_kinds::kernel_takes("u32 match u32 0 0 action pass"), "needs gact"),
@@ -310,6 +315,7 @@ fn main() {
         units::tests(),
         watched::tests(),
         compared::tests(),
+        guarded::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }
