@@ -20,6 +20,7 @@ mod container;
 mod daemon;
 mod daemon_asked;
 mod daemon_spared;
+mod datagrams;
 #[path = "../../../daemon/tests/desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
@@ -291,6 +292,7 @@ fn main() {
         daemon::tests(),
         daemon_asked::tests(),
         daemon_spared::tests(),
+        datagrams::tests(),
         engaged::tests(),
         exchange::tests(),
         goals::tests(),

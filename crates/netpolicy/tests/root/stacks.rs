@@ -364,7 +364,6 @@ impl Pair {
         if let Err(failed) = waited {
             return Err(format!("{failed:?}, the daemon: {}", self.operator.said()?).into());
         }
-        println!("{event}: converged");
         Ok(())
     }
 

@@ -23,3 +23,4 @@ mod read_aloud;
 mod recipe;
 mod reuseport;
 mod selection;
+mod sockets;

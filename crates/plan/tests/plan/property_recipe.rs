@@ -191,6 +191,7 @@ fn listener(pid: u32, port: u16) -> Socket {
         local: Some(format!("[::]:{port}").parse().expect("an address")),
         remote: None,
         napi: None,
+        polling: None,
     }
 }
 
