@@ -12,7 +12,7 @@ pub(crate) mod irq;
 mod listeners;
 mod peer;
 mod process;
-mod topology;
+pub(crate) mod topology;
 
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};

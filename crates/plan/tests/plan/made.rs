@@ -43,7 +43,7 @@ pub(crate) fn host() -> Host {
             net_admin: true,
             bpf: true,
         },
-        topology: Topology { isolated: CpuSet::new(), cpus: cpus.collect(), online },
+        topology: Topology { isolated: CpuSet::new(), sched_ext: None, cpus: cpus.collect(), online },
         netns: NETNS,
         devices: Vec::new(),
         sysctls: BTreeMap::new(),

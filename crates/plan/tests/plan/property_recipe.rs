@@ -59,7 +59,7 @@ prop_compose! {
         cpusets in prop::collection::vec(prop::option::of(0_u32..8), PIDS.len()),
     ) -> Host {
         let mut host = host();
-        host.topology = model::host::Topology { online, isolated, cpus };
+        host.topology = model::host::Topology { online, isolated, sched_ext: None, cpus };
         let ids: Vec<u32> = (300..300 + queues).collect();
         let mut nic = device(2, "eth0", &ids);
         nic.node = node.map(NumaNode);
