@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let below = PathBuf::from(format!("{}{prefix}", variable("DESTDIR").unwrap_or_default()));
     shell::run(shell::cargo().args(["build", "--quiet", "--release", "-p", "netpolicy"]))?;
     contents::lay(&shell::root().join("target/release/netpolicy"), &below, &prefix)?;
+    contents::lay_licences(&below)?;
     println!("installed below {}; nothing was started: systemctl enable --now netpolicy", below.display());
     Ok(())
 }

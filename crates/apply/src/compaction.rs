@@ -19,6 +19,7 @@ use crate::log::{JOURNAL, JournalError, Log};
 use crate::record::{Asked, Begin, FORMAT, Record};
 use crate::transaction::{Standing, Transaction, TransactionName};
 use crate::undo_script::undo_script;
+use crate::verdicts::Verdicts;
 
 /// How many transactions of a daemon there may be before they are folded into one.
 pub const FOLD_MAX: usize = 16;
@@ -111,7 +112,9 @@ impl DaemonLock {
 /// A journal only grows, except that a torn last line may be replaced by a line of the same length.
 fn is_as_it_was(known: &Transaction) -> bool {
     let bytes = std::fs::metadata(known.directory().join(JOURNAL)).map(|metadata| metadata.len());
-    known.torn_bytes() == 0 && bytes.is_ok_and(|bytes| bytes == known.bytes())
+    known.torn_bytes() == 0
+        && bytes.is_ok_and(|bytes| bytes == known.bytes())
+        && known.has_the_same_verdicts()
 }
 
 impl Journal {
@@ -178,6 +181,12 @@ impl Journal {
             let each = (0..steps).flat_map(|step| [Record::Tried { step }, Record::Done { step }]);
             let records: Vec<Record> = each.chain([Record::Committed]).collect();
             Log::create_decided(self.directory(), name, Box::new(begin), &script, &records)?;
+            let verdicts: Vec<_> =
+                folded.iter().flat_map(|transaction| transaction.judgements().iter().cloned()).collect();
+            if !verdicts.is_empty() {
+                // Undo needs none of them: where they cannot be written, the fold stands without.
+                let _without = Verdicts::write(&self.directory().join(name.to_string()), &verdicts);
+            }
         }
         // The newest first: what a kill leaves can still be undone to the first values.
         for name in replaces.into_iter().rev() {

@@ -11,7 +11,7 @@
 //! Read in this order: `knobs.rs` (the host), `undo.rs` (the one rule by which a setting is put back), `commit.rs`
 //! and `held.rs` (a transaction in this process), `record.rs` and `log.rs` (what is on disk), `transaction.rs`,
 //! `journal.rs` and `recover.rs` (all transactions: history, roll back, confirm), `undo_script.rs` (the way back
-//! without netpolicy). What is durable when, and why, is argued in docs/decisions/0002-journal.md.
+//! without netpolicy), `verdicts.rs` (what measurements said of a transaction). What is durable when, and why, is argued in docs/decisions/0002-journal.md.
 #![forbid(unsafe_code)]
 
 mod commit;
@@ -31,6 +31,7 @@ mod transaction;
 mod undo;
 mod undo_script;
 mod unreadable;
+mod verdicts;
 
 pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit};
 pub use compaction::{FOLD_MAX, Knob, Ledger};
@@ -47,3 +48,4 @@ pub use transaction::{NotATransaction, Standing, Transaction, TransactionName};
 pub use undo::{Fate, HostState, Stuck, Undone, UndoneChange};
 pub use undo_script::undo_script;
 pub use unreadable::Unreadable;
+pub use verdicts::VERDICTS_MAX;

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use model::{Change, Nanoseconds, Pid};
+use model::{Change, Judgement, Nanoseconds, Pid};
 
 use crate::held::Pending;
 use crate::journal::Journal;
@@ -15,6 +15,7 @@ use crate::moment::Moment;
 use crate::record::{Asked, Record, Why};
 use crate::transaction::{Standing, Transaction, TransactionName};
 use crate::undo::Undone;
+use crate::verdicts::Verdicts;
 
 /// Why a transaction was not, or not wholly, rolled back.
 #[derive(Debug, thiserror::Error)]
@@ -179,6 +180,18 @@ impl Journal {
             undone.push((name, self.undo(newest, kernel, Why::Asked { at: asked.at })?));
         }
         Ok(())
+    }
+
+    /// Notes what measurements said of a transaction, however it stands.
+    ///
+    /// # Errors
+    /// If there is no such transaction, or the verdict cannot be written. The transaction is as before then.
+    pub fn note_judgement(&self, name: TransactionName, judgement: &Judgement) -> Result<(), JournalError> {
+        let _lock = self.lock()?;
+        let transaction = self.transaction(name)?;
+        let mut verdicts = transaction.judgements().to_vec();
+        verdicts.push(judgement.clone());
+        Verdicts::write(transaction.directory(), &verdicts)
     }
 
     /// Lets a held transaction stay. Confirming twice is no error.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use model::{Change, Nanoseconds, Plan};
+use model::{Change, Judgement, Nanoseconds, Plan};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::log::{JournalError, Log, Transcript};
 use crate::moment::{Moment, UNIX_MICROS_MAX, Utc};
 use crate::record::{Begin, Ending, LineError, Record, Why};
 use crate::undo::{Begun, Fate, Undone, UndoneChange};
+use crate::verdicts::Verdicts;
 
 /// The name of a transaction and of its directory: `20261121T040500.123456Z-1a2b`.
 ///
@@ -139,6 +140,7 @@ pub struct Transaction {
     whole_bytes: u64,
     torn_bytes: u64,
     rebooted: bool,
+    verdicts: Verdicts,
 }
 
 impl Transaction {
@@ -146,8 +148,9 @@ impl Transaction {
     pub(crate) fn read(name: TransactionName, directory: &Path, boot_id: &str) -> Result<Self, JournalError> {
         let Transcript { begin, progress, lines, whole_bytes, torn_bytes } = Transcript::read(directory)?;
         let rebooted = begin.boot_id != boot_id;
+        let verdicts = Verdicts::read(directory);
         let (directory, begin) = (directory.to_owned(), Arc::new(begin));
-        Ok(Self { name, directory, begin, progress, lines, whole_bytes, torn_bytes, rebooted })
+        Ok(Self { name, directory, begin, progress, lines, whole_bytes, torn_bytes, rebooted, verdicts })
     }
 
     /// Its name.
@@ -173,6 +176,16 @@ impl Transaction {
             Phase::Closed(Ending::RolledBack) => Standing::RolledBack,
             Phase::Closed(Ending::Incomplete) => Standing::RollbackIncomplete,
         }
+    }
+
+    /// What measurements said of it, the oldest first; at most [`VERDICTS_MAX`](crate::VERDICTS_MAX).
+    pub fn judgements(&self) -> &[Judgement] {
+        &self.verdicts.known
+    }
+
+    /// Why that cannot be read, where there is something.
+    pub fn unread_judgements(&self) -> Option<&str> {
+        self.verdicts.unread.as_deref()
     }
 
     /// The time since boot by which it must be confirmed or finished; `None` where nothing is waited for.
@@ -232,6 +245,11 @@ impl Transaction {
     /// How many bytes its journal has.
     pub(crate) fn bytes(&self) -> u64 {
         self.whole_bytes + self.torn_bytes
+    }
+
+    /// Whether its verdicts are those that were read.
+    pub(crate) fn has_the_same_verdicts(&self) -> bool {
+        self.verdicts.is_as_it_was(&self.directory)
     }
 
     /// The changes of steps that were never begun, according to the journal.

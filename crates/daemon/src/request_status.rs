@@ -50,6 +50,7 @@ fn followed(
         wanted: all,
         set: all.saturating_sub(sum(differing)),
         engaged: None,
+        goal: intent.goal,
         measured: None,
         notes: part.notes.clone(),
     }
@@ -71,6 +72,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         wanted: 0,
         set: 0,
         engaged: None,
+        goal: intent.goal,
         measured: None,
         notes: vec![why],
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use live::{Cost, Estimator, Measured, Percentiles};
-use model::{Finding, Intent, NetnsId, Target};
+use model::{Finding, Goal, Intent, NetnsId, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +126,8 @@ pub struct RequestStatus {
     /// polled by the application, the timer or the kernel thread. `None` for modes that leave delivery to interrupts, and for
     /// requests that are not measured.
     pub engaged: Option<f64>,
+    /// Its goal: percentiles of response times, at most.
+    pub goal: Goal,
     /// How long its requests took; `None` for what has no goal, and until it was measured.
     pub measured: Option<ResponseTimes>,
     /// What the operator should know of it.

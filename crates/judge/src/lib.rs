@@ -11,11 +11,13 @@
 mod alternation;
 mod candidate;
 mod comparison;
+mod judgement;
 mod lock;
 mod record;
 
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, Wanted};
 pub use comparison::{Comparison, Ended, Options, Progress, Round, Shown};
+pub use judgement::judgement;
 pub use lock::ComparisonLock;
 pub use record::{Header, PairRecord, Recorded, Recording};

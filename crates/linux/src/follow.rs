@@ -402,7 +402,7 @@ impl Follower {
         let now = Instant::now();
         followed.due = now + pause(self.how, &followed.id, now.duration_since(begun));
         let mut new = Vec::new();
-        for child in children.into_iter().filter_map(|child| process::identify(child).ok()) {
+        for child in children.into_iter().filter_map(running) {
             new.push(followed.child(child));
         }
         for child in new {
@@ -486,6 +486,13 @@ fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
         Err(_) => String::new(),
     };
     Ok(ProcScan { id: process.id, epolls, children: children(&process)?, image })
+}
+
+/// A process, unless it has ended. A zombie is still among its parent's children.
+fn running(pid: Pid) -> Option<ProcessId> {
+    let process = Pinned::open(pid).ok()?;
+    process.confirm_running().ok()?;
+    Some(process.id)
 }
 
 /// The current children of a process. None on kernels without CONFIG_PROC_CHILDREN.

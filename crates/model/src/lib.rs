@@ -6,8 +6,8 @@
 //! (serde and schemars alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] and [`selector`] (what was asked, and of which devices), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`], [`live`] and
-//! [`evidence`] (what happened), [`chance`] (what is drawn).
+//! shall be), [`policy`] and [`selector`] (what was asked, and of which devices), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`], [`live`],
+//! [`judgement`] and [`evidence`] (what happened), [`chance`] (what is drawn).
 #![forbid(unsafe_code)]
 
 pub mod chance;
@@ -20,6 +20,7 @@ pub mod finding;
 pub mod glob;
 pub mod host;
 pub mod ids;
+pub mod judgement;
 pub mod layout;
 pub mod live;
 pub mod nic;
@@ -53,6 +54,7 @@ pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
     QueueIndex, RingId, RxQueue, SocketId, ThreadId, TxQueue,
 };
+pub use judgement::{JudgedBy, JudgedChange, JudgedUnit, Judgement, Ruling};
 pub use layout::{Layout, ObjectSpec};
 pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};

@@ -12,6 +12,7 @@ pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::globals::{Color, Globals, Output};
+pub use crate::init_args::Init;
 pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
@@ -37,6 +38,7 @@ pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun
 Examples:
   netpolicy show                         the packet path of this host
   netpolicy doctor                       what is wrong with it, and what mends it
+  netpolicy init                         a first policy file, from what runs here
   netpolicy attach 812 --policy latency  short response times for a server that runs already
   netpolicy run --delivery suspend20 -- memcached -t 4
                                          start a server whose IRQs rest while it is busy
@@ -81,6 +83,7 @@ impl Arguments {
 pub enum Command {
     Show(Show),
     Doctor(Doctor),
+    Init(Init),
     Top(Top),
     Watch(Box<Watch>),
     Compare(Box<Compare>),
@@ -165,11 +168,13 @@ fn which_processes(text: &str) -> Result<Which, String> {
 ///
 /// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
 /// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
-/// says whether their goals are met and where the time goes. Exit code 3 if there are problems.
+/// says whether their goals are met and where the time goes. Where no policy is in force, says what could be tried. What
+/// helps most comes first, with its command; what could not be known comes last. Exit code 3 if there are problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy doctor                        look for two seconds
+  netpolicy doctor --all                  everything, where a screen does not hold it
   netpolicy doctor --seconds 10           look longer, for servers with little traffic
   netpolicy doctor --seconds 0            judge the settings alone; needs no BPF")]
 pub struct Doctor {
@@ -179,6 +184,9 @@ pub struct Doctor {
     /// Which processes to look into.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
+    /// Print everything: each finding with all its evidence, and not only what a screen of 24 rows and 80 columns holds.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// Print what the policy files would change, and why. Changes nothing; exit code 3 if there is something to change.
@@ -483,6 +491,8 @@ pub enum SchemaOf {
     Top,
     /// What doctor prints.
     Doctor,
+    /// What init prints.
+    Init,
     /// What plan, apply, set, unset and try print.
     #[value(aliases = ["apply", "set", "try"])]
     Plan,

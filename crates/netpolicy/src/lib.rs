@@ -16,6 +16,7 @@ mod completing;
 mod context;
 pub mod daemon_args;
 pub mod globals;
+mod init_args;
 pub mod lab;
 mod render;
 pub mod request_args;

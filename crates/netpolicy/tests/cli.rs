@@ -13,6 +13,7 @@ fn every_command_has_help_with_what_it_takes() {
     for name in [
         "show",
         "doctor",
+        "init",
         "plan",
         "apply",
         "try",

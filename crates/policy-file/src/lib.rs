@@ -16,6 +16,7 @@ mod parse;
 mod recipe_file;
 mod recipe_schema;
 mod schema;
+mod spelling;
 mod value;
 mod word;
 
@@ -28,5 +29,6 @@ pub use parse::{Asked, FILE_BYTES_MAX, PolicyFile, Section, device_name, parse, 
 pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
 pub use recipe_schema::recipe_json_schema;
 pub use schema::json_schema;
+pub use spelling::{key, quoted};
 pub use value::Value;
 pub use word::{Word, word};

@@ -272,9 +272,6 @@ impl MergedSection {
         if self.kind == Kind::Daemon {
             return self.kind.word().to_owned();
         }
-        let bare = !self.name.is_empty()
-            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        let name = if bare { self.name.clone() } else { toml::Value::String(self.name.clone()).to_string() };
-        format!("{}.{name}", self.kind.word())
+        format!("{}.{}", self.kind.word(), crate::spelling::key(&self.name))
     }
 }

@@ -49,7 +49,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     let is_asked = |change: &model::Change| is_object(&change.to().object());
     for InForce { transaction, change } in in_force(&session.journal()?)? {
         if is_asked(&change) {
-            report.in_force(&change, transaction.name(), &transaction.begin().asked.command);
+            report.in_force(&change, &transaction);
         }
     }
     if let Some(planned) = planned {

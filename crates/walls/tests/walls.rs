@@ -125,6 +125,18 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
     assert!(!dependencies.all("netpolicy-session").contains("netpolicy-measure"));
     // What it knows of response times, `live` says.
     assert!(!dependencies.direct("netpolicy-daemon").contains("netpolicy-measure"));
+    let all = dependencies.all("netpolicy-primer");
+    let wrong: Vec<_> = outside
+        .iter()
+        .chain(&["netpolicy-daemon", "netpolicy-measure"])
+        .filter(|name| all.contains(*name))
+        .collect();
+    assert!(wrong.is_empty(), "primer is built with {wrong:?}");
+    // It looks, and leaves writing to who asked it to look.
+    none(reached(
+        "primer",
+        &[&["std", "fs"], &["linux", "Kernel"], &["session", "cycle"], &["session", "staged"]],
+    ));
     let outside = outside.iter().filter(|name| **name != "netpolicy-measure").chain(&["netpolicy-daemon"]);
     let all = dependencies.all("netpolicy-judge");
     let wrong: Vec<_> = outside.filter(|name| all.contains(*name)).collect();
@@ -163,6 +175,7 @@ fn only_programs_print_or_end_the_process() {
         "live",
         "experiments",
         "judge",
+        "primer",
     ];
     let words = ["print", "println", "eprint", "eprintln", "dbg"];
     for room in silent {
@@ -176,7 +189,7 @@ fn only_programs_print_or_end_the_process() {
 
 #[test]
 fn who_speaks_to_operators_knows_no_error_number() {
-    for room in ["netpolicy", "session"] {
+    for room in ["netpolicy", "session", "primer"] {
         none(named(room, |path| path.words.iter().any(|word| word == "Errno")));
     }
 }

@@ -21,12 +21,17 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/tmpfiles/netpolicy.conf", "lib/tmpfiles.d/netpolicy.conf"),
     ("packaging/sysusers/netpolicy.conf", "lib/sysusers.d/netpolicy.conf"),
     ("include/netpolicy.h", "include/netpolicy.h"),
+    ("packaging/container/seccomp.json", "share/netpolicy/container/seccomp.json"),
 ];
+
+/// The licences, where a package has no `copyright` in which they stand: from where in the project.
+const LICENCES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0", "THIRD-PARTY"];
 
 /// Directories of which every file is copied.
 const DIRECTORIES: &[(&str, &str)] = &[
     ("packaging/examples", "share/doc/netpolicy/examples"),
     ("crates/policy-file/recipes", "share/netpolicy/recipes"),
+    ("packaging/monitoring", "share/netpolicy/monitoring"),
 ];
 
 /// The units.
@@ -68,6 +73,12 @@ pub(crate) fn lay(program: &Path, below: &Path, prefix: &str) -> Result {
         write(&below.join(file), &script)?;
     }
     Ok(())
+}
+
+/// Lays out the licences below a directory, of netpolicy and of all that is linked.
+pub(crate) fn lay_licences(below: &Path) -> Result {
+    let documents = below.join("share/doc/netpolicy");
+    LICENCES.iter().try_for_each(|file| put(&shell::root().join(file), &documents.join(file), 0o644))
 }
 
 /// The files of a directory, in the order of their names.

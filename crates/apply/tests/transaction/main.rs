@@ -15,3 +15,4 @@ mod steering_nic;
 mod threaded_nic;
 mod undo_script;
 mod unreadable;
+mod verdicts;

@@ -4,6 +4,7 @@
 //! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` behind a counter's name, base
 //! units, `# EOF` at the end.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use live::{Measured, Outcome, Totals};
@@ -268,6 +269,21 @@ impl Page {
                 self.sample(name, &labels, engaged);
             }
         }
+        let name = "netpolicy_goal_seconds";
+        self.family(
+            name,
+            "gauge",
+            "seconds",
+            "The goal of a request: the quantile of its response times, at most.",
+        );
+        let mut said = BTreeSet::new();
+        for request in status.requests.iter().filter(|request| said.insert(request.target.as_str())) {
+            for (quantile, goal) in [("0.5", request.goal.p50), ("0.99", request.goal.p99)] {
+                if let Some(goal) = goal {
+                    self.sample(name, &[("target", &request.target), ("quantile", quantile)], seconds(goal));
+                }
+            }
+        }
         let name = "netpolicy_goal_missed";
         self.family(name, "gauge", "", "Whether a goal of the service is missed, in the last minutes.");
         for (request, measured) in requests() {
@@ -371,6 +387,7 @@ fn escaped(text: &str) -> String {
 mod test {
     use std::time::Duration;
 
+    use model::Goal;
     use model::live::{LivePart, LiveSpans, LiveWindow};
 
     use super::*;
@@ -388,6 +405,7 @@ mod test {
             wanted: 12,
             set: 11,
             engaged: None,
+            goal: Goal { p50: None, p99: Some(Nanoseconds::from_micros(300)) },
             measured: None,
             notes: Vec::new(),
         };

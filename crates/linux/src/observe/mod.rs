@@ -12,11 +12,13 @@ pub(crate) mod irq;
 mod listeners;
 mod peer;
 mod process;
+mod received;
 pub(crate) mod topology;
 
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
 pub use process::processes;
+pub use received::received;
 
 use std::collections::BTreeMap;
 

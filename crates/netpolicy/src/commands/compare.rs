@@ -131,7 +131,15 @@ fn keep_winner(
         }
         Some(winner) => {
             context.console.say(&format!("The winner is {}.", options.candidates[winner].name));
-            comparison.alternation().keep(winner)
+            let kept = comparison.alternation().keep(winner)?;
+            if let Some(name) = kept {
+                let service = comparison.target().name.clone();
+                let verdict = judge::judgement(&shown.switchback, winner, &service, shown.took);
+                if let Err(error) = context.session.journal()?.note_judgement(name, &verdict) {
+                    context.console.say(&format!("The verdict is not in the journal: {error}"));
+                }
+            }
+            Ok(kept)
         }
     }
 }

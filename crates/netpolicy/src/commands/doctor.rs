@@ -35,6 +35,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         others,
         idle,
         held,
+        proposes: true,
         ..HostContext::default()
     };
     let watched = match arguments.seconds {
@@ -66,7 +67,8 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     if let Some(rounds) = response_times {
         findings.extend(of_response_times(rounds.found(), context));
     }
-    context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
+    let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &asked, &host_context);
+    context.console.report(&FindingsReport::of(&findings, delivered.as_ref(), &not_known, arguments.all))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     context.console.say(&format!("{}, {}.", counted(problems, "problem"), counted(warnings, "warning")));

@@ -13,6 +13,11 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     if history.transactions.is_empty() && history.unreadable.is_empty() {
         context.console.say("No transaction yet.");
     }
+    for transaction in &history.transactions {
+        if let Some(why) = transaction.unread_judgements() {
+            context.console.say(&format!("{}: its verdicts cannot be read: {why}", transaction.name()));
+        }
+    }
     for unreadable in &history.unreadable {
         let settled = match unreadable.may_be_in_force() {
             true => "it may be in force",

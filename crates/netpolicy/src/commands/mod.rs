@@ -13,6 +13,7 @@ mod doctor;
 mod explain;
 mod guard;
 mod history;
+mod init;
 mod lab;
 mod man;
 mod plan;
@@ -64,6 +65,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     match command {
         Command::Show(arguments) => show::run(arguments, context),
         Command::Doctor(arguments) => doctor::run(arguments, context),
+        Command::Init(arguments) => init::run(arguments, context),
         Command::Plan(_) => plan::run(context),
         Command::Apply(arguments) => apply::run(arguments, context),
         Command::Try(arguments) => try_out::run(arguments, context),
@@ -124,6 +126,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Daemon(_) => true,
         // Their lab is a host of its own.
         Command::SocketPolicies(_)
+        | Command::Init(_)
         | Command::Watch(_)
         | Command::Bench(_)
         | Command::Lab(_)

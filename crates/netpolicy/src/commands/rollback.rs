@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apply::{Journal, RollBackError, TransactionName, Undone};
+use apply::{Journal, RollBackError, Transaction, TransactionName, Undone};
 use session::{Exit, Fault, HostState, clock, quoted};
 
 use crate::args::Rollback;
@@ -43,13 +43,15 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
             name
         }
     };
-    let of_daemon = journal.transaction(name).is_ok_and(|transaction| transaction.begin().kept_by_daemon);
+    let before = journal.transaction(name).ok();
+    let of_daemon = before.as_ref().is_some_and(|transaction| transaction.begin().kept_by_daemon);
     let mut kernel = linux::Kernel::new();
     let undone = journal.roll_back(name, &mut kernel, clock::now())?;
     let printed = context.console.report_done(&UndoneReport::of(name, &undone));
     printed.map_err(|fault| fault.leaving(HostState::Restored))?;
     tell_what_is_unrecorded(name, &undone, context);
     context.console.say(&format!("Rolled back {name}."));
+    say_what_it_costs(before.as_ref(), context);
     if of_daemon {
         tell_of_daemon(&journal, context, "these settings");
     }
@@ -145,6 +147,16 @@ fn report_left_alone<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Con
     context
         .console
         .say(&format!("NOT restored, because another program has changed it since: {named}{more}."));
+}
+
+/// What was in force before is slower or faster, as measured when the transaction was judged.
+fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
+    let judged = before.and_then(|transaction| transaction.judgements().last());
+    if let Some(judged) = judged
+        && let Some(change) = judged.of_going_back()
+    {
+        context.console.say(&format!("By its verdict on {}, this changes: {change}.", judged.service));
+    }
 }
 
 /// A daemon that runs leaves alone what was rolled back.

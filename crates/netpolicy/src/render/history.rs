@@ -1,7 +1,7 @@
 //! The transactions of a host.
 
 use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
-use model::Pid;
+use model::{Judgement, Pid};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -43,6 +43,8 @@ struct Entry {
     /// How many of the changes are in force.
     in_force: usize,
     undo_script: String,
+    /// What measurements said of it, the oldest first.
+    verdicts: Vec<Judgement>,
 }
 
 impl HistoryReport {
@@ -102,6 +104,7 @@ impl Entry {
             changes: begin.plan.changes().map(ChangeLine::from).collect(),
             in_force: transaction.live_changes().count(),
             undo_script: transaction.undo_script().display().to_string(),
+            verdicts: transaction.judgements().to_vec(),
         }
     }
 }
@@ -126,6 +129,14 @@ impl Report for HistoryReport {
         }
         if !table.is_empty() {
             page.table(&table);
+        }
+        let verdicts =
+            self.transactions.iter().flat_map(|entry| entry.verdicts.iter().map(|one| (entry.id, one)));
+        for (at, (id, verdict)) in verdicts.enumerate() {
+            if at == 0 {
+                page.gap();
+            }
+            page.line(format!("{id}: {verdict}"));
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Show => ("show", &[of::<HostReport<'_>>]),
         SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
+        SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
         SchemaOf::Plan => ("plan", &[of::<PlanReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),

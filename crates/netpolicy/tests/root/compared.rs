@@ -168,7 +168,19 @@ fn kept() -> Result<(), Failed> {
     let report: Value = serde_json::from_str(&said.data)?;
     let name = report["data"]["kept"].as_str().ok_or_else(|| format!("nothing was kept: {report}"))?;
     assert_eq!(flushes(&operator.host()?), [20_000], "defer20 is in force");
-    operator.runs(&["rollback", name], 0)?;
+    let history = operator.runs(&["-o", "json", "history"], 0)?;
+    let history: Value = serde_json::from_str(&history.data)?;
+    let verdict = &history["data"]["transactions"][0]["verdicts"][0];
+    let known = (&verdict["ruling"], &verdict["by"], &verdict["with"]);
+    assert_eq!(known, (&"better".into(), &"switchback".into(), &WORSE.into()), "{history}");
+    let p50 = &verdict["changes"][0];
+    assert!(p50["metric"] == "p50" && p50["high"].as_f64().is_some_and(|high| high < 0.0), "{verdict}");
+    for command in ["history", "explain"] {
+        let said = operator.runs(&[command], 0)?;
+        assert!(said.data.contains("better: p50 ") && said.data.contains(" pairs, "), "{}", said.data);
+    }
+    let said = operator.runs(&["rollback", name], 0)?;
+    assert!(said.words.contains("By its verdict on memcached, this changes: p50 "), "{}", said.words);
     assert_eq!(operator.host()?, before);
     Ok(())
 }

@@ -116,7 +116,11 @@ fn counted() -> Result<(), Failed> {
         let difference = |name: &str, labels: &str| {
             Some(sample(&after, name, labels)? - sample(&before, name, labels).unwrap_or(0))
         };
-        assert_eq!(difference("netpolicy_live_requests_total", ""), Some(REQUESTS), "{after}");
+        let requests = difference("netpolicy_live_requests_total", "").ok_or("a counter of requests")?;
+        assert!(requests <= REQUESTS, "{REQUESTS} requests were counted more than once: {after}");
+        if requests < REQUESTS {
+            continue; // the window opened late, or the machine was too busy for each to be seen
+        }
         for histogram in ["response", "wakeup", "service"] {
             let name = format!("netpolicy_live_{histogram}_seconds");
             let count = difference(&format!("{name}_count"), "").ok_or("a histogram")?;
@@ -131,7 +135,7 @@ fn counted() -> Result<(), Failed> {
         assert!(packets >= REQUESTS, "{packets} packets brought {REQUESTS} requests");
         return Ok(());
     }
-    Err(format!("{ATTEMPTS} times {REQUESTS} requests were not within one window").into())
+    Err(format!("in {ATTEMPTS} attempts, no window counted all {REQUESTS} requests").into())
 }
 
 /// What the daemon says of the service.

@@ -181,7 +181,8 @@ fn go() -> Result<(), Failed> {
     drop(server);
     let _ = std::fs::remove_dir_all(&directory);
     are_all(&counts, REQUESTS);
-    assert!(counts.continued >= REQUESTS, "an answer has parts: {counts:?}");
+    // A goroutine may change its thread between two parts, and the second then looks like a message of its own.
+    assert!(counts.continued + counts.unsolicited >= REQUESTS, "an answer has parts: {counts:?}");
     Ok(())
 }
 

@@ -24,6 +24,8 @@ pub struct HostContext {
     pub nics: Arc<NicFacts>,
     /// What netpolicy's transactions have in force, the newest first.
     pub held: Vec<Held>,
+    /// Whether to say what could be tried where nothing is asked for and nothing in force.
+    pub proposes: bool,
     /// How the commands of remedies have to be typed.
     pub command_prefix: CommandPrefix,
 }

@@ -19,11 +19,13 @@ mod engagement;
 mod holders;
 mod kthread;
 mod listeners;
+mod not_known;
 mod remedy;
 mod settings;
 mod sleep;
 mod timer;
 mod traffic;
+mod untried;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -37,6 +39,7 @@ use crate::place::Part;
 use case::Case;
 
 pub use context::{CommandPrefix, Held, HostContext, Peer};
+pub use not_known::not_known;
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
@@ -89,7 +92,7 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 12] = [
+pub const RULES: [(&str, &[Rule]); 13] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
@@ -101,6 +104,7 @@ pub const RULES: [(&str, &[Rule]); 12] = [
     ("waiting", waiting::RULES),
     ("others", conflicting_tools::RULES),
     ("timer", timer::RULES),
+    ("untried", untried::RULES),
     ("engagement", engagement::RULES),
 ];
 

@@ -8,6 +8,7 @@ mod doctor_conflicting_tools;
 mod doctor_device;
 mod doctor_rules;
 mod doctor_sleep;
+mod doctor_untried;
 mod doctor_waiting;
 mod explain;
 mod holders;

@@ -1,7 +1,7 @@
 //! Why each setting is as it is.
 
-use apply::TransactionName;
-use model::{Change, Reason, Setting};
+use apply::{Transaction, TransactionName};
+use model::{Change, Judgement, Reason, Setting};
 use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -31,17 +31,30 @@ struct Entry {
     transaction: Option<TransactionName>,
     /// The command of that transaction.
     command: Option<String>,
+    /// What measurements said of that transaction, the oldest first.
+    verdicts: Vec<Judgement>,
 }
 
 impl ExplainedReport {
     /// Adds a change that is in force.
-    pub fn in_force(&mut self, change: &Change, transaction: TransactionName, command: &str) {
-        self.add(change, Some(transaction), Some(command.to_owned()));
+    pub fn in_force(&mut self, change: &Change, transaction: &Transaction) {
+        let command = transaction.begin().asked.command.clone();
+        self.set_by(change, transaction.name(), command, transaction.judgements());
+    }
+
+    fn set_by(
+        &mut self,
+        change: &Change,
+        transaction: TransactionName,
+        command: String,
+        verdicts: &[Judgement],
+    ) {
+        self.add(change, Some(transaction), Some(command), verdicts);
     }
 
     /// Adds a change that the policy files ask for and that is not in force.
     pub fn pending(&mut self, change: &Change) {
-        self.add(change, None, None);
+        self.add(change, None, None, &[]);
     }
 
     /// Adds a wanted value that was in force already, without a change.
@@ -55,6 +68,7 @@ impl ExplainedReport {
             in_force: true,
             transaction: None,
             command: None,
+            verdicts: Vec::new(),
         });
     }
 
@@ -64,7 +78,13 @@ impl ExplainedReport {
         self.settings.iter().any(|entry| entry.knob == setting.knob() && entry.object == object)
     }
 
-    fn add(&mut self, change: &Change, transaction: Option<TransactionName>, command: Option<String>) {
+    fn add(
+        &mut self,
+        change: &Change,
+        transaction: Option<TransactionName>,
+        command: Option<String>,
+        verdicts: &[Judgement],
+    ) {
         self.settings.push(Entry {
             object: change.to().object().to_string(),
             knob: change.to().knob(),
@@ -74,6 +94,7 @@ impl ExplainedReport {
             in_force: transaction.is_some(),
             transaction,
             command,
+            verdicts: verdicts.to_vec(),
         });
     }
 
@@ -126,23 +147,26 @@ impl Report for ExplainedReport {
 /// The lines about the settings of one object. How they came about is said behind the last of those that came about so.
 fn words(page: &Page, entries: &[Entry]) -> Vec<String> {
     let mut lines = Vec::new();
-    let how: Vec<String> = entries.iter().map(|entry| came_about(page, entry)).collect();
+    let how: Vec<Vec<String>> = entries.iter().map(|entry| came_about(page, entry)).collect();
     for (number, entry) in entries.iter().enumerate() {
         let value = page.word(Style::Good, &entry.value);
         lines.push(format!("  {} {value} (before: {})", entry.knob, entry.before));
         lines.push(format!("    because {}", entry.because));
         if how.get(number + 1) != Some(&how[number]) {
-            lines.push(format!("    {}", how[number]));
+            lines.extend(how[number].iter().map(|line| format!("    {line}")));
         }
     }
     lines
 }
 
-fn came_about(page: &Page, entry: &Entry) -> String {
+fn came_about(page: &Page, entry: &Entry) -> Vec<String> {
     match (&entry.transaction, &entry.command) {
-        (Some(transaction), Some(command)) => format!("set by {transaction}: {command}"),
-        _ if entry.in_force => "in force before".to_owned(),
-        _ => page.word(Style::Warning, "not in force yet: `netpolicy apply` sets it"),
+        (Some(transaction), Some(command)) => {
+            let verdicts = entry.verdicts.iter().map(|verdict| format!("judged on {verdict}"));
+            std::iter::once(format!("set by {transaction}: {command}")).chain(verdicts).collect()
+        }
+        _ if entry.in_force => vec!["in force before".to_owned()],
+        _ => vec![page.word(Style::Warning, "not in force yet: `netpolicy apply` sets it")],
     }
 }
 
@@ -170,7 +194,8 @@ mod test {
                     Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(20_000))),
                 ),
             ] {
-                report.in_force(&Change::new(from, to, because()), transaction, "netpolicy apply");
+                let change = Change::new(from, to, because());
+                report.set_by(&change, transaction, "netpolicy apply".to_owned(), &[]);
             }
         }
         let mut page = Page::new(false);

@@ -1,0 +1,90 @@
+//! Verdicts on a transaction, in a file of their own beside its journal.
+//!
+//! Undo needs none of them, so they are not records of the journal: a version of netpolicy that knows no verdicts reads, keeps and undoes
+//! the transaction as any other, and a damaged file costs the verdicts alone.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use model::{Judgement, Schema};
+use serde::{Deserialize, Serialize};
+
+use crate::log::{JournalError, io_error};
+use crate::regular;
+
+/// The file's name.
+const VERDICTS: &str = "verdicts.json";
+
+/// How it is called until it is whole.
+const UNFINISHED: &str = ".verdicts.json";
+
+/// The most verdicts that are kept of a transaction: the newest.
+pub const VERDICTS_MAX: usize = 8;
+
+/// The longest file that is read. Eight verdicts take about 20 KiB.
+const BYTES_MAX: u64 = 256 << 10;
+
+#[derive(Deserialize)]
+struct FileIn {
+    verdicts: Vec<Judgement>,
+}
+
+#[derive(Serialize)]
+struct FileOut<'a> {
+    schema: Schema,
+    verdicts: &'a [Judgement],
+}
+
+/// What a transaction's file of verdicts says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Verdicts {
+    /// The oldest first.
+    pub(crate) known: Vec<Judgement>,
+    /// Why the file could not be read.
+    pub(crate) unread: Option<String>,
+    /// How long the file is.
+    bytes: u64,
+}
+
+impl Verdicts {
+    /// Those in a transaction's directory. Most have none.
+    pub(crate) fn read(directory: &Path) -> Self {
+        let path = directory.join(VERDICTS);
+        let file = match regular::open_to_read(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Self::default(),
+            Err(error) => return Self { unread: Some(error.to_string()), ..Self::default() },
+        };
+        let mut text = String::new();
+        let read = file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string());
+        let parsed =
+            read.and_then(|_| serde_json::from_str::<FileIn>(&text).map_err(|error| error.to_string()));
+        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        match parsed {
+            Ok(FileIn { verdicts }) => Self { known: verdicts, unread: None, bytes },
+            Err(error) => Self { known: Vec::new(), unread: Some(error), bytes },
+        }
+    }
+
+    /// Whether the file in this directory is as long as it was.
+    pub(crate) fn is_as_it_was(&self, directory: &Path) -> bool {
+        let bytes = fs::metadata(directory.join(VERDICTS)).map_or(0, |metadata| metadata.len());
+        bytes == self.bytes
+    }
+
+    /// Writes them, without the oldest of too many. The file is whole at any moment.
+    pub(crate) fn write(directory: &Path, verdicts: &[Judgement]) -> Result<(), JournalError> {
+        let verdicts = &verdicts[verdicts.len().saturating_sub(VERDICTS_MAX)..];
+        let (unfinished, path) = (directory.join(UNFINISHED), directory.join(VERDICTS));
+        let document = FileOut { schema: Schema, verdicts };
+        let mut text = serde_json::to_vec(&document).expect("a verdict has no map with odd keys");
+        text.push(b'\n');
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = regular::open(&unfinished, &mut options).map_err(io_error(&unfinished, "create"))?;
+        file.write_all(&text).and_then(|()| file.sync_data()).map_err(io_error(&unfinished, "write"))?;
+        fs::rename(&unfinished, &path).map_err(io_error(&path, "write"))
+    }
+}

@@ -1,0 +1,302 @@
+//! What a change of settings did to a service, as its own traffic showed it: kept beside the transaction that made the change.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How windows of two settings were compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JudgedBy {
+    /// Both were in force in turn, in random order within pairs of windows.
+    Switchback,
+    /// Windows after the change were compared with windows before it: a load that drifts looks like a change.
+    BeforeAfter,
+}
+
+impl JudgedBy {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Switchback => "switchback",
+            Self::BeforeAfter => "before and after",
+        }
+    }
+}
+
+impl fmt::Display for JudgedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What a comparison, or a guard, came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ruling {
+    /// Better in what decides, and worse in nothing of it.
+    Better,
+    /// Worse in what decides, and better in nothing of it.
+    Worse,
+    /// Better in one thing that decides, worse in another.
+    Mixed,
+    /// Different by less than the margin.
+    NoDifference,
+    /// Too few pairs, or too much noise.
+    CannotTell,
+    /// Kept: the guard saw nothing beyond its limits until the time was over.
+    Kept,
+    /// Put back: something was beyond the guard's limit.
+    BeyondLimit,
+    /// Put back: requests waited without an answer.
+    Stalled,
+    /// Put back: a process of the service ended.
+    ServiceEnded,
+    /// Put back: too little could be measured to judge by.
+    NotJudged,
+    /// Put back: the operator, or the system, ended the guard.
+    Interrupted,
+}
+
+impl Ruling {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Mixed => "better in one, worse in another",
+            Self::NoDifference => "no difference above the margin",
+            Self::CannotTell => "no verdict",
+            Self::Kept => "kept by the guard",
+            Self::BeyondLimit => "reverted: beyond the guard's limit",
+            Self::Stalled => "reverted: requests stalled",
+            Self::ServiceEnded => "reverted: the service ended",
+            Self::NotJudged => "reverted: too little was measured to judge by",
+            Self::Interrupted => "reverted: interrupted",
+        }
+    }
+}
+
+impl fmt::Display for Ruling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What the values of a measured quantity are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JudgedUnit {
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Events a second.
+    PerSecond,
+    /// A share, 0..=1, whose change is a difference.
+    Share,
+}
+
+/// The change of one measured quantity.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct JudgedChange {
+    /// Which, as in `p99`.
+    pub metric: String,
+    /// What its values are.
+    pub unit: JudgedUnit,
+    /// Its typical value without the change of settings.
+    pub before: Option<f64>,
+    /// The same with it.
+    pub after: Option<f64>,
+    /// By how much it changed: a share of the value before, as in −0.3 for 30 % less; of a share, a difference.
+    pub change: f64,
+    /// The lower end of an interval that holds the true change with 95 % probability, at whatever moment one looks; `None` while pairs are too few.
+    pub low: Option<f64>,
+    /// Its upper end, likewise.
+    pub high: Option<f64>,
+    /// The most that a guard allowed, as a share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// Whether it decided.
+    pub decides: bool,
+}
+
+/// A verdict on a change of settings, with what it rests on. Members that a later version adds are ignored.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Judgement {
+    /// When, in microseconds since 1970.
+    pub unix_micros: u64,
+    /// On whose traffic.
+    pub service: String,
+    /// What the change was compared with, as in `current`.
+    pub with: String,
+    /// What it came to.
+    pub ruling: Ruling,
+    /// How it was judged.
+    pub by: JudgedBy,
+    /// Pairs of windows that counted.
+    pub pairs: usize,
+    /// Those that did not.
+    pub void: usize,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// What changed; what decided comes first.
+    pub changes: Vec<JudgedChange>,
+}
+
+impl JudgedChange {
+    /// The change that going back makes: the inverse.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        let back = |change: f64| match self.unit {
+            JudgedUnit::Share => -change,
+            JudgedUnit::Nanoseconds | JudgedUnit::PerSecond => 1.0 / (1.0 + change) - 1.0,
+        };
+        Self {
+            metric: self.metric.clone(),
+            unit: self.unit,
+            before: self.after,
+            after: self.before,
+            change: back(self.change),
+            low: self.high.map(back),
+            high: self.low.map(back),
+            limit: None,
+            decides: self.decides,
+        }
+    }
+
+    /// Its values: `412 → 187 µs `.
+    fn values(&self) -> String {
+        let (Some(before), Some(after)) = (self.before, self.after) else { return String::new() };
+        let (divisor, unit) = match self.unit {
+            JudgedUnit::Nanoseconds => match before.max(after) {
+                most if most < 9.95e6 => (1e3, " µs"),
+                most if most < 9.95e9 => (1e6, " ms"),
+                _ => (1e9, " s"),
+            },
+            JudgedUnit::PerSecond => (1.0, "/s"),
+            JudgedUnit::Share => (0.01, " %"),
+        };
+        let one = |value: f64| {
+            let value = value / divisor;
+            if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
+        };
+        format!("{} → {}{unit} ", one(before), one(after))
+    }
+}
+
+/// A share in percent, with its sign: `−55`.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    let digits = if percent.abs() < 9.95 { 1 } else { 0 };
+    let text = format!("{:.digits$}", percent.abs());
+    let text = text.trim_end_matches(".0");
+    let sign = match text {
+        "0" => "±",
+        _ if percent < 0.0 => "−",
+        _ => "+",
+    };
+    format!("{sign}{text}")
+}
+
+/// `p99 412 → 187 µs (−55 %, −61…−48)`; of what did not decide, only the change: `cpu +3 %`.
+impl fmt::Display for JudgedChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = if self.unit == JudgedUnit::Share { "points" } else { "%" };
+        let change = percent(self.change);
+        if !self.decides {
+            return write!(f, "{} {change} {unit}", self.metric);
+        }
+        let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), percent);
+        let (low, high) = (end(self.low), end(self.high));
+        write!(f, "{} {}({change} {unit}, {low}…{high})", self.metric, self.values())?;
+        match self.limit {
+            Some(limit) => write!(f, " of at most {} %", percent(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Judgement {
+    /// What going back to the settings before would change, by this verdict; `None` where nothing is known.
+    pub fn of_going_back(&self) -> Option<String> {
+        if self.changes.is_empty() {
+            return None;
+        }
+        let changes: Vec<String> = self.changes.iter().map(|change| change.reversed().to_string()).collect();
+        Some(format!("{}, {}", changes.join(", "), self.rests_on()))
+    }
+
+    /// `40 pairs, switchback`.
+    fn rests_on(&self) -> String {
+        let windows = match (self.by, self.pairs) {
+            (JudgedBy::Switchback, 1) => "1 pair".to_owned(),
+            (JudgedBy::Switchback, pairs) => format!("{pairs} pairs"),
+            (JudgedBy::BeforeAfter, pairs) => format!("{pairs} windows"),
+        };
+        let void = if self.void > 0 { format!(", {} void", self.void) } else { String::new() };
+        format!("{windows}{void}, {}", self.by)
+    }
+}
+
+/// `memcached, compared with current: better: p99 412 → 187 µs (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, compared with {}: {}: ", self.service, self.with, self.ruling)?;
+        self.changes.iter().try_for_each(|change| write!(f, "{change}, "))?;
+        f.write_str(&self.rests_on())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn judgement() -> Judgement {
+        let change = |metric: &str, decides: bool, change: f64| JudgedChange {
+            metric: metric.to_owned(),
+            unit: JudgedUnit::Nanoseconds,
+            before: Some(412_000.0),
+            after: Some(412_000.0 * (1.0 + change)),
+            change,
+            low: Some(change - 0.06),
+            high: Some(change + 0.07),
+            limit: None,
+            decides,
+        };
+        Judgement {
+            unix_micros: 1_795_233_900_123_456,
+            service: "memcached".to_owned(),
+            with: "current".to_owned(),
+            ruling: Ruling::Better,
+            by: JudgedBy::Switchback,
+            pairs: 40,
+            void: 0,
+            seconds: 88.0,
+            changes: vec![change("p99", true, -0.55), change("cpu", false, 0.031)],
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_one_line_with_values_interval_and_what_it_rests_on() {
+        assert_eq!(
+            judgement().to_string(),
+            "memcached, compared with current: better: p99 412 → 185 µs (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback"
+        );
+    }
+
+    #[test]
+    fn going_back_costs_what_the_change_has_gained() {
+        let back = judgement().of_going_back().expect("known");
+        assert_eq!(back, "p99 185 → 412 µs (+122 %, +92…+156), cpu −3 %, 40 pairs, switchback");
+        let none = Judgement { changes: Vec::new(), ..judgement() };
+        assert_eq!(none.of_going_back(), None);
+    }
+
+    #[test]
+    fn no_change_has_no_sign_and_an_end_that_is_not_known_is_a_question_mark() {
+        let mut change = judgement().changes.remove(0);
+        (change.change, change.low, change.limit) = (0.0001, None, Some(0.15));
+        (change.before, change.high) = (Some(2_000_000_000.0), Some(0.2));
+        assert_eq!(change.to_string(), "p99 2000 → 0.2 ms (±0 %, ?…+20) of at most +15 %");
+    }
+}

@@ -1,0 +1,55 @@
+//! `init`: a first policy file, from what runs here.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use model::{Pid, PolicyName};
+use primer::{FirstFile, Found};
+use session::{Exit, Fault, quoted};
+
+use crate::args::Init;
+use crate::context::Context;
+use crate::render::count;
+
+/// Prints the file, or writes it where there is none.
+pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
+    let netns = context.session.netns()?;
+    let found = Found::here(&netns, Pid(std::process::id()))?;
+    let first = FirstFile::of(&found, arguments.policy);
+    let Some(path) = &arguments.file else {
+        context.console.report(&first)?;
+        return Ok(Exit::Done);
+    };
+    write(path, &first.text)?;
+    if context.console.is_for_programs() {
+        context.console.report(&first)?;
+    }
+    let there = quoted(&path.to_string_lossy());
+    let sections =
+        format!("{} and {}", count(first.devices.len(), "device"), count(first.services.len(), "service"));
+    context.console.say(&format!("Wrote {there}: {sections}. No setting was changed."));
+    context.console.say(&match arguments.policy {
+        PolicyName::None => format!("Put policies into it, then: netpolicy --policy-file {there} plan"),
+        _ => format!("What it would change: netpolicy --policy-file {there} plan"),
+    });
+    Ok(Exit::Done)
+}
+
+/// Writes a file that is not there yet, whole or not at all.
+fn write(path: &Path, text: &str) -> Result<(), Fault> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            Fault::file(path, error).hint("nothing is overwritten: name another file")
+        }
+        ErrorKind::NotFound => Fault::file(path, error).hint("its directory must exist"),
+        _ => Fault::file(path, error),
+    };
+    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.map_err(|error| {
+        // A part of a policy file could be read as the whole.
+        let _ = std::fs::remove_file(path);
+        failed(error)
+    })
+}

@@ -1,0 +1,46 @@
+//! What a look at a host cannot tell, whatever was found.
+
+use model::host::Confidence;
+use model::{Delivered, Host};
+
+use super::{Asked, HostContext};
+
+/// What is not known after this look, each with what would show it; the most important first.
+pub fn not_known(
+    host: &Host,
+    delivered: Option<&Delivered>,
+    asked: &[Asked],
+    context: &HostContext,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !host.capabilities.ptrace {
+        lines.push("what processes of other users wait for: run it as root".to_owned());
+    }
+    match delivered {
+        None => lines.push("who delivers the packets: nothing was counted".to_owned()),
+        Some(_) if context.watched.is_zero() => {}
+        Some(_) => {
+            let seconds = context.watched.0.saturating_add(500_000_000) / 1_000_000_000;
+            lines.push(format!("other loads than that of these {seconds} s: --seconds N looks longer"));
+        }
+    }
+    let inferred = host.devices.iter().filter(|device| {
+        let stated = |confidence| confidence == Confidence::Stated;
+        device.napis.iter().any(|napi| napi.irq.is_some_and(|edge| !stated(edge.confidence)))
+    });
+    let inferred: Vec<String> =
+        inferred.map(|device| device.id.name.to_string()).take(DEVICES_NAMED_MAX).collect();
+    if !inferred.is_empty() {
+        lines.push(format!(
+            "whose interrupt each queue of {} has: it is inferred, not stated",
+            inferred.join(", ")
+        ));
+    }
+    if asked.iter().all(|asked| asked.goal.is_none()) {
+        lines.push("how long requests take: `netpolicy watch`, or a goal in a policy file".to_owned());
+    }
+    lines
+}
+
+/// How many devices are named.
+const DEVICES_NAMED_MAX: usize = 3;

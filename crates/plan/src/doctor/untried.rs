@@ -1,0 +1,128 @@
+//! What could be tried on a host where no policy is in force: not what is wrong, but what may help most.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{NapiId, PolicyName, Severity};
+
+use super::case::{Case, ProcessCase};
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "no-policy",
+        doc: "No policy file asks for anything on this host, and no transaction is in force.",
+        find: no_policy,
+    },
+    Rule {
+        id: "policy-untried",
+        doc: "A process receives by queues on which nothing is set: whether a policy helps is measured on its own traffic.",
+        find: policy_untried,
+    },
+];
+
+/// How many processes are proposed: those with most packets. A host with more has its busiest here.
+const PROCESSES_MAX: usize = 5;
+
+/// Fewer packets than this in a second do not pay for a policy: a wake-up for each costs below 1 % of a CPU.
+const PACKETS_PER_SECOND_MIN: u64 = 200;
+
+fn nothing_in_force(case: &Case<'_>) -> bool {
+    case.context.proposes && case.asked.is_empty() && case.context.held.is_empty()
+}
+
+fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    if !nothing_in_force(case) || case.napis.is_empty() {
+        return Vec::new();
+    }
+    let devices: BTreeSet<String> = case
+        .napis
+        .values()
+        .filter(|napi| napi.device.up)
+        .map(|napi| napi.device.id.name.to_string())
+        .collect();
+    let shown: Vec<String> = devices.iter().take(NAMED_MAX).cloned().collect();
+    let more = devices.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let found = Found::new(Severity::Note, format!("{}{more}", shown.join(", ")), "no policy is in force")
+        .evidence("a first policy file is made of what runs here, and changes nothing")
+        .remedy("netpolicy init /etc/netpolicy/policy.d/10-host.toml");
+    vec![found]
+}
+
+fn policy_untried(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    if !nothing_in_force(case) {
+        return Vec::new();
+    }
+    let mut candidates: Vec<(u64, usize, &ProcessCase<'_>)> = Vec::new();
+    for process in case.processes.values() {
+        let napis = waited_for(process, case);
+        let is_set = |id: &NapiId| case.napis.get(id).is_none_or(|napi| napi.suspends() || napi.defers());
+        if napis.is_empty() || napis.keys().any(is_set) || process.epolls.iter().any(|epoll| epoll.prefers())
+        {
+            continue;
+        }
+        candidates.push((packets(&napis, case), napis.values().sum(), process));
+    }
+    let interval = case.delivered.map_or(1_000_000_000, |delivered| delivered.interval.0);
+    let is_busy = |packets: u64| {
+        let per_second = u128::from(packets) * 1_000_000_000 / u128::from(interval.max(1));
+        case.delivered.is_none() || per_second >= u128::from(PACKETS_PER_SECOND_MIN)
+    };
+    candidates.retain(|(packets, _, _)| is_busy(*packets));
+    candidates.sort_by_key(|(packets, connections, process)| {
+        (std::cmp::Reverse((*packets, *connections)), process.process.id.pid)
+    });
+    candidates
+        .into_iter()
+        .take(PROCESSES_MAX)
+        .map(|(packets, _, process)| proposal(process, packets, case))
+        .collect()
+}
+
+/// The connections of a process that its epolls watch and that come by a queue here.
+fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, usize> {
+    let mut napis = BTreeMap::new();
+    for (id, connections) in process.epolls.iter().flat_map(|epoll| &epoll.napis) {
+        if case.napis.contains_key(id) {
+            *napis.entry(*id).or_default() += connections;
+        }
+    }
+    napis
+}
+
+/// How many packets its NAPIs delivered while it was counted, those for others on the same queues among them.
+fn packets(napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> u64 {
+    let counts = napis.keys().filter_map(|id| case.napis.get(id)?.counts.as_ref());
+    counts.map(|counts| counts.total().packets).sum()
+}
+
+fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
+    let napis = waited_for(process, case);
+    let by_interrupt = napis
+        .keys()
+        .filter_map(|id| case.napis.get(id))
+        .all(|napi| napi.device.has_own_interrupts() != Some(false));
+    let (policy, gain) = match by_interrupt {
+        true => (PolicyName::Latency, "may shorten its response times"),
+        false => (PolicyName::Cpu, "may save CPU, at longer response times"),
+    };
+    let names: Vec<String> = napis.keys().map(|id| case.name(*id)).collect();
+    let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let connections: usize = napis.values().sum();
+    let mut found = Found::new(
+        Severity::Note,
+        process.process.id,
+        format!("no policy is in force for it: `{policy}` {gain}; a comparison on its own traffic shows it"),
+    )
+    .evidence(format!("connections in its epolls: {connections}, by {shown}{more}"));
+    if case.delivered.is_some() {
+        found = found.evidence(format!("packets on these queues: {}", case.rate(packets)));
+    }
+    found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
+}
+
+/// How many devices or queues are named.
+const NAMED_MAX: usize = 3;

@@ -1,0 +1,93 @@
+//! What the doctor proposes where no policy is in force, and what it says that it cannot know.
+
+use model::host::{Confidence, IrqEdge};
+use model::{Delivered, Finding, Host, IrqNumber, Nanoseconds};
+use plan::doctor::{HostContext, not_known};
+use plan::{Asked, doctor_with};
+
+use crate::doctor::SOFTIRQ;
+use crate::made::{Counted, delivered, device, host, listen, server, veth};
+use crate::read_aloud;
+
+/// A busy cache on a NIC, a quiet server beside it, and a proxy behind a veth; nothing is set.
+fn unprepared() -> Host {
+    let mut host = host();
+    host.devices = vec![device(2, "eth0", &[300, 301, 302]), veth(3, "veth0", &[303])];
+    let mut idle = server(815, "sshd", &[&[302]]);
+    listen(&mut idle, 0);
+    host.processes = vec![
+        server(812, "memcached", &[&[300, 300], &[301]]),
+        server(814, "proxy", &[&[303]]),
+        idle,
+        server(816, "cron", &[&[0]]),
+    ];
+    host
+}
+
+fn counts() -> Delivered {
+    let quiet = Counted { packets: 20, interrupt_polls: 20, ..Counted::default() };
+    let some = Counted { packets: 9_000, interrupt_polls: 900, ..Counted::default() };
+    delivered([SOFTIRQ.on(300), SOFTIRQ.on(301), quiet.on(302), some.on(303)])
+}
+
+fn proposed(host: &Host, counts: Option<&Delivered>, asked: &[Asked], proposes: bool) -> Vec<Finding> {
+    let context = HostContext { proposes, ..HostContext::default() };
+    let findings = doctor_with(host, counts, asked, &context).into_iter();
+    findings.filter(|finding| ["no-policy", "policy-untried"].contains(&&*finding.rule)).collect()
+}
+
+#[test]
+fn on_a_host_without_a_policy_the_busiest_processes_are_proposed_first() {
+    let findings = proposed(&unprepared(), Some(&counts()), &[], true);
+    insta::assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn without_counts_every_process_that_waits_in_epolls_is_proposed() {
+    let findings = proposed(&unprepared(), None, &[], true);
+    let objects: Vec<&str> = findings.iter().map(|finding| finding.object.as_str()).collect();
+    assert_eq!(objects, ["eth0, veth0", "memcached[812]", "proxy[814]", "sshd[815]"]);
+}
+
+#[test]
+fn where_something_is_asked_for_or_set_nothing_is_proposed() {
+    let host = unprepared();
+    assert!(proposed(&host, Some(&counts()), &[], false).is_empty(), "unless that is asked for");
+    let asked = Asked {
+        origin: "policy.toml:3".to_owned(),
+        mode: "defer50".parse().expect("a mode"),
+        queues: Vec::new(),
+        processes: Vec::new(),
+        goal: None,
+        wake_within: None,
+    };
+    assert!(proposed(&host, Some(&counts()), &[asked], true).is_empty());
+    let mut set = unprepared();
+    crate::made::set_napis(&mut set.devices[0], 100, 200, 20);
+    let objects: Vec<String> =
+        proposed(&set, None, &[], true).into_iter().map(|found| found.object).collect();
+    assert_eq!(objects, ["eth0, veth0", "proxy[814]"], "on eth0 another program has set something");
+}
+
+#[test]
+fn what_a_look_cannot_tell_is_said() {
+    let context = HostContext { watched: Nanoseconds::from_millis(2_010), ..HostContext::default() };
+    let mut host = unprepared();
+    assert_eq!(
+        not_known(&host, Some(&counts()), &[], &context),
+        [
+            "other loads than that of these 2 s: --seconds N looks longer",
+            "how long requests take: `netpolicy watch`, or a goal in a policy file",
+        ]
+    );
+    host.capabilities.ptrace = false;
+    host.devices[0].napis[0].irq = Some(IrqEdge { irq: IrqNumber(30), confidence: Confidence::ByName });
+    assert_eq!(
+        not_known(&host, None, &[], &HostContext::default())[..3],
+        [
+            "what processes of other users wait for: run it as root",
+            "who delivers the packets: nothing was counted",
+            "whose interrupt each queue of eth0 has: it is inferred, not stated",
+        ]
+    );
+}

@@ -1,0 +1,40 @@
+//! How text is written in a policy file.
+
+use std::fmt::Write;
+
+/// A text in quotes, on one line, as a name or a value.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// The name of a section or a key: in quotes where it is not a plain word.
+pub fn key(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !name.is_empty() && name.chars().all(plain) { name.to_owned() } else { quoted(name) }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_is_quoted_is_read_as_it_was() {
+        for text in ["", "plain", "a\"b'c", "back\\slash\\x2d", "tab\tline\nend\u{7f}\u{85}", "Ünï [*]"] {
+            let line = format!("{} = {}", key(text), quoted(text));
+            assert_eq!(line.lines().count(), 1, "{line}");
+            let read: toml::Table = line.parse().unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(read[text].as_str(), Some(text), "{line}");
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! A first policy file, from what runs.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use model::host::Device;
+use model::{Glob, Host, PolicyName};
+use page::{Page, Report, plain};
+use policy_file::{key, quoted};
+use schemars::JsonSchema;
+use serde::Serialize;
+use session::count;
+
+use crate::found::{Found, Listening};
+use crate::service::{Group, How, groups, pattern};
+
+/// The most devices and the most services that get a section. A host with more has containers or tunnels, which a section for
+/// each would not serve.
+const DEVICES_MAX: usize = 16;
+const SERVICES_MAX: usize = 24;
+
+/// The most pids, names or ports that a comment lists.
+const LISTED_MAX: usize = 5;
+
+/// The first port that the kernel gives to a client that asks for none: below it, somebody chose the port.
+///
+/// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
+const EPHEMERAL_FIRST: u16 = 32_768;
+
+/// A first policy file. It asks for nothing, or for one policy everywhere, until its reader changes it.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct FirstFile {
+    /// The policy of each section that is in force; the services' are comments where it is `none` or `mix`.
+    pub policy: PolicyName,
+    /// The kernel's release, as `uname -r` prints it.
+    pub release: String,
+    /// A section for each device that carries traffic.
+    pub devices: Vec<DeviceSection>,
+    /// A section for each service that packets of a NIC can come to, the busiest first.
+    pub services: Vec<ServiceSection>,
+    /// What has no section, and why.
+    pub left_out: Vec<String>,
+    /// What could not be seen, and what it takes to see it.
+    pub not_seen: Vec<String>,
+    /// The whole file.
+    pub text: String,
+}
+
+/// The section of a device.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct DeviceSection {
+    /// Its name.
+    pub name: String,
+    /// What is known of it.
+    pub facts: Vec<String>,
+}
+
+/// The section of a service.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct ServiceSection {
+    /// The name of the section.
+    pub name: String,
+    /// How its processes are found: each key of `match`, with its value as TOML.
+    #[serde(rename = "match")]
+    pub keys: Vec<(String, String)>,
+    /// What is known of it.
+    pub facts: Vec<String>,
+}
+
+impl FirstFile {
+    /// The file for what was found, with this policy in each section. With `none` and `mix` the sections of services are
+    /// comments: `mix` is for devices alone, and a service with `none` would take back what its device asks for.
+    pub fn of(found: &Found, policy: PolicyName) -> Self {
+        let mut file = Self {
+            policy,
+            release: found.host.release.clone(),
+            devices: Vec::new(),
+            services: Vec::new(),
+            left_out: Vec::new(),
+            not_seen: Vec::new(),
+            text: String::new(),
+        };
+        file.add_devices(found);
+        file.add_services(found);
+        file.add_not_seen(found);
+        file.text = file.spelled();
+        file
+    }
+
+    fn add_devices(&mut self, found: &Found) {
+        let host = &found.host;
+        let mut more: Vec<String> = Vec::new();
+        for device in
+            host.devices.iter().filter(|device| device.kind != "loopback" && device.id.name.as_str() != "lo")
+        {
+            let name = device.id.name.to_string();
+            let below = host.below(device);
+            let is_joint = matches!(device.kind.as_str(), "bond" | "team");
+            let joint = host.devices.iter().find(|upper| {
+                matches!(upper.kind.as_str(), "bond" | "team") && host.is_directly_below(device, upper)
+            });
+            let received = found.received.get(&device.id).copied();
+            let why = if !device.up {
+                Some("it is down, or has no carrier".to_owned())
+            } else if let Some(joint) = joint {
+                Some(format!("it is a member of {}, whose section is for it too", joint.id.name))
+            } else if received == Some(0) {
+                Some("no packet has come by it yet".to_owned())
+            } else if is_joint && !below.is_empty() {
+                None
+            } else if device.kind == "veth" && device.link.master.is_some() {
+                Some("the host's end of a container's or a VM's link, which comes and goes".to_owned())
+            } else if !below.is_empty() && device.napis.is_empty() {
+                let below: Vec<String> = below.iter().map(|(_, lower)| lower.id.name.to_string()).collect();
+                Some(format!("it stands on {}", listed(&below)))
+            } else if device.napis.is_empty() {
+                Some(
+                    "it has no NAPI, or the kernel names none (6.7): packets come by a CPU's backlog"
+                        .to_owned(),
+                )
+            } else {
+                None
+            };
+            match why {
+                Some(why) => self.left_out.push(format!("{name}: {why}")),
+                None if self.devices.len() == DEVICES_MAX => more.push(name),
+                None => {
+                    let facts = device_facts(device, host, received);
+                    self.devices.push(DeviceSection { name, facts });
+                }
+            }
+        }
+        if !more.is_empty() {
+            self.left_out.push(format!("{} more: {}", count(more.len(), "device"), listed(&more)));
+        }
+    }
+
+    fn add_services(&mut self, found: &Found) {
+        let host = &found.host;
+        let mut groups = groups(found);
+        let elsewhere: BTreeSet<(bool, u16)> = groups
+            .iter()
+            .filter(|group| group.how != How::SystemdItself)
+            .flat_map(|group| group.listening.iter().copied())
+            .collect();
+        groups.sort_by_key(|group| {
+            let connections: usize = group.connections(host).values().sum();
+            let has_tcp = group.listening.iter().any(|(udp, _)| !udp);
+            (std::cmp::Reverse((connections, group.epolls() > 0, has_tcp)), name_of(group))
+        });
+        let mut more = Vec::new();
+        for group in &mut groups {
+            let name = name_of(group);
+            if group.how == How::SystemdItself {
+                // Services that run hold copies of their sockets.
+                group.listening.retain(|port| !elsewhere.contains(port));
+                if !group.listening.is_empty() {
+                    let ports = group.ports();
+                    self.left_out.push(format!(
+                        "{ports}: systemd starts a service when a client comes; name its unit"
+                    ));
+                }
+                continue;
+            }
+            let is_client = group.listening.iter().all(|(udp, port)| *udp && *port >= EPHEMERAL_FIRST);
+            if is_client {
+                self.left_out
+                    .push(format!("{name} ({}): UDP ports that a client has", short(&group.ports())));
+            } else if !group.reachable {
+                let why = "it listens on the loopback device alone, where packets pass no NAPI";
+                self.left_out.push(format!("{name} ({}): {why}", short(&group.ports())));
+            } else if self.services.len() == SERVICES_MAX {
+                more.push(name);
+            } else {
+                let section = self.service(group, name, host);
+                self.services.push(section);
+            }
+        }
+        if !more.is_empty() {
+            self.left_out.push(format!("{} more: {}", count(more.len(), "service"), listed(&more)));
+        }
+    }
+
+    fn service(&self, group: &Group<'_>, name: String, host: &Host) -> ServiceSection {
+        let mut unique = name.clone();
+        let mut number = 1;
+        while self.services.iter().any(|other| other.name == unique) {
+            number += 1;
+            unique = format!("{name}-{number}");
+        }
+        let keys = match &group.how {
+            How::Unit(unit) => vec![("unit", patterned(unit))],
+            How::Container { pod, name } => {
+                let pod = pod.as_ref().map(|pod| ("pod", patterned(pod)));
+                pod.into_iter().chain([("container", patterned(name))]).collect()
+            }
+            How::Exe(exe) => vec![("exe", patterned(exe))],
+            How::Port(port) => vec![("port", port.to_string())],
+            How::SystemdItself => Vec::new(),
+        };
+        ServiceSection {
+            name: unique,
+            keys: keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            facts: service_facts(group, host),
+        }
+    }
+
+    fn add_not_seen(&mut self, found: &Found) {
+        let unheld: Vec<Listening> = found.unheld().into_iter().filter(Listening::is_reachable).collect();
+        let ports: BTreeSet<(bool, u16)> =
+            unheld.iter().map(|socket| (!socket.tcp, socket.at.port())).collect();
+        let ports: Vec<String> =
+            ports.iter().map(|(udp, port)| format!("{} {port}", if *udp { "udp" } else { "tcp" })).collect();
+        let hidden = found.host.unread.iter().filter(|unread| unread.process().is_some()).count();
+        if hidden > 0 {
+            let who = if hidden == 1 { "1 process".to_owned() } else { format!("{hidden} processes") };
+            self.not_seen.push(match found.host.capabilities.ptrace {
+                true => format!("{who} that even root may not look into, as of another user namespace"),
+                false => {
+                    format!("{who} that this user may not look into: run it as root, or with CAP_SYS_PTRACE")
+                }
+            });
+        }
+        if !ports.is_empty() {
+            self.not_seen.push(match hidden {
+                0 => format!(
+                    "who serves {}: the kernel itself (a tunnel, NFS), or a process of another namespace",
+                    listed(&ports)
+                ),
+                _ => format!("who serves {}", listed(&ports)),
+            });
+        }
+        self.not_seen.push(
+            "other network namespaces, as of containers and pods: netpolicy --netns NAME init".to_owned(),
+        );
+    }
+
+    fn spelled(&self) -> String {
+        let mut text = String::new();
+        let mut comment = |line: &str| {
+            let line = plain(line);
+            let _ = writeln!(text, "{}", format!("# {line}").trim_end());
+        };
+        comment(&format!(
+            "A first policy file, made by `netpolicy init` of what ran here (Linux {}).",
+            self.release
+        ));
+        match self.policy {
+            PolicyName::None => {
+                comment(
+                    "It asks for nothing yet. Put another policy in place of \"none\", and remove the # before the lines",
+                );
+                comment("of a service that shall have a policy of its own.");
+            }
+            PolicyName::Mix => {
+                comment("Remove the # before the lines of each service that shall have a policy of its own.")
+            }
+            policy => comment(&format!(
+                "It asks for {policy} everywhere: change that where another policy is better."
+            )),
+        }
+        comment("");
+        for (policy, meaning) in MEANINGS {
+            comment(&format!("  {:<9}{meaning}", policy.as_str()));
+        }
+        comment("");
+        comment("  netpolicy plan             what the file would change, and why; changes nothing");
+        comment("  netpolicy try              change it for 60 s, unless you confirm");
+        comment("  netpolicy explain latency  what a policy sets, and why");
+        for (title, lines) in [("Without a section:", &self.left_out), ("Not seen:", &self.not_seen)] {
+            if !lines.is_empty() {
+                comment("");
+                comment(title);
+                lines.iter().for_each(|line| comment(&format!("- {line}")));
+            }
+        }
+        for DeviceSection { name, facts } in &self.devices {
+            section(&mut text, facts);
+            if Glob::is_pattern(name) {
+                let key = format!("device-{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+                let _ =
+                    writeln!(text, "[device.{}]\nmatch  = {{ name = {} }}", quoted(&key), patterned(name));
+            } else {
+                let _ = writeln!(text, "[device.{}]", key(name));
+            }
+            let _ = writeln!(text, "policy = \"{}\"", self.policy);
+        }
+        // A service that asks for nothing would take back what its device asks for.
+        let (mark, policy) = match self.policy {
+            PolicyName::None | PolicyName::Mix => ("#", PolicyName::Latency),
+            policy => ("", policy),
+        };
+        for ServiceSection { name, keys, facts } in &self.services {
+            section(&mut text, facts);
+            let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            let _ = writeln!(text, "{mark}[service.{}]\n{mark}match  = {{ {} }}", key(name), keys.join(", "));
+            let _ = writeln!(text, "{mark}policy = \"{policy}\"\n#goal   = {{ p99 = \"300us\" }}");
+        }
+        if self.devices.is_empty() && self.services.is_empty() {
+            text.push_str("\n# Nothing was found that a section could be for.\n");
+        }
+        text
+    }
+}
+
+impl Report for FirstFile {
+    const KIND: &'static str = "first-file";
+
+    fn page(&self, page: &mut Page) {
+        self.text.lines().for_each(|line| page.line(line));
+    }
+}
+
+/// What each policy is for, in a line.
+const MEANINGS: [(PolicyName, &str); 6] = [
+    (PolicyName::Latency, "short response times"),
+    (PolicyName::Bulk, "throughput"),
+    (PolicyName::Cpu, "few CPU cycles for a request, at longer response times"),
+    (PolicyName::Power, "little energy: few interrupts, deep sleep"),
+    (PolicyName::Mix, "a device that services with policies of their own share"),
+    (PolicyName::None, "nothing is set"),
+];
+
+fn section(text: &mut String, facts: &[String]) {
+    text.push('\n');
+    for fact in facts {
+        let _ = writeln!(text, "# {}", plain(fact));
+    }
+}
+
+/// A pattern for this text alone, as TOML.
+fn patterned(text: &str) -> String {
+    quoted(&pattern(text).unwrap_or_else(|| text.to_owned()))
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(LISTED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(LISTED_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// A list of ports, cut where it is long.
+fn short(ports: &str) -> String {
+    let all: Vec<String> = ports.split(", ").map(str::to_owned).collect();
+    listed(&all)
+}
+
+/// What the section of a service is called: what people call the service.
+fn name_of(group: &Group<'_>) -> String {
+    let name = match &group.how {
+        How::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),
+        How::Container { name, .. } => name.clone(),
+        How::Exe(exe) => exe.rsplit('/').next().unwrap_or(exe).to_owned(),
+        How::Port(port) => format!("port-{port}"),
+        How::SystemdItself => "systemd".to_owned(),
+    };
+    match plain(&name) {
+        name if name.is_empty() => "service".to_owned(),
+        name => name,
+    }
+}
+
+fn device_facts(device: &Device, host: &Host, received: Option<u64>) -> Vec<String> {
+    let mut facts = vec![match device.kind.as_str() {
+        "" => device.id.name.to_string(),
+        kind => format!("{}: {kind}", device.id.name),
+    }];
+    let below: Vec<String> = host.below(device).iter().map(|(_, lower)| lower.id.name.to_string()).collect();
+    if !below.is_empty() {
+        facts.push(format!("stands for {}", listed(&below)));
+    }
+    if !device.rx_queues.is_empty() {
+        facts.push(count(device.rx_queues.len(), "receive queue"));
+    }
+    facts.extend(device.link.speed_mbps.map(|mbps| match mbps % 1000 {
+        0 => format!("{} Gbit/s", mbps / 1000),
+        _ => format!("{mbps} Mbit/s"),
+    }));
+    if device.link.default_route {
+        facts.push("the default route goes by it".to_owned());
+    }
+    facts.extend(received.map(|packets| format!("{packets} packets received")));
+    vec![facts.join(", ")]
+}
+
+fn service_facts(group: &Group<'_>, host: &Host) -> Vec<String> {
+    let pids: Vec<String> = group.processes.iter().map(|process| process.id.to_string()).collect();
+    let mut facts = vec![format!("{}: {}", listed(&pids), short(&group.ports()))];
+    let connections = group.connections(host);
+    let connections: Vec<String> = connections
+        .iter()
+        .map(|(device, number)| format!("{} on {device}", count(*number, "connection")))
+        .collect();
+    let is_unread = |process: &model::host::Process| {
+        host.unread.iter().any(|unread| unread.process() == Some(process.id.pid))
+    };
+    let waits = match group.epolls() {
+        _ if group.processes.iter().any(|process| is_unread(process)) => None,
+        0 => Some("waits in no epoll, so no policy can suspend interrupts for it".to_owned()),
+        epolls => Some(format!("waits in {}", count(epolls, "epoll"))),
+    };
+    let more: Vec<String> = waits.into_iter().chain(connections).collect();
+    if !more.is_empty() {
+        facts.push(more.join(", "));
+    }
+    facts
+}

@@ -1,0 +1,86 @@
+//! What runs on a host, as far as a first policy file is about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use linux::netlink::sock_diag::InetSockets;
+use linux::{KernelError, Netns, Processes};
+use model::host::SocketState;
+use model::{DeviceId, Host, Pid};
+
+/// A socket that anyone may send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listening {
+    /// The inode of its file.
+    pub inode: u64,
+    /// Whether it is one of TCP; else of UDP.
+    pub tcp: bool,
+    /// Its own address.
+    pub at: SocketAddr,
+}
+
+impl Listening {
+    /// What a socket listens at; `None` for one that does not.
+    pub fn of(inode: u64, state: SocketState, local: Option<SocketAddr>, connected: bool) -> Option<Self> {
+        let tcp = match state {
+            SocketState::TcpListen => true,
+            SocketState::Udp if !connected => false,
+            SocketState::Udp | SocketState::TcpEstablished | SocketState::TcpOther | SocketState::Other => {
+                return None;
+            }
+        };
+        Some(Self { inode, tcp, at: local? })
+    }
+
+    /// Whether packets of a NIC can come to it.
+    pub fn is_reachable(&self) -> bool {
+        !self.at.ip().to_canonical().is_loopback()
+    }
+
+    /// `tcp 11211`
+    pub fn port(&self) -> String {
+        format!("{} {}", if self.tcp { "tcp" } else { "udp" }, self.at.port())
+    }
+}
+
+/// What runs in one network namespace.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Devices, and the processes with internet sockets.
+    pub host: Host,
+    /// The cgroup of each process, where it could be read.
+    pub cgroups: BTreeMap<Pid, String>,
+    /// How many packets each device received since it was made.
+    pub received: BTreeMap<DeviceId, u64>,
+    /// Every socket that listens, whether or not its process could be seen.
+    pub listening: Vec<Listening>,
+}
+
+impl Found {
+    /// Looks around in a namespace. `own` is the looking process, which is no service.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, its devices cannot be listed, or the kernel does not list its sockets.
+    pub fn here(netns: &Netns, own: Pid) -> Result<Self, KernelError> {
+        let mut host = linux::observe(netns, &Processes::Networking)?;
+        host.processes.retain(|process| process.id.pid != own);
+        let cgroup = |process: &model::host::Process| {
+            // A process that has ended meanwhile is of no service.
+            linux::process::cgroup_of(&process.id).ok().flatten().map(|path| (process.id.pid, path))
+        };
+        let cgroups = host.processes.iter().filter_map(cgroup).collect();
+        let received = linux::observe::received(netns, &host)?;
+        let sockets = InetSockets::of(netns)?;
+        let listening = sockets.iter().filter_map(|socket| {
+            Listening::of(socket.inode, socket.state, socket.local, socket.remote.is_some())
+        });
+        Ok(Self { cgroups, received, listening: listening.collect(), host })
+    }
+
+    /// The listening sockets that no observed process holds.
+    pub(crate) fn unheld(&self) -> Vec<Listening> {
+        let sockets = self.host.processes.iter().flat_map(|process| &process.sockets);
+        let held: BTreeSet<u64> = sockets.map(|socket| socket.inode).collect();
+        self.listening.iter().filter(|socket| !held.contains(&socket.inode)).copied().collect()
+    }
+}

@@ -1,0 +1,13 @@
+//! The first minutes on a host that was not prepared: a policy file made of what runs there.
+//!
+//! This room knows what a newcomer asks before there is a policy: which services listen and which devices carry traffic
+//! ([`Found`]), and what a first policy file says of them ([`FirstFile`]). It changes nothing and prints nothing, needs no
+//! daemon and no privileges, and names what it could not see for want of them. What a setting means it must not know.
+#![forbid(unsafe_code)]
+
+mod first_file;
+mod found;
+mod service;
+
+pub use first_file::{DeviceSection, FirstFile, ServiceSection};
+pub use found::{Found, Listening};

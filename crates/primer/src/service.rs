@@ -1,0 +1,189 @@
+//! Which processes are one service, and how a policy file finds them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::Process;
+use model::{Glob, Host, NapiId};
+
+use crate::found::{Found, Listening};
+
+/// How the processes of a service are found, in the keys of `match`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum How {
+    /// A systemd service.
+    Unit(String),
+    /// A container, and its pod as `namespace/name`.
+    Container { pod: Option<String>, name: String },
+    /// An executable.
+    Exe(String),
+    /// The least port, where nothing more is known.
+    Port(u16),
+    /// Sockets that systemd itself holds for services that it starts when a client comes.
+    SystemdItself,
+}
+
+/// The processes of one service, in ascending order of pid.
+#[derive(Clone, Debug)]
+pub(crate) struct Group<'a> {
+    pub(crate) how: How,
+    pub(crate) processes: Vec<&'a Process>,
+    /// What it listens at, TCP first, each once.
+    pub(crate) listening: BTreeSet<(bool, u16)>,
+    /// Whether packets of a NIC can come to any of them.
+    pub(crate) reachable: bool,
+}
+
+impl Group<'_> {
+    /// How many of its sockets receive by each device, the loopback device and the backlog left out.
+    pub(crate) fn connections(&self, host: &Host) -> BTreeMap<String, usize> {
+        let sockets = self.processes.iter().flat_map(|process| &process.sockets);
+        // Workers that were forked share their parent's sockets.
+        let napis: BTreeMap<u64, NapiId> =
+            sockets.filter_map(|socket| Some((socket.inode, socket.napi?))).collect();
+        let mut counts = BTreeMap::new();
+        for napi in napis.values() {
+            if let Some((device, _)) = host.napi(*napi) {
+                *counts.entry(device.id.name.to_string()).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// How many epolls it has.
+    pub(crate) fn epolls(&self) -> usize {
+        self.processes.iter().map(|process| process.epolls.len()).sum()
+    }
+
+    /// Its ports: `tcp 80, 443; udp 443`.
+    pub(crate) fn ports(&self) -> String {
+        let of = |udp: bool, word: &str| {
+            let ports = self.listening.iter().filter(|(is_udp, _)| *is_udp == udp);
+            let ports: Vec<String> = ports.map(|(_, port)| port.to_string()).collect();
+            (!ports.is_empty()).then(|| format!("{word} {}", ports.join(", ")))
+        };
+        [of(false, "tcp"), of(true, "udp")].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The services that listen.
+pub(crate) fn groups(found: &Found) -> Vec<Group<'_>> {
+    let mut groups: BTreeMap<How, Group<'_>> = BTreeMap::new();
+    for process in &found.host.processes {
+        let listening: Vec<Listening> = process
+            .sockets
+            .iter()
+            .filter_map(|s| Listening::of(s.inode, s.state, s.local, s.remote.is_some()))
+            .collect();
+        let cgroup = found.cgroups.get(&process.id.pid).map(String::as_str);
+        let Some(how) = how(process, cgroup, &listening) else { continue };
+        let group = groups.entry(how.clone()).or_insert_with(|| Group {
+            how,
+            processes: Vec::new(),
+            listening: BTreeSet::new(),
+            reachable: false,
+        });
+        group.processes.push(process);
+        group.reachable |= listening.iter().any(Listening::is_reachable);
+        group.listening.extend(listening.iter().map(|socket| (!socket.tcp, socket.at.port())));
+    }
+    groups.into_values().filter(|group| !group.listening.is_empty()).collect()
+}
+
+/// How a process is found best: by what stays the same when it is started again.
+fn how(process: &Process, cgroup: Option<&str>, listening: &[Listening]) -> Option<How> {
+    let can_be_named = |text: &str| pattern(text).is_some();
+    if let Some(container) = &process.container {
+        // `shop/cart-7d9f server` is a container of a pod.
+        let (pod, name) = match container.split_once(' ') {
+            Some((pod, name)) => (Some(pod), name),
+            None => (None, container.as_str()),
+        };
+        if can_be_named(name) && pod.is_none_or(can_be_named) {
+            return Some(How::Container { pod: pod.map(str::to_owned), name: name.to_owned() });
+        }
+    }
+    match cgroup.and_then(unit) {
+        Some(Unit::Service(unit)) if can_be_named(&unit) => return Some(How::Unit(unit)),
+        Some(Unit::SystemdItself) => return Some(How::SystemdItself),
+        Some(Unit::Service(_) | Unit::Passing) | None => {}
+    }
+    if can_be_named(&process.exe) {
+        return Some(How::Exe(process.exe.clone()));
+    }
+    listening.iter().map(|socket| socket.at.port()).min().map(How::Port)
+}
+
+/// What a cgroup's path says of the unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Unit {
+    /// A service, which has the same name when it is started again.
+    Service(String),
+    /// A scope, as of a login: its name is another one the next time.
+    Passing,
+    /// The service manager.
+    SystemdItself,
+}
+
+/// The innermost unit of a cgroup's path.
+///
+/// systemd puts `_` before a component that the kernel could take for a file of its own
+/// (systemd, `src/basic/cgroup-util.c` `cg_escape()`).
+fn unit(path: &str) -> Option<Unit> {
+    let innermost =
+        path.split('/').rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))?;
+    Some(match innermost.strip_prefix('_').unwrap_or(innermost) {
+        "init.scope" => Unit::SystemdItself,
+        service if service.ends_with(".service") => Unit::Service(service.to_owned()),
+        _ => Unit::Passing,
+    })
+}
+
+/// A pattern that is met by this text alone; `None` for a text that no pattern is for.
+pub(crate) fn pattern(text: &str) -> Option<String> {
+    let mut pattern = String::new();
+    for c in text.chars() {
+        match c {
+            '*' | '?' | '[' => pattern.extend(['[', c, ']']),
+            // No pattern has them: the nearest that meets the text.
+            c if c.is_control() => pattern.push('?'),
+            c => pattern.push(c),
+        }
+    }
+    pattern.parse::<Glob>().is_ok_and(|glob| glob.meets(text)).then_some(pattern)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_the_innermost_and_a_session_is_none() {
+        let service = |name: &str| Some(Unit::Service(name.to_owned()));
+        assert_eq!(unit("/system.slice/memcached.service"), service("memcached.service"));
+        assert_eq!(
+            unit("/system.slice/system-memcached.slice/memcached@1.service/sub"),
+            service("memcached@1.service")
+        );
+        assert_eq!(unit("/user.slice/user-7.slice/user@7.service/app.slice/x.service"), service("x.service"));
+        assert_eq!(
+            unit("/user.slice/user-7.slice/user@7.service/app.slice/app-1.scope"),
+            Some(Unit::Passing)
+        );
+        assert_eq!(unit("/user.slice/user-7.slice/session-3.scope"), Some(Unit::Passing));
+        assert_eq!(unit("/init.scope"), Some(Unit::SystemdItself));
+        assert_eq!(unit("/system.slice/_cpu.service"), service("cpu.service"));
+        assert_eq!(unit("/"), None);
+        assert_eq!(unit("/system.slice"), None);
+    }
+
+    #[test]
+    fn a_name_with_characters_of_patterns_is_met_by_itself_alone() {
+        for odd in ["/opt/a*b", "/opt/[x]", "what?", "dev-disk\\x2dby.service", "tab\there"] {
+            let glob: Glob = pattern(odd).expect("a pattern").parse().expect("a pattern");
+            assert!(glob.meets(odd), "{odd}");
+            assert!(!glob.meets("/opt/aab") && !glob.meets("/opt/x") && !glob.meets("whats"), "{odd}");
+        }
+        assert_eq!(pattern(""), None);
+        assert_eq!(pattern(&"x".repeat(2000)), None);
+    }
+}
