@@ -66,6 +66,19 @@ impl<'a> Alternation<'a> {
         for candidate in candidates {
             plans.push(plan_of(candidate, target, session, operator)?);
         }
+        Self::of_plans(plans, session, journal, turn)
+    }
+
+    /// The same, of what each candidate changes on the host as it is.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub(crate) fn of_plans(
+        plans: Vec<Plan>,
+        session: &'a Session,
+        journal: &Journal,
+        turn: Duration,
+    ) -> Result<Self, Fault> {
         let newest = journal.newest()?;
         let candidates =
             plans.iter().map(|plan| Arm { plan: plan.clone(), expected: expected(plan, &plans) });

@@ -3,7 +3,7 @@
 //! This room knows what the candidates are ([`Candidate`]), brings each into force by the ordinary transaction
 //! ([`Alternation`]), measures windows and ends when enough is known ([`Comparison`]), and keeps what was measured ([`PairRecord`]). It prints
 //! nothing, and knows no command line: a command and a daemon may use it alike. What windows come to is
-//! `measure::switchback`'s.
+//! `measure::switchback`'s. A [`Trial`] judges a change that is to be kept, and puts it back where it hurts a service.
 //!
 //! However it ends, the host is as it was before: each switch is a transaction that the journal can undo, with a deadline.
 #![forbid(unsafe_code)]
@@ -11,9 +11,12 @@
 mod alternation;
 mod candidate;
 mod comparison;
+mod held;
 mod judgement;
 mod lock;
 mod record;
+mod report;
+mod trial;
 
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, Wanted};
@@ -21,3 +24,5 @@ pub use comparison::{Comparison, Ended, Options, Progress, Round, Shown};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;
 pub use record::{Header, PairRecord, Recorded, Recording};
+pub use report::GuardReport;
+pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards, metric_of};

@@ -1,6 +1,6 @@
 //! What the requests of a service cost.
 
-use linux::live::Usage;
+use linux::live::{Sample, Usage};
 use model::live::LiveWindow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,15 @@ pub struct Cost {
     pub delivery: Option<f64>,
     /// Context switches for each request.
     pub switches: Option<f64>,
+}
+
+impl Cost {
+    /// Of one window.
+    pub fn of(sample: &Sample) -> Self {
+        let mut spent = Spent::default();
+        spent.add(&sample.window, sample.usage.as_ref());
+        spent.cost()
+    }
 }
 
 /// What the windows cost that have both a cost and requests.

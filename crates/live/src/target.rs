@@ -183,13 +183,15 @@ fn processes(
             | Asked::Epolls(..) => None,
         });
     let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
+    // Where the operator named a namespace, a service of the same name in another is another.
+    let netns = session.netns.is_some().then(|| session.netns().map(|netns| netns.id())).transpose()?;
     let ways: Vec<Criteria> = match named {
         Some((Match { unit, cgroup, exe, pod, container, port, uid }, _)) => {
-            vec![Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }]
+            vec![Criteria { exe, cgroup, unit, pod, container, port, uid, netns }]
         }
         None => vec![
-            Criteria { unit: Some(Patterns::exactly(&name)), ..Criteria::default() },
-            Criteria { exe: Some(Patterns::exactly(&name)), ..Criteria::default() },
+            Criteria { unit: Some(Patterns::exactly(&name)), netns, ..Criteria::default() },
+            Criteria { exe: Some(Patterns::exactly(&name)), netns, ..Criteria::default() },
         ],
     };
     let mut unread = 0;

@@ -86,9 +86,8 @@ impl Watcher {
         self.spent.add(&window, usage.as_ref());
         let mut own = Series::new();
         own.add(&window);
-        let mut spent = Spent::default();
-        spent.add(&window, usage.as_ref());
-        Shown { summary: Summary::of(&own, Vec::new()), cost: spent.cost(), window }
+        let cost = Cost::of(&Sample { window: window.clone(), usage });
+        Shown { summary: Summary::of(&own, Vec::new()), cost, window }
     }
 
     /// Waits until a moment, unless the service ends or a signal comes.

@@ -537,6 +537,18 @@ impl Switchback {
         found.map_or_else(Vec::new, |(_, sequence)| sequence.differences().to_vec())
     }
 
+    /// By how much a stake of one has grown that was bet, pair by pair, against "this metric has grown by at most this share", as a logarithm. A
+    /// stake that has grown by 1/α refuses that, at whatever moment one looks.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn against_growth(&self, candidate: usize, metric: Metric, most: f64) -> f64 {
+        let most = if metric.is_ratio() { most.ln_1p() } else { most };
+        let sequences = &self.contrasts[candidate - 1].sequences;
+        let found = sequences.iter().find(|(known, _)| *known == metric);
+        found.map_or(0.0, |(_, sequence)| sequence.against_at_most(most))
+    }
+
     /// How often the interval of a metric may miss.
     pub fn level(&self, metric: Metric) -> f64 {
         match self.rule.deciding.contains(&metric) {

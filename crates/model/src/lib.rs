@@ -18,6 +18,7 @@ pub mod evidence;
 pub mod exchange;
 pub mod finding;
 pub mod glob;
+pub mod guard;
 pub mod host;
 pub mod ids;
 pub mod judgement;
@@ -49,6 +50,7 @@ pub use evidence::{
 pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload};
 pub use finding::{Finding, Severity};
 pub use glob::{Glob, Patterns};
+pub use guard::{Growth, Guard, Guarded, Limits};
 pub use host::Host;
 pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::glob::Patterns;
+use crate::guard::Guard;
 use crate::ids::{Fd, Pid};
 use crate::layout::Layout;
 use crate::nic::NicRequest;
@@ -139,6 +140,9 @@ pub struct Intent {
     pub kthread: KthreadRequest,
     /// When it counts as reached.
     pub goal: Goal,
+    /// What a change made for it must not hurt. Of a service's request alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<Guard>,
     /// What it may cost.
     pub budget: Budget,
     /// The CPUs that its interrupts and threads shall run on; `None` leaves that to the recipe.
@@ -165,6 +169,7 @@ impl Intent {
             nic: Vec::new(),
             kthread: KthreadRequest::default(),
             goal: Goal::default(),
+            guard: None,
             budget: Budget::default(),
             cpus: None,
             layout: None,

@@ -136,6 +136,7 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
         overrides: model::policy::Overrides::default(),
         nic: Vec::new(),
         goal: model::Goal::default(),
+        guard: None,
         budget: model::Budget::default(),
         kthread: model::KthreadRequest::default(),
         cpus: None,

@@ -22,6 +22,7 @@ use crate::usage::{with_range, without_hidden};
 pub use crate::watch_args::Watch;
 pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
+use model::Limits;
 
 /// Says how packets should reach each workload, and makes it so.
 ///
@@ -199,6 +200,9 @@ pub struct Apply {
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
+    /// Apply at once, also where a service of the policy files has a `guard`.
+    #[arg(long)]
+    pub no_guard: bool,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
@@ -231,11 +235,21 @@ impl From<Allow> for apply::Allow {
 #[command(after_help = "\
 Examples:
   netpolicy try --seconds 120             apply, and wait two minutes for `netpolicy confirm`
-  netpolicy confirm                       keep it")]
+  netpolicy confirm                       keep it
+  netpolicy try --guard p99=+15%,cpu=+25% judge it on live traffic, and keep it unless it hurts")]
 pub struct Try {
-    /// How long to wait for confirmation.
+    /// How long to wait for confirmation; with --guard, how long to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
+    /// Judge the change on live traffic instead of waiting for confirmation, and put it back if something grows beyond this.
+    ///
+    /// p50, p90 and p99 are response times, cpu is CPU time for each request. The settings alternate with those before, in random order, until the time
+    /// is over. Requests that stall put them back at once. Then the change is kept, or exit code 4 says that it was put back.
+    #[arg(long, value_name = "LIMITS")]
+    pub guard: Option<Limits>,
+    /// Judge by this service alone: a name, or a TCP port. Without it, by all services of the policy files.
+    #[arg(long, value_name = "SERVICE", requires = "guard")]
+    pub on: Vec<String>,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,

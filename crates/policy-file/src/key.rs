@@ -10,8 +10,8 @@ use model::nic::{
 };
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
-    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds,
-    Patterns, PolicyName, QdiscKind, QueueSpan, SpeedBound,
+    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Growth, Guard, Guarded, KthreadKey,
+    KthreadValue, Layout, Nanoseconds, Patterns, PolicyName, QdiscKind, QueueSpan, SpeedBound,
 };
 
 use crate::value::Value;
@@ -68,6 +68,9 @@ pub(crate) enum Takes {
     Patterns(fn(Patterns) -> Value),
     Carries(fn(Carries) -> Value),
     Speed(fn(SpeedBound) -> Value),
+    Growth(Guarded),
+    /// For how long a guard looks.
+    Within(fn(Nanoseconds) -> Value),
     Switch(Make<bool>),
     /// CPUs, or `none`.
     CpusOrNone(fn(CpuSet) -> Value),
@@ -94,6 +97,8 @@ impl Takes {
             Self::Patterns(_) => "text in quotes or a list of it, as in [\"nginx\", \"haproxy*\"]",
             Self::Carries(_) => "what goes by the device, as in \"default-route\"",
             Self::Speed(_) => "a speed in quotes, as in \">=25G\"",
+            Self::Growth(_) => "a growth in quotes, as in \"+15%\"",
+            Self::Within(_) => "a span of time in quotes, as in \"60s\"",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
             Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
@@ -118,7 +123,7 @@ const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
 const DAEMON: &[Kind] = &[Kind::Daemon];
 const SERVICE: &[Kind] = &[Kind::Service];
 
-/// Policies, budgets, goals, and how a service's processes are found.
+/// Policies, budgets, goals, guards, and how a service's processes are found.
 fn first() -> Vec<Key> {
     vec![
     Key {
@@ -180,6 +185,36 @@ fn first() -> Vec<Key> {
         of: BOTH,
         takes: Takes::PositiveSpan(Value::GoalP99),
         meaning: "The 99th percentile of response times, at most.".into(),
+    },
+    Key {
+        path: "guard.p50",
+        of: SERVICE,
+        takes: Takes::Growth(Guarded::P50),
+        meaning: "By how much a change may let the median response time grow before it is put back.".into(),
+    },
+    Key {
+        path: "guard.p90",
+        of: SERVICE,
+        takes: Takes::Growth(Guarded::P90),
+        meaning: "The same of the 90th percentile.".into(),
+    },
+    Key {
+        path: "guard.p99",
+        of: SERVICE,
+        takes: Takes::Growth(Guarded::P99),
+        meaning: "The same of the 99th percentile.".into(),
+    },
+    Key {
+        path: "guard.cpu",
+        of: SERVICE,
+        takes: Takes::Growth(Guarded::Cpu),
+        meaning: "The same of CPU time for each request.".into(),
+    },
+    Key {
+        path: "guard.within",
+        of: SERVICE,
+        takes: Takes::Within(Value::GuardWithin),
+        meaning: "For how long a change is judged on the service's traffic, 20s to 1h; 60 s unless said.".into(),
     },
     Key {
         path: "budget.polling_cpus",
@@ -494,6 +529,10 @@ impl Takes {
             }
             Self::Carries(_) => words(&Carries::ALL.map(Carries::as_str)),
             Self::Speed(_) => "a speed: `\"25G\"`, `\">=25G\"`, `\"<1000M\"`".to_owned(),
+            Self::Growth(_) => format!("a growth: `\"{}\"` to `\"{}\"`", Growth::LEAST, Growth::MOST),
+            Self::Within(_) => {
+                format!("a span: `\"{}\"` to `\"{}\"`", Guard::WITHIN_LEAST, Guard::WITHIN_MOST)
+            }
             Self::Switch(_) => "`true`, `false`".to_owned(),
             Self::CpusOrNone(_) => "CPUs: `\"0-3\"`, or `\"none\"`".to_owned(),
             Self::PrivateFlags(_) => "flags: `\"rx_striding_rq=on,tx_port_ts=off\"`".to_owned(),

@@ -98,6 +98,10 @@ impl MergedSection {
                 Value::Cpus(cpus) => intent.cpus = Some(cpus),
                 Value::GoalP50(span) => intent.goal.p50 = Some(span),
                 Value::GoalP99(span) => intent.goal.p99 = Some(span),
+                Value::Guard(guarded, growth) => {
+                    intent.guard.get_or_insert_default().limits.set(guarded, growth);
+                }
+                Value::GuardWithin(within) => intent.guard.get_or_insert_default().within = within,
                 Value::PollingCpus(cpus) => intent.budget.polling_cpus = Some(cpus),
                 Value::AddedDelay(span) => intent.budget.added_delay = Some(span),
                 Value::RtPriority(priority) => intent.budget.rt_priority = Some(priority),
@@ -207,6 +211,12 @@ impl<'a> Merging<'a> {
             if let Some((asked, file)) = find(|value| *value == Value::Policy(PolicyName::Mix)) {
                 let message = "`mix` is for devices that several policies share".to_owned();
                 wrong((file, asked.at.clone()), message, "give the service one of them");
+            }
+            if find(|value| matches!(value, Value::Guard(..))).is_none()
+                && let Some((asked, file)) = find(|value| matches!(value, Value::GuardWithin(_)))
+            {
+                let message = "`guard` says for how long, and not what may grow".to_owned();
+                wrong((file, asked.at.clone()), message, "give it a limit, as in guard = { p99 = \"+15%\" }");
             }
         }
         if let Some((at, message)) = self.contradiction() {

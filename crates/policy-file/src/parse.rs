@@ -7,8 +7,8 @@ use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::steering::NotSteering;
 use model::{
-    Carries, CpuSet, DeliveryMode, FlagName, Glob, Layout, Nanoseconds, Patterns, PolicyName, QdiscKind,
-    SpeedBound,
+    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Guard, Layout, Nanoseconds, Patterns, PolicyName,
+    QdiscKind, SpeedBound,
 };
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -369,7 +369,9 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         let help = format!("in milliseconds, write \"{}ms\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
     }
-    if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
+    if let (Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within(_), DeValue::Integer(integer)) =
+        (takes, raw)
+    {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
     }
@@ -423,6 +425,19 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             found
                 .map(make)
                 .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
+        }
+        Takes::Growth(guarded) => {
+            let growth = text.parse::<Growth>().map_err(|wrong| (wrong, None))?;
+            Ok(Value::Guard(*guarded, growth))
+        }
+        Takes::Within(make) => {
+            let within = span(name, text, true)?;
+            match (Guard::WITHIN_LEAST..=Guard::WITHIN_MOST).contains(&within) {
+                true => Ok(make(within)),
+                false => {
+                    Err((format!("`{name}` is {} to {}", Guard::WITHIN_LEAST, Guard::WITHIN_MOST), None))
+                }
+            }
         }
         Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),

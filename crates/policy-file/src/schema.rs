@@ -73,7 +73,10 @@ fn value(key: &Key) -> Json {
     let mut schema = match key.takes {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
-        Takes::Span(_) | Takes::PositiveSpan(_) => json!({ "type": "string", "pattern": SPAN }),
+        Takes::Growth(_) => json!({ "type": "string", "pattern": "^\\+?[0-9]{1,4}(\\.[0-9])? *%$" }),
+        Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within(_) => {
+            json!({ "type": "string", "pattern": SPAN })
+        }
         Takes::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
         Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Takes::Cpus(_) => json!({

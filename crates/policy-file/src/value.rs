@@ -2,7 +2,10 @@
 
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
-use model::{CpuSet, DeliveryMode, DeviceCondition, KthreadValue, Layout, Nanoseconds, Patterns, PolicyName};
+use model::{
+    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, Patterns,
+    PolicyName,
+};
 
 /// What one key was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub enum Value {
     Cpus(CpuSet),
     GoalP50(Nanoseconds),
     GoalP99(Nanoseconds),
+    Guard(Guarded, Growth),
+    GuardWithin(Nanoseconds),
     PollingCpus(u32),
     AddedDelay(Nanoseconds),
     RtPriority(u32),
@@ -47,6 +52,11 @@ impl Value {
             Self::Cpus(_) => "cpus",
             Self::GoalP50(_) => "goal.p50",
             Self::GoalP99(_) => "goal.p99",
+            Self::Guard(Guarded::P50, _) => "guard.p50",
+            Self::Guard(Guarded::P90, _) => "guard.p90",
+            Self::Guard(Guarded::P99, _) => "guard.p99",
+            Self::Guard(Guarded::Cpu, _) => "guard.cpu",
+            Self::GuardWithin(_) => "guard.within",
             Self::PollingCpus(_) => "budget.polling_cpus",
             Self::AddedDelay(_) => "budget.added_delay",
             Self::RtPriority(_) => "budget.rt_priority",
@@ -90,7 +100,9 @@ impl Value {
             | Self::IrqSuspendTimeout(span)
             | Self::GoalP50(span)
             | Self::GoalP99(span)
+            | Self::GuardWithin(span)
             | Self::AddedDelay(span) => quoted(&span.to_string()),
+            Self::Guard(_, growth) => quoted(&growth.to_string()),
             Self::Cpus(cpus) => quoted(&cpus.to_string()),
             Self::MatchUnit(patterns)
             | Self::MatchCgroup(patterns)

@@ -59,6 +59,7 @@ impl Word {
             nic: Vec::new(),
             kthread: KthreadRequest::default(),
             goal: model::Goal::default(),
+            guard: None,
             budget,
             cpus: None,
             layout: None,

@@ -53,7 +53,8 @@ impl Exit {
                  `set` through a daemon: the request is stored, and a part of it is not in force yet."
             }
             Self::RolledBack => {
-                "A value was written and did not read back as written. `tc load --atomic`, `--swap`: a rule was refused, \
+                "A value was written and did not read back as written. `try --guard`, `apply` of guarded services: the guard put the \
+                 change back. `tc load --atomic`, `--swap`: a rule was refused, \
                  and the rules that were loaded were removed (1 if there were none)."
             }
             Self::NotRestored => {

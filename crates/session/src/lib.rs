@@ -21,6 +21,7 @@ pub mod expire;
 pub mod explain;
 mod fault;
 pub mod fullbusy;
+pub mod guard_process;
 mod idle;
 mod operator;
 pub mod report;

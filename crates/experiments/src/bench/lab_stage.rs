@@ -161,6 +161,7 @@ pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
         overrides: model::policy::Overrides::default(),
         nic: Vec::new(),
         goal: Goal::default(),
+        guard: None,
         kthread: model::KthreadRequest::default(),
         budget: Budget { polling_cpus: Some(u32::MAX), ..Budget::default() },
         cpus: None,

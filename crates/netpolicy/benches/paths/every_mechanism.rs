@@ -102,6 +102,7 @@ fn policy(nic: Vec<NicRequest>) -> Policy {
         overrides: model::policy::Overrides::default(),
         nic,
         goal: model::Goal::default(),
+        guard: None,
         budget: model::Budget::default(),
         kthread: model::KthreadRequest::default(),
         cpus: None,

@@ -2,6 +2,7 @@
 
 use session::{Exit, Fault, cycle, fullbusy, staged};
 
+use super::guarded;
 use crate::args::Apply;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -22,6 +23,16 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
             return Ok(Exit::Done);
         }
         return Ok(Exit::Pending);
+    }
+    if !arguments.no_guard && policy.intents.iter().any(|intent| intent.guard.is_some()) {
+        let planned = cycle::plan(&policy, &netns)?;
+        let guards = judge::guards(&policy, &planned.placement, None);
+        for absent in &guards.absent {
+            context.console.say(&format!("{absent} does not run: nothing is judged on its traffic."));
+        }
+        if !guards.watched.is_empty() {
+            return guarded::run(&policy, netns, arguments.allow, guards, context);
+        }
     }
     let words = staged::Words { nothing: None, done: "Applied" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)

@@ -10,9 +10,9 @@ use linux::Signals;
 use measure::switchback::Switchback;
 use model::Nanoseconds;
 use rustix::pipe::{PipeFlags, pipe_with};
-use session::{Exit, Fault, clock};
+use session::{Exit, Fault, clock, guard_process};
 
-use super::{by_daemon, guard};
+use super::by_daemon;
 use crate::args::{Compare, Output};
 use crate::context::Context;
 
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
     let (theirs, ours) =
         pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
-    let mut guard = guard::start(context, deadline, &namespaces, Some(&theirs))?;
+    let mut guard = guard_process::start(&context.session, deadline, &namespaces, Some(&theirs))?;
     let shown = comparison.run(&mut signals, &mut listener);
     context.console.progress("");
     let kept = match &shown {

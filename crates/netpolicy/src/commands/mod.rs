@@ -12,6 +12,7 @@ mod daemon;
 mod doctor;
 mod explain;
 mod guard;
+mod guarded;
 mod history;
 mod init;
 mod lab;

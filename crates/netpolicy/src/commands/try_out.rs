@@ -2,9 +2,9 @@
 
 use linux::{Kernel, Netns};
 use model::Nanoseconds;
-use session::{Exit, Fault, clock, cycle, fullbusy};
+use session::{Exit, Fault, clock, cycle, fullbusy, guard_process};
 
-use super::guard;
+use super::guarded;
 use crate::args::Try;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -12,8 +12,15 @@ use crate::render::PlanReport;
 /// Commits the plan on trial. The guard is at its post before the first write.
 pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
-    let policy = context.whole_policy(&netns)?;
+    let mut policy = context.whole_policy(&netns)?;
     fullbusy::refuse_from_outside(&policy)?;
+    if let Some(limits) = arguments.guard {
+        policy.disruptive = arguments.allow.disruptive;
+        policy.inferred = arguments.allow.allow_inferred;
+        let asked = guarded::Asked { limits, on: &arguments.on, seconds: arguments.seconds };
+        let guards = guarded::asked(&asked, &policy, &cycle::plan(&policy, &netns)?)?;
+        return guarded::run(&policy, netns, arguments.allow, guards, context);
+    }
     let planned = cycle::plan(&policy, &netns)?;
     if planned.desired.first_stage && !planned.plan.is_empty() {
         return Err(Fault::new(
@@ -35,7 +42,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         false => Netns::with_id(id),
     });
     let namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
-    let mut guard = guard::start(context, deadline, &namespaces, None)?;
+    let mut guard = guard_process::start(&context.session, deadline, &namespaces, None)?;
     let held = cycle::hold(
         planned.plan,
         &context.session.journal()?,

@@ -4,6 +4,7 @@ use experiments::reports::{
     BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
     LiveCostReport, PredictionReport, RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
 };
+use judge::GuardReport;
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -32,7 +33,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
         SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
-        SchemaOf::Plan => ("plan", &[of::<PlanReport>]),
+        SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),
         SchemaOf::Explain => ("explain", &[of::<ExplainedReport>, of::<RecipeReport>, of::<KnobReport>]),

@@ -29,6 +29,7 @@ mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
 mod goals;
+mod guarded;
 mod judged;
 mod kthreads;
 #[path = "../markdown/mod.rs"]
@@ -43,6 +44,7 @@ mod pinned;
 mod policies;
 mod recorder;
 mod remedy;
+mod requests;
 mod rule_by_tc;
 mod rule_corpus;
 mod rule_dumps;
@@ -328,6 +330,7 @@ fn main() {
         units::tests(),
         watched::tests(),
         compared::tests(),
+        guarded::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

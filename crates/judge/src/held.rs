@@ -1,0 +1,81 @@
+//! A change that is judged while it stays in force, because it cannot be taken back and made again every second.
+
+use apply::{Allow, RollBackError, TransactionName};
+use linux::{Kernel, Netns};
+use model::{Nanoseconds, Policy};
+use session::{Fault, Session, clock, cycle};
+
+/// How many stages there are: queues, and the settings of queues.
+const STAGES_MAX: usize = 2;
+
+/// A change in as many transactions as it takes, each until a deadline. Dropping it puts back what was not confirmed.
+#[derive(Debug)]
+pub(crate) struct HeldChange<'a> {
+    policy: &'a Policy,
+    netns: Netns,
+    allow: Allow,
+    session: &'a Session,
+    transactions: Vec<TransactionName>,
+    /// Whether they wait for a decision.
+    undecided: bool,
+}
+
+impl<'a> HeldChange<'a> {
+    pub(crate) const fn new(policy: &'a Policy, netns: Netns, allow: Allow, session: &'a Session) -> Self {
+        Self { policy, netns, allow, session, transactions: Vec::new(), undecided: false }
+    }
+
+    /// Brings it into force, until this time since boot.
+    pub(crate) fn commit(&mut self, deadline: Nanoseconds) -> Result<(), Fault> {
+        self.undecided = true;
+        for _ in 0..STAGES_MAX {
+            let planned = cycle::plan(self.policy, &self.netns)?;
+            let again = planned.desired.first_stage;
+            let (journal, asked) = (self.session.journal()?, self.session.asked(Some(deadline)));
+            let held = cycle::hold(planned.plan, &journal, &asked, self.allow, deadline)?;
+            self.transactions.extend(held);
+            if held.is_none() || !again {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The transactions, the oldest first.
+    pub(crate) fn transactions(&self) -> &[TransactionName] {
+        &self.transactions
+    }
+
+    /// Puts the host back to what it was, the newest first.
+    pub(crate) fn roll_back(&mut self) -> Result<(), Fault> {
+        let journal = self.session.journal()?;
+        for name in self.transactions.iter().rev() {
+            match journal.roll_back(*name, &mut Kernel::new(), clock::now()) {
+                // An operator, or the deadline, was faster.
+                Ok(_) | Err(RollBackError::NothingToUndo { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.undecided = false;
+        Ok(())
+    }
+
+    /// Lets it stay for good.
+    pub(crate) fn confirm(&mut self) -> Result<Vec<TransactionName>, Fault> {
+        let journal = self.session.journal()?;
+        for name in &self.transactions {
+            journal.confirm(*name, clock::now())?;
+        }
+        self.undecided = false;
+        Ok(self.transactions.clone())
+    }
+}
+
+impl Drop for HeldChange<'_> {
+    fn drop(&mut self) {
+        if self.undecided {
+            // Where that fails, each transaction has a deadline, and its journal what to do.
+            let _best_effort = self.roll_back();
+        }
+    }
+}

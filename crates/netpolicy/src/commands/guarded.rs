@@ -1,0 +1,148 @@
+//! `try --guard`, and `apply` of services that have a guard: a change that is judged on live traffic.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use judge::{GuardReport, Guards, Proposal, Trial, Watched};
+use linux::{Netns, Signals};
+use live::Selection;
+use model::{Guard, Limits, Nanoseconds, Policy};
+use rustix::pipe::{PipeFlags, pipe_with};
+use session::cycle::Planned;
+use session::{Exit, Fault, clock, guard_process};
+
+use super::by_daemon;
+use crate::args::{Allow, Output};
+use crate::context::Context;
+use crate::render::PlanReport;
+
+/// How long after the last moment of a trial its guard process stays.
+const GUARD_STAYS: Duration = Duration::from_secs(60);
+
+/// What `try --guard` names.
+pub(crate) struct Asked<'a> {
+    /// What may grow.
+    pub(crate) limits: Limits,
+    /// On whose traffic; empty for all services of the policy files.
+    pub(crate) on: &'a [String],
+    /// For how long.
+    pub(crate) seconds: u64,
+}
+
+/// The guards that this command line asks for.
+///
+/// # Errors
+/// Exit 2 for a time in which nothing can be decided; exit 7 where no service is named.
+pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Result<Guards, Fault> {
+    let within = Nanoseconds(asked.seconds.saturating_mul(1_000_000_000));
+    if !(Guard::WITHIN_LEAST..=Guard::WITHIN_MOST).contains(&within) {
+        return Err(Fault::new(
+            Exit::Usage,
+            format!(
+                "a guard takes {} to {}: --seconds {}",
+                Guard::WITHIN_LEAST,
+                Guard::WITHIN_MOST,
+                asked.seconds
+            ),
+        ));
+    }
+    let mut guards = judge::guards(policy, &planned.placement, Some(asked.limits));
+    if !asked.on.is_empty() {
+        let named = asked.on.iter().map(|name| Watched { selection: selection(name), limits: asked.limits });
+        guards = Guards { watched: named.collect(), ..Guards::default() };
+    }
+    if guards.watched.is_empty() {
+        let absent = guards.absent.join(", ");
+        let words = match absent.as_str() {
+            "" => "the policy files name no service, and a guard judges a change by the requests of one"
+                .to_owned(),
+            absent => format!("{absent}: not running, and a guard judges a change by a service's requests"),
+        };
+        return Err(Fault::new(Exit::Refused, words)
+            .hint("name one that runs: --on memcached, or --on 11211 for the process that listens there"));
+    }
+    Ok(Guards { within: Some(within), ..guards })
+}
+
+/// A service by its name, or a process by the port that it listens on.
+fn selection(text: &str) -> Selection {
+    match text.parse() {
+        Ok(port) => Selection::Port(port),
+        Err(_) => Selection::Service(text.to_owned()),
+    }
+}
+
+/// Tries the change, and keeps it unless a service suffers.
+pub(crate) fn run(
+    policy: &Policy,
+    netns: Netns,
+    allow: Allow,
+    guards: Guards,
+    context: &Context,
+) -> Result<Exit, Fault> {
+    if by_daemon::running(netns.id(), context)?.is_some() {
+        return Err(Fault::new(
+            Exit::Refused,
+            "a daemon manages this network namespace, and would put back what is judged",
+        )
+        .hint("stop it for the time: systemctl stop netpolicy"));
+    }
+    let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
+    let proposal = Proposal {
+        policy,
+        netns,
+        allow: allow.into(),
+        watched: guards.watched,
+        within,
+        seed: clock::now().unix_micros,
+    };
+    let Some(mut trial) = Trial::prepare(proposal, &context.session, &context.console)? else {
+        context.console.report_done(&PlanReport::of(&model::Plan::default()))?;
+        context.console.say("Nothing to change: the host is as the policy says.");
+        return Ok(Exit::Done);
+    };
+    // One document for programs: what it came to.
+    if context.globals.output != Output::Json {
+        context.console.report_done(&PlanReport::of(trial.plan()))?;
+    }
+    let by = trial.by();
+    context.console.say(&format!(
+        "Judging it on {} for {} s, {by}. Ctrl-C puts everything back.",
+        trial.services().join(", "),
+        within.as_secs()
+    ));
+    let mut signals = Signals::catch()?;
+    let mut stop = || signals.take().is_some();
+    trial.measure_before(&mut stop)?;
+    let stays = u64::try_from((trial.takes() + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
+    let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
+    let (theirs, ours) =
+        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
+    let mut guard = guard_process::start(&context.session, deadline, &trial.namespaces()?, Some(&theirs))?;
+    let outcome = trial.run(deadline, &mut stop, &mut |words| context.console.progress(words));
+    context.console.progress("");
+    let kept = match &outcome {
+        Ok(outcome) if outcome.is_kept() => trial.keep(outcome).map(Some),
+        Ok(_) | Err(_) => Ok(None),
+    };
+    // What is left undone after a failure is the guard's to put back.
+    if outcome.is_ok() && kept.is_ok() {
+        let _ = guard.kill();
+        let _ = guard.wait();
+    }
+    drop::<OwnedFd>(ours);
+    let (outcome, kept) = (outcome?, kept?);
+    context.console.report(&GuardReport::of(&outcome, by, kept.clone()))?;
+    match kept {
+        Some(names) => {
+            let names: Vec<String> =
+                names.iter().rev().map(|name| format!("`netpolicy rollback {name}`")).collect();
+            context.console.say(&format!("Kept. To undo it: {}.", names.join(", then ")));
+            Ok(Exit::Done)
+        }
+        None => {
+            context.console.say("Put back: the host is as it was before.");
+            Ok(Exit::RolledBack)
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! `try --guard` and `apply` of a guarded service, on memcached while it is asked, in a lab.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
+use serde_json::Value;
+
+use crate::operator::{Operator, Said, Started, at_work, flushes, waited_for};
+use crate::requests::while_asked;
+use crate::{Need, test};
+
+/// Packets wait for two milliseconds.
+const WORSE: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\n";
+
+/// Packets wait for a time that is seen in the settings, under limits that it does not reach.
+const SLIGHT: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\ngro_flush_timeout = \"10us\"\n";
+
+/// What no packet of these clients is about.
+const HARMLESS: &str =
+    "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    vec![
+        test("guarded/what_hurts_is_put_back_before_the_time_is_over", NEEDS, worse),
+        test("guarded/what_does_not_hurt_is_kept_with_its_verdict", NEEDS, harmless),
+        test("guarded/a_service_that_stalls_gets_its_settings_back_at_once", NEEDS, stalled),
+        test(
+            "guarded/a_guard_that_is_killed_or_whose_terminal_hangs_up_leaves_the_host_as_it_was",
+            NEEDS,
+            killed,
+        ),
+        test("guarded/a_service_that_ends_ends_the_trial", NEEDS, ended),
+        test("guarded/apply_judges_a_change_by_the_services_that_have_a_guard", NEEDS, applied),
+        test("guarded/what_cannot_be_judged_is_refused_with_what_to_do", NEEDS, refused),
+    ]
+}
+
+/// The report of a command that was asked for JSON.
+fn report(said: &Said) -> Result<Value, Failed> {
+    let report: Value = serde_json::from_str(&said.data)?;
+    assert_eq!(report["kind"], "guard", "{report}");
+    Ok(report["data"].clone())
+}
+
+/// The verdicts that `history` knows of the newest transaction that has one.
+fn newest_verdicts(operator: &Operator) -> Result<Vec<Value>, Failed> {
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    let all = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
+    let verdicts = all.iter().filter_map(|one| one["verdicts"].as_array()).find(|list| !list.is_empty());
+    Ok(verdicts.cloned().unwrap_or_default())
+}
+
+fn worse() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-worse", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(WORSE)?;
+    let before = operator.host()?;
+    let said = while_asked(&operator, || {
+        operator.runs(&["-o", "json", "try", "--guard", "p50=+20%,cpu=+1000%", "--seconds", "90"], 4)
+    })?;
+    assert_eq!(operator.host()?, before);
+    let report = report(&said)?;
+    let known = (&report["kept"], &report["ruling"], &report["by"]);
+    assert_eq!(known, (&false.into(), &"beyond-limit".into(), &"switchback".into()), "{report}");
+    let p50 = &report["verdicts"][0]["changes"][0];
+    assert!(p50["metric"] == "p50" && p50["limit"] == 0.2, "{report}");
+    assert!(p50["change"].as_f64().is_some_and(|change| change > 0.2), "{report}");
+    assert_eq!(newest_verdicts(&operator)?[0]["ruling"], "beyond-limit");
+    let history = operator.runs(&["history"], 0)?;
+    assert!(history.data.contains("reverted: beyond the guard's limit: p50 "), "{}", history.data);
+    Ok(())
+}
+
+fn harmless() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-harmless", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(HARMLESS)?;
+    let before = operator.host()?;
+    let said = while_asked(&operator, || {
+        let guard =
+            ["-o", "json", "try", "--guard", "p50=+100%,cpu=+100%", "--seconds", "25", "--on", "11211"];
+        operator.runs(&guard, 0)
+    })?;
+    let report = report(&said)?;
+    assert_eq!((&report["kept"], &report["ruling"]), (&true.into(), &"kept".into()), "{report}");
+    assert!(report["verdicts"][0]["pairs"].as_u64().is_some_and(|pairs| pairs >= 6), "{report}");
+    assert_ne!(operator.host()?.devices, before.devices, "the change is in force");
+    assert_eq!(newest_verdicts(&operator)?[0]["ruling"], "kept");
+    let name = report["transactions"][0].as_str().ok_or("no transaction")?;
+    let explained = operator.runs(&["explain"], 0)?;
+    assert!(explained.data.contains("kept by the guard: p50 "), "{}", explained.data);
+    operator.runs(&["rollback", name], 0)?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn stalled() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-stalled", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(SLIGHT)?;
+    let before = operator.host()?.devices;
+    let pid =
+        i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+    let code = while_asked(&operator, || {
+        let guard = ["-o", "json", "try", "--guard", "p50=+1000%", "--seconds", "120"];
+        let mut trial = operator.starts(&guard)?;
+        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+        let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?));
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
+        Ok(ended?.code())
+    })?;
+    let said = operator.said()?;
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("\"ruling\":\"stalled\"") || said.contains("\"ruling\": \"stalled\""), "{said}");
+    assert_eq!(operator.host()?.devices, before);
+    Ok(())
+}
+
+/// Moments are spread over switches and windows, as a kill is.
+fn killed() -> Result<(), Failed> {
+    const KILLS: u64 = 6;
+    let operator = Operator::new("guarded-killed", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(SLIGHT)?;
+    while_asked(&operator, || {
+        let before = operator.host()?.devices;
+        for kill in 0..KILLS {
+            let mut command = operator.netpolicy(&["try", "--guard", "p50=+1000%", "--seconds", "60"]);
+            let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            let mut trial = Started { child };
+            waited_for("the change in force", || Ok((flushes(&operator.host()?) != [0]).then_some(())))?;
+            std::thread::sleep(Duration::from_millis(kill * 171));
+            let pid = i32::try_from(trial.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+            let signal = match kill % 2 {
+                0 => rustix::process::Signal::KILL,
+                _ => rustix::process::Signal::HUP,
+            };
+            rustix::process::kill_process(pid.ok_or("pid")?, signal)?;
+            trial.child.wait()?;
+            waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
+        }
+        Ok(())
+    })?;
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    let transactions = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
+    assert!(transactions.iter().all(|one| one["in_force"] == 0), "{history}");
+    Ok(())
+}
+
+fn ended() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-ended", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(SLIGHT)?;
+    let before = operator.host()?.devices;
+    let code = while_asked(&operator, || {
+        let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "120"])?;
+        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        drop(server);
+        Ok(waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?.code())
+    })?;
+    let said = operator.said()?;
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("reverted: the service ended"), "{said}");
+    assert_eq!(operator.host()?.devices, before);
+    Ok(())
+}
+
+fn applied() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-applied", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
+    operator.asks(&format!("{WORSE}{}", guard("+20%")))?;
+    let said = while_asked(&operator, || operator.runs(&["-o", "json", "apply"], 4))?;
+    assert_eq!(report(&said)?["ruling"], "beyond-limit");
+    assert_eq!(operator.host()?.devices, before);
+    let of_service = "[service.memcached]\nmatch = { exe = \"memcached\" }\npolicy = \"none\"\n";
+    operator.asks(&format!("{HARMLESS}{of_service}{}", guard("+200%")))?;
+    let said = while_asked(&operator, || operator.runs(&["-o", "json", "apply"], 0))?;
+    let report = report(&said)?;
+    assert_eq!(report["ruling"], "kept", "{report}");
+    let after = operator.host()?.devices;
+    assert_ne!(after, before);
+    operator.runs(&["rollback", report["transactions"][0].as_str().ok_or("no name")?], 0)?;
+    let said = operator.runs(&["apply"], 7)?;
+    assert!(
+        said.words.contains("nothing to judge by") && said.words.contains("without the guard"),
+        "{}",
+        said.words
+    );
+    assert_eq!(operator.host()?.devices, before);
+    operator.runs(&["apply", "--no-guard"], 0)?;
+    assert_eq!(operator.host()?.devices, after);
+    operator.runs(&["rollback"], 0)?;
+    drop(server);
+    let said = operator.runs(&["apply"], 0)?;
+    assert!(said.words.contains("memcached does not run"), "{}", said.words);
+    assert_eq!(operator.host()?.devices, after);
+    for (text, words) in [
+        ("[device.veth-server]\ndelivery = \"defer20\"\nguard = { p50 = \"+5%\" }\n", "guard"),
+        (
+            "[service.a]\nmatch = { port = 1 }\npolicy = \"none\"\nguard = { within = \"30s\" }\n",
+            "not what may grow",
+        ),
+        (
+            "[service.a]\nmatch = { port = 1 }\npolicy = \"none\"\nguard = { p50 = \"+5%\", within = \"3s\" }\n",
+            "20s to 3600s",
+        ),
+        ("[service.a]\nmatch = { port = 1 }\npolicy = \"none\"\nguard = { p99 = \"5\" }\n", "as in +15%"),
+    ] {
+        operator.asks(text)?;
+        let said = operator.runs(&["apply"], 2)?;
+        assert!(said.words.contains(words), "{}", said.words);
+    }
+    Ok(())
+}
+
+fn refused() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-refused", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let refused = |arguments: &[&str], code: i32, words: &str| -> Result<(), Failed> {
+        let said = operator.runs(arguments, code)?;
+        assert!(said.words.contains(words), "{arguments:?}: {}", said.words);
+        Ok(())
+    };
+    refused(&["try", "--guard", "p98=+5%"], 2, "there are p50, p90, p99, cpu")?;
+    refused(&["try", "--guard", "p99=-5%"], 2, "+1% to +1000%")?;
+    refused(&["try", "--guard", "p99=+5%,p99=+9%"], 2, "p99 has two limits")?;
+    refused(&["try", "--on", "memcached"], 2, "--guard")?;
+    operator.asks("[device.veth-server]\ndelivery = \"defer20\"\n")?;
+    refused(&["try", "--guard", "p99=+5%", "--seconds", "5"], 2, "a guard takes 20s to")?;
+    refused(&["try", "--guard", "p99=+5%"], 7, "name no service")?;
+    refused(&["try", "--guard", "p50=+5%", "--on", "memcached"], 7, "nothing to judge by")?;
+    refused(&["try", "--guard", "p50=+5%", "--on", "no-such-thing"], 1, "no-such-thing")?;
+    assert_eq!(flushes(&operator.host()?), [0], "nothing was changed");
+    let _daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;
+    operator.asks(SLIGHT)?;
+    refused(&["try", "--guard", "p50=+5%"], 7, "daemon manages")?;
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! The guard process of a trial: a process of its own that sees the deadline pass, whatever becomes of the command, the
+//! terminal and the connection that began the trial.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use apply::{Journal, RollBackError, Transaction};
+use linux::{Kernel, Netns};
+use model::{Nanoseconds, Pid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
+
+use crate::clock;
+use crate::exit::Exit;
+use crate::expire::{Who, roll_back_expired_by};
+use crate::fault::Fault;
+use crate::operator::Operator;
+use crate::report;
+use crate::session::Session;
+
+/// What a guard writes when it depends on no other process any more.
+pub const READY: &[u8] = b"ready\n";
+
+/// The longest single sleep of a guard: it looks at the clock again then, which a suspended host moves on.
+const NAP_MAX: Duration = Duration::from_secs(10);
+
+/// How long after a rollback that failed it is tried again, and how often: another netpolicy may be at work, or stopped in
+/// the middle of it. With the time that the journal itself waits for its lock this is more than an hour.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ATTEMPTS_MAX: u32 = 1_000;
+
+/// What a guard process was started with.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// The deadline, in time since boot.
+    pub deadline: Nanoseconds,
+    /// Descriptors of the namespaces that the trial changes.
+    pub holding: Vec<i32>,
+    /// A pipe whose other end closes when the program ends that is guarded, and that program.
+    pub until_closed: Option<(i32, Pid)>,
+}
+
+/// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
+/// trial: from then on the trial is always watched. It holds these namespaces open: names and processes that
+/// lead to them may go before the deadline.
+///
+/// `until_closed` is a pipe whose other end closes when this program ends, however it ends: the guard puts back then what
+/// this program has left.
+///
+/// # Errors
+/// If it does not start.
+pub fn start(
+    session: &Session,
+    deadline: Nanoseconds,
+    namespaces: &[Netns],
+    until_closed: Option<&OwnedFd>,
+) -> Result<Child, Fault> {
+    let failed = |error| Fault::file("/proc/self/exe", error);
+    let log = log(&session.state_dir)?;
+    let mut guard = Command::new("/proc/self/exe");
+    guard.arg("guard").arg("--deadline").arg(deadline.0.to_string());
+    guard.arg("--state-dir").arg(&session.state_dir);
+    for netns in namespaces {
+        guard.arg("--holding").arg(netns.as_fd().as_raw_fd().to_string());
+    }
+    if let Some(pipe) = until_closed {
+        guard.arg("--until-closed").arg(pipe.as_raw_fd().to_string());
+        guard.arg("--program").arg(std::process::id().to_string());
+    }
+    guard.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+    let descriptors: Vec<BorrowedFd<'_>> =
+        namespaces.iter().map(AsFd::as_fd).chain(until_closed.map(AsFd::as_fd)).collect();
+    are_inherited(&descriptors, true)?;
+    let spawned = guard.spawn();
+    are_inherited(&descriptors, false)?;
+    let mut guard = spawned.map_err(failed)?;
+    let mut ready = Vec::new();
+    if let Some(mut announced) = guard.stdout.take() {
+        announced.read_to_end(&mut ready).map_err(failed)?;
+    }
+    if ready == READY {
+        return Ok(guard);
+    }
+    let _ = guard.kill();
+    let _ = guard.wait();
+    let log = session.state_dir.join(LOG);
+    Err(Fault::failed("the guard of the trial did not start").hint(format!("see {}", log.display())))
+}
+
+/// Whether a process that is started from now on has these descriptors too.
+fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), Fault> {
+    let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
+    for descriptor in descriptors {
+        rustix::io::fcntl_setfd(descriptor, flags)
+            .map_err(|errno| Fault::file("a descriptor of the guard", errno.into()))?;
+    }
+    Ok(())
+}
+
+/// Where guards write what they did.
+const LOG: &str = "guard.log";
+
+fn log(state_dir: &Path) -> Result<File, Fault> {
+    let path = state_dir.join(LOG);
+    std::fs::create_dir_all(state_dir).map_err(|error| Fault::file(state_dir, error))?;
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| Fault::file(path, error))
+}
+
+/// Waits for the deadline, and rolls back what is unconfirmed by then. A trial that was confirmed, or ended
+/// otherwise, is none of its business any more.
+///
+/// # Errors
+/// What could not be put back in the end.
+pub fn run(
+    watch: &Watch,
+    session: &Session,
+    operator: &dyn Operator,
+    announce: impl FnOnce() -> std::io::Result<()>,
+) -> Result<Exit, Fault> {
+    // A session of its own: no terminal, and no hang-up or Ctrl-C of another process reaches this one from here on.
+    rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
+    let held = watch.holding.iter().map(|number| Netns::inherited(*number));
+    let held = held.collect::<Result<Vec<_>, _>>()?;
+    let mut kernel = Kernel::new().holding(held);
+    announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
+    let deadline = watch.deadline;
+    loop {
+        let left = Duration::from_nanos(deadline.0.saturating_sub(clock::now().since_boot.0));
+        if left.is_zero() {
+            break;
+        }
+        match watch.until_closed {
+            Some((pipe, program)) => {
+                if is_closed(pipe, left.min(NAP_MAX))? {
+                    return put_back(program, deadline, &mut kernel, session, operator);
+                }
+            }
+            None => std::thread::sleep(left.min(NAP_MAX)),
+        }
+    }
+    let mut last = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        last = roll_back_expired_by(&mut kernel, session, operator, Who::Guard);
+        match &last {
+            Ok(()) => break,
+            Err(fault) => operator.say(&report::words(fault, false)),
+        }
+        std::thread::sleep(AGAIN_AFTER);
+    }
+    last.map(|()| Exit::Done)
+}
+
+/// Waits for the other end of a pipe to be closed. This process has it as a descriptor that it was started with.
+fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
+    let failed = |error| Fault::file("the pipe from the program that is guarded", error);
+    let pipe = File::open(format!("/proc/self/fd/{pipe}")).map_err(failed)?;
+    let most = Timespec::try_from(most).map_err(|_| Fault::failed("a time that is none"))?;
+    let mut polled = [PollFd::new(&pipe, PollFlags::empty())];
+    match poll(&mut polled, Some(&most)) {
+        Ok(_) => Ok(polled[0].revents().contains(PollFlags::HUP)),
+        Err(errno) if errno.kind() == std::io::ErrorKind::Interrupted => Ok(false),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Puts back what a program has left that ended before it could.
+fn put_back(
+    program: Pid,
+    deadline: Nanoseconds,
+    kernel: &mut Kernel,
+    session: &Session,
+    operator: &dyn Operator,
+) -> Result<Exit, Fault> {
+    let journal = session.journal()?;
+    let mut last = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        last = put_back_once(program, deadline, &journal, kernel, operator);
+        match &last {
+            Ok(()) => break,
+            Err(fault) => operator.say(&report::words(fault, false)),
+        }
+        std::thread::sleep(AGAIN_AFTER);
+    }
+    last.map(|()| Exit::Done)
+}
+
+fn put_back_once(
+    program: Pid,
+    deadline: Nanoseconds,
+    journal: &Journal,
+    kernel: &mut Kernel,
+    operator: &dyn Operator,
+) -> Result<(), Fault> {
+    let history = journal.history()?;
+    let is_left = |left: &&Transaction| {
+        let attended = left.begin().attended_by == Some(program) && !left.begin().left_in_force;
+        // What waits for the same deadline is the same program's: it was chosen to the nanosecond.
+        (attended || left.deadline() == Some(deadline)) && left.standing().is_live()
+    };
+    let left = history.transactions.iter().rev().filter(is_left);
+    // Its pipe may be closed a moment before its lock is released: such a rollback is refused, and tried again.
+    for transaction in left {
+        let name = transaction.name();
+        match journal.roll_back(name, kernel, clock::now()) {
+            Ok(undone) => {
+                operator.say(&format!("process {program} ended and left {name}: rolled back. {undone}"));
+            }
+            Err(RollBackError::NothingToUndo { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
