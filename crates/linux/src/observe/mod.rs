@@ -14,7 +14,7 @@ mod peer;
 mod prerequisites;
 mod process;
 mod received;
-mod topology;
+pub(crate) mod topology;
 
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
