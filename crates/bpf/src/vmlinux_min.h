@@ -287,6 +287,7 @@ struct sk_buff {
 	__u16 transport_header;
 	__u16 mac_header;
 	unsigned char *head;
+	unsigned char *data;
 	int skb_iif;
 	unsigned int napi_id;
 	__u16 queue_mapping;

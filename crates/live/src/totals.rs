@@ -62,6 +62,7 @@ impl Totals {
             Estimator::Uniform | Estimator::Conditional | Estimator::Larger => {
                 (&spans.uniform, &spans.conditional)
             }
+            Estimator::Stamped => (&spans.stamped, &spans.stamped),
         };
         self.uniform.merge(uniform);
         self.conditional.merge(conditional);

@@ -212,6 +212,9 @@ pub struct LiveCounts {
     pub conditioned: u64,
     /// Answered arrivals of a NAPI that has a kernel thread.
     pub threaded: u64,
+    /// Answered arrivals whose client stamps segments in microseconds.
+    #[serde(default)]
+    pub stamped: u64,
 }
 
 impl std::ops::AddAssign for LiveCounts {
@@ -233,6 +236,7 @@ impl std::ops::AddAssign for LiveCounts {
         self.unmasked += other.unmasked;
         self.conditioned += other.conditioned;
         self.threaded += other.threaded;
+        self.stamped += other.stamped;
     }
 }
 
@@ -253,6 +257,10 @@ pub struct LiveSpans {
     /// The same by estimate C where that is possible, else by U: a client comes back after its answer as it does while
     /// interrupts are enabled.
     pub conditional: SpanCounts,
+    /// From the ring to the answer by estimate T: the client's stamp says how much longer than the fastest of its connection
+    /// a request was on its way. Of such clients alone.
+    #[serde(default)]
+    pub stamped: SpanCounts,
     /// From an answer to the next arrival of its connection while interrupts were enabled.
     pub turnaround: SpanCounts,
     /// The bytes of answered arrivals: sizes, not spans.
@@ -274,6 +282,7 @@ impl LiveSpans {
         self.ring.merge(&other.ring);
         self.uniform.merge(&other.uniform);
         self.conditional.merge(&other.conditional);
+        self.stamped.merge(&other.stamped);
         self.turnaround.merge(&other.turnaround);
         self.bytes.merge(&other.bytes);
         self.receive.merge(&other.receive);

@@ -21,6 +21,12 @@ const NEW_LINK: u16 = 16;
 /// `RTM_NEWADDR`.
 const NEW_ADDRESS: u16 = 20;
 
+/// `RTM_NEWROUTE`.
+const NEW_ROUTE: u16 = 24;
+
+/// `AF_INET`.
+const INET: u8 = 2;
+
 /// `IFF_UP`.
 const UP: u32 = 1;
 
@@ -43,6 +49,15 @@ mod link {
 mod address {
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const LOCAL: u16 = 2;
+}
+
+/// Attributes of a route: `RTA_*`.
+mod route {
+    pub(super) const DST: u16 = 1;
+    pub(super) const OIF: u16 = 4;
+    pub(super) const METRICS: u16 = 8;
+    /// Within `METRICS`: `RTAX_FEATURES`.
+    pub(super) const FEATURES: u16 = 12;
 }
 
 /// One end of a veth pair that shall be made.
@@ -111,14 +126,36 @@ impl RtLink {
     /// # Errors
     /// The kernel's refusal; EEXIST if the device has it already.
     pub fn add_address(&mut self, device: IfIndex, local: Ipv4Addr, prefix: u8) -> Result<(), KernelError> {
-        /// `AF_INET`.
-        const INET: u8 = 2;
         // struct ifaddrmsg: family, prefix length, flags, scope (0: universe), index.
         let [a, b, c, d] = device.0.to_ne_bytes();
         let mut body = AttrBuf::after(&[INET, prefix, 0, 0, a, b, c, d]);
         body.bytes(address::LOCAL, &local.octets()).bytes(address::ADDRESS, &local.octets());
         let what = format!("device {device}: address {local}/{prefix}");
         self.socket.request(&what, NEW_ADDRESS, flag::CREATE | flag::EXCL, &body)
+    }
+
+    /// Adds a route to one host, whose TCP connections from here stamp segments in microseconds: the route's feature
+    /// `tcp_usec_ts`.
+    ///
+    /// Kernel: 6.7, `include/uapi/linux/rtnetlink.h` `RTAX_FEATURE_TCP_USEC_TS`.
+    ///
+    /// # Errors
+    /// The kernel's refusal; EINVAL before Linux 6.7.
+    pub fn add_route_with_microsecond_stamps(
+        &mut self,
+        device: IfIndex,
+        host: Ipv4Addr,
+    ) -> Result<(), KernelError> {
+        const TCP_USEC_TS: u32 = 1 << 4;
+        // struct rtmsg: family, destination's and source's length, TOS, table (main), protocol (static), scope (link), type
+        // (unicast), flags.
+        let mut body = AttrBuf::after(&[INET, 32, 0, 0, 254, 4, 253, 1, 0, 0, 0, 0]);
+        body.bytes(route::DST, &host.octets()).u32(route::OIF, device.0);
+        body.nested(route::METRICS, |metrics| {
+            metrics.u32(route::FEATURES, TCP_USEC_TS);
+        });
+        let what = format!("device {device}: route to {host} with the feature tcp_usec_ts");
+        self.socket.request(&what, NEW_ROUTE, flag::CREATE | flag::EXCL, &body)
     }
 }
 

@@ -2,8 +2,8 @@
 //! takes to be applied and taken back; then the same for every mechanism of a device together, and how long reading all of
 //! a device takes beside `ethtool`, `ip` and `ynl`.
 //!
-//! `cargo bench -p netpolicy --bench paths`, as root; `-- observe` and the like for one part of it. Everything happens in
-//! the lab's namespaces.
+//! `cargo bench -p netpolicy --bench paths`, as root; `-- observe` and the like for one part of it; `-- against OTHER [PROGRAM]`
+//! compares another build with this one, or with PROGRAM. Everything happens in the lab's namespaces.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -21,6 +21,8 @@ use model::{DeliveryMode, Intent, Nanoseconds, Policy, PolicyName, Setting, Targ
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+#[path = "paths/against.rs"]
+mod against;
 #[path = "paths/beside_the_tools.rs"]
 mod beside_the_tools;
 #[path = "paths/every_mechanism.rs"]
@@ -43,6 +45,14 @@ fn main() -> Done<()> {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |part: &str| asked.is_empty() || asked.iter().any(|asked| asked == part);
     println!("Linux {}, {ROUNDS} rounds each", rustix::system::uname().release().to_string_lossy());
+    if let [first, other, program @ ..] = asked.as_slice()
+        && first == "against"
+    {
+        return against::compare(
+            program.first().map_or(env!("CARGO_BIN_EXE_netpolicy"), String::as_str),
+            other,
+        );
+    }
     if wanted("show") {
         show_the_lab()?;
         show_many_sockets()?;

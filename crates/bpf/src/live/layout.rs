@@ -38,6 +38,7 @@ mirrored! {
         ring: [u32; BUCKETS],
         uniform: [u32; BUCKETS],
         conditional: [u32; BUCKETS],
+        stamped: [u32; BUCKETS],
         turnaround: [u32; BUCKETS],
         bytes: [u32; BUCKETS],
         receive: [u32; BUCKETS],
@@ -63,6 +64,7 @@ mirrored! {
         unmasked: u64,
         conditioned: u64,
         threaded: u64,
+        stamped: u64,
     }
 
     /// `struct live_part`.

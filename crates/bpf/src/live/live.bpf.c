@@ -13,6 +13,7 @@
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_tracing.h>
 #include "../compat.bpf.h"
 #include "../poller.bpf.h"
@@ -48,6 +49,27 @@
 
 #define NO_SLOT 0xff
 
+/* The timestamps option as Linux and others write it, alone and padded: net/ipv4/tcp_input.c tcp_parse_aligned_timestamp(). */
+#define ALIGNED_TIMESTAMP 0x0101080a
+#define TCP_HEADER_BYTES 20
+
+/* So long after the first stamp of a connection its unit shows. */
+#define STAMP_UNIT_NS 10000000
+
+/* Arrivals until the least distance of two clocks is near the true one. */
+#define STAMPS_MIN 16
+
+/* Beyond this the stamp is that of a retransmission, or of another clock. */
+#define STAMP_LATE_MAX_US 1000000
+
+/* Two clocks that are kept by NTP drift apart by less than 1 / 2^17. */
+#define STAMP_DRIFT_SHIFT 17
+
+/* What is known of the stamps of a connection. */
+#define STAMPS_UNKNOWN 0
+#define STAMPS_MICROSECONDS 1
+#define STAMPS_OTHER 2
+
 char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct live_config config SEC(".rodata.config");
@@ -63,7 +85,9 @@ struct arrival {
 	__u32 bytes;
 	__u16 at;	/* its place in that poll */
 	__u8 napi;	/* slot, or NO_SLOT */
-	__u8 pad;
+	__u8 stamped;	/* late is known */
+	__u32 late;	/* longer on its way than the fastest of its connection, in microseconds */
+	__u32 pad;
 };
 
 /* Arrivals are counted up: [head, read) are read, [read, tail) are not. */
@@ -80,7 +104,12 @@ struct socket_state {
 	__u8 partial;	/* the last arrival waits for its PSH */
 	__u8 pipelined;	/* it had several requests under way */
 	__u8 answered;	/* it was answered in this window */
-	__u8 pad[3];
+	__u8 stamps;	/* STAMPS_* */
+	__u8 stamps_seen;	/* in microseconds, up to STAMPS_MIN */
+	__u8 pad;
+	__u64 stamped_at;	/* the first, until the unit is known; then the last */
+	__u32 stamp;	/* the first */
+	__u32 stamp_least;	/* distance of our clock and that of the stamps */
 	struct arrival arrivals[ARRIVALS_MAX];
 };
 
@@ -443,9 +472,15 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 				}
 			}
 		}
-		add(spans_here->ring, arrival->probed - best, weight);
 		add(spans_here->conditional, now - best, weight);
 	}
+	if (arrival->stamped) {
+		best = arrival->probed - (__u64)arrival->late * 1000;
+		all->stamped++;
+		add(spans_here->stamped, now - best, weight);
+	}
+	if (known || arrival->stamped)
+		add(spans_here->ring, arrival->probed - best, weight);
 
 	bucket = bounded(bucket_of(now - best) >> 1, LIVE_PART_BUCKETS);
 	part = part_at(LIVE_NAPIS_MAX + bounded(worker, LIVE_WORKERS_MAX));
@@ -558,6 +593,57 @@ static __always_inline bool segment_of(struct sk_buff *skb, struct segment *segm
 	return true;
 }
 
+/*
+ * How much longer than the fastest of its connection a segment was on its way,
+ * in microseconds, by the client's stamp (Linux 6.7, the route feature
+ * tcp_usec_ts); false where that is not known. A connection whose stamps have
+ * another unit is asked once.
+ */
+static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
+{
+	__u32 option[2], stamp, distance, us = now / 1000;
+	__u64 since;
+
+	if (state->stamps == STAMPS_OTHER)
+		return false;
+	if (bpf_probe_read_kernel(option, sizeof(option), skb->data + TCP_HEADER_BYTES))
+		return false;
+	if (option[0] != bpf_htonl(ALIGNED_TIMESTAMP)) {
+		state->stamps = STAMPS_OTHER;
+		return false;
+	}
+	stamp = bpf_ntohl(option[1]);
+	distance = us - stamp;
+	if (state->stamps == STAMPS_UNKNOWN) {
+		if (!state->stamped_at) {
+			state->stamped_at = now;
+			state->stamp = stamp;
+			return false;
+		}
+		since = now - state->stamped_at;
+		if (since < STAMP_UNIT_NS)
+			return false;
+		since /= 1000;
+		if (stamp - state->stamp < since / 2 || stamp - state->stamp > since * 2) {
+			state->stamps = STAMPS_OTHER;
+			return false;
+		}
+		state->stamps = STAMPS_MICROSECONDS;
+		state->stamp_least = distance;
+	} else {
+		state->stamp_least += (now - state->stamped_at) / 1000 >> STAMP_DRIFT_SHIFT;
+	}
+	state->stamped_at = now;
+	if ((__s32)(distance - state->stamp_least) < 0)
+		state->stamp_least = distance;
+	*late = distance - state->stamp_least;
+	if (state->stamps_seen < STAMPS_MIN) {
+		state->stamps_seen++;
+		return false;
+	}
+	return *late < STAMP_LATE_MAX_US;
+}
+
 /* The first packet of a softirq has come to TCP. */
 static __always_inline void took_to_receive(__u64 now)
 {
@@ -661,6 +747,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	}
 	all->arrivals++;
 	arrival = &state->arrivals[state->tail & (ARRIVALS_MAX - 1)];
+	arrival->late = 0;
+	arrival->stamped = late_by(state, skb, now, &arrival->late);
 	arrival->probed = now;
 	arrival->read = 0;
 	arrival->end_seq = sequence.end_seq;

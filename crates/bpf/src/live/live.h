@@ -63,6 +63,8 @@ struct live_spans {
 	__u32 uniform[LIVE_BUCKETS];
 	/* The same by estimator C. */
 	__u32 conditional[LIVE_BUCKETS];
+	/* The same by estimator T, of clients that stamp segments in microseconds. */
+	__u32 stamped[LIVE_BUCKETS];
 	/* From an answer to the next arrival while interrupts were enabled. */
 	__u32 turnaround[LIVE_BUCKETS];
 	/* Bytes of an arrival. */
@@ -109,6 +111,8 @@ struct live_counts {
 	__u64 conditioned;
 	/* Answered arrivals of a NAPI that a kernel thread polls. */
 	__u64 threaded;
+	/* Answered arrivals that estimator T could place. */
+	__u64 stamped;
 };
 
 /* Who polled. */

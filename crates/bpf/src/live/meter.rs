@@ -426,6 +426,7 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         unmasked: counts.unmasked,
         conditioned: counts.conditioned,
         threaded: counts.threaded,
+        stamped: counts.stamped,
     }
 }
 
@@ -448,6 +449,7 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         unmasked: now.unmasked - before.unmasked,
         conditioned: now.conditioned - before.conditioned,
         threaded: now.threaded - before.threaded,
+        stamped: now.stamped - before.stamped,
     }
 }
 
@@ -464,6 +466,7 @@ fn add_spans(sum: &mut Spans, more: &Spans) {
     add_wrapping(&mut sum.ring, &more.ring);
     add_wrapping(&mut sum.uniform, &more.uniform);
     add_wrapping(&mut sum.conditional, &more.conditional);
+    add_wrapping(&mut sum.stamped, &more.stamped);
     add_wrapping(&mut sum.turnaround, &more.turnaround);
     add_wrapping(&mut sum.bytes, &more.bytes);
     add_wrapping(&mut sum.receive, &more.receive);
@@ -487,6 +490,7 @@ fn spans_between(before: &Spans, now: &Spans) -> LiveSpans {
         ring: counted(&before.ring, &now.ring),
         uniform: counted(&before.uniform, &now.uniform),
         conditional: counted(&before.conditional, &now.conditional),
+        stamped: counted(&before.stamped, &now.stamped),
         turnaround: counted(&before.turnaround, &now.turnaround),
         bytes: counted(&before.bytes, &now.bytes),
         receive: counted(&before.receive, &now.receive),

@@ -79,6 +79,7 @@ impl<'a> LiveStage<'a> {
         arguments: &'a Live,
     ) -> Result<Self, Fault> {
         let lab = Lab::new(&LabOptions::with_queues(1))?;
+        lab.stamp_in_microseconds()?; // before Linux 6.7, estimate T has no figures
         let journal = context.session.journal_in(&lab.scratch())?;
         let meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), vec![PORT]))?;
         let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
@@ -298,6 +299,7 @@ fn trial(
         residence: estimates_of(&series, Estimator::Residence),
         uniform: estimates_of(&series, Estimator::Uniform),
         conditional: estimates_of(&series, Estimator::Conditional),
+        stamped: estimates_of(&series, Estimator::Stamped),
     }
 }
 

@@ -36,6 +36,7 @@ struct ByMode {
     uniform: Errors,
     conditional: Errors,
     larger: Errors,
+    stamped: Errors,
     /// The median of what the wire has, in nanoseconds.
     wire: [Option<f64>; 3],
 }
@@ -74,6 +75,7 @@ impl<'a> LiveBenchReport<'a> {
                     uniform: errors(Estimator::Uniform),
                     conditional: errors(Estimator::Conditional),
                     larger: errors(Estimator::Larger),
+                    stamped: errors(Estimator::Stamped),
                     wire,
                 });
             }
@@ -96,7 +98,7 @@ impl Report for LiveBenchReport<'_> {
 
     fn page(&self, page: &mut Page) {
         page.styled(Style::Strong, "median error against the wire, %, p50 / p90 / p99");
-        let mut table = Table::new(&["MODE", "LOOP", "WIRE US", "RESIDENCE", "U", "C", "U|C"]);
+        let mut table = Table::new(&["MODE", "LOOP", "WIRE US", "RESIDENCE", "U", "C", "U|C", "T"]);
         for row in &self.by_mode {
             let micros =
                 row.wire.map(|wire| wire.map_or_else(|| "-".to_owned(), |ns| format!("{:.0}", ns / 1e3)));
@@ -108,6 +110,7 @@ impl Report for LiveBenchReport<'_> {
                 Cell::new(percents(row.uniform.signed, true)),
                 Cell::new(percents(row.conditional.signed, true)),
                 Cell::new(percents(row.larger.signed, true)),
+                Cell::new(percents(row.stamped.signed, true)),
             ]);
         }
         page.table(&table);

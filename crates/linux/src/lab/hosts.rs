@@ -10,7 +10,7 @@ use model::{CpuSet, IfIndex, Pid};
 use netlink::Links;
 use netlink::offload::{self, Offload};
 use netlink::rtlink::{RtLink, VethEnd};
-use sys::error::KernelError;
+use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
@@ -138,6 +138,24 @@ impl Lab {
     /// holds the lab, and for those only who may trace it.
     pub fn scratch(&self) -> PathBuf {
         self.scratch.path()
+    }
+
+    /// Lets the client's connections stamp their segments in microseconds. Says whether they do: not before Linux 6.7.
+    ///
+    /// # Errors
+    /// The kernel's other refusals; EEXIST if they do already.
+    pub fn stamp_in_microseconds(&self) -> Result<bool, KernelError> {
+        let added = self.client.run(|| {
+            let device = device(CLIENT_DEVICE)?;
+            RtLink::open_here()?.add_route_with_microsecond_stamps(device, SERVER_ADDRESS)
+        })?;
+        match added {
+            Err(KernelError {
+                cause: Cause::Errno(Errno::INVAL) | Cause::Extack { errno: Errno::INVAL, .. },
+                ..
+            }) => Ok(false),
+            added => added.map(|()| true),
+        }
     }
 
     /// Lets a command run on the client, and not outlive the thread that starts it.

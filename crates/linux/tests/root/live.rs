@@ -29,6 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Bpf, Need::Cc, Need::IoUring],
             by_uring,
         ),
+        test("live/a_client_that_stamps_in_microseconds_is_known_by_its_stamps", ASKED, stamped),
         test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
         test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
         test("live/an_answer_that_nobody_asked_for_is_unsolicited", BPF, unsolicited),
@@ -75,12 +76,15 @@ const REQUESTS: usize = 4_000;
 
 /// One window with [`REQUESTS`] requests, what the wire says, and the server's threads.
 fn window(hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<Pid>), Failed> {
-    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    window_of(&Lab::new(&LabOptions::with_queues(1))?, hook)
+}
+
+fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<Pid>), Failed> {
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
     let mut connections = Vec::new();
     for _ in 0..8 {
-        connections.push(BufReader::new(connect(&lab, port)?));
+        connections.push(BufReader::new(connect(lab, port)?));
     }
     let mut meter = meter(lab.server(), port, hook)?;
     let mut wire = Wire::load(port, lab.server().id(), lab.client().id())?;
@@ -111,6 +115,22 @@ fn each_once() -> Result<(), Failed> {
     assert_eq!(by_workers, all);
     let tid = window.workers[0].0.ok_or("its thread is named")?;
     assert!(threads.contains(&tid), "thread {tid} is memcached's: {threads:?}");
+    Ok(())
+}
+
+/// The first stamps of a connection show their unit, and how far its clock is from ours; all others place their requests.
+fn stamped() -> Result<(), Failed> {
+    let hook = AnswerHook::of_this_kernel()?;
+    let (without, ..) = window(hook)?;
+    assert_eq!(without.counts.stamped, 0, "stamps in milliseconds: {:?}", without.counts);
+    assert!(without.spans.stamped.is_empty());
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    assert!(lab.stamp_in_microseconds()?, "Linux 6.7 has it");
+    let (window, wire, _) = window_of(&lab, hook)?;
+    let counts = window.counts;
+    assert_eq!(counts.answered, wire.answered, "{counts:?}");
+    assert!(counts.stamped * 2 > counts.answered && counts.stamped < counts.answered, "{counts:?}");
+    assert_eq!(window.spans.stamped.total(), counts.stamped, "{counts:?}");
     Ok(())
 }
 

@@ -35,6 +35,9 @@ pub struct Trial {
     pub uniform: [Option<f64>; 3],
     /// By estimate C.
     pub conditional: [Option<f64>; 3],
+    /// By estimate T.
+    #[serde(default)]
+    pub stamped: [Option<f64>; 3],
 }
 
 impl Trial {
@@ -48,6 +51,7 @@ impl Trial {
                 let (uniform, conditional) = self.uniform[at].zip(self.conditional[at])?;
                 Some(uniform.max(conditional))
             }),
+            Estimator::Stamped => self.stamped,
         }
     }
 }
@@ -153,6 +157,7 @@ mod test {
             residence: [None; 3],
             uniform: [Some(uniform); 3],
             conditional: [None; 3],
+            stamped: [None; 3],
         }
     }
 

@@ -41,7 +41,10 @@ pub fn doubts(object: &str, series: &Series, answers_late: bool) -> Vec<Finding>
         );
         return found.findings;
     }
-    found.of_rings(counts);
+    // A client's stamp says how long a request waited, by whichever way it came.
+    if series.estimator() != Estimator::Stamped {
+        found.of_rings(counts);
+    }
     found.of_answers(counts, answers_late);
     found.of_percentiles(series);
     found.findings

@@ -21,11 +21,15 @@ pub enum Estimator {
     Conditional,
     /// The larger of U and C, percentile by percentile: what either leaves out makes waits longer.
     Larger,
+    /// From the ring: the client's stamp in microseconds says how much longer than the fastest of its connection a request was
+    /// on its way (T).
+    Stamped,
 }
 
 impl Estimator {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Residence, Self::Uniform, Self::Conditional, Self::Larger];
+    pub const ALL: [Self; 5] =
+        [Self::Residence, Self::Uniform, Self::Conditional, Self::Larger, Self::Stamped];
 
     /// The letter that tables have.
     pub const fn letter(self) -> &'static str {
@@ -34,6 +38,7 @@ impl Estimator {
             Self::Uniform => "U",
             Self::Conditional => "C",
             Self::Larger => "U|C",
+            Self::Stamped => "T",
         }
     }
 
@@ -42,6 +47,7 @@ impl Estimator {
             Self::Residence => &spans.residence,
             Self::Uniform => &spans.uniform,
             Self::Conditional | Self::Larger => &spans.conditional,
+            Self::Stamped => &spans.stamped,
         }
     }
 }
@@ -190,12 +196,14 @@ impl Series {
         &self.workers
     }
 
-    /// The best estimator that nearly all requests have: the larger of U and C where turnarounds placed any, U where rings are
-    /// known.
+    /// The best estimator that nearly all requests have: T where clients stamp in microseconds, the larger of U and C where
+    /// turnarounds placed any, U where rings are known.
     pub fn estimator(&self) -> Estimator {
-        let LiveCounts { answered, without_napi, without_poll, conditioned, .. } = self.counts;
-        // A tenth without a ring would make percentiles of the nine others.
-        if (without_napi + without_poll) * 10 > answered {
+        let LiveCounts { answered, without_napi, without_poll, conditioned, stamped, .. } = self.counts;
+        // A tenth without would make percentiles of the nine others.
+        if stamped > 0 && (answered - stamped.min(answered)) * 10 <= answered {
+            Estimator::Stamped
+        } else if (without_napi + without_poll) * 10 > answered {
             Estimator::Residence
         } else if conditioned > 0 {
             Estimator::Larger
@@ -249,9 +257,9 @@ impl Series {
         };
         // It is in every request alike.
         let stack = match stretch {
-            Stretch::Response(Estimator::Uniform | Estimator::Conditional | Estimator::Larger) => {
-                self.stack()
-            }
+            Stretch::Response(
+                Estimator::Uniform | Estimator::Conditional | Estimator::Larger | Estimator::Stamped,
+            ) => self.stack(),
             Stretch::Response(Estimator::Residence) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => {
                 0.0
             }

@@ -97,6 +97,8 @@ pub struct Summary {
     pub uniform: Percentiles,
     /// By estimator C.
     pub conditional: Percentiles,
+    /// By estimator T.
+    pub stamped: Percentiles,
     /// In the ring.
     pub ring: Percentiles,
     /// From TCP to the read.
@@ -140,6 +142,7 @@ impl Summary {
             residence: Percentiles::of(series, Stretch::Response(Estimator::Residence)),
             uniform: Percentiles::of(series, Stretch::Response(Estimator::Uniform)),
             conditional: Percentiles::of(series, Stretch::Response(Estimator::Conditional)),
+            stamped: Percentiles::of(series, Stretch::Response(Estimator::Stamped)),
             ring: Percentiles::of(series, Stretch::Ring),
             wakeup: Percentiles::of(series, Stretch::Wakeup),
             service_time: Percentiles::of(series, Stretch::Service),

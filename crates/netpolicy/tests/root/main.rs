@@ -118,6 +118,8 @@ pub enum Need {
     Python,
     /// Multipath TCP: `CONFIG_MPTCP`.
     Mptcp,
+    /// TLS in the kernel: `CONFIG_TLS`, and `python3` to ask for it.
+    KernelTls,
     /// The classifier flower.
     Flower,
     /// The classifier matchall.
@@ -165,6 +167,7 @@ impl Need {
             Self::Mptcp => {
                 (std::path::Path::new("/proc/sys/net/mptcp/enabled").exists(), "needs Multipath TCP")
             }
+            Self::KernelTls => (watched::has_kernel_tls(), "needs TLS in the kernel, and python3"),
             Self::Flower => (rule_kinds::kernel_takes("flower classid 1:1"), "needs flower"),
             Self::Matchall => (rule_kinds::kernel_takes("matchall classid 1:1"), "needs matchall"),
             Self::Gact => (rule_kinds::kernel_takes("u32 match u32 0 0 action pass"), "needs gact"),

@@ -51,6 +51,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             splices,
         ),
         test(
+            "watched/every_request_over_tls_in_the_kernel_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::KernelTls],
+            kernel_tls,
+        ),
+        test(
             "watched/requests_over_mptcp_are_reported_as_unanswered",
             &[Need::Root, Need::Bpf, Need::Python, Need::Mptcp],
             mptcp,
@@ -63,6 +68,13 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/what_is_printed_for_programs_is_as_the_schema_says", MEMCACHED, as_the_schema_says),
         test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
         test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
+        test("watched/more_connections_than_can_be_measured_are_reported", MEMCACHED, too_many),
+        test("watched/one_request_gives_no_percentile", MEMCACHED, one_request),
+        test(
+            "watched/a_namespace_that_goes_is_reported_and_nothing_stays_attached",
+            MEMCACHED,
+            namespace_goes,
+        ),
         test("watched/a_service_that_ends_is_reported_with_its_measurements", MEMCACHED, ends),
         test("watched/one_that_is_killed_leaves_nothing_attached", MEMCACHED, killed),
         test(
@@ -314,6 +326,67 @@ fn splices() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Asks the kernel for TLS on a connection: `TCP_ULP`. Kernel: 4.13, `net/tls/tls_main.c` `tls_init()`.
+const ASKS_FOR_TLS: &str = r"
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+connection = socket.create_connection(listener.getsockname())
+connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
+";
+
+/// Whether the kernel has TLS, or a module that has.
+pub(crate) fn has_kernel_tls() -> bool {
+    let output = Command::new("python3").args(["-c", ASKS_FOR_TLS]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// A server, or with a count of requests a client, whose kernels encrypt: the key, which both know, is that of no
+/// handshake. `struct tls12_crypto_info_aes_gcm_128`, once for each direction. Kernel: 5.1, `include/uapi/linux/tls.h`.
+const TLS: &str = r"
+import socket, struct, sys
+address, requests = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
+def encrypts(connection):
+    connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
+    for direction in (1, 2):
+        keys = struct.pack('=HH8s16s4s8s', 0x0303, 51, b'i' * 8, b'k' * 16, b's' * 4, bytes(8))
+        connection.setsockopt(282, direction, keys)
+    return connection
+if requests:
+    connection = encrypts(socket.create_connection(address))
+    for _ in range(requests):
+        connection.sendall(b'request\n')
+        assert connection.recv(4096) == b'request\n'
+else:
+    listener = socket.create_server(address)
+    while True:
+        connection = listener.accept()[0]
+        try:
+            encrypts(connection)
+        except OSError:
+            continue # one that only looked whether a server listens
+        while line := connection.recv(4096):
+            connection.sendall(line)
+";
+
+fn kernel_tls() -> Result<(), Failed> {
+    const PORT: u16 = 8_086;
+    const REQUESTS: u64 = 1_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let (address, port) = (SERVER_ADDRESS.to_string(), PORT.to_string());
+    let mut command = Command::new("python3");
+    command.args(["-c", TLS, &address, &port, "0"]);
+    let _server = lab.start_program(command, PORT)?;
+    let counts = counted(&lab, PORT, || {
+        let client = lab.client().run(|| {
+            Command::new("python3").args(["-c", TLS, &address, &port, &REQUESTS.to_string()]).output()
+        })??;
+        assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+        Ok(())
+    })?;
+    are_all(&counts, REQUESTS);
+    Ok(())
+}
+
 /// `IPPROTO_MPTCP`, of a server and of a client.
 const MPTCP: [&str; 2] = [
     r"
@@ -513,6 +586,89 @@ fn ends() -> Result<(), Failed> {
     assert!(words.contains("ended while it was watched"), "{words}");
     let found: Value = serde_json::from_slice(&output.stdout)?;
     assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests > 100), "{found}");
+    Ok(())
+}
+
+/// The state of a connection is bounded: those beyond are counted, and asked for nothing else.
+fn too_many() -> Result<(), Failed> {
+    const MEASURED: u32 = 100;
+    const CONNECTIONS: u64 = 300;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = lab.start_memcached(&MemcachedOptions::default())?;
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(BufReader::new(connect(&lab, 11_211)?));
+    }
+    let target = LiveTarget { sockets_max: MEASURED, ..LiveTarget::of(lab.server().id(), vec![11_211]) };
+    let mut meter = LiveMeter::load(&target)?;
+    meter.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    let mut answer = String::new();
+    for connection in &mut connections {
+        connection.get_mut().write_all(b"get nothing\r\n")?;
+        answer.clear();
+        connection.read_line(&mut answer)?;
+        assert_eq!(answer, "END\r\n");
+    }
+    let window = meter.end()?;
+    assert!(window.counts.answered <= u64::from(MEASURED), "{:?}", window.counts);
+    assert!(window.counts.unmeasured >= CONNECTIONS - u64::from(MEASURED), "{:?}", window.counts);
+    let mut series = measure::live::Series::new();
+    series.add(&window);
+    let found = measure::live::doubts("service", &series, false);
+    assert!(found.iter().any(|finding| finding.rule == "live-connections"), "{found:#?}");
+    Ok(())
+}
+
+/// A service that is asked once a minute.
+fn one_request() -> Result<(), Failed> {
+    let operator = Operator::new("watched-seldom", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let mut connection = BufReader::new(connect(&operator.lab, 11_211)?);
+    let watch = operator
+        .netpolicy(&["-o", "json", "watch", "--port", "11211", "--seconds", "3", "--sample", "900ms"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pid = watch.id();
+    waited_for("an open window", || Ok((attached(&programs(pid)?) >= 4).then_some(())))?;
+    std::thread::sleep(Duration::from_millis(100));
+    let mut answer = String::new();
+    connection.get_mut().write_all(b"get nothing\r\n")?;
+    connection.read_line(&mut answer)?;
+    let found: Value = serde_json::from_slice(&watch.wait_with_output()?.stdout)?;
+    let rules = found["data"]["findings"].as_array().into_iter().flatten();
+    let rules: Vec<&str> = rules.filter_map(|finding| finding["rule"].as_str()).collect();
+    assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests <= 1), "{found}");
+    assert!(rules.iter().any(|rule| ["live-few-requests", "live-nothing-arrived"].contains(rule)), "{found}");
+    let p99 = &found["data"]["response"]["p99"];
+    assert!(p99.is_null(), "one request has no p99: {found}");
+    Ok(())
+}
+
+/// The last process of a namespace ends, and the namespace with it.
+fn namespace_goes() -> Result<(), Failed> {
+    let operator = Operator::new("watched-namespace", 1)?;
+    let other = Lab::new(&LabOptions::with_queues(1))?;
+    let server = other.start_memcached(&MemcachedOptions::default())?;
+    let there = format!("--netns=pid:{}", other.server_pid());
+    let watch = operator
+        .netpolicy_here(&[&there, "-o", "json", "watch", "--port", "11211", "--seconds", "60"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let pid = watch.id();
+    let held = waited_for("an open window", || {
+        let held = programs(pid)?;
+        Ok((attached(&held) >= 4).then_some(held))
+    })?;
+    drop(server);
+    drop(other);
+    let output = watch.wait_with_output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("ended while it was watched"), "{words}");
+    assert_eq!(attached(&held), 0, "what is left attached costs every packet");
     Ok(())
 }
 
