@@ -106,6 +106,12 @@ static __always_inline bool epoll_events_only(struct eventpoll *ep)
 	return bpf_core_field_exists(ep->events_only) && BPF_CORE_READ(ep, events_only);
 }
 
+/* How many packets one poll of a socket takes. Linux 5.11: "net: Add SO_BUSY_POLL_BUDGET socket option". */
+static __always_inline __u16 sock_busy_poll_budget(struct sock *sk)
+{
+	return bpf_core_field_exists(sk->sk_busy_poll_budget) ? sk->sk_busy_poll_budget : 0;
+}
+
 /* The NAPI of a socket's last packet, likewise. */
 static __always_inline __u32 sock_napi_id(struct sock *sk)
 {

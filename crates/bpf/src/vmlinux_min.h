@@ -68,6 +68,7 @@ struct sk_reuseport_md {
 /* include/net/tcp_states.h, include/uapi/linux/in.h, include/linux/socket.h */
 #define TCP_LISTEN 10
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 #define AF_INET6 10
 
 #define BPF_F_NO_PREALLOC (1U << 0)
@@ -262,6 +263,7 @@ struct sock {
 	socket_lock_t sk_lock;
 	struct socket *sk_socket;
 	unsigned int sk_napi_id;
+	u16 sk_busy_poll_budget;
 	u16 sk_protocol;
 	struct sock_reuseport *sk_reuseport_cb;
 };

@@ -50,6 +50,11 @@ impl Known {
         self.observer.netns()
     }
 
+    /// Whether other CPUs are isolated than is known.
+    pub(crate) fn isolation_changed(&self) -> bool {
+        self.observer.isolation_changed(&self.host)
+    }
+
     /// Looks at the CPUs again.
     pub(crate) fn cpus(&mut self) {
         self.observer.cpus(&mut self.host);
@@ -163,6 +168,7 @@ pub(crate) fn has_ended(object: &Object, host: &Host) -> bool {
     let process = match object {
         Object::Epoll(epoll) => epoll.process,
         Object::Ring(ring) => ring.process,
+        Object::Socket(socket) => socket.process,
         Object::Thread(thread) => thread.process,
         _ => return false,
     };

@@ -111,6 +111,11 @@ impl Daemon<'_> {
             // A process that owned settings may have been killed, for which there is no event.
             self.held.read_claims()?;
         }
+        if self.known.isolation_changed() {
+            // Threads were moved, and which CPUs may be used is another matter now.
+            self.known.cpus();
+            self.rejections.clear();
+        }
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
             return self.look_at_everything();
         }

@@ -1,7 +1,7 @@
 //! Access to processes of other users through a privileged process: `CAP_SYS_PTRACE` in a process of its own.
 //!
 //! A process without that privilege sets an implementation once, at its start. From then on, observing processes, finding
-//! them and writing to their epolls and io_urings go through it; the process does everything else itself.
+//! them and writing to their epolls, io_urings and sockets go through it; the process does everything else itself.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -36,13 +36,13 @@ pub trait Attach: Send + Sync {
     /// As looking oneself; as [`Attach::read`].
     fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError>;
 
-    /// The value that a knob of an epoll or an io_uring has.
+    /// The value that a knob of an epoll, an io_uring or a socket has; of a socket without its budget.
     ///
     /// # Errors
     /// As reading it oneself; [`sys::Cause::Malformed`] for an answer that is none.
     fn read(&self, like: &Setting) -> Result<Setting, KernelError>;
 
-    /// Writes a knob of an epoll or an io_uring.
+    /// Writes a knob of an epoll, an io_uring or a socket.
     ///
     /// # Errors
     /// As writing it oneself; as [`Attach::read`].
@@ -69,5 +69,8 @@ pub(crate) fn service() -> Option<&'static dyn Attach> {
 
 /// Whether a knob is one of those that take the right to look into a process.
 pub const fn is_inside_a_process(setting: &Setting) -> bool {
-    matches!(setting, Setting::Process(ProcessKnob::Epoll(..) | ProcessKnob::IoUring(..)))
+    matches!(
+        setting,
+        Setting::Process(ProcessKnob::Epoll(..) | ProcessKnob::IoUring(..) | ProcessKnob::Socket(..))
+    )
 }

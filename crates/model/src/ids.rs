@@ -261,6 +261,25 @@ impl fmt::Display for RingId {
     }
 }
 
+/// An internet socket, by a descriptor of a process that holds it. The inode tells it from a later socket with the same
+/// descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SocketId {
+    /// The process.
+    pub process: ProcessId,
+    /// Its descriptor there.
+    pub fd: Fd,
+    /// The socket's inode.
+    pub inode: u64,
+}
+
+impl fmt::Display for SocketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} socket {}", self.process, self.fd))
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

@@ -54,7 +54,7 @@ pub use guard::{Growth, Guard, Guarded, Limits};
 pub use host::Host;
 pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
-    QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
+    QueueIndex, RingId, RxQueue, SocketId, ThreadId, TxQueue,
 };
 pub use judgement::{JudgedBy, JudgedChange, JudgedUnit, Judgement, Ruling};
 pub use layout::{Layout, ObjectSpec};
@@ -75,7 +75,7 @@ pub use scheduling::{
 pub use selector::{Carries, DeviceCondition, DeviceSelector, Precedence, SpeedBound};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
-    ProcessKnob, RingNapi, RxQueueKnob, Setting, Threading, TxQueueKnob,
+    ProcessKnob, RingNapi, RxQueueKnob, Setting, SocketPolling, Threading, TxQueueKnob,
 };
 pub use steering::{EtherFlow, FlowMatch, FlowRule, IpFlow, QueueSpan, SteerTo, Transport};
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};

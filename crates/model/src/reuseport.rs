@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, NetnsId, RxQueue};
+use crate::steering::Transport;
 
-/// TCP sockets that listen at one address together, by `SO_REUSEPORT`.
+/// TCP sockets that listen at one address together, or UDP sockets that are bound to one, by `SO_REUSEPORT`.
 ///
 /// Known by the address: the sockets come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
@@ -17,17 +18,21 @@ use crate::ids::{DeviceId, NetnsId, RxQueue};
 pub struct ListenerGroup {
     /// The namespace that they listen in.
     pub netns: NetnsId,
+    /// What they speak: of TCP a socket gets each new connection, of UDP each datagram.
+    #[serde(default, skip_serializing_if = "Transport::is_tcp")]
+    pub transport: Transport,
     /// Where they listen.
     pub address: SocketAddr,
 }
 
 impl fmt::Display for ListenerGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("listeners {}", self.address))
+        let of = if self.transport.is_tcp() { "listeners" } else { "UDP sockets" };
+        f.pad(&format!("{of} {}", self.address))
     }
 }
 
-/// How new connections are given to the sockets of a group.
+/// How new connections, or datagrams, are given to the sockets of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {

@@ -25,7 +25,7 @@ pub use kthread::KthreadKnob;
 pub use napi::{DEFER_HARD_IRQS_MAX, DeviceNapiKnob, NapiKnob};
 pub use nic::NicKnob;
 pub use object::{Disruption, Interface, Object};
-pub use params::{EpollParams, RingNapi, Threading};
+pub use params::{EpollParams, RingNapi, SocketPolling, Threading};
 pub use process::ProcessKnob;
 pub use queue::{RxQueueKnob, TxQueueKnob};
 
@@ -238,6 +238,7 @@ mod test {
             .collect();
         let kthread = ["kthread cpus_allowed", "kthread policy", "kthread util-clamp", "kthread slice"];
         let rest = ["there", "busy_poll usecs/budget/prefer", "napi busy_poll usecs/prefer"];
+        let rest = [&rest[..], &["so_busy_poll usecs/budget/prefer"]].concat();
         assert_eq!(both_ways, [&kthread[..], &rest].concat());
     }
 }

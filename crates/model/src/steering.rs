@@ -67,13 +67,23 @@ impl FromStr for QueueSpan {
 }
 
 /// A protocol with ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// TCP.
+    #[default]
     Tcp,
     /// UDP.
     Udp,
+}
+
+impl Transport {
+    /// Whether it is TCP.
+    pub const fn is_tcp(&self) -> bool {
+        matches!(self, Self::Tcp)
+    }
 }
 
 /// The packets of one protocol and version of IP, with what they must have in their headers; `None` where anything goes.

@@ -2,6 +2,7 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_fill_ifinfo()`.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use model::host::PacketSizes;
@@ -10,7 +11,7 @@ use model::{IfIndex, KernelVersion};
 use sys::error::{Errno, KernelError};
 use sys::netns::Netns;
 
-use super::attr::{AttrBuf, Attrs, Malformed};
+use super::attr::{Attr, AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkSocket, Protocol};
 
 /// `RTM_NEWLINK`, which also changes a link that there is.
@@ -57,6 +58,10 @@ mod attribute {
     pub(super) const INFO_DATA: u16 = 2;
     /// Within `INFO_DATA` of a vxlan: `IFLA_VXLAN_LINK`.
     pub(super) const VXLAN_LINK: u16 = 3;
+    /// Within `INFO_DATA` of a vxlan: `IFLA_VXLAN_GROUP` and `IFLA_VXLAN_GROUP6`.
+    pub(super) const VXLAN_GROUPS: [u16; 2] = [2, 16];
+    /// Within `INFO_DATA` of a geneve: `IFLA_GENEVE_REMOTE` and `IFLA_GENEVE_REMOTE6`.
+    pub(super) const GENEVE_REMOTES: [u16; 2] = [2, 7];
     /// Within `XDP`: `IFLA_XDP_ATTACHED`.
     pub(super) const XDP_ATTACHED: u16 = 2;
     /// In `EXT_MASK`: leave counters out. Since 4.4; older kernels ignore it.
@@ -78,6 +83,8 @@ pub struct RawLink<'a> {
     pub mtu: u32,
     /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
     pub link: Option<u32>,
+    /// Where a tunnel that names no device below it sends to: one address, of no group.
+    pub remote: Option<IpAddr>,
     /// Its address on the link, where it has six bytes (`IFLA_ADDRESS`).
     pub mac: Option<[u8; 6]>,
     /// The device that it is a member of (`IFLA_MASTER`).
@@ -120,12 +127,8 @@ impl<'a> RawLink<'a> {
                     if let Some(kind) = attr.nested().find(attribute::INFO_KIND)? {
                         raw.kind = Some(kind.text()?);
                     }
-                    // It has no `ndo_get_iflink`: `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`.
-                    if raw.kind == Some("vxlan")
-                        && let Some(data) = attr.nested().find(attribute::INFO_DATA)?
-                        && let Some(lower) = data.nested().find(attribute::VXLAN_LINK)?
-                    {
-                        raw.link = Some(lower.u32()?);
+                    if let Some(data) = attr.nested().find(attribute::INFO_DATA)? {
+                        raw.read_tunnel(data)?;
                     }
                 }
                 attribute::XDP => {
@@ -137,6 +140,31 @@ impl<'a> RawLink<'a> {
             }
         }
         Ok(raw)
+    }
+
+    /// Reads what a vxlan or geneve says of the way its packets take: neither has an `ndo_get_iflink`. Kernel: 6.18,
+    /// `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`, `drivers/net/geneve.c` `geneve_fill_info()`.
+    fn read_tunnel(&mut self, data: Attr<'_>) -> Result<(), Malformed> {
+        let remotes = match self.kind {
+            Some("vxlan") => attribute::VXLAN_GROUPS,
+            Some("geneve") => attribute::GENEVE_REMOTES,
+            _ => return Ok(()),
+        };
+        if self.kind == Some("vxlan")
+            && let Some(lower) = data.nested().find(attribute::VXLAN_LINK)?
+        {
+            self.link = Some(lower.u32()?);
+            return Ok(());
+        }
+        for number in remotes {
+            let Some(remote) = data.nested().find(number)? else { continue };
+            let address = match remote.payload.len() {
+                4 => remote.payload.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
+                _ => remote.payload.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
+            };
+            self.remote = address.filter(|address| !address.is_unspecified() && !address.is_multicast());
+        }
+        Ok(())
     }
 
     /// Whether it was switched on.
@@ -346,6 +374,7 @@ mod test {
             mtu: 1500,
             mac: Some([2, 0, 0, 0, 0, 7]),
             link: Some(7),
+            remote: None,
             master: Some(9),
             link_netnsid: Some(0),
             xdp_attached: 1,
@@ -357,5 +386,26 @@ mod test {
         };
         assert_eq!(link, expected);
         assert!(link.is_admin_up() && link.has_carrier());
+    }
+
+    #[test]
+    fn a_tunnel_that_names_no_device_says_where_it_sends_to_unless_to_a_group() {
+        let remote = |kind: &str, number: u16, address: &[u8]| {
+            let mut object = AttrBuf::after(&[0; HEADER_BYTES]);
+            object.nested(attribute::LINKINFO, |info| {
+                info.text(attribute::INFO_KIND, kind);
+                info.nested(attribute::INFO_DATA, |data| {
+                    data.bytes(number, address);
+                });
+            });
+            RawLink::parse(object.as_bytes()).expect("well-formed").remote
+        };
+        let one = IpAddr::from([192, 0, 2, 9]);
+        assert_eq!(remote("geneve", 2, &[192, 0, 2, 9]), Some(one));
+        assert_eq!(remote("vxlan", 2, &[192, 0, 2, 9]), Some(one));
+        assert_eq!(remote("vxlan", 2, &[239, 1, 1, 1]), None);
+        let six = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+        assert_eq!(remote("geneve", 7, &six), Some(IpAddr::from(six)));
+        assert_eq!(remote("vlan", 2, &[192, 0, 2, 9]), None);
     }
 }

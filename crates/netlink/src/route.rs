@@ -1,4 +1,4 @@
-//! Which devices the default route goes by.
+//! Which devices the default route goes by, and the one by which packets to an address leave.
 //!
 //! The kernel is asked which route it would take to addresses that no host has; a host may have millions of routes, and
 //! one lookup for each of these addresses reads none of the others.
@@ -7,6 +7,7 @@
 //! `include/uapi/linux/rtnetlink.h`. `RTM_F_FIB_MATCH` since 4.13 (IPv4) and 4.17 (IPv6).
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use model::IfIndex;
 use sys::error::{Cause, KernelError};
@@ -59,20 +60,37 @@ impl Routes {
     pub fn default_route_devices(&mut self) -> Result<BTreeSet<IfIndex>, KernelError> {
         let mut found = BTreeSet::new();
         for address in ADDRESSES {
-            match self.socket.get("rt-route getroute", GET_ROUTE, &question(address), default_route) {
-                Ok(devices) => found.extend(devices),
-                // That there is no route, or one that drops packets, is an answer.
-                Err(KernelError { cause: Cause::Malformed(words), what }) => {
-                    return Err(KernelError { cause: Cause::Malformed(words), what });
-                }
-                Err(_) => {}
-            }
+            let asked =
+                self.socket.get("rt-route getroute", GET_ROUTE, &question(address, FIB_MATCH), default_route);
+            found.extend(there_may_be_none(asked)?.unwrap_or_default());
         }
         Ok(found)
     }
+
+    /// The device by which a packet to this address leaves now; `None` where no route leads there, or one that drops packets.
+    ///
+    /// # Errors
+    /// An answer that is malformed, or a socket that fails.
+    pub fn device_towards(&mut self, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
+        let question = match address {
+            IpAddr::V4(address) => question(&address.octets(), 0),
+            IpAddr::V6(address) => question(&address.octets(), 0),
+        };
+        let asked = self.socket.get("rt-route getroute", GET_ROUTE, &question, devices_of);
+        Ok(there_may_be_none(asked)?.and_then(|devices| devices.first().copied()))
+    }
 }
 
-fn question(address: &[u8]) -> AttrBuf {
+/// That there is no route, or one that drops packets, is an answer.
+fn there_may_be_none<T>(asked: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+    match asked {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if matches!(error.cause, Cause::Malformed(_)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+fn question(address: &[u8], flags: u32) -> AttrBuf {
     /// `AF_INET`, `AF_INET6`.
     const FAMILIES: [u8; 2] = [2, 10];
     const DST: u16 = 1;
@@ -80,7 +98,7 @@ fn question(address: &[u8]) -> AttrBuf {
     let mut header = [0_u8; HEADER_BYTES];
     header[0] = FAMILIES[usize::from(is_v6)];
     header[1] = if is_v6 { 128 } else { 32 };
-    header[8..12].copy_from_slice(&FIB_MATCH.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
     let mut body = AttrBuf::after(&header);
     body.bytes(DST, address);
     body
@@ -88,12 +106,14 @@ fn question(address: &[u8]) -> AttrBuf {
 
 /// The devices of the route in an answer, if it is one for all addresses.
 fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
+    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+    if header[1] == 0 { devices_of(object) } else { Ok(Vec::new()) }
+}
+
+/// The devices of the route in an answer.
+fn devices_of(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     const OIF: u16 = 4;
     const MULTIPATH: u16 = 9;
-    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
-    if header[1] != 0 {
-        return Ok(Vec::new());
-    }
     let mut devices = Vec::new();
     for attr in Attrs::after(HEADER_BYTES, object)? {
         let attr = attr?;

@@ -92,6 +92,7 @@ fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
         local,
         remote: None,
         napi: None,
+        polling: None,
     });
     process
 }

@@ -109,6 +109,7 @@ fn rich(mut host: Host) -> Host {
         local: Some("[::]:80".parse().expect("an address")),
         remote: None,
         napi: None,
+        polling: None,
     });
     host
 }
@@ -230,6 +231,7 @@ fn process(service: u32, online: &CpuSet) -> Process {
             local: None,
             remote: None,
             napi: (!quiet).then_some(NapiId(1000 + service * 2 + n % 2)),
+            polling: None,
         })
         .collect();
     let epolls = (0..4).map(|worker| Epoll {

@@ -7,7 +7,7 @@ use model::host::{Device, Napi};
 use model::{
     CpuSet, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, Interruption, IrqKnob,
     IrqNumber, KernelVersion, Nanoseconds, NapiKnob, NicKnob, Object, ProcessKnob, Reason, RingNapi, Setting,
-    Target, Threading,
+    SocketPolling, Target, Threading,
 };
 
 use crate::affinity::Seats;
@@ -453,6 +453,34 @@ impl Wants<'_> {
                 ));
             }
         }
+        self.sockets(placed, collected)
+    }
+
+    /// The busy polling of the sockets of a process that no epoll watches.
+    fn sockets(&self, placed: &PlacedProcess, collected: &mut Collected) -> Result<(), Refusal> {
+        let mut polling = 0;
+        for &socket in &placed.sockets {
+            let Some(now) = self.index.sockets.get(&socket).and_then(|socket| socket.polling) else {
+                continue;
+            };
+            let wanted = socket_polling(self.part.params.epoll, now, self.index.host.capabilities.bpf);
+            if wanted.polls() || now.polls() {
+                collected.want(
+                    Setting::Process(ProcessKnob::Socket(socket, wanted)),
+                    self.because_socket(wanted),
+                )?;
+            }
+            polling += usize::from(wanted.polls());
+        }
+        if polling > 0 {
+            let suspends = !self.part.params.irq_suspend_timeout.is_zero();
+            let only = if suspends { ", and only epoll_wait suspends IRQs" } else { "" };
+            collected.desired.notes.push(format!(
+                "{}: {polling} socket(s) that no epoll watches busy-poll while a receive waits{only}; poll and select do so only \
+                 where net.core.busy_poll is not 0",
+                placed.id
+            ));
+        }
         Ok(())
     }
 
@@ -534,6 +562,14 @@ impl Wants<'_> {
         self.reason(why, false)
     }
 
+    fn because_socket(&self, wanted: SocketPolling) -> Reason {
+        let why = match wanted.busy_poll_usecs {
+            0 => "a receive sleeps immediately and leaves polling to softirq".to_owned(),
+            usecs => format!("a receive polls the NAPI for {usecs} us before it sleeps"),
+        };
+        self.reason(why, false)
+    }
+
     fn because_ring(&self, napi: Option<RingNapi>) -> Reason {
         let why = match napi {
             Some(napi) => {
@@ -555,4 +591,18 @@ fn ring_napi(params: EpollParams) -> Option<RingNapi> {
         busy_poll_usecs: if params.busy_poll_usecs == 0 { napibusy } else { params.busy_poll_usecs },
         prefer_busy_poll: true,
     })
+}
+
+/// How a socket that no epoll watches busy-polls where an epoll would have these parameters: as a ring, it never suspends IRQs.
+/// Its budget is left alone where it cannot be read.
+fn socket_polling(params: EpollParams, now: SocketPolling, can_bpf: bool) -> SocketPolling {
+    let readable = now.busy_poll_budget.is_some() || can_bpf && !now.polls();
+    match ring_napi(params) {
+        Some(napi) => SocketPolling {
+            busy_poll_usecs: napi.busy_poll_usecs,
+            prefer_busy_poll: napi.prefer_busy_poll,
+            busy_poll_budget: readable.then_some(params.busy_poll_budget),
+        },
+        None => SocketPolling { busy_poll_budget: readable.then_some(0), ..SocketPolling::default() },
+    }
 }

@@ -74,6 +74,7 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         Object::Host => true,
         Object::Epoll(id) => index.epolls.contains_key(&id),
         Object::Ring(id) => index.rings.contains_key(&id),
+        Object::Socket(id) => index.sockets.contains_key(&id),
         Object::Listeners(id) => index.host.listeners.iter().any(|group| group.id == id),
         Object::Irq(number) => index.irqs.contains_key(&number),
         Object::Thread(id) => index.threads.contains_key(&id),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, RxQueueState, Thread, TxQueueState};
-use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, ThreadId, TxQueue};
+use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, RxQueueState, Socket, Thread, TxQueueState};
+use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, SocketId, ThreadId, TxQueue};
 
 /// Views into a [`Host`], by identity. Built once for each decision.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Index<'h> {
     pub(crate) epolls: BTreeMap<EpollId, &'h Epoll>,
     /// Their io_urings.
     pub(crate) rings: BTreeMap<RingId, &'h IoUring>,
+    /// Their sockets that no epoll watches.
+    pub(crate) sockets: BTreeMap<SocketId, &'h Socket>,
 }
 
 /// A NAPI with its surroundings.
@@ -41,6 +43,12 @@ pub(crate) struct IndexedNapi<'h> {
     pub(crate) napi: &'h Napi,
     /// The receive queues that it serves, by index.
     pub(crate) queues: Vec<RxQueue>,
+}
+
+/// The sockets of a process that no epoll watches, by identity.
+fn by_themselves(process: &Process) -> impl Iterator<Item = (SocketId, &Socket)> {
+    let own = process.sockets.iter().filter(|socket| socket.polling.is_some());
+    own.map(|socket| (SocketId { process: process.id, fd: socket.fd, inode: socket.inode }, socket))
 }
 
 impl<'h> Index<'h> {
@@ -76,6 +84,7 @@ impl<'h> Index<'h> {
             threads: processes().flat_map(|p| &p.threads).map(|t| (t.id, t)).collect(),
             epolls: processes().flat_map(|p| &p.epolls).map(|e| (e.id, e)).collect(),
             rings: processes().flat_map(|p| &p.rings).map(|r| (r.id, r)).collect(),
+            sockets: processes().flat_map(by_themselves).collect(),
         }
     }
 

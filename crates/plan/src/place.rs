@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::host::{Device, Epoll, Process};
+use model::host::{Device, Epoll, Process, Socket, SocketState};
 use model::policy::Match;
 use model::{
     Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent,
     IrqNumber, Mechanism, NapiId, Object, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue,
-    Target, ThreadId,
+    SocketId, Target, ThreadId,
 };
 
 use crate::budget;
@@ -111,7 +111,7 @@ pub struct Part {
     pub params: DeliveryParams,
     /// The queues that it sets, one for each NAPI.
     pub queues: Vec<PlacedQueue>,
-    /// The processes whose epolls, io_urings and threads it sets.
+    /// The processes whose epolls, io_urings, sockets and threads it sets.
     pub processes: Vec<PlacedProcess>,
     /// How a device's queues and CPUs are put together; `None` where no request has a layout.
     pub objects: Option<Objects>,
@@ -122,8 +122,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// All that it may set something of: its queues with their devices and interrupts, and the epolls, io_urings and
-    /// threads of its processes.
+    /// All that it may set something of: its queues with their devices and interrupts, and the epolls, io_urings,
+    /// sockets and threads of its processes.
     pub fn all_objects(&self) -> BTreeSet<Object> {
         let queues = self.queues.iter().flat_map(|placed| {
             let irq = placed.irq.map(Object::Irq);
@@ -133,7 +133,8 @@ impl Part {
             let epolls = process.epolls.iter().copied().map(Object::Epoll);
             let rings = process.rings.iter().copied().map(Object::Ring);
             let threads = process.threads.iter().copied().map(Object::Thread);
-            epolls.chain(rings).chain(threads)
+            let sockets = process.sockets.iter().copied().map(Object::Socket);
+            epolls.chain(rings).chain(sockets).chain(threads)
         });
         queues.chain(of_processes).collect()
     }
@@ -175,6 +176,8 @@ pub struct PlacedProcess {
     pub epolls: Vec<EpollId>,
     /// Its io_urings whose busy polling can be set from outside.
     pub rings: Vec<RingId>,
+    /// Its sockets that no epoll watches and packets come to, so many at most as one request may set.
+    pub sockets: Vec<SocketId>,
     /// Its threads, where the request gives CPUs.
     pub threads: Vec<ThreadId>,
 }
@@ -522,7 +525,8 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
 fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
     let waits = |process: &PlacedProcess| {
         let known = index.processes.get(&process.id.pid);
-        known.is_some_and(|process| !process.epolls.is_empty() || !process.rings.is_empty())
+        !process.sockets.is_empty()
+            || known.is_some_and(|process| !process.epolls.is_empty() || !process.rings.is_empty())
     };
     // An attachment asks for each of its processes.
     let waiting: BTreeSet<String> = parts
@@ -581,8 +585,36 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
         id: process.id,
         epolls: process.epolls.iter().filter(set).map(|e| e.id).collect(),
         rings,
+        sockets: sockets_by_themselves(process, part),
         threads,
     })
+}
+
+/// The most sockets of one process that are set by themselves: each takes several system calls, and a scan of all its files.
+pub(crate) const SOCKETS_MAX: usize = 256;
+
+/// The sockets of a process that a thread receives from without an epoll: connections whose packets come by a NAPI, and UDP
+/// sockets whose packets come by one or have not come yet. None of a process with an io_uring, whose waits poll by themselves.
+fn sockets_by_themselves(process: &Process, part: &mut Part) -> Vec<SocketId> {
+    let receives = |socket: &&Socket| {
+        let awaits = || {
+            let local = socket.local.is_some_and(|local| !local.ip().to_canonical().is_loopback());
+            socket.state == SocketState::Udp && socket.remote.is_none() && local
+        };
+        socket.polling.is_some() && (socket.napi.is_some() || awaits())
+    };
+    if !process.rings.is_empty() {
+        return Vec::new();
+    }
+    let own = process.sockets.iter().filter(receives);
+    let mut sockets: Vec<SocketId> =
+        own.map(|socket| SocketId { process: process.id, fd: socket.fd, inode: socket.inode }).collect();
+    if let Some(more) = sockets.len().checked_sub(SOCKETS_MAX).filter(|more| *more > 0) {
+        sockets.truncate(SOCKETS_MAX);
+        part.notes
+            .push(format!("{}: {more} more sockets that no epoll watches are left as they are", process.id));
+    }
+    sockets
 }
 
 /// The epolls of processes that no request names, for the devices whose packets they watch for.
@@ -634,8 +666,8 @@ fn place_epolls_of_devices(
             found.entry(first).or_default().push(epoll.id);
         }
         for (part, epolls) in found {
-            let (rings, threads) = (Vec::new(), Vec::new());
-            parts[part].processes.push(PlacedProcess { id: process.id, epolls, rings, threads });
+            let (rings, sockets, threads) = (Vec::new(), Vec::new(), Vec::new());
+            parts[part].processes.push(PlacedProcess { id: process.id, epolls, rings, sockets, threads });
         }
     }
     Ok(())

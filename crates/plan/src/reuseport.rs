@@ -1,4 +1,5 @@
-//! Connections to the listeners of their queues: each worker of a service gets those that come by its own.
+//! Connections to the listeners of their queues, and datagrams to the sockets of theirs: each worker of a service gets those
+//! that come by its own.
 //!
 //! An epoll keeps interrupts suspended, and busy-polls the right NAPI, only while its sockets share one. The kernel's
 //! hash gives a connection to any worker; the queue that it came by chooses one of them instead.
@@ -7,8 +8,8 @@ use std::collections::BTreeSet;
 
 use model::host::SharedListeners;
 use model::{
-    DeviceId, KernelVersion, Mechanism, Pid, ProcessKnob, Reason, RecipeValue, RxQueue, Setting, Spread,
-    Target,
+    DeviceId, KernelVersion, Mechanism, NapiId, Pid, ProcessKnob, Reason, RecipeValue, RxQueue, Setting,
+    Spread, Target, Transport,
 };
 
 use crate::desired::Collected;
@@ -40,7 +41,17 @@ pub(crate) fn want(
                     collected.note(format!("{}: left to the kernel's hash: {why}", group.id))
                 }
                 Standing::Ours => {
-                    let inodes: Vec<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
+                    let inodes = match group.id.transport {
+                        Transport::Tcp => group.listeners.iter().map(|listener| listener.inode).collect(),
+                        Transport::Udp => by_first_packet(group, &queues, index),
+                    };
+                    if group.id.transport == Transport::Udp && group.spread == Spread::Hash {
+                        collected.note(format!(
+                            "{}: each datagram goes to a socket of its queue: what a client is in the middle of with another \
+                             worker is cut off once",
+                            group.id
+                        ));
+                    }
                     let setting =
                         Setting::Process(ProcessKnob::Reuseport(group.id, Spread::dealt(&queues, &inodes)));
                     let source = format!(
@@ -53,6 +64,37 @@ pub(crate) fn want(
         }
     }
     Ok(())
+}
+
+/// The sockets of a UDP group, each in the place of the queue that its first packet came by, as far as two do not want one.
+///
+/// A UDP socket that is not connected keeps the NAPI of its first packet for as long as it is open, and busy-polls that. Kernel:
+/// 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`, `include/net/busy_poll.h` `sk_mark_napi_id_once()`.
+fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_>) -> Vec<u64> {
+    let first_of = |inode: u64| {
+        let held = group.listeners.iter().filter(|listener| listener.inode == inode).flat_map(|l| &l.held);
+        let of_holder = |pid: &Pid| {
+            let process = index.processes.get(pid)?;
+            process.sockets.iter().find(|socket| socket.inode == inode)?.napi
+        };
+        held.filter_map(|(pid, _)| of_holder(pid)).next()
+    };
+    let mut left: Vec<(u64, Option<NapiId>)> =
+        group.listeners.iter().map(|listener| (listener.inode, first_of(listener.inode))).collect();
+    let mut placed: Vec<Option<u64>> = queues
+        .iter()
+        .take(left.len())
+        .map(|queue| {
+            let napi = index.napi_of(*queue)?.id;
+            let at = left.iter().position(|(_, first)| *first == Some(napi))?;
+            Some(left.remove(at).0)
+        })
+        .collect();
+    let mut others = left.into_iter().map(|(inode, _)| inode);
+    for place in &mut placed {
+        *place = place.or_else(|| others.next());
+    }
+    placed.into_iter().flatten().chain(others).collect()
 }
 
 /// What is to be done about a group.
@@ -78,9 +120,14 @@ fn standing(
         return Standing::NotOurs;
     }
     if group.spread == Spread::Foreign {
-        return Standing::Left(
-            "a program that is not ours chooses already, and could not be put back".to_owned(),
-        );
+        // QUIC servers have one to keep a connection whose address changes with its worker.
+        let steers = match group.id.transport {
+            Transport::Tcp => "",
+            Transport::Udp => " (as QUIC servers steer by connection id)",
+        };
+        return Standing::Left(format!(
+            "a program that is not ours chooses already{steers}, and could not be put back"
+        ));
     }
     if index.host.kernel < since {
         return Standing::Left(format!(

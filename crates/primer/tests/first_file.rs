@@ -18,7 +18,15 @@ fn at(mut process: Process, sockets: &[(SocketState, &str)]) -> Process {
     for (number, (state, address)) in (0_u32..).zip(sockets) {
         let inode = u64::from(process.id.pid.0) * 1000 + 500 + u64::from(number);
         let local: Option<SocketAddr> = Some(address.parse().expect("an address"));
-        let socket = Socket { fd: Fd(50 + number), inode, state: *state, local, remote: None, napi: None };
+        let socket = Socket {
+            fd: Fd(50 + number),
+            inode,
+            state: *state,
+            local,
+            remote: None,
+            napi: None,
+            polling: None,
+        };
         process.sockets.push(socket);
     }
     process

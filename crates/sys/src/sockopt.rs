@@ -1,5 +1,5 @@
-//! What the kernel reports of a socket by `getsockopt()`.
-#![expect(unsafe_code, reason = "getsockopt writes through a pointer")]
+//! What the kernel reports of a socket by `getsockopt()`, and how a receive from it busy-polls.
+#![expect(unsafe_code, reason = "getsockopt and setsockopt work through a pointer")]
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -10,6 +10,55 @@ const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
 /// Kernel: 5.14, `include/uapi/asm-generic/socket.h`, which x86 and arm64 use.
 const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// Kernel: 5.11, `include/uapi/asm-generic/socket.h`, which x86 and arm64 use.
+const SO_BUSY_POLL: libc::c_int = 46;
+const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+
+/// How long a receive from the socket polls before it sleeps, in microseconds.
+///
+/// Kernel: 3.11, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` without `CONFIG_NET_RX_BUSY_POLL`.
+pub fn busy_poll(socket: impl AsFd) -> Result<u32, Errno> {
+    option(socket, libc::SOL_SOCKET, SO_BUSY_POLL).map(u32::from_ne_bytes)
+}
+
+/// Whether interrupts stay off while the socket is polled.
+///
+/// Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` before.
+pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, Errno> {
+    option(socket, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL).map(|value| i32::from_ne_bytes(value) != 0)
+}
+
+/// Sets how long a receive polls. EINVAL beyond [`i32::MAX`].
+///
+/// Kernel: 6.18, `net/core/sock.c` `sk_setsockopt()`.
+pub fn set_busy_poll(socket: impl AsFd, usecs: u32) -> Result<(), Errno> {
+    set(socket, SO_BUSY_POLL, i32::try_from(usecs).map_err(|_| Errno::INVAL)?)
+}
+
+/// Sets whether interrupts stay off while the socket is polled. EPERM without CAP_NET_ADMIN.
+///
+/// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()`.
+pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), Errno> {
+    set(socket, SO_PREFER_BUSY_POLL, i32::from(prefer))
+}
+
+/// Sets how many packets one poll takes. EPERM for more than it was without CAP_NET_ADMIN. The kernel does not report it.
+///
+/// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()`.
+pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), Errno> {
+    set(socket, SO_BUSY_POLL_BUDGET, i32::from(packets))
+}
+
+fn set(socket: impl AsFd, name: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
+    let length = libc::socklen_t::try_from(size_of_val(&value)).map_err(|_| Errno::INVAL)?;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads `length` bytes from `value`, which has as many.
+    let answer =
+        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, name, (&raw const value).cast(), length) };
+    super::answer::done(answer.into())
+}
 
 /// The NAPI that the socket's last packet came through; 0 for none, which includes the numbers below
 /// `MIN_NAPI_ID` that the kernel itself uses for CPUs.

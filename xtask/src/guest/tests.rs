@@ -304,11 +304,13 @@ impl Kind {
                 MACHINE,
                 &["fentry", "BTF", "igb NICs without rules for flows", "fq and fq_codel"],
                 &["flower", "matchall", "gact", "tunnel_key"],
+                &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
                 &["needs Linux 7.0", "threaded busy-poll (Linux 7.0)"],
             ],
             Self::Patched => &[
                 MACHINE,
                 &["the kernel of kernel/epoll-event-busy-loop", "igb NICs with rules for flows", "netdevsim"],
+                &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
             ],
         }
     }

@@ -1,6 +1,6 @@
 //! What processes own.
 
-use model::{EpollId, ProcessKnob, RingId, ThreadId};
+use model::{EpollId, ProcessKnob, RingId, SocketId, ThreadId};
 
 use super::{Call, Part, Words, quoted};
 
@@ -16,6 +16,10 @@ pub(super) fn call(words: &Words, knob: &ProcessKnob) -> Call {
         ProcessKnob::IoUring(RingId { process, fd }, _) => {
             let of = format!("{} {} {fd}", process.pid, process.started);
             Call::anywhere(&[Part::Started, Part::Ring], words, "ring", &of)
+        }
+        ProcessKnob::Socket(SocketId { process, fd, inode }, _) => {
+            let of = format!("{} {} {fd} {inode}", process.pid, process.started);
+            Call::anywhere(&[Part::Started, Part::Socket], words, "polled", &of)
         }
         ProcessKnob::ThreadAffinity(ThreadId { process, tid, started, .. }, _) => {
             let of = format!("{} {tid} {started}", process.pid);
@@ -39,6 +43,12 @@ pub(super) fn value(knob: &ProcessKnob) -> String {
         ProcessKnob::IoUring(_, Some(napi)) => {
             format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll))
         }
+        ProcessKnob::Socket(_, polling) => format!(
+            "{}/{}{}",
+            polling.busy_poll_usecs,
+            u8::from(polling.prefer_busy_poll),
+            polling.busy_poll_budget.map_or_else(String::new, |budget| format!("/{budget}"))
+        ),
         ProcessKnob::IoUring(_, None) | ProcessKnob::ThreadAffinity(..) | ProcessKnob::Reuseport(..) => {
             knob.value()
         }

@@ -14,7 +14,8 @@ use model::{
     EpollParams, Fd, FlagName, HostKnob, IfIndex, IrqKnob, IrqNumber, KthreadKnob, Label, ListenerGroup,
     Nanoseconds, NapiKnob, NetnsId, NicKnob, Offload, PacketSize, Pid, ProcessId, ProcessKnob, Qdisc,
     QdiscKind, Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, RxQueueKnob,
-    Scheduling, Setting, Slice, Spread, SteerTo, Sysctl, ThreadId, TxQueue, TxQueueKnob, UtilClamp,
+    Scheduling, Setting, Slice, SocketId, SocketPolling, Spread, SteerTo, Sysctl, ThreadId, Transport,
+    TxQueue, TxQueueKnob, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -46,6 +47,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_thread_goes_back_to_its_cpus", taskset.or(two_cpus), a_thread_goes_back),
         test("an_epoll_goes_back_to_its_parameters", epoll_params, an_epoll_goes_back),
         test("an_io_uring_goes_back_to_not_polling", rings, a_ring_goes_back),
+        test("a_socket_goes_back_to_not_polling", netns.or(python), a_socket_goes_back),
         test("a_device_in_another_namespace_goes_back", netns, a_device_goes_back),
         test("rules_and_contexts_of_a_nic_go_back", python, steering::rules_and_contexts_go_back),
         test("a_table_that_is_the_drivers_own_goes_back_as_such", python, steering::a_table_goes_back),
@@ -71,6 +73,8 @@ fn shellcheck_is_content() -> Result<(), Failed> {
     let queue = RxQueue { device, index: QueueIndex(0) };
     let process = ProcessId { pid: Pid(1), started: 1, comm: Label::new("it's") };
     let (epoll, ring) = (EpollId { process, fd: Fd(3) }, RingId { process, fd: Fd(4) });
+    let socket = SocketId { process, fd: Fd(5), inode: 35_845 };
+    let polls = SocketPolling { busy_poll_usecs: 64, prefer_busy_poll: true, busy_poll_budget: None };
     let thread = ThreadId { process, tid: Pid(1), started: 1, comm: Label::new("$(id)") };
     let tx = TxQueue { device, index: QueueIndex(0) };
     let flag = FlagName::new("it's a $(flag)").ok_or("a name")?;
@@ -132,6 +136,13 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(
             Setting::Process(ProcessKnob::IoUring(ring, None)),
             Setting::Process(ProcessKnob::IoUring(ring, Some(on))),
+        ),
+        change(
+            Setting::Process(ProcessKnob::Socket(socket, SocketPolling::default())),
+            Setting::Process(ProcessKnob::Socket(
+                socket,
+                SocketPolling { busy_poll_budget: Some(64), ..polls },
+            )),
         ),
         change(
             Setting::Irq(irq, IrqKnob::Affinity(all.clone())),
@@ -226,7 +237,7 @@ fn shellcheck_is_content() -> Result<(), Failed> {
 
 fn spread() -> Change {
     let address = "192.0.2.1:11211".parse().expect("an address");
-    let group = ListenerGroup { netns: NetnsId(4_026_531_840), address };
+    let group = ListenerGroup { netns: NetnsId(4_026_531_840), transport: Transport::Tcp, address };
     let device = DeviceId { netns: group.netns, ifindex: IfIndex(3), name: Label::new("veth1") };
     let queues = [0, 1].map(|index| RxQueue { device, index: QueueIndex(index) });
     change(
@@ -351,6 +362,38 @@ fn a_ring_goes_back() -> Result<(), Failed> {
     }
     Ok(())
 }
+
+/// Its options are written and read as a process of its own sees them; its budget no one can read without BPF.
+fn a_socket_goes_back() -> Result<(), Failed> {
+    let child = Child::python(SOCKET)?;
+    let said = child.said();
+    let (fd, inode) = said.split_once(' ').ok_or("a descriptor and an inode")?;
+    let socket = SocketId { process: child.process()?, fd: Fd(fd.parse()?), inode: inode.trim().parse()? };
+    let setting = |busy_poll_usecs, prefer_busy_poll, budget| {
+        let polling = SocketPolling { busy_poll_usecs, prefer_busy_poll, busy_poll_budget: Some(budget) };
+        Setting::Process(ProcessKnob::Socket(socket, polling))
+    };
+    let (was, is) = (setting(0, false, 0), setting(64, true, 32));
+    let there = Stage::new(&[change(was.clone(), is.clone())])?;
+    let back = Stage::new(&[change(is, was)])?;
+    for language in ["perl", "python3"] {
+        for (stage, value) in
+            [(&back, "put back to 64/1"), (&there, "put back to 0/0"), (&there, "is 0/0 already")]
+        {
+            let (status, said) = stage.run_where_only(&[language])?;
+            assert!(status == 0 && said.contains(value), "{language}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// A program with a socket.
+const SOCKET: &str = "
+import os, socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print(s.fileno(), os.fstat(s.fileno()).st_ino, flush=True)
+time.sleep(600)
+";
 
 /// A program with an io_uring.
 const RING: &str = "

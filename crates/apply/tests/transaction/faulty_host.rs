@@ -236,6 +236,7 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
             }
         }
         Setting::Process(ProcessKnob::Epoll(_, params)) => params.busy_poll_usecs += 7_777,
+        Setting::Process(ProcessKnob::Socket(_, polling)) => polling.busy_poll_usecs += 7_777,
         Setting::Process(ProcessKnob::IoUring(_, napi)) => {
             let usecs = napi.map_or(0, |n| n.busy_poll_usecs) + 7_777;
             *napi = Some(RingNapi { busy_poll_usecs: usecs, prefer_busy_poll: true });

@@ -84,6 +84,7 @@ int sockets_of(struct bpf_iter__task_file *ctx)
 	record.fd = ctx->fd;
 	record.family = sk->__sk_common.skc_family;
 	record.napi_id = sock_napi_id(sk);
+	record.busy_poll_budget = sock_busy_poll_budget(sk);
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }

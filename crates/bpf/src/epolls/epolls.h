@@ -29,7 +29,8 @@ struct socket_record {
 	/* As SO_INCOMING_NAPI_ID, but for CPU numbers, which that hides. */
 	__u32 napi_id;
 	__u16 family;
-	__u8 pad[6];
+	__u16 busy_poll_budget;
+	__u8 pad[4];
 };
 
 _Static_assert(sizeof(struct epoll_record) == 24, "mirrored by epolls::ScannedEpoll");

@@ -46,6 +46,8 @@ pub struct ScannedSocket {
     pub inode: u64,
     /// The NAPI that its last packet came through.
     pub napi: Option<NapiId>,
+    /// How many packets one of its polls takes; 0 means the kernel's own 8.
+    pub busy_poll_budget: u16,
 }
 
 /// Finds the epolls and the internet sockets of processes.
@@ -113,8 +115,13 @@ impl EpollScanner {
     fn socket(&self, record: &[u8]) -> Option<ScannedSocket> {
         /// `include/linux/socket.h` `AF_INET`, `AF_INET6`.
         const INTERNET: [u16; 2] = [2, 10];
-        let SocketRecord { inode, fd, napi_id, family, .. } = SocketRecord::of(record);
-        INTERNET.contains(&family).then_some(ScannedSocket { fd: Fd(fd), inode, napi: self.napi(napi_id) })
+        let SocketRecord { inode, fd, napi_id, family, busy_poll_budget, .. } = SocketRecord::of(record);
+        INTERNET.contains(&family).then_some(ScannedSocket {
+            fd: Fd(fd),
+            inode,
+            napi: self.napi(napi_id),
+            busy_poll_budget,
+        })
     }
 
     /// The NAPI of an id that the kernel keeps: small ones are CPUs, from which packets of loopback and the backlog come.
@@ -141,7 +148,8 @@ mirrored! {
         fd: u32,
         napi_id: u32,
         family: u16,
-        pad: [u8; 6],
+        busy_poll_budget: u16,
+        pad: [u8; 4],
     }
 }
 

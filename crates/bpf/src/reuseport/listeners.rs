@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
-use model::{Fd, NetnsId, Pid};
+use model::{Fd, NetnsId, Pid, Transport};
 use sys::error::KernelError;
 
 use super::{ITERATOR, OBJECT, PROGRAM};
@@ -18,8 +18,10 @@ const RECORD_BYTES: usize = ListenerRecord::BYTES;
 const SCAN_BYTES_MAX: u64 = (1 << 20) * RECORD_BYTES as u64;
 /// `include/linux/socket.h` `AF_INET6`.
 const AF_INET6: u16 = 10;
+/// `include/uapi/linux/in.h` `IPPROTO_UDP`.
+const IPPROTO_UDP: u16 = 17;
 
-/// A descriptor behind which is a listening TCP socket that shares its address.
+/// A descriptor behind which is a listening TCP socket, or a bound UDP socket, that shares its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundListener {
     /// Which group, while that lives.
@@ -30,6 +32,8 @@ pub struct FoundListener {
     pub pid: Pid,
     /// The descriptor of that process.
     pub fd: Fd,
+    /// Which of the two it is.
+    pub transport: Transport,
     /// The network namespace that it listens in.
     pub netns: NetnsId,
     /// The address that it listens at.
@@ -99,7 +103,7 @@ mirrored! {
         members: u16,
         family: u16,
         port: u16,
-        unused: u16,
+        protocol: u16,
         address: [u8; 16],
     }
 }
@@ -107,7 +111,17 @@ mirrored! {
 /// Reads `struct listener_record`.
 fn listener(record: &[u8]) -> FoundListener {
     let ListenerRecord {
-        group, inode, tgid, fd, netns, program, members, family, port, address: bytes, ..
+        group,
+        inode,
+        tgid,
+        fd,
+        netns,
+        program,
+        members,
+        family,
+        port,
+        protocol,
+        address: bytes,
     } = ListenerRecord::of(record);
     let (pid, fd, netns) = (Pid(tgid), Fd(fd), NetnsId(netns.into()));
     let [a, b, c, d, ..] = bytes;
@@ -118,6 +132,7 @@ fn listener(record: &[u8]) -> FoundListener {
         inode,
         pid,
         fd,
+        transport: if protocol == IPPROTO_UDP { Transport::Udp } else { Transport::Tcp },
         netns,
         address: SocketAddr::new(address, port),
         program: (program != 0).then_some(program),
@@ -137,7 +152,7 @@ mod test {
         let mut bytes = Vec::new();
         bytes.extend([0xffff_8881_0000_0000_u64, 35_845].into_iter().flat_map(u64::to_ne_bytes));
         bytes.extend([812_u32, 7, 4_026_531_840, 91].into_iter().flat_map(u32::to_ne_bytes));
-        bytes.extend([4_u16, 2, 11_211, 0].into_iter().flat_map(u16::to_ne_bytes));
+        bytes.extend([4_u16, 2, 11_211, 6].into_iter().flat_map(u16::to_ne_bytes));
         bytes.extend([192, 0, 2, 1]);
         bytes.extend([0; 12]);
         assert_eq!(bytes.len(), RECORD_BYTES, "sizeof(struct listener_record)");
@@ -146,8 +161,12 @@ mod test {
         assert_eq!((found.inode, found.pid, found.fd, found.members), (35_845, Pid(812), Fd(7), 4));
         assert_eq!((found.netns, found.program), (NetnsId(4_026_531_840), Some(91)));
 
-        bytes[34] = 10;
-        bytes[36..40].copy_from_slice(&[0, 0, 0, 0]);
-        assert!(listener(&bytes).address.is_ipv6() || cfg!(target_endian = "big"));
+        assert_eq!(found.transport, Transport::Tcp);
+
+        bytes[34..36].copy_from_slice(&AF_INET6.to_ne_bytes());
+        bytes[38..40].copy_from_slice(&IPPROTO_UDP.to_ne_bytes());
+        let found = listener(&bytes);
+        assert!(found.address.is_ipv6());
+        assert_eq!(found.transport, Transport::Udp);
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Gives a connection to a listener of the queue that its first packet came by,
- * and lists the groups of listeners that share an address.
+ * and a datagram to a socket of its queue, and lists the groups of sockets that
+ * share an address.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -127,6 +128,17 @@ int np_spread(struct sk_reuseport_md *ctx)
 	return counted(REUSEPORT_BY_QUEUE);
 }
 
+/*
+ * Whether the group's program chooses among sockets like this one. A UDP socket
+ * that is connected stays in the group, but gets what its peer sends.
+ */
+static __always_inline bool receives_for_group(struct sock *sk)
+{
+	if (sk->sk_protocol == IPPROTO_TCP)
+		return sk->__sk_common.skc_state == TCP_LISTEN;
+	return sk->sk_protocol == IPPROTO_UDP && sk->__sk_common.skc_num;
+}
+
 SEC("?iter/task_file")
 int listeners(struct bpf_iter__task_file *ctx)
 {
@@ -143,7 +155,7 @@ int listeners(struct bpf_iter__task_file *ctx)
 	if (!socket)
 		return 0;
 	sk = socket->sk;
-	if (!sk || sk->__sk_common.skc_state != TCP_LISTEN || sk->sk_protocol != IPPROTO_TCP)
+	if (!sk || !receives_for_group(sk))
 		return 0;
 	group = sk->sk_reuseport_cb;
 	if (!group)
@@ -159,6 +171,7 @@ int listeners(struct bpf_iter__task_file *ctx)
 	record.members = group->num_socks;
 	record.family = sk->__sk_common.skc_family;
 	record.port = sk->__sk_common.skc_num;
+	record.protocol = sk->sk_protocol;
 	if (record.family == AF_INET6)
 		BPF_CORE_READ_INTO(&record.address, sk, __sk_common.skc_v6_rcv_saddr);
 	else

@@ -50,7 +50,7 @@ enum reuseport_count {
 /* Instead of the number of a classic program, which has none. */
 #define REUSEPORT_CLASSIC 0xffffffffU
 
-/* A descriptor behind which is a listening TCP socket of a group. */
+/* A descriptor behind which is a listening TCP socket, or a bound UDP socket, of a group. */
 struct listener_record {
 	/* Which group, while it lives. */
 	__u64 group;
@@ -63,7 +63,8 @@ struct listener_record {
 	__u16 members;
 	__u16 family;
 	__u16 port;
-	__u16 unused;
+	/* IPPROTO_TCP or IPPROTO_UDP. */
+	__u16 protocol;
 	__u8 address[16];
 };
 

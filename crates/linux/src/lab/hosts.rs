@@ -32,7 +32,7 @@ const PREFIX: u8 = 24;
 pub const SERVER_DEVICE: &str = "veth-server";
 
 /// The client's network device.
-const CLIENT_DEVICE: &str = "veth-client";
+pub const CLIENT_DEVICE: &str = "veth-client";
 
 /// The loopback device has this index in every namespace. Kernel: `include/net/net_namespace.h` `LOOPBACK_IFINDEX`.
 const LOOPBACK: IfIndex = IfIndex(1);

@@ -25,6 +25,6 @@ mod memcached;
 mod program;
 mod scratch;
 
-pub use hosts::{CLIENT_ADDRESS, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
+pub use hosts::{CLIENT_ADDRESS, CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
 pub use memcached::{Memcached, MemcachedOptions, ServerError};
 pub use program::{Program, ProgramError};

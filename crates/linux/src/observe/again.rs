@@ -150,6 +150,15 @@ impl Observer {
         }
     }
 
+    /// Whether other CPUs are isolated now than a host has: a partition of cpusets was made, changed or removed, for which the
+    /// kernel notifies the file of that partition alone.
+    ///
+    /// Kernel: 6.18, `kernel/cgroup/cpuset.c` `notify_partition_change()`.
+    pub fn isolation_changed(&self, host: &Host) -> bool {
+        let now = self.sources.sysfs.as_ref().map(topology::isolated);
+        matches!(now, Ok(Ok(isolated)) if isolated != host.topology.isolated)
+    }
+
     /// The CPUs as they are now.
     pub fn cpus(&mut self, host: &mut Host) {
         let mut unread = Vec::new();

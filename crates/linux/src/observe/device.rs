@@ -1,6 +1,7 @@
 //! The devices of a namespace: their queues, NAPIs, and what leads from one to the other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use model::host::STACK_DEPTH_MAX;
 use model::host::{Confidence, Device, DeviceLink, Features, IrqEdge, Napi, NapiEdge, Unread};
@@ -42,14 +43,22 @@ pub(super) fn devices(
     only: Option<IfIndex>,
     unread: &mut Vec<Unread>,
 ) -> Result<Vec<Seen>, KernelError> {
-    let links = sources.links.all(|link| device(netns, &link))?;
-    let mut devices: Vec<Device> =
+    let links = sources.links.all(|link| device(netns, &link).map(|device| (device, link.remote)))?;
+    let mut devices: Vec<(Device, Option<IpAddr>)> =
         links.into_iter().filter_map(|link| link.map(Some).or_unread(unread)).collect();
-    devices.sort_by_key(|device| device.id.ifindex);
+    devices.sort_by_key(|(device, _)| device.id.ifindex);
     let routed: BTreeSet<IfIndex> = match &mut sources.routes {
-        Ok(routes) => routes.default_route_devices().or_unread(unread),
+        Ok(routes) => {
+            for (device, remote) in &mut devices {
+                let Some(remote) = remote.filter(|_| device.link.lower.is_none()) else { continue };
+                let towards = routes.device_towards(remote).or_unread(unread);
+                device.link.lower = towards.filter(|lower| *lower != device.id.ifindex);
+            }
+            routes.default_route_devices().or_unread(unread)
+        }
         Err(error) => Err(error.clone()).or_unread(unread),
     };
+    let mut devices: Vec<Device> = devices.into_iter().map(|(device, _)| device).collect();
     mark_default_route(&mut devices, &routed);
     let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
     devices.retain(|device| only.is_none_or(|only| device.id.ifindex == only));

@@ -1,10 +1,10 @@
-//! Listeners that share an address, where an observed process has some.
+//! Sockets that share an address, where an observed process has some.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bpf::reuseport::ListenerScanner;
 use model::host::{Process, SharedListeners, SocketState, Unread};
-use model::{Host, ListenerGroup, NetnsId};
+use model::{Host, ListenerGroup, NetnsId, Transport};
 
 use super::OrUnread;
 use crate::attach;
@@ -31,14 +31,19 @@ pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, un
     host.listeners = found;
 }
 
-/// The addresses at which more than one socket listens.
+/// The addresses at which more than one socket listens, or receives datagrams.
 fn shared(processes: &[Process], netns: NetnsId) -> BTreeSet<ListenerGroup> {
     let mut by_address: BTreeMap<ListenerGroup, u64> = BTreeMap::new();
     let mut shared = BTreeSet::new();
     let here = processes.iter().filter(|process| process.netns.is_none_or(|own| own == netns));
     for socket in here.flat_map(|process| &process.sockets) {
-        let (SocketState::TcpListen, Some(address)) = (socket.state, socket.local) else { continue };
-        let group = ListenerGroup { netns, address };
+        let transport = match socket.state {
+            SocketState::TcpListen => Transport::Tcp,
+            SocketState::Udp if socket.remote.is_none() => Transport::Udp,
+            _ => continue,
+        };
+        let Some(address) = socket.local.filter(|address| address.port() != 0) else { continue };
+        let group = ListenerGroup { netns, transport, address };
         if *by_address.entry(group).or_insert(socket.inode) != socket.inode {
             shared.insert(group);
         }

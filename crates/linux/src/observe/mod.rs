@@ -13,7 +13,7 @@ mod listeners;
 mod peer;
 mod process;
 mod received;
-mod topology;
+pub(crate) mod topology;
 
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};

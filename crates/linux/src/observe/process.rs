@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use model::host::{Epoll, IoUring, Process, Socket, SocketState, Thread, Unread};
-use model::{EpollId, Fd, NapiId, NetnsId, Pid, RingId, ThreadId};
+use model::{EpollId, Fd, NapiId, NetnsId, Pid, RingId, SocketId, SocketPolling, ThreadId};
 use netlink::sock_diag::{InetSockets, of_tcp};
 use rustix::fs::{AtFlags, statat};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
@@ -213,6 +213,7 @@ impl Observer<'_> {
                 Err(cause) => remember(&mut refused, cause),
             }
         }
+        polling(process, &mut files, &mut refused);
         if let Some(cause) = refused {
             self.note(format!("{}: its epolls, sockets and io_urings", process.id), &cause);
         }
@@ -277,6 +278,7 @@ impl Observer<'_> {
                     local: diag.local,
                     remote: diag.remote,
                     napi,
+                    polling: None,
                 }),
                 // Not looked for, made in another namespace, not bound yet, or of another protocol: the socket itself knows.
                 (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
@@ -286,6 +288,7 @@ impl Observer<'_> {
                     local,
                     remote,
                     napi,
+                    polling: None,
                 })),
                 (None, None) => {}
             }
@@ -313,6 +316,33 @@ impl Observer<'_> {
 
     fn note(&mut self, what: String, cause: &Cause) {
         self.unread.push(Unread { what, why: cause.to_string() });
+    }
+}
+
+/// Reads how receives from sockets busy-poll that no epoll watches. The budget only of those that do: it takes BPF, and of the
+/// others it has no effect.
+fn polling(process: &Pinned, files: &mut Files, refused: &mut Option<Cause>) {
+    let watched: BTreeSet<u64> =
+        files.epolls.iter().flat_map(|epoll| &epoll.members).map(|member| member.inode).collect();
+    let receives = |socket: &&mut Socket| {
+        matches!(socket.state, SocketState::TcpEstablished | SocketState::Udp)
+            && !watched.contains(&socket.inode)
+    };
+    for socket in files.sockets.iter_mut().filter(receives) {
+        let read = process.duplicate(socket.fd).and_then(|copy| process::socket_polling(&copy));
+        match read {
+            Ok(polling) => {
+                let id = SocketId { process: process.id, fd: socket.fd, inode: socket.inode };
+                let busy_poll_budget = match polling.polls() {
+                    true => process::read_socket_budget(&id).ok(),
+                    false => None,
+                };
+                socket.polling = Some(SocketPolling { busy_poll_budget, ..polling });
+            }
+            // A kernel without the options has nothing to report.
+            Err(Cause::Absent { .. }) => return,
+            Err(cause) => remember(refused, cause),
+        }
     }
 }
 

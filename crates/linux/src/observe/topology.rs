@@ -17,8 +17,8 @@ const CACHE_INDEX_MAX: u32 = 8;
 pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unread>) -> Topology {
     let Ok(sysfs) = sysfs else { return Topology::default() }; // the reason is listed with the devices
     let online = cpus(sysfs, "devices/system/cpu/online").or_unread(unread).unwrap_or_default();
-    let isolated = cpus(sysfs, "devices/system/cpu/isolated").or_unread(unread).unwrap_or_default();
-    let isolated = isolated.iter().chain(isolated_partitions().iter()).collect();
+    let isolated = isolated(sysfs).or_unread(unread);
+    let sched_ext = bpf_scheduler(sysfs).or_unread(unread);
     let node_of = nodes(sysfs).or_unread(unread);
     let mut siblings = Neighbours::default();
     let mut llcs = Neighbours::default();
@@ -31,11 +31,28 @@ pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unre
         node: node_of.get(&cpu).copied(),
     });
     let cpus = cpus.collect();
-    Topology { online, isolated, cpus }
+    Topology { online, isolated, sched_ext, cpus }
+}
+
+/// The CPUs that the scheduler leaves alone.
+pub(super) fn isolated(sysfs: &SysFs) -> Result<CpuSet, KernelError> {
+    let isolated = cpus(sysfs, "devices/system/cpu/isolated")?.unwrap_or_default();
+    Ok(isolated.iter().chain(isolated_partitions().iter()).collect())
+}
+
+/// The name of the BPF scheduler that is at work. Kernel: 6.12, `kernel/sched/ext.c` `scx_attr_state_show()`,
+/// `scx_attr_ops_show()`.
+fn bpf_scheduler(sysfs: &SysFs) -> Result<Option<String>, KernelError> {
+    let state = sysfs.read_if_any("kernel/sched_ext/state")?;
+    if state.as_deref().map(str::trim) != Some("enabled") {
+        return Ok(None);
+    }
+    let name = sysfs.read_if_any("kernel/sched_ext/root/ops")?.unwrap_or_default();
+    Ok(Some(name.trim().to_owned()))
 }
 
 /// The CPUs of isolated cpuset partitions. Kernel: 6.7, `kernel/cgroup/cpuset.c` `isolated_cpus_show()`; nothing before.
-fn isolated_partitions() -> CpuSet {
+pub(crate) fn isolated_partitions() -> CpuSet {
     let files = ["/sys/fs/cgroup/cpuset.cpus.isolated", "/sys/fs/cgroup/unified/cpuset.cpus.isolated"];
     let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
     text.and_then(|text| text.parse().ok()).unwrap_or_default()

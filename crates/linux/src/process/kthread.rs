@@ -12,6 +12,7 @@ use sys::error::{Cause, KernelError};
 use sys::scheduling::{RawAttr, attributes, set_attributes};
 
 use super::stat::{Stat, Status};
+use crate::observe::topology::isolated_partitions;
 
 /// `SCHED_*`. Kernel: `include/uapi/linux/sched.h`.
 mod policy {
@@ -91,7 +92,7 @@ pub(crate) fn begins() -> Result<KthreadState, KernelError> {
 
 /// Lets the thread run on these CPUs only.
 pub(crate) fn set_cpus(pid: Pid, cpus: &CpuSet) -> Result<(), KernelError> {
-    write(pid, |tid| set_affinity(tid, cpus))
+    write(pid, |tid| set_affinity(tid, cpus)).map_err(|error| why_refused(error, cpus))
 }
 
 /// Gives the thread a class and its priority.
@@ -196,6 +197,22 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
         number.map_err(|_| KernelError::malformed(path, format!("`{}` is not a number", text.trim())))
     };
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
+}
+
+/// Says of CPUs that were refused whether cpusets keep them for others.
+///
+/// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c` `cpuset_cpus_allowed()`.
+fn why_refused(error: KernelError, cpus: &CpuSet) -> KernelError {
+    let isolated = isolated_partitions();
+    let of_partition = !cpus.is_empty() && cpus.difference(&isolated).is_empty();
+    match error.cause {
+        Cause::Errno(errno @ Errno::INVAL) if of_partition => {
+            let message =
+                format!("an isolated partition of cpusets has CPUs {cpus} for threads of its own alone");
+            KernelError { cause: Cause::Extack { errno, message }, ..error }
+        }
+        _ => error,
+    }
 }
 
 /// Changes the thread with this number, and makes sure that it was a NAPI's, before and after.

@@ -11,7 +11,7 @@ use sys::error::{Cause, Errno, KernelError};
 
 use super::Pinned;
 
-/// The same `SOCK_STREAM` sockets under one address may be two groups, when they are of two users or bound to two devices.
+/// Sockets of one protocol under one address may be two groups, when they are of two users or bound to two devices.
 const TWO_GROUPS: &str = "two groups of sockets have this address: of two users, or bound to two devices";
 
 /// How connections are given to the listeners of a group. Devices have the names that they have in `like`.
@@ -69,7 +69,7 @@ pub(crate) fn shared_listeners(
 ) -> Result<Vec<SharedListeners>, KernelError> {
     let mut groups: BTreeMap<ListenerGroup, Vec<FoundListener>> = BTreeMap::new();
     for found in scanner.all()? {
-        let id = ListenerGroup { netns: found.netns, address: found.address };
+        let id = ListenerGroup { netns: found.netns, transport: found.transport, address: found.address };
         if wanted(&id) {
             groups.entry(id).or_default().push(found);
         }
@@ -118,9 +118,11 @@ fn spread(
 fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     let what = || format!("{group}: reuseport");
     let mut found = ListenerScanner::load()?.all()?;
-    found.retain(|found| found.netns == group.netns && found.address == group.address);
+    found.retain(|found| {
+        found.netns == group.netns && found.transport == group.transport && found.address == group.address
+    });
     let Some(first) = found.first() else {
-        return Err(KernelError::gone(what(), "no socket listens there with SO_REUSEPORT"));
+        return Err(KernelError::gone(what(), "no socket is bound there with SO_REUSEPORT"));
     };
     if found.iter().any(|other| other.group != first.group) {
         return Err(KernelError::malformed(what(), TWO_GROUPS));

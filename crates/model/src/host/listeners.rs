@@ -1,4 +1,4 @@
-//! Sockets that listen at one address together.
+//! Sockets that share an address.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::reuseport::{ListenerGroup, Spread};
 pub struct SharedListeners {
     /// Which group.
     pub id: ListenerGroup,
-    /// Who gets a new connection.
+    /// Who gets a new connection, or a datagram.
     pub spread: Spread,
     /// How many sockets the group has, as the kernel counts them.
     pub sockets: u32,

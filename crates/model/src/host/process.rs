@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::{EpollId, Fd, NapiId, NetnsId, ProcessId, RingId, ThreadId};
-use crate::setting::{EpollParams, RingNapi};
+use crate::setting::{EpollParams, RingNapi, SocketPolling};
 
 /// A process that was looked into.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -93,6 +93,10 @@ pub struct Socket {
     /// The NAPI that its last packet came through. `None` for none, which is how a socket looks whose packets
     /// travel by the per-CPU backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
     pub napi: Option<NapiId>,
+    /// How a receive from it busy-polls; `None` where an epoll of the process watches it, whose own parameters count, and
+    /// where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<SocketPolling>,
 }
 
 impl Socket {

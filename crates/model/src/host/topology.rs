@@ -12,8 +12,13 @@ use crate::ids::{Cpu, NumaNode};
 pub struct Topology {
     /// The CPUs that run.
     pub online: CpuSet,
-    /// The CPUs that the scheduler leaves alone (`isolcpus`).
+    /// The CPUs that the scheduler leaves alone: `isolcpus`, and isolated partitions of cpusets.
     pub isolated: CpuSet,
+    /// The BPF scheduler that places threads of the classes `other` and `batch`, by its name; `None` where the kernel's own does.
+    ///
+    /// Kernel: 6.12, `kernel/sched/ext.c`, `/sys/kernel/sched_ext`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sched_ext: Option<String>,
     /// Each online CPU, by number.
     pub cpus: Vec<CpuInfo>,
 }

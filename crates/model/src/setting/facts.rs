@@ -194,7 +194,7 @@ pub enum Phase {
     Reuseport,
     /// Epolls that begin to poll, or poll more.
     EpollRises,
-    /// The same for io_urings.
+    /// The same for io_urings and single sockets.
     RingRises,
     /// Kernel threads that are about to end.
     KthreadLeaves,
@@ -204,7 +204,7 @@ pub enum Phase {
     Queue,
     /// Kernel threads that are there now.
     Kthread,
-    /// io_urings that poll less.
+    /// io_urings and single sockets that poll less.
     RingFalls,
     /// The same for epolls.
     EpollFalls,

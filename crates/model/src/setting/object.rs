@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{DeviceId, EpollId, IrqNumber, ProcessId, RingId, RxQueue, ThreadId, TxQueue};
+use crate::ids::{DeviceId, EpollId, IrqNumber, ProcessId, RingId, RxQueue, SocketId, ThreadId, TxQueue};
 use crate::nic::FlagName;
 use crate::reuseport::ListenerGroup;
 use crate::steering::{FlowMatch, QueueSpan};
@@ -22,6 +22,8 @@ pub enum Object {
     Epoll(EpollId),
     /// An io_uring of a process.
     Ring(RingId),
+    /// A socket of a process.
+    Socket(SocketId),
     /// An interrupt.
     Irq(IrqNumber),
     /// A thread of a process.
@@ -52,6 +54,7 @@ impl Object {
             | Self::FlowRule(device, _) => Some(*device),
             Self::Epoll(_)
             | Self::Ring(_)
+            | Self::Socket(_)
             | Self::Irq(_)
             | Self::Thread(_)
             | Self::Listeners(_)
@@ -64,6 +67,7 @@ impl Object {
         match self {
             Self::Epoll(epoll) => Some(epoll.process),
             Self::Ring(ring) => Some(ring.process),
+            Self::Socket(socket) => Some(socket.process),
             Self::Thread(thread) => Some(thread.process),
             Self::Queue(_)
             | Self::TxQueue(_)
@@ -85,6 +89,7 @@ impl fmt::Display for Object {
             Self::Device(device) => device.fmt(f),
             Self::Epoll(epoll) => epoll.fmt(f),
             Self::Ring(ring) => ring.fmt(f),
+            Self::Socket(socket) => socket.fmt(f),
             Self::Irq(irq) => f.pad(&format!("irq {irq}")),
             Self::Thread(thread) => thread.fmt(f),
             Self::TxQueue(queue) => queue.fmt(f),
@@ -158,6 +163,8 @@ pub enum Interface {
     Epoll,
     /// `IORING_REGISTER_NAPI` on an io_uring.
     IoUring,
+    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` on a socket.
+    Socket,
     /// `SO_ATTACH_REUSEPORT_EBPF` on a listener.
     Reuseport,
     /// `/proc/irq/N/smp_affinity_list`.
@@ -190,6 +197,9 @@ impl fmt::Display for Interface {
             Self::Sysctl => "files of /proc/sys/net/core",
             Self::Epoll => "ioctl EPIOCSPARAMS on an epoll",
             Self::IoUring => "IORING_REGISTER_NAPI on an io_uring",
+            Self::Socket => {
+                "setsockopt SO_BUSY_POLL, SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET on a socket"
+            }
             Self::Reuseport => "SO_ATTACH_REUSEPORT_EBPF on a listener",
             Self::IrqAffinity => "/proc/irq/N/smp_affinity_list",
             Self::Irqbalance => "the socket of irqbalance",

@@ -86,6 +86,40 @@ impl fmt::Display for EpollParams {
     }
 }
 
+/// How a receive from one socket busy-polls, outside any epoll.
+///
+/// Kernel: 5.11, `include/net/sock.h` `sk_ll_usec`, `sk_prefer_busy_poll`, `sk_busy_poll_budget`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct SocketPolling {
+    /// How long a receive polls the NAPI before it sleeps, in microseconds (`SO_BUSY_POLL`); 0 for not at all.
+    /// Range 0..=2147483647.
+    pub busy_poll_usecs: u32,
+    /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow
+    /// (`SO_PREFER_BUSY_POLL`).
+    pub prefer_busy_poll: bool,
+    /// How many packets one poll takes at most (`SO_BUSY_POLL_BUDGET`); 0 means the kernel's own 8. `None` where it is
+    /// left alone: `getsockopt` does not report it, and without BPF nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_poll_budget: Option<u16>,
+}
+
+impl SocketPolling {
+    /// Whether a receive polls at all.
+    pub const fn polls(self) -> bool {
+        self.busy_poll_usecs > 0
+    }
+}
+
+impl fmt::Display for SocketPolling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let budget = self.busy_poll_budget.map_or_else(|| "-".to_owned(), |budget| budget.to_string());
+        f.pad(&format!("{}us/{budget}/{}", self.busy_poll_usecs, u8::from(self.prefer_busy_poll)))
+    }
+}
+
 /// The busy-poll parameters of an io_uring: the part of `struct io_uring_napi` that can be set from outside.
 ///
 /// Kernel: 6.9, `include/uapi/linux/io_uring.h`.

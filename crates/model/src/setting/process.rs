@@ -1,9 +1,9 @@
 //! Knobs of what processes own: epolls, io_urings, threads, listeners.
 
 use super::facts::{Facts, Phase, Unit, family};
-use super::{EpollParams, Interface, Object, RingNapi, Weight};
+use super::{EpollParams, Interface, Object, RingNapi, SocketPolling, Weight};
 use crate::cpu_set::CpuSet;
-use crate::ids::{EpollId, RingId, ThreadId};
+use crate::ids::{EpollId, RingId, SocketId, ThreadId};
 use crate::reuseport::{ListenerGroup, Spread};
 use crate::units::KernelVersion;
 
@@ -16,6 +16,11 @@ const IO_URING: Facts = Facts {
     since: KernelVersion::since(6, 9),
     phase_down: Phase::RingFalls,
     ..Facts::at(Interface::IoUring, Phase::RingRises)
+};
+const SOCKET: Facts = Facts {
+    since: KernelVersion::since(5, 11),
+    phase_down: Phase::RingFalls,
+    ..Facts::at(Interface::Socket, Phase::RingRises)
 };
 const THREAD: Facts = Facts::at(Interface::ThreadAffinity, Phase::Thread);
 const LISTENERS: Facts =
@@ -33,6 +38,16 @@ family! {
         ///
         /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
         IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" },
+
+        /// How a receive from one socket busy-polls the NAPI that its last packet came by, where no epoll watches it: a blocking
+        /// `recv`, and `poll` or `select` where `net.core.busy_poll` is not 0.
+        ///
+        /// The budget is read by BPF, because `getsockopt` does not report it; where BPF cannot be had, it is left alone. Of a
+        /// socket that does not busy-poll it counts as 0 in a plan, and the commit reads it before it writes.
+        ///
+        /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()` (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`);
+        /// `include/net/busy_poll.h` `sk_busy_loop()`, `net/socket.c` `sock_poll()`.
+        Socket(SocketId, SocketPolling) = SOCKET { name: "so_busy_poll usecs/budget/prefer" },
 
         /// The CPUs that a thread may run on.
         ///
@@ -63,6 +78,7 @@ impl ProcessKnob {
         match self {
             Self::Epoll(epoll, _) => Object::Epoll(*epoll),
             Self::IoUring(ring, _) => Object::Ring(*ring),
+            Self::Socket(socket, _) => Object::Socket(*socket),
             Self::ThreadAffinity(thread, _) => Object::Thread(*thread),
             Self::Reuseport(group, _) => Object::Listeners(*group),
         }
@@ -74,6 +90,7 @@ impl ProcessKnob {
             Self::Epoll(_, params) => params.to_string(),
             Self::IoUring(_, Some(napi)) => napi.to_string(),
             Self::IoUring(_, None) => "off".to_owned(),
+            Self::Socket(_, polling) => polling.to_string(),
             Self::ThreadAffinity(_, cpus) => cpus.to_string(),
             Self::Reuseport(_, spread) => spread.to_string(),
         }
@@ -86,7 +103,7 @@ impl ProcessKnob {
         match self {
             Self::ThreadAffinity(_, cpus) => !cpus.is_empty(),
             Self::Reuseport(_, spread) => *spread != Spread::Foreign,
-            Self::Epoll(..) | Self::IoUring(..) => true,
+            Self::Epoll(..) | Self::IoUring(..) | Self::Socket(..) => true,
         }
     }
 
@@ -99,6 +116,11 @@ impl ProcessKnob {
                 u8::from(params.prefer_busy_poll),
                 u64::from(params.busy_poll_usecs),
                 u64::from(params.busy_poll_budget),
+            ),
+            Self::Socket(_, polling) => Weight(
+                u8::from(polling.prefer_busy_poll),
+                u64::from(polling.busy_poll_usecs),
+                u64::from(polling.busy_poll_budget.unwrap_or(0)),
             ),
             Self::IoUring(_, None) | Self::ThreadAffinity(..) | Self::Reuseport(..) => Weight::NONE,
             Self::IoUring(_, Some(RingNapi { busy_poll_usecs, prefer_busy_poll })) => {

@@ -1,5 +1,7 @@
 //! A host as `show` prints it: the devices with their queues, then the processes with their sockets.
 
+use std::collections::BTreeSet;
+
 use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
@@ -410,11 +412,19 @@ fn entries(process: &Process) -> Vec<Entry> {
             threads: Vec::new(),
             epoll: None,
             how: "no epoll".to_owned(),
-            params: None,
+            params: of_receives(process),
             groups: unwatched,
         });
     }
     entries
+}
+
+/// How receives from sockets busy-poll that no epoll watches; `None` where none does.
+fn of_receives(process: &Process) -> Option<String> {
+    let polling =
+        process.sockets.iter().filter_map(|socket| socket.polling).filter(|polling| polling.polls());
+    let each: BTreeSet<String> = polling.map(|polling| polling.to_string()).collect();
+    (!each.is_empty()).then(|| each.into_iter().collect::<Vec<_>>().join(" "))
 }
 
 impl Entry {

@@ -1,7 +1,7 @@
-//! Listeners that share an address, and who gets a connection.
+//! Sockets that share an address, and which of them gets a connection or a datagram.
 
 use model::host::{SharedListeners, SpreadCounts};
-use model::{Host, Spread};
+use model::{Host, Spread, Transport};
 use page::{Cell, Table};
 
 /// One line for each group; those that are spread by queues name them.
@@ -9,7 +9,10 @@ pub(super) fn listeners(host: &Host) -> Table {
     let mut table = Table::new(&["LISTENERS", "SOCKETS", "CHOSEN BY", "BY QUEUE", "BY HASH"]);
     for group in &host.listeners {
         table.row([
-            Cell::new(group.id.address.to_string()),
+            Cell::new(match group.id.transport {
+                Transport::Tcp => group.id.address.to_string(),
+                Transport::Udp => format!("udp {}", group.id.address),
+            }),
             Cell::number(group.sockets),
             Cell::new(chosen_by(group)),
             Cell::optional(group.counts.map(|counts| counts.by_queue)),

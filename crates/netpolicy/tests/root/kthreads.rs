@@ -10,7 +10,7 @@ use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::lab::MemcachedOptions;
 use model::{Host, KthreadState, Nanoseconds, NapiDelivered, Scheduling, Slice, Threading, UtilClamp};
 
-use crate::operator::Operator;
+use crate::operator::{Operator, at_work, waited_for};
 use crate::{Need, test};
 
 const DEVICE: &str = linux::lab::SERVER_DEVICE;
@@ -46,6 +46,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             sliced,
         ),
         test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
+        test(
+            "kthreads/a_pinned_thread_survives_a_partition_of_cpusets_that_isolates_its_cpu_and_comes_back",
+            &[Need::Root, Need::ThreadPerNapi, Need::VirtioNics],
+            isolated,
+        ),
     ]
 }
 
@@ -347,5 +352,76 @@ fn overlaid() -> Result<(), Failed> {
     assert!(are_pinned(&operator.host()?)?, "the thread is another one, and scheduled as it was");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+/// A partition of cpusets that isolates CPU 1. Dropping it gives the CPU back.
+struct Partition(&'static str);
+
+impl Partition {
+    fn new() -> Result<Self, Failed> {
+        const ROOT: &str = "/sys/fs/cgroup";
+        let partition = Self("/sys/fs/cgroup/netpolicy-test-partition");
+        std::fs::write(format!("{ROOT}/cgroup.subtree_control"), "+cpuset")?;
+        std::fs::create_dir(partition.0)?;
+        std::fs::write(format!("{}/cpuset.cpus", partition.0), "1")?;
+        std::fs::write(format!("{}/cpuset.cpus.partition", partition.0), "isolated")?;
+        let state = std::fs::read_to_string(format!("{}/cpuset.cpus.partition", partition.0))?;
+        assert_eq!(state.trim(), "isolated");
+        Ok(partition)
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        let _ = std::fs::write(format!("{}/cpuset.cpus.partition", self.0), "member");
+        let _ = std::fs::remove_dir(self.0);
+    }
+}
+
+/// The machine's own cpusets are changed: only a guest's may be.
+#[expect(
+    clippy::print_stdout,
+    reason = "whether the kernel moves the thread is for docs/measurements/guests.md"
+)]
+fn isolated() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-isolated", 1)?;
+    let before = operator.host()?;
+    let policy = "[device.veth-server]\ndelivery = \"threaded\"\nkthread = { cpus = \"1\" }\n";
+    let daemon = at_work(&operator, policy)?;
+    let on_cpu_1 = |what: &str| {
+        waited_for(what, || {
+            let threads = threads(&operator.host()?)?;
+            let pinned = |thread: &Option<KthreadState>| {
+                thread.as_ref().is_some_and(|thread| thread.cpus.to_string() == "1")
+            };
+            Ok(threads.iter().all(pinned).then_some(()))
+        })
+    };
+    on_cpu_1("the thread on CPU 1")?;
+    let partition = Partition::new()?;
+    assert_eq!(operator.host()?.topology.isolated.to_string(), "1");
+    let moved = threads(&operator.host()?)?;
+    println!("isolating CPU 1 left the thread at {moved:?}");
+    assert!(moved.iter().all(Option::is_some), "it is still there: {moved:?}");
+    // A newer kernel moves threads off such a CPU, and gives it to none but the partition's own.
+    let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
+    if !stays {
+        operator.waits_to_hear("an isolated partition of cpusets has CPUs 1")?;
+        let polled = operator
+            .host()?
+            .devices
+            .iter()
+            .flat_map(|device| &device.napis)
+            .all(|napi| napi.kthread.is_some());
+        assert!(polled, "a thread polls all the same");
+    }
+    drop(partition);
+    assert!(operator.host()?.topology.isolated.is_empty());
+    on_cpu_1("the thread on CPU 1, isolated no more")?;
+    operator.runs(&["verify"], 0)?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(threads(&operator.host()?)?, threads(&before)?);
     Ok(())
 }

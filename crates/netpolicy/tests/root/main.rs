@@ -20,6 +20,7 @@ mod container;
 mod daemon;
 mod daemon_asked;
 mod daemon_spared;
+mod datagrams;
 #[path = "../../../daemon/tests/desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
@@ -59,6 +60,7 @@ mod rules_compared;
 mod selected;
 mod services;
 mod spread;
+mod stacks;
 mod stage;
 #[path = "../../../linux/tests/root/subject.rs"]
 #[expect(dead_code, reason = "the tests of the room below start programs of their own")]
@@ -138,6 +140,8 @@ pub enum Need {
     Prometheus,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
+    /// Devices of a kind that stand on others.
+    Link(stacks::Kind),
     /// A program that not every distribution has.
     Program(&'static str),
     /// A guest whose process 1 gives way to the distribution's systemd when it is asked to.
@@ -187,6 +191,20 @@ impl Need {
                 (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
             Self::GuestsInit => (units::can_be_booted(), "needs a guest whose process 1 can be systemd"),
+            Self::Link(kind) => (
+                kind.is_there(),
+                match kind {
+                    stacks::Kind::Bond => "needs bonds",
+                    stacks::Kind::Bridge => "needs bridges",
+                    stacks::Kind::Geneve => "needs Geneve tunnels",
+                    stacks::Kind::Ipvlan => "needs ipvlans",
+                    stacks::Kind::Macvlan => "needs macvlans",
+                    stacks::Kind::Team => "needs teams",
+                    stacks::Kind::Vlan => "needs VLANs",
+                    stacks::Kind::Vrf => "needs VRFs",
+                    stacks::Kind::Vxlan => "needs VXLAN tunnels",
+                },
+            ),
             Self::Tracefs => (has_tracefs(), "needs tracefs with system calls, and unshare"),
             Self::KernelsTcTests => {
                 (rule_corpus::directory().is_some(), "needs the kernel's source (cargo xtask guest build)")
@@ -279,6 +297,7 @@ fn main() {
         daemon::tests(),
         daemon_asked::tests(),
         daemon_spared::tests(),
+        datagrams::tests(),
         engaged::tests(),
         exchange::tests(),
         goals::tests(),
@@ -289,6 +308,7 @@ fn main() {
         remedy::tests(),
         selected::tests(),
         services::tests(),
+        stacks::tests(),
         surface::tests(),
         undone::tests(),
         rules::tests(),

@@ -1,9 +1,9 @@
-//! Sections that name no device: by pattern, by match, and for a device that stands on others.
+//! Sections that name no device: by pattern and by match.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
 
-use crate::operator::{Operator, are, at_work, flushes, waited_for};
+use crate::operator::{Operator, are, at_work, flushes};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -13,8 +13,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("selected/a_match_finds_the_device_that_the_default_route_goes_by", NEEDS, by_route),
         test("selected/two_sections_for_one_device_are_refused_with_both_places", NEEDS, clash),
         test("selected/the_daemon_follows_a_device_that_comes_to_meet_a_pattern", NEEDS, followed),
-        test("selected/a_policy_for_an_upper_device_reaches_the_queues_below_and_goes_back", NEEDS, stacked),
-        test("selected/the_daemon_follows_the_members_of_a_bridge", NEEDS, members),
     ]
 }
 
@@ -96,83 +94,4 @@ fn followed() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     are(&operator, &[0; 2])
-}
-
-/// Each kind of device that this kernel has; the others are for the guest.
-fn stacked() -> Result<(), Failed> {
-    let kinds = [
-        ("br0", "type bridge", true),
-        ("bond0", "type bond mode active-backup", true),
-        ("vrf0", "type vrf table 10", true),
-        ("mac0", "type macvlan mode private", false),
-        ("ipv0", "type ipvlan mode l2", false),
-        ("lan7", "type vlan id 7", false),
-        ("qinq7", "type vlan proto 802.1ad id 7", false),
-        ("vx7", "type vxlan id 7 dstport 4789 remote 192.0.2.9", false),
-    ];
-    let mut tried = Vec::new();
-    for (upper, kind, has_members) in kinds {
-        let operator = Operator::new(&format!("selected-{upper}"), 2)?;
-        let made = match (has_members, upper) {
-            (true, _) => operator.inside(&format!("ip link add {upper} {kind}")),
-            (false, "vx7") => operator.inside(&format!("ip link add {upper} {kind} dev {SERVER_DEVICE}")),
-            (false, _) => operator.inside(&format!("ip link add link {SERVER_DEVICE} name {upper} {kind}")),
-        };
-        if made.is_err() {
-            // This kernel has no such kind.
-            continue;
-        }
-        if has_members {
-            operator.changes_link(SERVER_DEVICE, &["down"])?;
-            operator.changes_link(SERVER_DEVICE, &["master", upper])?;
-            operator.changes_link(SERVER_DEVICE, &["up"])?;
-        }
-        operator.changes_link(upper, &["up"])?;
-        // Its carrier follows that of what it stands on, a little later.
-        let before = waited_for("the upper device's carrier", || {
-            let host = operator.host()?;
-            Ok(host.device_named(upper).is_some_and(|device| device.up).then_some(host))
-        })?;
-        let device = before.device_named(upper).ok_or("the upper device")?;
-        let below: Vec<&str> = before.below(device).iter().map(|(_, lower)| lower.id.name.as_str()).collect();
-        assert_eq!(below, [SERVER_DEVICE], "{upper}");
-        operator.asks(&format!("[device.{upper}]\ndelivery = \"suspend20\"\n"))?;
-        let applied = operator.runs(&["apply"], 0)?;
-        let words = format!("device {upper} stands on {SERVER_DEVICE}, whose queues are set");
-        assert!(applied.words.contains(&words), "{upper}: {}", applied.words);
-        assert_eq!(flushes(&operator.host()?), [SUSPEND20; 2], "{upper}");
-        operator.runs(&["verify"], 0)?;
-        let shown = operator.runs(&["show"], 0)?.data;
-        assert!(shown.contains(&format!("└─ {SERVER_DEVICE} (veth, 2 queues)")), "{upper}: {shown}");
-        operator.runs(&["rollback"], 0)?;
-        assert!(operator.host()? == before, "{upper}: the whole host is as it was");
-        tried.push(upper);
-    }
-    assert!(!tried.is_empty(), "this kernel has none of these kinds");
-    Ok(())
-}
-
-fn members() -> Result<(), Failed> {
-    let operator = Operator::new("selected-members", 2)?;
-    operator.inside("ip link add br0 type bridge")?;
-    operator.changes_link("br0", &["up"])?;
-    let before = operator.host()?;
-    let daemon = at_work(&operator, "[device.br0]\ndelivery = \"defer50\"\n")?;
-    are(&operator, &[0; 2])?;
-    operator.changes_link(SERVER_DEVICE, &["master", "br0"])?;
-    are(&operator, &[DEFER50; 2])?;
-    operator.changes_link(SERVER_DEVICE, &["nomaster"])?;
-    are(&operator, &[0; 2])?;
-    operator.changes_link(SERVER_DEVICE, &["master", "br0"])?;
-    are(&operator, &[DEFER50; 2])?;
-    assert_eq!(daemon.terminated()?, Some(0));
-    operator.runs(&["rollback"], 0)?;
-    operator.changes_link(SERVER_DEVICE, &["nomaster"])?;
-    are(&operator, &[0; 2])?;
-    let after = operator.host()?;
-    assert_eq!(after.devices.len(), before.devices.len());
-    for (now, then) in after.devices.iter().zip(&before.devices) {
-        assert_eq!(now.napis, then.napis, "{}", now.id);
-    }
-    Ok(())
 }

@@ -196,6 +196,16 @@ fn no_epoll(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         waits_otherwise && process.connections() > 0 && case.concerns(process)
     };
     let found = |process: &ProcessCase<'_>| {
+        let polling = process.process.sockets.iter().filter_map(|socket| socket.polling);
+        let polling = polling.filter(|polling| polling.polls()).count();
+        if polling > 0 {
+            return Found::new(
+                Severity::Note,
+                process.process.id,
+                "it has no epoll, and busy-polls while a receive waits; only epoll_wait suspends IRQs",
+            )
+            .evidence(format!("SO_BUSY_POLL is set on {polling} of its sockets"));
+        }
         Found::new(
             Severity::Problem,
             process.process.id,

@@ -1,6 +1,6 @@
 //! The kernel threads of NAPIs: where they run, and what keeps them from running.
 
-use model::{CpuSet, KthreadState, Severity, Threading};
+use model::{CpuSet, KthreadState, Object, Severity, Threading};
 
 use super::case::{Case, NapiCase};
 use super::{Causes, Found, Rule};
@@ -22,6 +22,11 @@ pub(super) const RULES: &[Rule] = &[
         doc: "A NAPI's kernel thread is real-time, and no RT throttling bounds it.",
         find: rt_unbounded,
     },
+    Rule {
+        id: "sched-ext",
+        doc: "A BPF scheduler (sched_ext) places threads that are not real-time: slices mean nothing to it, and clamps only what it makes of them.",
+        find: bpf_scheduler,
+    },
 ];
 
 /// The NAPIs that a kernel thread polls, each with its thread as far as that could be read.
@@ -32,6 +37,27 @@ fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'
         Some((napi, state.kthread.as_ref()?))
     })
 }
+
+/// It keeps to the CPUs of a thread, which the kernel checks, and leaves real-time classes alone. Kernel: 6.12,
+/// `Documentation/scheduler/sched-ext.rst`.
+fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(name) = &case.host.topology.sched_ext else { return Vec::new() };
+    let placed: Vec<String> = threads(case)
+        .filter(|(_, thread)| thread.scheduling.is_none_or(|class| class.real_time().is_none()))
+        .map(|(napi, thread)| format!("{} of {}", named(thread), napi.name()))
+        .collect();
+    let severity = if placed.is_empty() { Severity::Note } else { Severity::Warning };
+    let summary = format!("the BPF scheduler {name} decides when threads run that are not real-time");
+    let found = Found::new(severity, Object::Host, summary)
+        .evidence("/sys/kernel/sched_ext/state is enabled")
+        .evidence(
+            "CPUs that are set for threads hold; slices do not, and what a NAPI's thread waits is up to it",
+        );
+    vec![placed.into_iter().take(EVIDENCE_MAX).fold(found, Found::evidence)]
+}
+
+/// How many threads are named as evidence.
+const EVIDENCE_MAX: usize = 8;
 
 fn named(thread: &KthreadState) -> String {
     thread.pid.map_or_else(|| "its kernel thread".to_owned(), |pid| format!("its kernel thread {pid}"))

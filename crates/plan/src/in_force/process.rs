@@ -1,6 +1,6 @@
 //! Knobs of what processes own in force.
 
-use model::ProcessKnob;
+use model::{ProcessKnob, SocketPolling};
 
 use crate::index::Index;
 
@@ -10,6 +10,14 @@ pub(super) fn value(like: &ProcessKnob, index: &Index<'_>) -> Option<ProcessKnob
             index.epolls.get(id).and_then(|epoll| epoll.params).map(|params| ProcessKnob::Epoll(*id, params))
         }
         ProcessKnob::IoUring(id, _) => index.rings.get(id).map(|ring| ProcessKnob::IoUring(*id, ring.napi)),
+        ProcessKnob::Socket(id, wanted) => {
+            let polling = index.sockets.get(id)?.polling?;
+            // Of one that does not poll, the commit reads it before it writes.
+            let unread = wanted.busy_poll_budget.filter(|_| !polling.polls()).map(|_| 0);
+            let busy_poll_budget = polling.busy_poll_budget.or(unread);
+            let asked_for = wanted.busy_poll_budget.and(busy_poll_budget);
+            Some(ProcessKnob::Socket(*id, SocketPolling { busy_poll_budget: asked_for, ..polling }))
+        }
         ProcessKnob::ThreadAffinity(id, _) => {
             index.threads.get(id).map(|thread| ProcessKnob::ThreadAffinity(*id, thread.affinity.clone()))
         }

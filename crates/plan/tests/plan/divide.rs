@@ -38,6 +38,7 @@ fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
         local: Some(format!("0.0.0.0:{port}").parse().expect("an address")),
         remote: None,
         napi: None,
+        polling: None,
     });
     process
 }

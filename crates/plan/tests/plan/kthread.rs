@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use model::{
     Budget, DeliveryMode, Finding, Host, Intent, KthreadRequest, NapiKnob, PolicyName, PollCounts,
-    RtThrottling, Scheduling, Setting, Slice, Step, Threading, UtilClamp,
+    RtThrottling, Scheduling, Setting, Severity, Slice, Step, Threading, UtilClamp,
 };
 use plan::{Refusal, RefusalKind, Resolved, doctor};
 
@@ -322,4 +322,20 @@ fn whether_the_thread_polls_is_judged_by_who_delivered() {
     assert!(finding.summary.contains("set but not engaged: it delivers 10 %"), "{}", finding.summary);
     let unset = doctor(&nic(), Some(&delivered([])), &placement.asked());
     assert!(found(&unset, "kthread-does-not-poll").expect("found").summary.contains("not set"));
+}
+
+#[test]
+fn a_bpf_scheduler_is_reported_and_threads_that_it_places_are_named() {
+    let mut host = nic();
+    assert!(found(&doctor(&host, None, &[]), "sched-ext").is_none());
+    host.topology.sched_ext = Some("lavd_1.0".to_owned());
+    let finding = found(&doctor(&host, None, &[]), "sched-ext").expect("found").clone();
+    assert_eq!(finding.severity, Severity::Note);
+    assert!(finding.summary.contains("the BPF scheduler lavd_1.0 decides"), "{}", finding.summary);
+    for (class, severity) in [(Some("fifo:50"), Severity::Note), (None, Severity::Warning)] {
+        let mut host = applied(&threaded("irq", class), nic());
+        host.topology.sched_ext = Some("lavd_1.0".to_owned());
+        let findings = doctor(&host, None, &[]);
+        assert_eq!(found(&findings, "sched-ext").expect("found").severity, severity, "{class:?}");
+    }
 }

@@ -43,7 +43,7 @@ pub(crate) fn host() -> Host {
             net_admin: true,
             bpf: true,
         },
-        topology: Topology { isolated: CpuSet::new(), cpus: cpus.collect(), online },
+        topology: Topology { isolated: CpuSet::new(), sched_ext: None, cpus: cpus.collect(), online },
         netns: NETNS,
         devices: Vec::new(),
         sysctls: BTreeMap::new(),
@@ -223,6 +223,7 @@ pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
                 local: Some("10.0.0.1:11211".parse().expect("address")),
                 remote: Some("10.0.0.2:40000".parse().expect("address")),
                 napi: (napi != 0).then_some(NapiId(napi)),
+                polling: None,
             });
         }
         let fd = Fd(7 + worker);
@@ -251,7 +252,7 @@ pub(crate) fn listen(process: &mut Process, epoll: usize) {
     process.epolls[epoll].members.push(Membership { fd, inode });
     let state = SocketState::TcpListen;
     let local = Some("0.0.0.0:11211".parse().expect("address"));
-    process.sockets.push(Socket { fd, inode, state, local, remote: None, napi: None });
+    process.sockets.push(Socket { fd, inode, state, local, remote: None, napi: None, polling: None });
 }
 
 /// Sets every epoll of a process.
@@ -416,6 +417,11 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         Setting::Process(ProcessKnob::IoUring(id, napi)) => {
             let mut rings = host.processes.iter_mut().flat_map(|p| &mut p.rings);
             rings.find(|r| r.id == *id).expect("a ring").napi = *napi;
+        }
+        Setting::Process(ProcessKnob::Socket(id, polling)) => {
+            let process = host.processes.iter_mut().find(|p| p.id == id.process).expect("a process");
+            let socket = process.sockets.iter_mut().find(|s| s.inode == id.inode).expect("a socket");
+            socket.polling = Some(*polling);
         }
         Setting::Process(ProcessKnob::Reuseport(id, spread)) => {
             host.listeners.iter_mut().find(|group| group.id == *id).expect("a group").spread = spread.clone();

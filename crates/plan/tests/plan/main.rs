@@ -24,3 +24,4 @@ mod read_aloud;
 mod recipe;
 mod reuseport;
 mod selection;
+mod sockets;

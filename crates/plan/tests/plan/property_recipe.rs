@@ -59,7 +59,7 @@ prop_compose! {
         cpusets in prop::collection::vec(prop::option::of(0_u32..8), PIDS.len()),
     ) -> Host {
         let mut host = host();
-        host.topology = model::host::Topology { online, isolated, cpus };
+        host.topology = model::host::Topology { online, isolated, sched_ext: None, cpus };
         let ids: Vec<u32> = (300..300 + queues).collect();
         let mut nic = device(2, "eth0", &ids);
         nic.node = node.map(NumaNode);
@@ -191,6 +191,7 @@ fn listener(pid: u32, port: u16) -> Socket {
         local: Some(format!("[::]:{port}").parse().expect("an address")),
         remote: None,
         napi: None,
+        polling: None,
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use model::host::{Listener, Membership, SharedListeners};
+use model::host::{Listener, Membership, SharedListeners, Socket, SocketState};
 use model::policy::Match;
 use model::{
-    EpollParams, Fd, Finding, Host, Intent, KernelVersion, ListenerGroup, Mechanism, Pid, Policy, PolicyName,
-    ProcessKnob, Reason, RecipeEntry, RecipeValue, Setting, Severity, Spread, Target,
+    EpollParams, Fd, Finding, Host, Intent, KernelVersion, ListenerGroup, Mechanism, NapiId, Pid, Policy,
+    PolicyName, ProcessKnob, Reason, RecipeEntry, RecipeValue, Setting, Severity, Spread, Target, Transport,
 };
 use plan::{Desired, Resolved, desired, diff, doctor, place};
 
@@ -22,7 +22,11 @@ fn with_workers(queues: u32) -> Host {
     host.processes.push(server(WORKERS.0, "memcached", &[&[], &[]]));
     let listener = |inode, fd| Listener { inode, held: vec![(WORKERS, Fd(fd))] };
     host.listeners.push(SharedListeners {
-        id: ListenerGroup { netns: NETNS, address: "0.0.0.0:11211".parse().expect("an address") },
+        id: ListenerGroup {
+            netns: NETNS,
+            transport: Transport::Tcp,
+            address: "0.0.0.0:11211".parse().expect("an address"),
+        },
         spread: Spread::Hash,
         sockets: 2,
         listeners: vec![listener(901, 6), listener(902, 7)],
@@ -164,4 +168,55 @@ fn a_foreign_program_that_chooses_among_polling_workers_is_reported() {
     assert_eq!((found[0].rule.as_str(), found[0].severity), ("listeners-chosen-by-another", Severity::Note));
     assert!(found[0].evidence[0].contains("could not be put back"), "{found:?}");
     assert_eq!(found[0].evidence[1], "memcached[812] receives from NAPI 300, 301");
+}
+
+/// A UDP socket keeps the NAPI of its first packet: it gets that queue, where no other socket has it already.
+#[test]
+fn a_udp_socket_gets_the_queue_of_its_first_packet() {
+    let spread = |napis: [Option<u32>; 2]| {
+        let mut host = with_workers(2);
+        host.listeners[0].id.transport = Transport::Udp;
+        let process = &mut host.processes[0];
+        for (inode, napi) in [901, 902].into_iter().zip(napis) {
+            process.sockets.push(Socket {
+                fd: Fd(u32::try_from(inode).expect("small")),
+                inode,
+                state: SocketState::Udp,
+                local: Some("0.0.0.0:11211".parse().expect("an address")),
+                remote: None,
+                napi: napi.map(NapiId),
+                polling: None,
+            });
+        }
+        spreads(&wanted(&host, &asked(PolicyName::Latency))).concat()
+    };
+    let first = "eth0 rx-0 → socket 901, eth0 rx-1 → socket 902";
+    let other = "eth0 rx-0 → socket 902, eth0 rx-1 → socket 901";
+    for (napis, dealt) in [
+        ([Some(300), Some(301)], first),
+        ([Some(301), Some(300)], other),
+        ([Some(301), None], other),
+        ([None, Some(300)], other),
+        ([None, None], first),
+        ([Some(300), Some(300)], first),
+    ] {
+        assert!(spread(napis).contains(dealt), "{napis:?}: {}", spread(napis));
+    }
+}
+
+#[test]
+fn a_udp_server_that_steers_by_itself_is_left_alone_and_cut_off_clients_are_reported() {
+    let mut host = with_workers(2);
+    host.listeners[0].id.transport = Transport::Udp;
+    let desired = wanted(&host, &asked(PolicyName::Latency));
+    let said = desired.notes.join("\n");
+    assert!(
+        said.contains("UDP sockets 0.0.0.0:11211: each datagram goes to a socket of its queue"),
+        "{said}"
+    );
+    host.listeners[0].spread = Spread::Foreign;
+    let desired = wanted(&host, &asked(PolicyName::Latency));
+    assert!(spreads(&desired).is_empty());
+    let said = desired.notes.join("\n");
+    assert!(said.contains("as QUIC servers steer by connection id"), "{said}");
 }

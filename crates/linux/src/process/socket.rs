@@ -1,0 +1,102 @@
+//! How receives from single sockets of running processes busy-poll.
+
+use std::cell::OnceCell;
+use std::os::fd::OwnedFd;
+
+use bpf::EpollScanner;
+use model::{KernelVersion, ProcessKnob, Setting, SocketId, SocketPolling};
+use rustix::io::Errno;
+use sys::error::{Cause, KernelError};
+use sys::sockopt;
+
+use super::descriptors::{Link, duplicate_if};
+use super::pinned::Pinned;
+
+thread_local! {
+    /// Loaded at the first socket whose budget is read: that takes longer than all of its readings.
+    static SCANNER: OnceCell<Result<EpollScanner, KernelError>> = const { OnceCell::new() };
+}
+
+/// Reads how a receive from a socket of a running process busy-polls, without its budget.
+///
+/// # Errors
+/// [`Cause::Gone`] if the process has ended or the descriptor is not that socket any more, [`Cause::Absent`] on a kernel
+/// before 5.11, [`Cause::Denied`] without the right to look into the process.
+pub fn read_socket(id: &SocketId) -> Result<SocketPolling, KernelError> {
+    copy(id).and_then(|socket| polling(&socket)).map_err(|cause| KernelError { what: what(id), cause })
+}
+
+/// Reads the budget of a socket's polls, by BPF: `getsockopt` does not report it. Needs no right to look into the process.
+///
+/// # Errors
+/// [`Cause::Gone`] if the process has no such socket any more, [`Cause::Absent`] without kernel BTF; else the kernel's refusal.
+pub fn read_socket_budget(id: &SocketId) -> Result<u16, KernelError> {
+    SCANNER.with(|scanner| match scanner.get_or_init(EpollScanner::load) {
+        Err(error) => Err(KernelError { what: format!("{}: its budget", what(id)), ..error.clone() }),
+        Ok(scanner) => {
+            let found = scanner.sockets(id.process.pid)?;
+            let found = found.into_iter().find(|socket| socket.fd == id.fd && socket.inode == id.inode);
+            found
+                .map(|socket| socket.busy_poll_budget)
+                .ok_or_else(|| KernelError::gone(what(id), "it was closed"))
+        }
+    })
+}
+
+/// Sets how a receive from a socket of a running process busy-polls. In force at its next receive.
+///
+/// # Errors
+/// As [`read_socket`]; also [`Cause::Denied`] without CAP_NET_ADMIN.
+pub fn write_socket(id: &SocketId, wanted: SocketPolling) -> Result<(), KernelError> {
+    copy(id).and_then(|socket| set(&socket, wanted)).map_err(|cause| KernelError {
+        what: Setting::Process(ProcessKnob::Socket(*id, wanted)).to_string(),
+        cause,
+    })
+}
+
+/// How a receive from a socket busy-polls, without its budget. For observers, who have a copy of it.
+pub(crate) fn polling(socket: &OwnedFd) -> Result<SocketPolling, Cause> {
+    Ok(SocketPolling {
+        busy_poll_usecs: sockopt::busy_poll(socket).map_err(absent_or)?,
+        prefer_busy_poll: sockopt::prefer_busy_poll(socket).map_err(absent_or)?,
+        busy_poll_budget: None,
+    })
+}
+
+fn what(id: &SocketId) -> String {
+    format!("{id}: so_busy_poll usecs/budget/prefer")
+}
+
+fn copy(id: &SocketId) -> Result<OwnedFd, Cause> {
+    let process = Pinned::reopen(&id.process)?;
+    duplicate_if(&process, id.fd, Link::Socket(id.inode))
+}
+
+/// What makes interrupts stay off comes first and goes last: see `plan::order`.
+fn set(socket: &OwnedFd, wanted: SocketPolling) -> Result<(), Cause> {
+    if let Some(budget) = wanted.busy_poll_budget {
+        sockopt::set_busy_poll_budget(socket, budget).map_err(denied_or)?;
+    }
+    sockopt::set_prefer_busy_poll(socket, wanted.prefer_busy_poll).map_err(denied_or)?;
+    sockopt::set_busy_poll(socket, wanted.busy_poll_usecs).map_err(denied_or)
+}
+
+fn denied_or(errno: Errno) -> Cause {
+    match errno {
+        Errno::PERM => {
+            Cause::Denied { errno, needs: "CAP_NET_ADMIN in the initial user namespace".to_owned() }
+        }
+        other => absent_or(other),
+    }
+}
+
+/// Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`.
+fn absent_or(errno: Errno) -> Cause {
+    match errno {
+        Errno::NOPROTOOPT => Cause::Absent {
+            needs: "SO_PREFER_BUSY_POLL (CONFIG_NET_RX_BUSY_POLL)".to_owned(),
+            since: Some(KernelVersion::since(5, 11)),
+        },
+        other => Cause::Errno(other),
+    }
+}

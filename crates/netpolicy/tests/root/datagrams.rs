@@ -1,0 +1,291 @@
+//! Servers that receive datagrams without an epoll, and workers that share a UDP address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::{CLIENT_ADDRESS, Program, SERVER_ADDRESS, SERVER_DEVICE};
+use linux::process::read_socket_budget;
+use linux::{Processes, observe};
+use model::host::SocketState;
+use model::{SocketId, SocketPolling, Spread, Transport};
+
+use crate::operator::{Operator, waited_for};
+use crate::{Need, test};
+
+/// Where the servers are; they also listen there for TCP, so that it can be seen that they run.
+const PORT: u16 = 11_400;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Python];
+    vec![
+        test("datagrams/a_server_that_blocks_in_recv_polls_its_napi_until_rolled_back", NEEDS, blocking),
+        test("datagrams/what_the_application_has_set_itself_comes_back_with_its_budget", NEEDS, own_values),
+        test(
+            "datagrams/the_daemon_sets_the_sockets_of_a_server_that_comes_and_undo_puts_them_back",
+            NEEDS,
+            daemon,
+        ),
+        test("datagrams/each_worker_gets_the_datagrams_of_its_queue_until_rolled_back", NEEDS, by_queue),
+        test("datagrams/a_server_that_steers_by_itself_is_left_alone_and_reported", NEEDS, steers),
+    ]
+}
+
+/// A server of UDP. What `more` does with the socket `u` comes before it says, to each datagram, which worker has it and by
+/// which NAPI it came (`SO_INCOMING_NAPI_ID`).
+fn server(operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
+    const SERVER: &str = "import ctypes, socket, struct, threading\n\
+        def work(worker, u):\n    \
+            while True:\n        \
+                data, peer = u.recvfrom(2048)\n        \
+                u.sendto(b'%d %d' % (worker, u.getsockopt(1, 56)), peer)\n\
+        group = []\n\
+        for _ in range(@WORKERS@):\n    \
+            u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.setsockopt(1, socket.SO_REUSEPORT, 1)\n    \
+            u.bind(('0.0.0.0', @PORT@)); group.append(u)\n\
+        @MORE@\n\
+        for worker, u in enumerate(group):\n    threading.Thread(target=work, args=(worker, u)).start()\n\
+        t = socket.socket(); t.setsockopt(1, socket.SO_REUSEADDR, 1); t.bind(('0.0.0.0', @PORT@)); t.listen(8)\n\
+        while True:\n    t.accept()[0].close()\n";
+    let text = SERVER
+        .replace("@WORKERS@", &workers.to_string())
+        .replace("@PORT@", &PORT.to_string())
+        .replace("@MORE@", more);
+    let mut command = Command::new("python3");
+    command.args(["-c", &text]);
+    Ok(operator.lab.start_program(command, PORT)?)
+}
+
+/// Asks from the client, one datagram after the other from as many ports; the worker and the NAPI of each.
+fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32)>, Failed> {
+    let ask = || -> std::io::Result<Vec<(u32, u32)>> {
+        let mut answers = Vec::new();
+        for _ in 0..ports {
+            let socket = UdpSocket::bind((CLIENT_ADDRESS, 0))?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.connect((SERVER_ADDRESS, PORT))?;
+            for _ in 0..each {
+                let mut bytes = [0; 64];
+                socket.send(b"?")?;
+                let length = socket.recv(&mut bytes)?;
+                let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                let mut numbers = text.split(' ').map(|number| number.parse().unwrap_or(u32::MAX));
+                answers.push((numbers.next().unwrap_or(u32::MAX), numbers.next().unwrap_or(u32::MAX)));
+            }
+        }
+        Ok(answers)
+    };
+    Ok(operator.lab.client().run(ask)??)
+}
+
+/// How many packets were delivered by busy polling in the server's namespace.
+fn busy_polled(operator: &Operator) -> Result<u64, Failed> {
+    let text = operator.inside("cat /proc/net/netstat")?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next().ok_or("TcpExt")?, lines.next().ok_or("TcpExt")?);
+    let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "BusyPollRxPackets");
+    Ok(found.ok_or("BusyPollRxPackets")?.1.parse()?)
+}
+
+/// The UDP sockets of the server, with how they busy-poll; the budget as BPF reads it.
+fn polling(operator: &Operator, server: &Program) -> Result<Vec<SocketPolling>, Failed> {
+    let host = observe(operator.lab.server(), &Processes::Only(vec![server.process().pid]))?;
+    let process = host.processes.first().ok_or("the server")?;
+    let sockets = process.sockets.iter().filter(|socket| socket.state == SocketState::Udp);
+    let mut found = Vec::new();
+    for socket in sockets {
+        let id = SocketId { process: process.id, fd: socket.fd, inode: socket.inode };
+        let seen = socket.polling.ok_or("its polling was not read")?;
+        found.push(SocketPolling { busy_poll_budget: Some(read_socket_budget(&id)?), ..seen });
+    }
+    Ok(found)
+}
+
+const NAPIBUSY: SocketPolling =
+    SocketPolling { busy_poll_usecs: 64, prefer_busy_poll: true, busy_poll_budget: Some(64) };
+const STILL: SocketPolling =
+    SocketPolling { busy_poll_usecs: 0, prefer_busy_poll: false, busy_poll_budget: Some(0) };
+
+fn asks(operator: &Operator, delivery: &str) -> Result<(), Failed> {
+    operator.asks(&format!("[service.names]\nmatch = {{ port = {PORT} }}\n{delivery}\n"))
+}
+
+#[expect(clippy::print_stdout, reason = "the figure of docs/decisions/0047-polling-by-socket.md")]
+fn blocking() -> Result<(), Failed> {
+    /// So many datagrams are one round; a machine that is busy needs several.
+    const ROUND: usize = 500;
+    const ROUNDS_MAX: usize = 20;
+    const ENOUGH: u64 = 50;
+    let operator = Operator::new("datagrams", 1)?;
+    let server = server(&operator, 1, "")?;
+    let begun = busy_polled(&operator)?;
+    asked(&operator, 1, ROUND)?;
+    assert_eq!(busy_polled(&operator)?, begun, "nothing polls yet");
+    assert_eq!(polling(&operator, &server)?, [STILL]);
+    let before = operator.host()?;
+
+    asks(&operator, "delivery = \"napibusy\"")?;
+    let planned = operator.runs(&["plan"], 3)?;
+    let words = format!("{}{}", planned.data, planned.words);
+    assert!(words.contains("so_busy_poll usecs/budget/prefer"), "{words}");
+    assert!(words.contains("busy-poll while a receive waits"), "{words}");
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [NAPIBUSY]);
+    operator.runs(&["plan"], 0)?; // what is set is what is wanted
+    operator.runs(&["verify"], 0)?;
+    for round in 1.. {
+        asked(&operator, 1, ROUND)?;
+        let polled = busy_polled(&operator)? - begun;
+        if polled >= ENOUGH {
+            println!("{polled} packets of {} were polled by recvfrom()", round * ROUND);
+            break;
+        }
+        assert!(round < ROUNDS_MAX, "recvfrom() polled {polled} packets of {}", round * ROUND);
+    }
+
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [STILL]);
+    assert!(operator.host()? == before, "the whole host is as it was");
+    let ended = busy_polled(&operator)?;
+    asked(&operator, 1, ROUND)?;
+    assert_eq!(busy_polled(&operator)?, ended, "nothing polls any more");
+    Ok(())
+}
+
+fn own_values() -> Result<(), Failed> {
+    const OWN: SocketPolling =
+        SocketPolling { busy_poll_usecs: 20, prefer_busy_poll: false, busy_poll_budget: Some(16) };
+    let operator = Operator::new("datagrams-own", 1)?;
+    let server = server(&operator, 1, "u.setsockopt(1, 46, 20); u.setsockopt(1, 70, 16)")?;
+    asked(&operator, 1, 1)?;
+    assert_eq!(polling(&operator, &server)?, [OWN]);
+    asks(&operator, "delivery = \"napibusy\"")?;
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [NAPIBUSY]);
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [OWN]);
+    // A mode that leaves polling to softirq ends it, and that is taken back, too.
+    asks(&operator, "delivery = \"interrupt\"")?;
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [STILL]);
+    let script = operator.runs(&["rollback", "--script"], 0)?.data;
+    let script = operator.file("undo.sh", script.as_bytes())?;
+    let output = Command::new("sh").args([&script, "--by-hand"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("put back to 20/0"), "{said}");
+    assert_eq!(polling(&operator, &server)?, [OWN]);
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [OWN]);
+    Ok(())
+}
+
+fn daemon() -> Result<(), Failed> {
+    let operator = Operator::new("datagrams-daemon", 1)?;
+    asks(&operator, "delivery = \"napibusy\"")?;
+    let daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear("at work")?;
+    let server = server(&operator, 2, "")?;
+    asked(&operator, 8, 4)?;
+    waited_for("sockets that poll", || Ok((polling(&operator, &server)? == [NAPIBUSY; 2]).then_some(())))?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [STILL; 2]);
+    Ok(())
+}
+
+/// How many packets each queue of the server's device has received, as the device counts them.
+fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
+    let text = operator.inside(&format!("ethtool -S {SERVER_DEVICE}"))?;
+    let of = |queue: usize| {
+        let name = format!("rx_queue_{queue}_xdp_packets:");
+        let value = text.lines().find_map(|line| line.trim().strip_prefix(&name));
+        value.and_then(|value| value.trim().parse().ok()).ok_or_else(|| format!("{name} in {text}"))
+    };
+    Ok([of(0)?, of(1)?])
+}
+
+/// The workers that get the datagrams of each queue. What is not certain because other packets came meanwhile is left out.
+fn workers_by_queue(operator: &Operator) -> Result<BTreeMap<usize, BTreeSet<u32>>, Failed> {
+    /// That the hash gives all of one queue to one of two workers by chance happens once in 2^29 times.
+    const PORTS: usize = 60;
+    let mut found: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
+    for _ in 0..PORTS {
+        let before = received(operator)?;
+        let (worker, _) = *asked(operator, 1, 1)?.first().ok_or("an answer")?;
+        let after = received(operator)?;
+        let came: Vec<usize> = (0..2).filter(|queue| after[*queue] > before[*queue]).collect();
+        if let [queue] = came[..] {
+            found.entry(queue).or_default().insert(worker);
+        }
+    }
+    Ok(found)
+}
+
+fn group(operator: &Operator) -> Result<model::host::SharedListeners, Failed> {
+    let host = operator.host()?;
+    let group = host.listeners.into_iter().find(|group| group.id.transport == Transport::Udp);
+    Ok(group.ok_or("no group of UDP sockets was found")?)
+}
+
+fn asks_for_queues(operator: &Operator) -> Result<(), Failed> {
+    operator.means_what_it_does_on_a_nic()?;
+    operator.asks(&format!(
+        "[device.{SERVER_DEVICE}]\npolicy = \"latency\"\n\
+         [service.names]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\n"
+    ))
+}
+
+fn by_queue() -> Result<(), Failed> {
+    let operator = Operator::new("datagrams-spread", 2)?;
+    let _server = server(&operator, 2, "")?;
+    assert_eq!(group(&operator)?.spread, Spread::Hash);
+    let by_queue = workers_by_queue(&operator)?;
+    assert_eq!(by_queue.len(), 2, "both queues have some: {by_queue:?}");
+    assert!(by_queue.values().any(|workers| workers.len() == 2), "the kernel's hash: {by_queue:?}");
+    // A socket that is not connected keeps the NAPI of its first packet, whatever comes by others.
+    let napis: BTreeSet<(u32, u32)> = asked(&operator, 60, 1)?.into_iter().collect();
+    assert_eq!(napis.len(), 2, "each worker names one: {napis:?}");
+
+    asks_for_queues(&operator)?;
+    let said = operator.runs(&["apply"], 0)?;
+    assert!(said.words.contains("each datagram goes to a socket of its queue"), "{}", said.words);
+    operator.runs(&["plan"], 0)?; // what is set is what is wanted
+    let by_queue = workers_by_queue(&operator)?;
+    let owners: Vec<u32> = by_queue.values().flatten().copied().collect();
+    assert_eq!((by_queue.len(), owners.len()), (2, 2), "each queue's are one worker's: {by_queue:?}");
+    assert_ne!(owners[0], owners[1], "{by_queue:?}");
+    let counts = group(&operator)?.counts.ok_or("it counts")?;
+    assert_eq!((counts.by_queue, counts.changed, counts.gone), (60, 0, 0), "{counts:?}");
+    let shown = operator.runs(&["show"], 0)?.data;
+    assert!(shown.contains(&format!("udp 0.0.0.0:{PORT}")), "{shown}");
+
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(group(&operator)?.spread, Spread::Hash);
+    let by_queue = workers_by_queue(&operator)?;
+    assert!(by_queue.values().any(|workers| workers.len() == 2), "the hash again: {by_queue:?}");
+    Ok(())
+}
+
+fn steers() -> Result<(), Failed> {
+    // A classic program, "always the first", as a server would have that looks at connection ids: BPF_RET | BPF_K, 0.
+    const PROGRAM: &str = "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0)); \
+        group[0].setsockopt(1, 51, struct.pack('HxxxxxxP', 1, ctypes.addressof(code)))";
+    let operator = Operator::new("datagrams-steers", 2)?;
+    let _server = server(&operator, 2, PROGRAM)?;
+    assert_eq!(group(&operator)?.spread, Spread::Foreign);
+    asks_for_queues(&operator)?;
+    let said = operator.runs(&["apply"], 0)?;
+    let words = format!("{}{}", said.data, said.words);
+    assert!(words.contains("chooses already (as QUIC servers steer by connection id)"), "{words}");
+    assert_eq!(group(&operator)?.spread, Spread::Foreign);
+    let workers: BTreeSet<u32> = asked(&operator, 60, 1)?.into_iter().map(|(worker, _)| worker).collect();
+    assert_eq!(workers, [0].into(), "its own program chooses");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(group(&operator)?.spread, Spread::Foreign, "it is as it was");
+    Ok(())
+}
