@@ -4,7 +4,7 @@ use experiments::reports::{
     BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
     LiveCostReport, PredictionReport, RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
 };
-use judge::GuardReport;
+use judge::{GuardReport, JudgeBenchReport};
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -51,6 +51,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
                 of::<GridReport<'_>>,
                 of::<LiveBenchReport<'_>>,
                 of::<LiveCostReport>,
+                of::<JudgeBenchReport>,
                 of::<WatchReport<'_>>,
                 of::<CompareReport>,
             ],
