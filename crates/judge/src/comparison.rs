@@ -104,6 +104,22 @@ pub trait Progress {
     /// # Errors
     /// What the listener could not do with it: that ends the comparison.
     fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault>;
+
+    /// A candidate is in force, and its window is about to begin.
+    ///
+    /// # Errors
+    /// As [`Progress::round`].
+    fn window_begins(&mut self, _candidate: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Its window is over, after so many seconds.
+    ///
+    /// # Errors
+    /// As [`Progress::round`].
+    fn window_ended(&mut self, _candidate: usize, _seconds: f64) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// What a comparison came to.
@@ -241,7 +257,7 @@ impl<'a> Comparison<'a> {
             let mut round = Round { number, order: order.clone(), windows: Vec::new(), void: None };
             let mut broken = None;
             for candidate in order {
-                match self.turn(candidate, &mut round, signals)? {
+                match self.turn(candidate, &mut round, signals, progress)? {
                     None => {}
                     Some(why) => {
                         broken = Some(why);
@@ -286,6 +302,7 @@ impl<'a> Comparison<'a> {
         candidate: usize,
         round: &mut Round,
         signals: &mut Signals,
+        progress: &mut dyn Progress,
     ) -> Result<Option<Broken>, Fault> {
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {
@@ -297,7 +314,11 @@ impl<'a> Comparison<'a> {
         if switched.written > 0 {
             self.switches.push(switched.took);
         }
-        let (figures, window) = match self.window(signals)? {
+        progress.window_begins(candidate)?;
+        let windows_began = Instant::now();
+        let measured = self.window(signals)?;
+        progress.window_ended(candidate, windows_began.elapsed().as_secs_f64())?;
+        let (figures, window) = match measured {
             Ok(measured) => measured,
             Err(broken) => return Ok(Some(broken)),
         };

@@ -15,8 +15,10 @@ mod held;
 mod judgement;
 mod lock;
 mod record;
+mod replay;
 mod report;
 mod trial;
+mod truth_report;
 
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, Wanted};
@@ -24,5 +26,7 @@ pub use comparison::{Comparison, Ended, Options, Progress, Round, Shown};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;
 pub use record::{Header, PairRecord, Recorded, Recording};
+pub use replay::Replayed;
 pub use report::GuardReport;
 pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards, metric_of};
+pub use truth_report::{JudgeBenchReport, JudgedScenario};

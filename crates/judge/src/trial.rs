@@ -60,7 +60,7 @@ const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
 
 /// The fewest pairs by which a change is kept: fewer could not have refused it.
-const PAIRS_MIN: usize = 6;
+pub(crate) const PAIRS_MIN: usize = 6;
 
 /// How much longer than asked a turn may take before what it shows is the machine's doing.
 const LATE: Duration = Duration::from_millis(500);

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
 
 use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
+use super::judge_args::Judge;
 use super::live_args::Live;
 use super::load::Load;
 use super::policies_args::Policies;
@@ -26,6 +27,7 @@ pub struct Bench {
 pub enum Application {
     Memcached(Box<Memcached>),
     Live(Box<Live>),
+    Judge(Box<Judge>),
     Report(FromEvidence),
     TcpRr(Box<TcpRr>),
     TcpStream(Box<TcpStream>),

@@ -21,6 +21,7 @@ mod error;
 pub mod exchange_args;
 mod exchange_stage;
 pub mod foreign;
+pub mod judge_args;
 mod lab_stage;
 mod layout;
 pub mod live_args;

@@ -3,6 +3,7 @@
 mod compared;
 pub(crate) mod evidence;
 mod exchange;
+mod judged;
 mod live;
 mod policies;
 mod policies_simulated;
@@ -29,6 +30,7 @@ pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
     match &arguments.application {
         Application::Memcached(arguments) => memcached(arguments, context),
         Application::Live(arguments) => live::run(arguments, context),
+        Application::Judge(arguments) => judged::run(arguments, context),
         Application::TcpRr(arguments) => exchange::run(&**arguments, context),
         Application::TcpStream(arguments) => exchange::run(&**arguments, context),
         Application::Threaded(arguments) => exchange::run_threaded(arguments, context),

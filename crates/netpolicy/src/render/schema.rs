@@ -4,7 +4,7 @@ use experiments::reports::{
     BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
     LiveCostReport, PredictionReport, RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
 };
-use judge::GuardReport;
+use judge::{GuardReport, JudgeBenchReport};
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -33,6 +33,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
         SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
+        SchemaOf::SupportMatrix => ("support-matrix", &[of::<primer::SupportMatrix>]),
         SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),
@@ -50,6 +51,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
                 of::<GridReport<'_>>,
                 of::<LiveBenchReport<'_>>,
                 of::<LiveCostReport>,
+                of::<JudgeBenchReport>,
                 of::<WatchReport<'_>>,
                 of::<CompareReport>,
             ],

@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, killed),
         test("compared/one_that_is_interrupted_reports_what_it_has", NEEDS, interrupted),
         test("compared/a_restart_and_another_transaction_void_their_rounds", NEEDS, disturbed),
+        test("compared/the_wire_says_the_same_of_a_change_that_hurts", NEEDS, on_the_wire),
         test("compared/what_cannot_be_compared_is_refused_with_what_to_do", NEEDS, refused),
     ]
 }
@@ -203,6 +204,23 @@ fn disturbed() -> Result<(), Failed> {
     assert!(void.iter().any(|void| void["reason"] == "restart"), "{report}");
     assert!(report["data"]["rounds"].as_u64().is_some_and(|rounds| rounds >= 4), "it went on: {report}");
     assert_eq!(operator.host()?.devices, before);
+    Ok(())
+}
+
+fn on_the_wire() -> Result<(), Failed> {
+    let operator = Operator::new("compared-wire", 1)?;
+    let bench = ["bench", "judge", "--scenario", "same,much-slower", "--seconds", "40", "--trials", "100"];
+    let said = operator.runs(&[&["-o", "json"], &bench[..]].concat(), 0)?;
+    let report: Value = serde_json::from_str(&said.data)?;
+    let [same, slower] = [0, 1].map(|at| &report["data"]["scenarios"][at]);
+    assert_eq!(
+        (&slower["said"]["verdict"], &slower["truth"]["verdict"]),
+        (&"worse".into(), &"worse".into()),
+        "{report}"
+    );
+    assert_ne!(same["said"]["verdict"], "mixed", "{report}");
+    let regressions = report["data"]["replayed"].as_array().map_or(0, Vec::len);
+    assert_eq!((regressions, &report["data"]["replayed"][0]["trials"]), (4, &100.into()), "{report}");
     Ok(())
 }
 

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * When an arrival came into the ring: estimates U and C, and T by the client's
+ * stamp. What was answered is counted by all of them.
+ */
+#ifndef __LIVE_ESTIMATE_H__
+#define __LIVE_ESTIMATE_H__
+
+#include "state.bpf.h"
+
+/* Requests that one arrival may stand for. */
+#define WEIGHT_MAX 64
+
+/* A NAPI thread that waited longer was not waiting for a CPU alone. */
+#define RUN_DELAY_MAX_NS 50000000
+
+/* C is asked only where this share of turnarounds is, in parts of LIVE_WHOLE. */
+#define CONDITIONAL_MIN (LIVE_WHOLE / 10000)
+
+/* The timestamps option as Linux and others write it, alone and padded: net/ipv4/tcp_input.c tcp_parse_aligned_timestamp(). */
+#define ALIGNED_TIMESTAMP 0x0101080a
+#define TCP_HEADER_BYTES 20
+
+/* So long after the first stamp of a connection its unit shows. */
+#define STAMP_UNIT_NS 10000000
+
+/* Arrivals until the least distance of two clocks is near the true one. */
+#define STAMPS_MIN 16
+
+/* Beyond this the stamp is that of a retransmission, or of another clock. */
+#define STAMP_LATE_MAX_US 1000000
+
+/* Two clocks that are kept by NTP drift apart by less than 1 / 2^17. */
+#define STAMP_DRIFT_SHIFT 17
+
+/* span * (at + u) / of, u drawn from [0, 1). */
+static __always_inline __u64 drawn(__u64 span, __u32 at, __u32 of)
+{
+	__u64 u = bpf_get_prandom_u32() >> 16;
+
+	return of ? span * (((__u64)at << 16) + u) / of >> 16 : 0;
+}
+
+/* The share of turnarounds that are shorter, in parts of LIVE_WHOLE. */
+__noinline __u32 share_below(__u64 span)
+{
+	__u32 only = 0, bucket = bounded(bucket_of(span), LIVE_BUCKETS);
+	struct live_turnarounds *known = bpf_map_lookup_elem(&turnarounds, &only);
+	__u64 lower;
+
+	if (!known)
+		return 0;
+	if (bucket >= LIVE_BUCKETS - 1)
+		return LIVE_WHOLE;
+	lower = lower_edge(bucket);
+	return known->below[bucket] + (__u32)((__u64)(known->below[bucket + 1] - known->below[bucket]) *
+					      (span > lower ? span - lower : 0) / width_of(bucket));
+}
+
+/* The turnaround that this share is shorter than. */
+__noinline __u64 turnaround_at(__u32 share)
+{
+	__u32 only = 0, bucket = 0, step, next;
+	struct live_turnarounds *known = bpf_map_lookup_elem(&turnarounds, &only);
+	__u64 in_bucket;
+
+	if (!known)
+		return 0;
+	for (step = 256; step; step >>= 1) {
+		next = bounded(bucket + step, LIVE_BUCKETS);
+		if (next && known->below[next] <= share)
+			bucket = next;
+	}
+	bucket = bounded(bucket, LIVE_BUCKETS);
+	in_bucket = known->below[bucket + 1] - known->below[bucket];
+	return lower_edge(bucket) +
+	       (in_bucket ? width_of(bucket) * (share - known->below[bucket]) / in_bucket : 0);
+}
+
+/* Whether the distribution of turnarounds is known. */
+static __always_inline bool knows_turnarounds(void)
+{
+	__u32 only = 0;
+	struct live_turnarounds *known = bpf_map_lookup_elem(&turnarounds, &only);
+
+	return known && known->valid;
+}
+
+struct bounds {
+	__u64 from, last;
+	__u32 packets;
+	__u8 masked, flags;
+};
+
+/* Between when the packets of an arrival's poll came into the ring. */
+static __always_inline bool bounds_of(struct napi_state *napi, struct arrival *arrival, struct bounds *bounds)
+{
+	struct poll *poll = &napi->polls[arrival->poll & (POLLS_MAX - 1)];
+
+	if (poll->number == arrival->poll && poll->packets) {
+		bounds->from = poll->from;
+		bounds->last = poll->last;
+		bounds->packets = poll->packets;
+		bounds->masked = poll->masked;
+		bounds->flags = poll->flags;
+	} else if (napi->number == arrival->poll && napi->window == (__u32)gate.window) {
+		/* Answered before its poll has ended. */
+		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
+		bounds->last = napi->last;
+		bounds->packets = napi->packets;
+		bounds->masked = napi->masked;
+		bounds->flags = napi->flags;
+	} else {
+		return false;
+	}
+	return bounds->from != 0;
+}
+
+/* An arrival was answered at @now by the thread of this slot. */
+__noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pipelined)
+{
+	__u64 uniform, best, residence, wakeup = 0, service = 0;
+	struct live_counts *all = counted();
+	struct live_spans *spans_here;
+	struct bounds bounds = {};
+	__u32 only = 0, weight = 1, bucket, low, high, slot;
+	struct napi_state *napi;
+	struct live_part *part;
+	bool known = false;
+
+	spans_here = bpf_map_lookup_elem(&spans, &only);
+	if (!spans_here || !all || !arrival)
+		return 0;
+	if (pipelined && gate.request_bytes) {
+		weight = (arrival->bytes + gate.request_bytes / 2) / gate.request_bytes;
+		weight = weight < 1 ? 1 : weight > WEIGHT_MAX ? WEIGHT_MAX : weight;
+	}
+	all->answered++;
+	all->requests += weight;
+	residence = now - arrival->probed;
+	add(spans_here->residence, residence, weight);
+	add(spans_here->bytes, arrival->bytes, 1);
+	if (arrival->read >= arrival->probed && arrival->read <= now) {
+		wakeup = arrival->read - arrival->probed;
+		service = now - arrival->read;
+		add(spans_here->wakeup, wakeup, weight);
+		add(spans_here->service, service, weight);
+	}
+
+	best = arrival->probed;
+	napi = napi_at(arrival->napi);
+	if (!napi || !napi->polls_seen) {
+		all->without_napi++;
+	} else if (!bounds_of(napi, arrival, &bounds)) {
+		all->without_poll++;
+	} else {
+		known = true;
+		uniform = bounds.from;
+		if (bounds.masked || arrival->at || bounds.flags & SPREAD)
+			uniform += drawn(bounds.last > bounds.from ? bounds.last - bounds.from : 0, arrival->at,
+					 bounds.packets);
+		if (uniform > arrival->probed)
+			uniform = arrival->probed;
+		best = uniform;
+		add(spans_here->uniform, now - uniform, weight);
+		all->threaded += bounds.flags & THREADED;
+		if (!bounds.masked) {
+			all->unmasked++;
+			if (arrival->floor && arrival->probed > arrival->floor)
+				add(spans_here->turnaround, arrival->probed - arrival->floor, 1);
+		} else {
+			all->masked++;
+			if (arrival->floor && arrival->probed > arrival->floor && knows_turnarounds()) {
+				low = bounds.from > arrival->floor ? share_below(bounds.from - arrival->floor) : 0;
+				high = share_below(arrival->probed - arrival->floor);
+				if (high > low + CONDITIONAL_MIN) {
+					best = arrival->floor + turnaround_at(low + (__u32)drawn(high - low, 0, 1));
+					if (best < bounds.from)
+						best = bounds.from;
+					if (best > arrival->probed)
+						best = arrival->probed;
+					all->conditioned++;
+				}
+			}
+		}
+		add(spans_here->conditional, now - best, weight);
+	}
+	if (arrival->stamped) {
+		best = arrival->probed - (__u64)arrival->late * 1000;
+		all->stamped++;
+		add(spans_here->stamped, now - best, weight);
+	}
+	if (known || arrival->stamped)
+		add(spans_here->ring, arrival->probed - best, weight);
+
+	bucket = bounded(bucket_of(now - best) >> 1, LIVE_PART_BUCKETS);
+	part = part_at(LIVE_NAPIS_MAX + bounded(worker, LIVE_WORKERS_MAX));
+	if (part) {
+		part->requests += weight;
+		part->ring_ns += arrival->probed - best;
+		part->wakeup_ns += wakeup;
+		part->service_ns += service;
+		part->total[bounded(bucket, LIVE_PART_BUCKETS)] += weight;
+	}
+	slot = arrival->napi;
+	part = known && slot < LIVE_NAPIS_MAX ? part_at(slot) : 0;
+	if (part) {
+		part->requests += weight;
+		part->ring_ns += arrival->probed - best;
+		part->wakeup_ns += wakeup;
+		part->service_ns += service;
+		part->total[bounded(bucket, LIVE_PART_BUCKETS)] += weight;
+	}
+	return 0;
+}
+
+/* What was read before the last send and had no answer of its own was answered by that. */
+__noinline int settle(struct socket_state *state)
+{
+	struct live_counts *all = counted();
+	struct arrival *arrival;
+	int i;
+
+	if (!state || !all)
+		return 0;
+	for (i = 0; i < ARRIVALS_MAX && state->head != state->read; i++) {
+		arrival = &state->arrivals[state->head & (ARRIVALS_MAX - 1)];
+		if (!arrival->read || state->last_send < arrival->read)
+			break;
+		answer(arrival, state->last_send, state->worker, state->pipelined);
+		all->batched++;
+		state->head++;
+	}
+	return 0;
+}
+
+/*
+ * How long the thread of a NAPI has waited for a CPU since its last poll. What
+ * woke it came when that began. If it had not slept, what it polls now came at
+ * some moment meanwhile. If it has waited more than once, only the last time
+ * counts, and how much that was of all is not known.
+ */
+static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread)
+{
+	__u64 waited = thread->sched_info.run_delay - napi->run_delay;
+
+	if (waited > RUN_DELAY_MAX_NS)
+		return;
+	if (thread->sched_info.pcount - napi->turns > 1)
+		waited = drawn(waited, 0, 1);
+	if (thread->nvcsw == napi->sleeps)
+		napi->flags |= SPREAD;
+	napi->waited = waited;
+}
+
+/*
+ * How much longer than the fastest of its connection a segment was on its way,
+ * in microseconds, by the client's stamp (Linux 6.7, the route feature
+ * tcp_usec_ts); false where that is not known. A connection whose stamps have
+ * another unit is asked once.
+ */
+static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
+{
+	__u32 option[2], stamp, distance, us = now / 1000;
+	__u64 since;
+
+	if (state->stamps == STAMPS_OTHER)
+		return false;
+	if (bpf_probe_read_kernel(option, sizeof(option), skb->data + TCP_HEADER_BYTES))
+		return false;
+	if (option[0] != bpf_htonl(ALIGNED_TIMESTAMP)) {
+		state->stamps = STAMPS_OTHER;
+		return false;
+	}
+	stamp = bpf_ntohl(option[1]);
+	distance = us - stamp;
+	if (state->stamps == STAMPS_UNKNOWN) {
+		if (!state->stamped_at) {
+			state->stamped_at = now;
+			state->stamp = stamp;
+			return false;
+		}
+		since = now - state->stamped_at;
+		if (since < STAMP_UNIT_NS)
+			return false;
+		since /= 1000;
+		if (stamp - state->stamp < since / 2 || stamp - state->stamp > since * 2) {
+			state->stamps = STAMPS_OTHER;
+			return false;
+		}
+		state->stamps = STAMPS_MICROSECONDS;
+		state->stamp_least = distance;
+	} else {
+		state->stamp_least += (now - state->stamped_at) / 1000 >> STAMP_DRIFT_SHIFT;
+	}
+	state->stamped_at = now;
+	if ((__s32)(distance - state->stamp_least) < 0)
+		state->stamp_least = distance;
+	*late = distance - state->stamp_least;
+	if (state->stamps_seen < STAMPS_MIN) {
+		state->stamps_seen++;
+		return false;
+	}
+	return *late < STAMP_LATE_MAX_US;
+}
+
+#endif

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the programs of live.bpf.c know: of sockets, NAPIs, threads and CPUs,
+ * with the maps that keep it and the functions that find it.
+ */
+#ifndef __LIVE_STATE_H__
+#define __LIVE_STATE_H__
+
+/* Arrivals of a socket without an answer; those beyond join the last. */
+#define ARRIVALS_MAX 8
+
+/* Polls of a NAPI that are remembered until their packets are answered. */
+#define POLLS_MAX 64
+
+#define NO_SLOT 0xff
+
+/* What is known of the stamps of a connection. */
+#define STAMPS_UNKNOWN 0
+#define STAMPS_MICROSECONDS 1
+#define STAMPS_OTHER 2
+
+const volatile struct live_config config SEC(".rodata.config");
+
+volatile struct live_gate gate SEC(".data.gate");
+
+struct arrival {
+	__u64 probed;	/* TCP took it */
+	__u64 read;	/* the application read all of it; 0: not yet */
+	__u64 floor;	/* it cannot have arrived before; 0: not known */
+	__u32 end_seq;
+	__u32 poll;	/* the poll of its NAPI that brought it */
+	__u32 bytes;
+	__u16 at;	/* its place in that poll */
+	__u8 napi;	/* slot, or NO_SLOT */
+	__u8 stamped;	/* late is known */
+	__u32 late;	/* longer on its way than the fastest of its connection, in microseconds */
+	__u32 pad;
+};
+
+/* Arrivals are counted up: [head, read) are read, [read, tail) are not. */
+struct socket_state {
+	__u64 last_send;
+	__u64 switches;	/* of the thread that sent last */
+	__u32 window;
+	__u32 head, read, tail;
+	__u32 write_seq;	/* when the window ended */
+	__u32 napi_id;	/* of slot napi */
+	__u32 thread;	/* of slot worker */
+	__u8 napi;
+	__u8 worker;
+	__u8 partial;	/* the last arrival waits for its PSH */
+	__u8 pipelined;	/* it had several requests under way */
+	__u8 answered;	/* it was answered in this window */
+	__u8 stamps;	/* STAMPS_* */
+	__u8 stamps_seen;	/* in microseconds, up to STAMPS_MIN */
+	__u8 pad;
+	__u64 stamped_at;	/* the first, until the unit is known; then the last */
+	__u32 stamp;	/* the first */
+	__u32 stamp_least;	/* distance of our clock and that of the stamps */
+	struct arrival arrivals[ARRIVALS_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct socket_state);
+} sockets SEC(".maps");
+
+struct poll {
+	__u64 from;	/* the ring was empty, or the interrupt came */
+	__u64 last;	/* its last packet of ours was with TCP */
+	__u32 number;
+	__u16 packets;	/* of ours */
+	__u8 masked;
+	__u8 flags;
+};
+
+/* A kernel thread polls. */
+#define THREADED 1
+/* The thread was ready to run all the time: its packets came while it waited for a CPU. */
+#define SPREAD 2
+
+struct napi_state {
+	__u64 drained;	/* the last poll that emptied the ring ended */
+	__u64 first, last;	/* packets of ours in the running poll */
+	__u64 run_delay;	/* of its thread, at the end of the last poll; so both below */
+	__u64 turns;	/* on a CPU */
+	__u64 sleeps;
+	__u64 waited;	/* of its thread, for a CPU, before the running poll */
+	__u32 window;
+	__u32 number;	/* of the running poll */
+	__u32 cpu;	/* that took the running poll's packets */
+	__u16 packets;	/* of ours, in the running poll */
+	__u8 masked;	/* the running poll began with its interrupt masked */
+	__u8 polls_seen;	/* it is a NAPI: the kernel said so at its poll */
+	__u8 flags;
+	__u8 pad[7];
+	struct poll polls[POLLS_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIVE_NAPIS_MAX + LIVE_WORKERS_MAX);
+	__type(key, struct live_key);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+/* Slots given out: of NAPIs and of threads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} given SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIVE_NAPIS_MAX);
+	__type(key, __u32);
+	__type(value, struct napi_state);
+} napis SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LIVE_NAPIS_MAX + LIVE_WORKERS_MAX);
+	__type(key, __u32);
+	__type(value, struct live_part);
+} parts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct live_spans);
+} spans SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct live_counts);
+} counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct live_turnarounds);
+} turnarounds SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct live_waiting);
+} waiting SEC(".maps");
+
+/* What this CPU is at. */
+struct cpu_state {
+	__u64 softirq;	/* since when it receives; 0: it is not seen */
+	__u64 sent;	/* the last answer */
+	__u64 socket;	/* on which socket, as a number; 0: it has been transmitted */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cpu_state);
+} cpus SEC(".maps");
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&cpus, &only);
+}
+
+static __always_inline struct live_counts *counted(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&counts, &only);
+}
+
+/* The verifier follows the bounds of a register, not those of its copy. */
+#define bounded(index, size)						\
+	({								\
+		__u32 __at = (index);					\
+		asm volatile("" : "+r"(__at));				\
+		__at < (size) ? __at : 0;				\
+	})
+
+/* The least span of a bucket, and how many spans are in it. */
+static __always_inline __u64 lower_edge(__u32 bucket)
+{
+	__u32 power = (bucket >> 4) + 3;
+
+	return bucket < 16 ? bucket : (1ULL << power) + ((__u64)(bucket & 15) << (power - 4));
+}
+
+static __always_inline __u64 width_of(__u32 bucket)
+{
+	return bucket < 32 ? 1 : 1ULL << ((bucket >> 4) - 1);
+}
+
+static __always_inline void add(__u32 *buckets, __u64 span, __u32 weight)
+{
+	buckets[bounded(bucket_of(span), LIVE_BUCKETS)] += weight;
+}
+
+static __always_inline bool ours(const struct sock *sk)
+{
+	__u16 port = sk->__sk_common.skc_num;
+	__u32 i;
+
+	if (port != config.ports[0]) {
+		for (i = 1; i < LIVE_PORTS_MAX; i++) {
+			if (i >= config.ports_count)
+				return false;
+			if (port == config.ports[i])
+				break;
+		}
+		if (i == LIVE_PORTS_MAX)
+			return false;
+	}
+	return sk->__sk_common.skc_net.net->ns.inum == config.netns;
+}
+
+/* The slot of a NAPI or a thread, which keeps it for as long as the maps live. */
+__noinline __u32 slot_of(__u32 id, __u32 is_worker)
+{
+	struct live_key key = {
+		.id = id,
+		.is_worker = is_worker & 1,
+	};
+	__u32 *known = bpf_map_lookup_elem(&slots, &key), *next, slot;
+
+	if (known)
+		return *known;
+	next = bpf_map_lookup_elem(&given, &key.is_worker);
+	if (!next)
+		return NO_SLOT;
+	slot = __sync_fetch_and_add(next, 1);
+	/* Thread 0 stands for all that have no slot. */
+	if (key.is_worker)
+		slot++;
+	if (slot >= (key.is_worker ? LIVE_WORKERS_MAX : LIVE_NAPIS_MAX)) {
+		__sync_fetch_and_add(next, -1);
+		return is_worker ? 0 : NO_SLOT;
+	}
+	if (bpf_map_update_elem(&slots, &key, &slot, BPF_NOEXIST)) {
+		/* Another CPU was faster, and one slot stays empty. */
+		known = bpf_map_lookup_elem(&slots, &key);
+		return known ? *known : is_worker ? 0 : NO_SLOT;
+	}
+	return slot;
+}
+
+static __always_inline struct napi_state *napi_at(__u32 slot)
+{
+	return slot < LIVE_NAPIS_MAX ? bpf_map_lookup_elem(&napis, &slot) : 0;
+}
+
+static __always_inline struct live_part *part_at(__u32 slot)
+{
+	return bpf_map_lookup_elem(&parts, &slot);
+}
+
+/* The state of a socket in this window; 0 if it has none. */
+static __always_inline struct socket_state *state_of(struct sock *sk)
+{
+	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);
+
+	return state && state->window == (__u32)gate.window ? state : 0;
+}
+
+/* The same; a new one where there is none. */
+static __always_inline struct socket_state *state_for(struct sock *sk)
+{
+	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);
+
+	if (!state) {
+		if (gate.sockets >= config.sockets_max)
+			return 0;
+		state = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!state)
+			return 0;
+		__sync_fetch_and_add(&gate.sockets, 1);
+	}
+	if (state->window != (__u32)gate.window) {
+		state->window = gate.window;
+		state->head = state->read = state->tail = 0;
+		state->last_send = 0;
+		state->switches = 0;
+		state->write_seq = 0;
+		state->partial = state->pipelined = state->answered = 0;
+	}
+	return state;
+}
+
+#endif

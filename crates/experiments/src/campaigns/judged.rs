@@ -1,0 +1,231 @@
+//! `bench judge`: what `compare` says, against the truth on the wire of the same pairs.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use judge::{Candidate, Comparison, JudgeBenchReport, JudgedScenario, Options, Progress, Replayed, Round};
+use linux::bpf::wire::{Seen, Wire};
+use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS};
+use linux::{Netns, Signals};
+use live::Selection;
+use measure::live::agreement::percentiles_of;
+use measure::switchback::{Figures, Metric, Switchback};
+use session::{Exit, Fault, Session, Silent};
+
+use crate::Context;
+use crate::bench::judge_args::{Judge, Scenario};
+
+/// memcached's own port.
+const PORT: u16 = 11_211;
+
+/// How many connections the clients have.
+const CONNECTIONS: u32 = 16;
+
+/// How long a client waits for an answer, and before it connects again.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// The regressions that are added to replayed pairs.
+const REGRESSIONS: [f64; 4] = [0.0, 0.3, 0.5, 1.0];
+
+/// Makes every comparison, and says whether it agrees with the wire.
+pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
+    if let Some(path) = &arguments.json {
+        super::writable(path)?;
+    }
+    let all = match arguments.scenario.as_slice() {
+        [] => Scenario::value_variants(),
+        some => some,
+    };
+    let mut signals = Signals::catch()?;
+    let (mut scenarios, mut unchanged) = (Vec::new(), Vec::new());
+    for (at, &scenario) in all.iter().enumerate() {
+        let name = scenario.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
+        context.console.progress(&format!("{} of {}: {name}", at + 1, all.len()));
+        let (ours, truth, ended) = compared(scenario, arguments, &mut signals, context)?;
+        if scenario == Scenario::Same {
+            unchanged.push(ours.clone());
+        }
+        scenarios.push(JudgedScenario::of(name, &ours, &truth, ended.words()));
+        if ended == judge::Ended::Interrupted {
+            break;
+        }
+    }
+    context.console.progress("");
+    let replays = |ours: &Switchback| {
+        REGRESSIONS.map(|added| Replayed::of(ours, added, arguments.trials, arguments.seed))
+    };
+    let replayed = unchanged.iter().flat_map(replays).flatten().collect();
+    let report = JudgeBenchReport::of(scenarios, replayed);
+    context.console.report(&report)?;
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string(&page::to_json(&report)).map_err(Fault::failed)?;
+        std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
+    }
+    Ok(if report.agrees() { Exit::Done } else { Exit::Failed })
+}
+
+type Compared = (Switchback, Switchback, judge::Ended);
+
+/// One comparison in a lab of its own, with what the wire says of its pairs.
+fn compared(
+    scenario: Scenario,
+    arguments: &Judge,
+    signals: &mut Signals,
+    context: &Context<'_>,
+) -> Result<Compared, Fault> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let start = || lab.start_memcached(&MemcachedOptions::default()).map_err(crate::bench::server_fault);
+    let mut server = Some(start()?);
+    let session = Session {
+        netns: Some(format!("pid:{}", lab.server_pid())),
+        state_dir: lab.scratch().join("judge"),
+        ..context.session.clone()
+    };
+    let candidate = |text: &str| text.parse::<Candidate>().map_err(|why| Fault::new(Exit::Usage, why));
+    let options = Options {
+        candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
+        deciding: vec![Metric::P50, Metric::P90],
+        margin: 0.05,
+        window: Duration::from_secs(1),
+        guard: Duration::from_millis(100),
+        most: Duration::from_secs(arguments.seconds),
+        seed: arguments.seed,
+    };
+    let truth = Switchback::new(vec!["current".to_owned(), "other".to_owned()], options.rule());
+    let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
+    let (stop, hog, began) = (AtomicBool::new(false), AtomicBool::new(false), Instant::now());
+    let share = || began.elapsed().as_secs_f64() / options.most.as_secs_f64();
+    let every =
+        || Duration::from_secs_f64(f64::from(CONNECTIONS) / (rate(arguments) * scenario.load(share())));
+    std::thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| ask(lab.client(), &stop, &every));
+        }
+        if scenario == Scenario::Hog {
+            let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            for _ in 0..cpus {
+                scope.spawn(|| use_up(&stop, &hog));
+            }
+        }
+        let restart_at = (scenario == Scenario::Restart).then(|| began + options.most / 2);
+        let mut witness = Witness {
+            wire,
+            truth,
+            seen: Vec::new(),
+            hog: &hog,
+            restart_at,
+            server: &mut server,
+            start: &start,
+        };
+        let judged = Comparison::prepare(options.clone(), &Selection::Port(PORT), &session, &Silent)
+            .and_then(|mut comparison| comparison.run(signals, &mut witness));
+        stop.store(true, Ordering::Relaxed);
+        let shown = judged?;
+        Ok((shown.switchback, witness.truth, shown.ended))
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most 20 000")]
+const fn rate(arguments: &Judge) -> f64 {
+    arguments.rate as f64
+}
+
+/// Asks at fixed times, whether or not the last answer was late.
+fn ask(client: &Netns, stop: &AtomicBool, every: &(dyn Fn() -> Duration + Sync)) {
+    let address = SocketAddr::new(SERVER_ADDRESS.into(), PORT);
+    let connect = || -> Option<BufReader<TcpStream>> {
+        let stream = client.run(|| TcpStream::connect(address)).ok()?.ok()?;
+        stream.set_nodelay(true).ok()?;
+        stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
+        Some(BufReader::new(stream))
+    };
+    let (mut due, mut connection, mut answer) = (Instant::now(), None, String::new());
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due = (due + every()).max(Instant::now());
+        let Some(open) = connection.as_mut() else {
+            connection = connect();
+            if connection.is_none() {
+                std::thread::sleep(AGAIN_AFTER);
+            }
+            continue;
+        };
+        answer.clear();
+        let asked = open.get_mut().write_all(b"get nothing\r\n").is_ok();
+        if !asked || open.read_line(&mut answer).unwrap_or(0) == 0 {
+            connection = None;
+        }
+    }
+}
+
+/// Uses up a CPU while it shall.
+fn use_up(stop: &AtomicBool, hog: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        match hog.load(Ordering::Relaxed) {
+            true => std::hint::spin_loop(),
+            false => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Sees the wire in each window, and makes happen what the scenario says.
+struct Witness<'a> {
+    wire: Wire,
+    truth: Switchback,
+    seen: Vec<(usize, Seen, f64)>,
+    hog: &'a AtomicBool,
+    restart_at: Option<Instant>,
+    server: &'a mut Option<Memcached>,
+    start: &'a dyn Fn() -> Result<Memcached, Fault>,
+}
+
+impl Progress for Witness<'_> {
+    fn window_begins(&mut self, candidate: usize) -> Result<(), Fault> {
+        self.hog.store(candidate == 1, Ordering::Relaxed);
+        if self.restart_at.is_some_and(|at| Instant::now() >= at) {
+            self.restart_at = None;
+            drop(self.server.take());
+            *self.server = Some((self.start)()?);
+        }
+        Ok(self.wire.begin()?)
+    }
+
+    fn window_ended(&mut self, candidate: usize, seconds: f64) -> Result<(), Fault> {
+        self.hog.store(false, Ordering::Relaxed);
+        self.seen.push((candidate, self.wire.end()?, seconds));
+        Ok(())
+    }
+
+    fn round(&mut self, round: &Round, _: &Switchback, _: Duration) -> Result<(), Fault> {
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.sort_by_key(|(candidate, ..)| *candidate);
+        let figures: Vec<Figures> = seen.iter().map(|(_, seen, seconds)| on_wire(seen, *seconds)).collect();
+        match round.void {
+            Some(why) => self.truth.void(why),
+            None if figures.len() == self.truth.names().len() => drop(self.truth.add(&figures, None)),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// What the wire shows of a window.
+fn on_wire(seen: &Seen, seconds: f64) -> Figures {
+    let [p50, p90, p99] = percentiles_of(&seen.spans);
+    Figures {
+        seconds,
+        requests: seen.answered,
+        estimator: measure::live::Estimator::Uniform,
+        p50,
+        p90,
+        p99,
+        cpu_service: None,
+        cpu_delivery: None,
+        engaged: None,
+        oldest: None,
+    }
+}
