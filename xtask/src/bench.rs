@@ -37,6 +37,11 @@ const BENCHMARKS: &[Benchmark] = &[
         cargo: &["bench", "--quiet", "--package", "netpolicy-plan", "--bench", "large_host"],
     },
     Benchmark {
+        name: "node",
+        answers: "how long planning takes for a node with 1000 pods, 64 queues, a bond and a VLAN",
+        cargo: &["bench", "--quiet", "--package", "netpolicy-plan", "--bench", "node"],
+    },
+    Benchmark {
         name: "follow",
         answers: "how soon a new epoll is noticed, by each method that this kernel allows",
         cargo: &["bench", "--quiet", "--package", "netpolicy-linux", "--bench", "follow_reaction"],

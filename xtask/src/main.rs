@@ -14,6 +14,7 @@ mod linked;
 mod nics;
 mod pace;
 mod programs;
+mod record;
 mod release;
 mod setup;
 mod shell;
@@ -35,6 +36,7 @@ const TASKS: &[Task] = &[
     ("test", "everything that can be run, in guests too [--pure: no root tests, --no-guests]", test::run),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
+    ("record", "keep a real host for tests [CAPTURE of `netpolicy -o json show`, NAME, ORIGIN]", record::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target, --replay]", fuzz::run),
     (
         "guest",

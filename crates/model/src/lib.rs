@@ -35,6 +35,7 @@ pub mod scheduling;
 pub mod selector;
 pub mod setting;
 pub mod steering;
+pub mod support;
 pub mod units;
 mod words;
 pub mod workload;
@@ -78,5 +79,6 @@ pub use setting::{
     ProcessKnob, RingNapi, RxQueueKnob, Setting, SocketPolling, Threading, TxQueueKnob,
 };
 pub use steering::{EtherFlow, FlowMatch, FlowRule, IpFlow, QueueSpan, SteerTo, Transport};
+pub use support::Prerequisites;
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};
 pub use workload::{Arrivals, KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Waiting, Workload};

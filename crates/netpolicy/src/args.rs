@@ -12,7 +12,7 @@ pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::globals::{Color, Globals, Output};
-pub use crate::init_args::Init;
+pub use crate::init_args::{Init, SupportMatrix};
 pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
@@ -85,6 +85,7 @@ pub enum Command {
     Show(Show),
     Doctor(Doctor),
     Init(Init),
+    SupportMatrix(SupportMatrix),
     Top(Top),
     Watch(Box<Watch>),
     Compare(Box<Compare>),
@@ -507,6 +508,8 @@ pub enum SchemaOf {
     Doctor,
     /// What init prints.
     Init,
+    /// What support-matrix prints.
+    SupportMatrix,
     /// What plan, apply, set, unset and try print.
     #[value(aliases = ["apply", "set", "try"])]
     Plan,

@@ -1,4 +1,4 @@
-//! The arguments of `init`.
+//! The arguments of `init` and `support-matrix`.
 
 use std::path::PathBuf;
 
@@ -27,6 +27,17 @@ pub struct Init {
     #[arg(long, value_name = "POLICY", default_value_t = PolicyName::None, value_parser = policy)]
     pub policy: PolicyName,
 }
+
+/// List every mechanism: whether it can be used here, on which devices, what is missing, and since which kernel there is one.
+///
+/// The kernel, the drivers and the rights of the caller are asked; nothing is changed. What only a try would show, as whether a
+/// driver takes a value, is not in it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy support-matrix                of this host and this user
+  netpolicy -o json support-matrix | jq -r '.data.mechanisms[] | select(.usable | not).name'")]
+pub struct SupportMatrix {}
 
 fn policy(text: &str) -> Result<PolicyName, String> {
     let all = PolicyName::ALL.map(PolicyName::as_str);

@@ -14,6 +14,7 @@ fn every_command_has_help_with_what_it_takes() {
         "show",
         "doctor",
         "init",
+        "support-matrix",
         "plan",
         "apply",
         "try",

@@ -187,6 +187,64 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
     }
 }
 
+/// The hosts that `cargo xtask record` kept: those with a description beside them.
+fn captured() -> Vec<(String, Host)> {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&directory).expect("the recorded hosts").flatten() {
+        let about = entry.path();
+        if about.extension().is_none_or(|ending| ending != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&about).expect("a description");
+        assert!(text.starts_with("origin = \"") && text.contains("\nkernel = \""), "{}", about.display());
+        let text = std::fs::read_to_string(about.with_extension("json")).expect("its host");
+        let name = about.file_stem().expect("a name").to_string_lossy().into_owned();
+        found.push((name, serde_json::from_str(&text).expect("a host")));
+    }
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    found
+}
+
+#[test]
+fn every_device_of_a_captured_host_is_planned_set_judged_and_undone_for_every_policy() {
+    let mut drivers = std::collections::BTreeSet::new();
+    for (name, captured) in captured() {
+        let mut addresses = captured.devices.iter().filter_map(|device| device.link.mac.as_ref());
+        assert!(addresses.all(|mac| mac.starts_with("02:00:00:00:")), "{name}: addresses");
+        assert!(
+            captured.processes.is_empty() && captured.irqs.iter().all(|irq| irq.counts.is_empty()),
+            "{name}"
+        );
+        for device in captured.devices.iter().filter(|device| !device.napis.is_empty()) {
+            drivers.insert(device.kind.clone());
+            for policy_name in PolicyName::ALL {
+                let mut host = captured.clone();
+                let what = format!("{name}: {} ({}), {policy_name}", device.id.name, device.kind);
+                let target = Target::Device(device.id.name.to_string());
+                let policy = policy(vec![intent(target, policy_name, 2)]);
+                let plan = planned(&policy, &host);
+                for change in plan.changes() {
+                    made::write(&mut host, change.to());
+                }
+                assert!(planned(&policy, &host).is_empty(), "{what}: applying twice changes nothing");
+                let context =
+                    plan::doctor::HostContext { nics: policy_file::nic_facts(), ..Default::default() };
+                let selection = plan::select(&policy, &host);
+                let placement = place(&selection.policy, &host, &Resolved::default()).expect("placed");
+                let _ = plan::doctor_with(&host, None, &placement.asked(), &context);
+                for change in plan.changes().collect::<Vec<_>>().into_iter().rev() {
+                    made::write(&mut host, change.from());
+                }
+                assert!(host == captured, "{what}: the whole host is as it was");
+            }
+        }
+    }
+    for driver in ["virtio_net", "igb"] {
+        assert!(drivers.contains(driver), "a {driver} was captured: {drivers:?}");
+    }
+}
+
 #[test]
 fn an_interrupt_that_only_looks_like_a_queues_is_not_pinned_unless_that_is_allowed() {
     let mut host = built_from_source("i40e");

@@ -20,13 +20,14 @@ use sim::scenario::{Costs, KEYS, Parameter, Takes};
 /// A part of a page, and what makes it.
 type Part = (&'static str, &'static str, fn() -> String);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("settings.md", "settings", settings),
     ("policy-file.md", "keys", || keys(|path| !path.starts_with("settings."))),
     ("policy-file.md", "device-settings", || keys(|path| path.starts_with("settings."))),
     ("commands.md", "commands", commands),
     ("exit-codes.md", "exit-codes", exit_codes),
     ("findings.md", "findings", findings),
+    ("requirements.md", "mechanisms", mechanisms),
     ("scenario-files.md", "scenario-keys", scenario_keys),
     ("scenario-files.md", "parameters", parameters),
 ];
@@ -172,6 +173,22 @@ fn parameters() -> String {
     for Parameter { name, unit, meaning, min, max } in Costs::PARAMETERS {
         let value = default.get(name).unwrap_or_else(|| panic!("{name} has no default"));
         let _ = writeln!(page, "| `{name}` | {unit} | {value} | {min}–{max} | {} |", cell(meaning));
+    }
+    page
+}
+
+fn mechanisms() -> String {
+    let mut page = String::from("| mechanism | what it is for | since Linux | needs |\n|---|---|---|---|\n");
+    for mechanism in primer::MECHANISMS {
+        let since = mechanism.since.map_or("-".to_owned(), |since| since.to_string());
+        let needs = mechanism.needed().join(", ");
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {since} | {} |",
+            mechanism.name,
+            cell(mechanism.meaning),
+            cell(&needs)
+        );
     }
     page
 }

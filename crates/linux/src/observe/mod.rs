@@ -11,12 +11,14 @@ pub(crate) mod holders;
 pub(crate) mod irq;
 mod listeners;
 mod peer;
+mod prerequisites;
 mod process;
 mod received;
 pub(crate) mod topology;
 
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
+pub use prerequisites::prerequisites;
 pub use process::processes;
 pub use received::received;
 

@@ -65,9 +65,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     }
     if let Some(rounds) = response_times {
-        findings.extend(of_response_times(rounds.found(), context));
+        let found = rounds.found();
+        host_context.timed = found.iter().any(|one| matches!(one.outcome, Outcome::Windows { .. }));
+        findings.extend(of_response_times(found, context));
     }
-    let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &asked, &host_context);
+    let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &host_context);
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref(), &not_known, arguments.all))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));

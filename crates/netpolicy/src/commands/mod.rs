@@ -25,6 +25,7 @@ mod set;
 mod show;
 mod sockets;
 mod status;
+mod support_matrix;
 mod tc;
 mod top;
 mod try_out;
@@ -67,6 +68,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Show(arguments) => show::run(arguments, context),
         Command::Doctor(arguments) => doctor::run(arguments, context),
         Command::Init(arguments) => init::run(arguments, context),
+        Command::SupportMatrix(_) => support_matrix::run(context),
         Command::Plan(_) => plan::run(context),
         Command::Apply(arguments) => apply::run(arguments, context),
         Command::Try(arguments) => try_out::run(arguments, context),
@@ -128,6 +130,7 @@ fn looks_at_host(command: &Command) -> bool {
         // Their lab is a host of its own.
         Command::SocketPolicies(_)
         | Command::Init(_)
+        | Command::SupportMatrix(_)
         | Command::Watch(_)
         | Command::Bench(_)
         | Command::Lab(_)

@@ -33,6 +33,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
         SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
+        SchemaOf::SupportMatrix => ("support-matrix", &[of::<primer::SupportMatrix>]),
         SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),

@@ -65,6 +65,7 @@ mod stage;
 #[path = "../../../linux/tests/root/subject.rs"]
 #[expect(dead_code, reason = "the tests of the room below start programs of their own")]
 mod subject;
+mod support;
 mod surface;
 mod takeover;
 mod tools;
@@ -308,6 +309,7 @@ fn main() {
         remedy::tests(),
         selected::tests(),
         services::tests(),
+        support::tests(),
         stacks::tests(),
         surface::tests(),
         undone::tests(),

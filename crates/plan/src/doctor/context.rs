@@ -26,6 +26,8 @@ pub struct HostContext {
     pub held: Vec<Held>,
     /// Whether to say what could be tried where nothing is asked for and nothing in force.
     pub proposes: bool,
+    /// Whether response times of a service were measured.
+    pub timed: bool,
     /// How the commands of remedies have to be typed.
     pub command_prefix: CommandPrefix,
 }

@@ -3,15 +3,10 @@
 use model::host::Confidence;
 use model::{Delivered, Host};
 
-use super::{Asked, HostContext};
+use super::HostContext;
 
 /// What is not known after this look, each with what would show it; the most important first.
-pub fn not_known(
-    host: &Host,
-    delivered: Option<&Delivered>,
-    asked: &[Asked],
-    context: &HostContext,
-) -> Vec<String> {
+pub fn not_known(host: &Host, delivered: Option<&Delivered>, context: &HostContext) -> Vec<String> {
     let mut lines = Vec::new();
     if !host.capabilities.ptrace {
         lines.push("what processes of other users wait for: run it as root".to_owned());
@@ -36,7 +31,7 @@ pub fn not_known(
             inferred.join(", ")
         ));
     }
-    if asked.iter().all(|asked| asked.goal.is_none()) {
+    if !context.timed {
         lines.push("how long requests take: `netpolicy watch`, or a goal in a policy file".to_owned());
     }
     lines

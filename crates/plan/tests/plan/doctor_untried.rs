@@ -74,16 +74,18 @@ fn what_a_look_cannot_tell_is_said() {
     let context = HostContext { watched: Nanoseconds::from_millis(2_010), ..HostContext::default() };
     let mut host = unprepared();
     assert_eq!(
-        not_known(&host, Some(&counts()), &[], &context),
+        not_known(&host, Some(&counts()), &context),
         [
             "other loads than that of these 2 s: --seconds N looks longer",
             "how long requests take: `netpolicy watch`, or a goal in a policy file",
         ]
     );
+    let timed = HostContext { timed: true, ..context };
+    assert_eq!(not_known(&host, Some(&counts()), &timed).len(), 1, "what was measured is known");
     host.capabilities.ptrace = false;
     host.devices[0].napis[0].irq = Some(IrqEdge { irq: IrqNumber(30), confidence: Confidence::ByName });
     assert_eq!(
-        not_known(&host, None, &[], &HostContext::default())[..3],
+        not_known(&host, None, &HostContext::default())[..3],
         [
             "what processes of other users wait for: run it as root",
             "who delivers the packets: nothing was counted",

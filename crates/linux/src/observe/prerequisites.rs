@@ -1,0 +1,38 @@
+//! What a host has that BPF programs of ours need, and the rights of the caller that no netlink request shows.
+
+use std::path::Path;
+
+use model::support::Prerequisites;
+use rustix::fs::{StatFs, statfs};
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Types of the running kernel.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// There is such a file in kernels with PREEMPT_RT alone. Kernel: 6.18, `kernel/ksysfs.c` `realtime_show()`.
+const REALTIME: &str = "/sys/kernel/realtime";
+
+/// Where the BPF file system is mounted, and what `statfs` calls it. Kernel: `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
+const BPF_FS: &str = "/sys/fs/bpf";
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// What is mounted where, and of which kind: the third word of each line.
+const MOUNTS: &str = "/proc/self/mounts";
+
+/// Looks for all of them. What cannot be seen counts as absent.
+pub fn prerequisites() -> Prerequisites {
+    let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let holds = |wanted| held.contains(wanted) || held.contains(CapabilitySet::SYS_ADMIN);
+    Prerequisites {
+        btf: Path::new(BTF).exists(),
+        cap_bpf: holds(CapabilitySet::BPF),
+        cap_perfmon: holds(CapabilitySet::PERFMON),
+        cap_sys_admin: held.contains(CapabilitySet::SYS_ADMIN),
+        cap_sys_nice: held.contains(CapabilitySet::SYS_NICE),
+        preempt_rt: Path::new(REALTIME).exists(),
+        bpf_fs: statfs(BPF_FS)
+            .is_ok_and(|found: StatFs| i128::from(found.f_type) == i128::from(BPF_FS_MAGIC)),
+        cgroup2: std::fs::read_to_string(MOUNTS)
+            .is_ok_and(|mounts| mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"))),
+    }
+}

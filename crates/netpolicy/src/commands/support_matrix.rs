@@ -1,0 +1,13 @@
+//! `support-matrix`: which mechanisms can be used here, and why the others cannot.
+
+use primer::SupportMatrix;
+use session::{Exit, Fault};
+
+use crate::context::Context;
+
+/// Prints each mechanism.
+pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
+    let netns = context.session.netns()?;
+    context.console.report(&SupportMatrix::here(&netns)?)?;
+    Ok(Exit::Done)
+}

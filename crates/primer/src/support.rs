@@ -1,0 +1,414 @@
+//! Which mechanisms can be used on a host, why the others cannot, and since which kernel there are any. The reference page is
+//! made of the same table.
+
+use linux::{KernelError, Netns, Processes};
+use model::host::Device;
+use model::{Host, KernelVersion, Prerequisites};
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+
+/// One mechanism, and what it needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Mechanism {
+    /// Its name; stable, for scripts.
+    pub name: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+    /// The first kernel that has it; `None` where no release has.
+    pub since: Option<KernelVersion>,
+    /// What else it needs.
+    pub needs: &'static [Need],
+}
+
+/// Something that a mechanism needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// A part of the kernel, found by asking it.
+    Kernel(&'static str, fn(&Host) -> bool),
+    /// Something of the machine or a right of the caller.
+    Held(&'static str, fn(&Host, &Prerequisites) -> bool),
+    /// A device whose driver has it.
+    Device(&'static str, fn(&Device) -> bool),
+}
+
+impl Need {
+    /// What it is.
+    pub const fn words(&self) -> &'static str {
+        match self {
+            Self::Kernel(words, _) | Self::Held(words, _) | Self::Device(words, _) => words,
+        }
+    }
+}
+
+const NET_ADMIN: Need = Need::Held("CAP_NET_ADMIN", |host, _| host.capabilities.net_admin);
+const PTRACE: Need = Need::Held("CAP_SYS_PTRACE", |host, _| host.capabilities.ptrace);
+const SYS_ADMIN: Need = Need::Held("CAP_SYS_ADMIN", |_, has| has.cap_sys_admin);
+const BPF: Need = Need::Held("CAP_BPF", |_, has| has.cap_bpf);
+const PERFMON: Need = Need::Held("CAP_PERFMON", |_, has| has.cap_perfmon);
+const BTF: Need = Need::Held("kernel BTF", |_, has| has.btf);
+const NO_RT: Need = Need::Held("a kernel without PREEMPT_RT", |_, has| !has.preempt_rt);
+const NAPIS: Need = Need::Device("a device with NAPIs", |device| !device.napis.is_empty());
+
+const fn since(major: u32, minor: u32) -> Option<KernelVersion> {
+    Some(KernelVersion::since(major, minor))
+}
+
+/// All of them: how packets are delivered, who delivers, the NIC, what is counted, applications.
+pub const MECHANISMS: &[Mechanism] = &[
+    Mechanism {
+        name: "defer-device",
+        meaning: "interrupts deferred, of all queues of a device together",
+        since: since(5, 8),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a device with napi_defer_hard_irqs", |device| {
+                device.defer_hard_irqs.is_some() && !device.napis.is_empty()
+            }),
+        ],
+    },
+    Mechanism {
+        name: "defer-queue",
+        meaning: "interrupts deferred, of single queues",
+        since: since(6, 13),
+        needs: &[Need::Kernel("napi-set", |host| host.capabilities.napi_set), NET_ADMIN, NAPIS],
+    },
+    Mechanism {
+        name: "suspend",
+        meaning: "interrupts masked while a running process's epoll_wait finds events",
+        since: since(6, 13),
+        needs: &[
+            Need::Kernel("irq-suspend-timeout", |host| host.capabilities.irq_suspend),
+            Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
+            NET_ADMIN,
+            PTRACE,
+            NAPIS,
+        ],
+    },
+    Mechanism {
+        name: "epoll-busy-poll",
+        meaning: "busy polling by the epolls of a running process",
+        since: since(6, 9),
+        needs: &[
+            Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
+            NET_ADMIN,
+            PTRACE,
+            NAPIS,
+        ],
+    },
+    Mechanism {
+        name: "eventbusy",
+        meaning: "epoll_wait that waits busily for events alone",
+        since: None,
+        needs: &[
+            Need::Kernel("the patches in kernel/epoll-event-busy-loop", |host| {
+                host.capabilities.epoll_events_only
+            }),
+            PTRACE,
+        ],
+    },
+    Mechanism {
+        name: "threads-device",
+        meaning: "kernel threads that poll, of all queues of a device together",
+        since: since(5, 12),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a device with threaded", |device| {
+                device.threaded.is_some() && !device.napis.is_empty()
+            }),
+        ],
+    },
+    Mechanism {
+        name: "threads-queue",
+        meaning: "kernel threads that poll, of single queues",
+        since: since(6, 17),
+        needs: &[
+            Need::Kernel("napi-set with threaded", |host| host.capabilities.napi_threaded),
+            NET_ADMIN,
+            NAPIS,
+        ],
+    },
+    Mechanism {
+        name: "threads-busy",
+        meaning: "kernel threads that poll without a pause",
+        since: since(7, 0),
+        needs: &[
+            Need::Kernel("threaded: busy-poll", |host| host.capabilities.napi_threaded_busy),
+            NET_ADMIN,
+            NAPIS,
+        ],
+    },
+    Mechanism {
+        name: "thread-class",
+        meaning: "scheduling class and CPUs of the kernel threads that poll",
+        since: since(5, 12),
+        needs: &[
+            Need::Kernel("threads of the kernel that can be seen", |host| {
+                host.kthread_begins.as_ref().is_some_and(|begins| begins.scheduling.is_some())
+            }),
+            Need::Held("CAP_SYS_NICE", |_, has| has.cap_sys_nice),
+        ],
+    },
+    Mechanism {
+        name: "thread-slice",
+        meaning: "how long these threads run before another one of their CPU",
+        since: since(6, 12),
+        needs: &[Need::Kernel("sched_attr with a slice", |host| {
+            host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_some())
+        })],
+    },
+    Mechanism {
+        name: "thread-util-clamp",
+        meaning: "how much of a CPU these threads count for",
+        since: since(5, 12),
+        needs: &[Need::Kernel("CONFIG_UCLAMP_TASK", |host| {
+            host.kthread_begins.as_ref().is_some_and(|begins| begins.util_clamp.is_some())
+        })],
+    },
+    Mechanism {
+        name: "irq-affinity",
+        meaning: "interrupts placed on CPUs",
+        since: since(2, 6),
+        needs: &[
+            Need::Device("a device whose queues' interrupts are known", |device| {
+                device.napis.iter().any(|napi| napi.irq.is_some())
+            }),
+            Need::Held("root's files of /proc/irq", |_, has| has.cap_sys_admin),
+        ],
+    },
+    Mechanism {
+        name: "channels",
+        meaning: "how many queues a device has",
+        since: since(5, 6),
+        needs: &[NET_ADMIN, Need::Device("a driver with channels", |device| device.channels.is_some())],
+    },
+    Mechanism {
+        name: "rings",
+        meaning: "how many descriptors a ring has",
+        since: since(5, 6),
+        needs: &[NET_ADMIN, Need::Device("a driver with ring sizes", |device| device.rings.is_some())],
+    },
+    Mechanism {
+        name: "coalescing",
+        meaning: "interrupt moderation of a device",
+        since: since(5, 6),
+        needs: &[NET_ADMIN, Need::Device("a driver with coalescing", |device| device.coalesce.is_some())],
+    },
+    Mechanism {
+        name: "coalescing-queue",
+        meaning: "interrupt moderation of single queues",
+        since: since(4, 6),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a driver with ETHTOOL_PERQUEUE", |device| {
+                device.rx_queues.iter().any(|queue| queue.coalesce.is_some())
+            }),
+        ],
+    },
+    Mechanism {
+        name: "rss",
+        meaning: "which queues the receive hash spreads packets over",
+        since: since(3, 0),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a driver with a table of the receive hash", |device| device.rss.is_some()),
+        ],
+    },
+    Mechanism {
+        name: "rss-contexts",
+        meaning: "groups of queues with a receive hash of their own",
+        since: since(4, 16),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a driver with contexts of the receive hash", |device| {
+                device.rss_contexts.is_some()
+            }),
+        ],
+    },
+    Mechanism {
+        name: "flow-rules",
+        meaning: "single flows handed to a queue by the NIC (ntuple)",
+        since: since(2, 6),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a driver with rules for flows", |device| device.flow_rules.is_some()),
+        ],
+    },
+    Mechanism {
+        name: "big-tcp",
+        meaning: "packets above 64 KiB within the host: BIG TCP",
+        since: since(5, 19),
+        needs: &[
+            NET_ADMIN,
+            Need::Device("a driver that takes more than 64 KiB", |device| {
+                device.packet_sizes.tso_max_size.is_some_and(|size| size > SMALL_TCP_MAX)
+            }),
+        ],
+    },
+    Mechanism {
+        name: "counting",
+        meaning: "who polls each NAPI: doctor, top, engaged",
+        since: since(5, 8),
+        needs: &[BTF, BPF, PERFMON, NO_RT],
+    },
+    Mechanism {
+        name: "response-times",
+        meaning: "how long a service's requests take: watch, compare, goals",
+        since: since(6, 3),
+        needs: &[BTF, BPF, PERFMON, NO_RT],
+    },
+    Mechanism {
+        name: "reuseport",
+        meaning: "connections given to the worker of their queue",
+        since: since(6, 2),
+        needs: &[BTF, SYS_ADMIN, PTRACE],
+    },
+    Mechanism {
+        name: "sockets",
+        meaning: "applications ask for a policy: SO_NETPOLICY, PR_SET_NETPOLICY",
+        since: since(5, 18),
+        needs: &[
+            BTF,
+            SYS_ADMIN,
+            Need::Held("the unified cgroup hierarchy", |_, has| has.cgroup2),
+            Need::Held("a BPF file system at /sys/fs/bpf", |_, has| has.bpf_fs),
+        ],
+    },
+];
+
+/// The largest packet of TCP before BIG TCP, in bytes. Kernel: `include/linux/netdevice.h` `GSO_LEGACY_MAX_SIZE`.
+const SMALL_TCP_MAX: u32 = 65_536;
+
+/// Which mechanisms can be used on a host.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct SupportMatrix {
+    /// The kernel's release, as `uname -r` prints it.
+    pub release: String,
+    /// Each mechanism.
+    pub mechanisms: Vec<Supported>,
+}
+
+/// A mechanism on a host.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct Supported {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub meaning: String,
+    /// The first kernel that has it; `None` where no release has.
+    pub since: Option<String>,
+    /// Whether it can be used here, by this caller.
+    pub usable: bool,
+    /// The devices on which it can be used; empty for what is of no device.
+    pub devices: Vec<String>,
+    /// What is missing.
+    pub lacks: Vec<String>,
+}
+
+impl SupportMatrix {
+    /// Asks the kernel, the drivers of a namespace's devices, and for the rights of the caller.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or its devices cannot be listed.
+    pub fn here(netns: &Netns) -> Result<Self, KernelError> {
+        let host = linux::observe(netns, &Processes::None)?;
+        Ok(Self::of(&host, &linux::observe::prerequisites()))
+    }
+
+    /// What a host has come to.
+    pub fn of(host: &Host, has: &Prerequisites) -> Self {
+        let mechanisms = MECHANISMS.iter().map(|mechanism| mechanism.on(host, has)).collect();
+        Self { release: host.release.clone(), mechanisms }
+    }
+}
+
+impl Mechanism {
+    fn on(&self, host: &Host, has: &Prerequisites) -> Supported {
+        let mut lacks = Vec::new();
+        let mut devices: Option<Vec<&Device>> = None;
+        for need in self.needs {
+            match need {
+                Need::Kernel(words, has_it) if !has_it(host) => lacks.push(match self.since {
+                    Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
+                    _ => format!("{words}, which this kernel is without"),
+                }),
+                Need::Held(words, has_it) if !has_it(host, has) => lacks.push((*words).to_owned()),
+                Need::Kernel(..) | Need::Held(..) => {}
+                Need::Device(words, has_it) => {
+                    let known = host.devices.iter().filter(|device| device.id.name.as_str() != LOOPBACK);
+                    let found: Vec<&Device> = known.filter(|device| has_it(device)).collect();
+                    if found.is_empty() {
+                        lacks.push((*words).to_owned());
+                    }
+                    devices = Some(found);
+                }
+            }
+        }
+        if let Some(since) = self.since
+            && host.kernel < since
+            && !lacks.iter().any(|lack| lack.starts_with("Linux "))
+        {
+            lacks.insert(0, format!("Linux {since}: this is {}", host.kernel));
+        }
+        lacks.dedup();
+        let devices = devices.unwrap_or_default().iter().map(|device| device.id.name.to_string()).collect();
+        Supported {
+            name: self.name.to_owned(),
+            meaning: self.meaning.to_owned(),
+            since: self.since.map(|since| since.to_string()),
+            usable: lacks.is_empty(),
+            devices,
+            lacks,
+        }
+    }
+
+    /// What it needs beside a kernel that is recent enough, in words.
+    pub fn needed(&self) -> Vec<&'static str> {
+        let beside = self.needs.iter().filter(|need| match need {
+            // A kernel may be built without it, however recent it is.
+            Need::Kernel(words, _) => self.since.is_none() || words.starts_with("CONFIG_"),
+            Need::Held(..) | Need::Device(..) => true,
+        });
+        beside.map(Need::words).collect()
+    }
+}
+
+/// The device that no mechanism is for.
+const LOOPBACK: &str = "lo";
+
+/// How many devices a row names.
+const DEVICES_NAMED_MAX: usize = 3;
+
+impl Report for SupportMatrix {
+    const KIND: &'static str = "support-matrix";
+
+    fn page(&self, page: &mut Page) {
+        let mut table =
+            Table::new(&["MECHANISM", "HERE", "SINCE", "WHERE, OR WHAT IS MISSING", "WHAT IT IS FOR"]);
+        for row in &self.mechanisms {
+            let (word, style) = if row.usable { ("yes", Style::Good) } else { ("no", Style::Warning) };
+            let shown = row.devices.iter().take(DEVICES_NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let detail = match (row.usable, row.devices.len().saturating_sub(DEVICES_NAMED_MAX)) {
+                (false, _) => row.lacks.join(", "),
+                (true, 0) => shown,
+                (true, more) => format!("{shown} and {more} more"),
+            };
+            table.row([
+                Cell::new(row.name.as_str()),
+                Cell::new(word).style(style),
+                Cell::new(row.since.as_deref().unwrap_or("-")),
+                Cell::new(detail),
+                Cell::new(row.meaning.as_str()).style(Style::Faint),
+            ]);
+        }
+        page.table(&table);
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Supported>("mechanism", generator)]
+    }
+
+    fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
+        self.mechanisms.iter().map(|mechanism| ("mechanism", to_json(mechanism))).collect()
+    }
+}
