@@ -45,6 +45,14 @@ impl CurrentPlan {
         places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()
     }
 
+    /// The guards of the operator's services that run, and the objects that are for these services.
+    pub(crate) fn guards(&self, policy: &Policy) -> (judge::Guards, BTreeSet<Object>) {
+        let Some(placement) = &self.placed.placement else { return Default::default() };
+        let guarded = placement.parts.iter().filter(|part| part.intent.guard.is_some());
+        let objects = guarded.flat_map(plan::Part::all_objects).collect();
+        (judge::guards(policy, placement, None), objects)
+    }
+
     /// How each request stands.
     pub(crate) fn statuses(&self) -> &[RequestStatus] {
         &self.statuses

@@ -17,9 +17,11 @@ use crate::app_requests::AppRequests;
 use crate::current_plan::CurrentPlan;
 use crate::event_loop::EventLoop;
 use crate::event_sources::{
-    APP_REQUESTS, EventSources, FILES, Files, Holds, MEASURED, NOTICES, PROCESS_EVENTS, SIGNALS, directory_of,
+    APP_REQUESTS, EventSources, FILES, Files, GUARDED, Holds, MEASURED, NOTICES, PROCESS_EVENTS, SIGNALS,
+    directory_of,
 };
 use crate::goals::Goals;
+use crate::guards::{Guards, REVERTED, WAITS};
 use crate::held::Held;
 use crate::instance_lock::{Claimed, InstanceLock};
 use crate::known::Known;
@@ -63,6 +65,8 @@ pub(crate) struct Daemon<'a> {
     pub(crate) answers: Answers,
     /// How long the requests of services take that have a goal.
     pub(crate) goals: Goals,
+    /// Changes that are judged before they are made.
+    pub(crate) guards: Guards,
 }
 
 impl<'a> Daemon<'a> {
@@ -98,6 +102,7 @@ impl<'a> Daemon<'a> {
         let sources = EventSources::open(&netns, event_loop, files)?;
         let known = Known::open(netns, now())?;
         let goals = Goals::watched_by(event_loop)?;
+        let guards = Guards::watched_by(event_loop)?;
         let mut daemon = Self {
             session,
             options,
@@ -112,6 +117,7 @@ impl<'a> Daemon<'a> {
             rejections: Rejections::default(),
             answers: Answers::default(),
             goals,
+            guards,
         };
         daemon.adopt()?;
         daemon.report_late_sources();
@@ -207,6 +213,10 @@ impl<'a> Daemon<'a> {
             self.take_measured();
             busy = true;
         }
+        if ready.contains(&GUARDED) {
+            self.take_judged();
+            busy = true;
+        }
         busy |= self.answer_requests();
         if let Some(work) = self.reconciler.take_due(now()) {
             self.work(work);
@@ -232,6 +242,20 @@ impl<'a> Daemon<'a> {
     fn take_measured(&mut self) {
         self.goals.take();
         self.report_measured();
+    }
+
+    /// What was judged of a change: it is made, or is not tried again.
+    fn take_judged(&mut self) {
+        let Some(judged) = self.guards.take(now()) else { return };
+        self.telemetry.say(&judged.said);
+        for rule in [REVERTED, WAITS] {
+            self.telemetry.mended(rule, &BTreeSet::new());
+        }
+        if let Some(finding) = judged.finding {
+            self.telemetry.find(finding);
+        }
+        // Settings alternated meanwhile: what is known of the host is out of date.
+        self.note(&Event::Lost, now());
     }
 
     /// Reports what is wrong with services that have a goal.
@@ -331,6 +355,7 @@ impl<'a> Daemon<'a> {
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
         self.rejections.clear();
+        self.guards.take_up();
         self.telemetry.leave(Phase::Released, Phase::Managing);
         self.report_rolled_back(&[]);
     }
@@ -362,6 +387,7 @@ impl<'a> Daemon<'a> {
 
     /// Ends: leaves everything in force, or puts all of it back, as its options say.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
+        self.guards.finish();
         match self.options.on_stop {
             OnStop::Keep => {
                 if !self.held.ledger().is_empty() {

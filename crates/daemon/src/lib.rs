@@ -20,6 +20,7 @@ mod daemon;
 pub mod event_loop;
 mod event_sources;
 mod goals;
+mod guards;
 mod held;
 mod instance_lock;
 mod known;

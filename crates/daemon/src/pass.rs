@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{Change, Finding, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
+use model::{Change, Finding, Guard, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
 use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
 use crate::daemon::{Daemon, left_to_others, now};
-use crate::goals;
 use crate::held::{Committed, PutBack};
 use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
 use crate::status::{Kind, Phase};
+use crate::{goals, guards};
 
 /// What did not succeed when many transactions could not be made one.
 const NOT_FOLDED: &str = "the journal is not folded";
@@ -41,6 +41,13 @@ impl Daemon<'_> {
     /// Does what is due.
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
+        if self.guards.is_under_way() {
+            // What is asked for is not what is judged any more.
+            if work.policy || work.asked {
+                self.guards.stop();
+            }
+            return self.reconciler.failed(work, Nanoseconds::ZERO, now());
+        }
         let may_have_ended = work.tick || !work.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
@@ -185,7 +192,41 @@ impl Daemon<'_> {
         self.report_left_alone(&judged.left_alone);
         let mut plan = judged.plan;
         self.keep_out(&mut plan);
+        self.under_guard(&mut plan);
         plan
+    }
+
+    /// Takes out what has to be judged first, and begins to judge it.
+    fn under_guard(&mut self, plan: &mut Plan) {
+        let policy = self.requests.policy();
+        let (guards, objects) = self.plan.guards(&policy);
+        if guards.watched.is_empty() {
+            return;
+        }
+        let host = self.known.host();
+        let mut members = guards::Members::new();
+        for (place, pids) in self.requests.members(&policy) {
+            let Some(intent) = policy.intents.get(place).filter(|intent| intent.guard.is_some()) else {
+                continue;
+            };
+            let of_service = members.entry(intent.target.to_string()).or_default();
+            of_service.extend(pids.iter().filter_map(|pid| Some(host.process(*pid)?.id)));
+        }
+        let wanted = |setting: &Setting| objects.contains(&setting.object()) && self.plan.wants(setting);
+        let unjudged = self.guards.sift(plan, wanted, &members, now());
+        if unjudged.is_empty() || self.guards.is_under_way() {
+            return;
+        }
+        let changes = unjudged.changes().count();
+        let services: Vec<String> = members.keys().cloned().collect();
+        self.telemetry
+            .say(&format!("{}: {changes} changes are judged on live traffic first", services.join(", ")));
+        let within = guards.within.unwrap_or(Guard::WITHIN);
+        let begun = self.known.netns().again().map_err(Fault::from).and_then(|netns| {
+            let judging = guards::Judging { policy, netns, watched: guards.watched, within, members };
+            self.guards.judge(unjudged, judging, self.session.clone())
+        });
+        self.telemetry.detail_of("a change is not judged, and not made", begun);
     }
 
     /// Steps that put back what is held and not wanted: immediately if the requests changed, else when it was not
@@ -209,6 +250,7 @@ impl Daemon<'_> {
         let Some(target) = self.answers.take_up() else { return };
         let Some((objects, _)) = self.plan.request(&target) else { return };
         self.rejections.forgive(|object| objects.contains(object));
+        self.guards.take_up();
         self.reconciler.take_up_of(&objects);
         // The queues of a device may be another request's, which wants the same and was rolled back.
         if let Target::Device(name) = &target {
@@ -338,6 +380,11 @@ impl Daemon<'_> {
 
     fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
         let Committed { repairs, repaired, released } = self.held.note(changes, name);
+        if let Some(name) = name {
+            for verdict in self.guards.verdicts(changes.iter().map(Change::to)) {
+                self.session.journal()?.note_judgement(name, &verdict)?;
+            }
+        }
         self.reconciler.repaired(&repaired, now());
         let number = |number: usize| u64::try_from(number).unwrap_or(0);
         self.telemetry.count(|counters| {

@@ -33,6 +33,8 @@ pub struct Watched {
 pub struct Proposal<'a> {
     /// What is asked for.
     pub policy: &'a Policy,
+    /// What of it is changed, where that is known: it must be such that it can alternate.
+    pub changes: Option<Plan>,
     /// Where.
     pub netns: Netns,
     /// What may be done unasked.
@@ -145,7 +147,7 @@ impl<'a> Trial<'a> {
         session: &'a Session,
         operator: &'a dyn Operator,
     ) -> Result<Option<Self>, Fault> {
-        let Proposal { policy, netns, allow, watched, within, seed } = proposal;
+        let Proposal { policy, changes, netns, allow, watched, within, seed } = proposal;
         if watched.is_empty() {
             return Err(refused(
                 "no service was named: a guard judges a change by the requests of a service",
@@ -158,14 +160,23 @@ impl<'a> Trial<'a> {
             )));
         }
         let lock = ComparisonLock::take(session, netns.id())?;
-        let planned = cycle::plan(policy, &netns)?;
-        Session::report(&planned, operator);
-        if planned.plan.is_empty() {
-            planned.as_asked()?;
-            return Ok(None);
-        }
-        let stays = planned.desired.first_stage || is_disruptive(&planned.plan);
-        let plan = cycle::without_inherited(planned.plan);
+        let (plan, stays) = match changes {
+            Some(plan) if is_disruptive(&plan) => {
+                return Err(refused("a change that stops a queue or the link cannot alternate")
+                    .hint("netpolicy apply --disruptive makes it, and judges it while it stays in force"));
+            }
+            Some(plan) => (plan, false),
+            None => {
+                let planned = cycle::plan(policy, &netns)?;
+                Session::report(&planned, operator);
+                if planned.plan.is_empty() {
+                    planned.as_asked()?;
+                    return Ok(None);
+                }
+                let stays = planned.desired.first_stage || is_disruptive(&planned.plan);
+                (cycle::without_inherited(planned.plan), stays)
+            }
+        };
         if let Some(change) = plan.changes().find(|change| !change.from().restorable()) {
             return Err(refused(format!("{change} cannot be put back, and so not be put under guard"))
                 .hint("apply it without the guard, with --allow-irreversible"));

@@ -90,6 +90,7 @@ pub(crate) fn run(
     let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
     let proposal = Proposal {
         policy,
+        changes: None,
         netns,
         allow: allow.into(),
         watched: guards.watched,

@@ -34,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("guarded/a_service_that_ends_ends_the_trial", NEEDS, ended),
         test("guarded/apply_judges_a_change_by_the_services_that_have_a_guard", NEEDS, applied),
+        test("guarded/the_daemon_makes_what_was_judged_and_does_not_try_again_what_hurt", NEEDS, by_daemon),
         test("guarded/what_cannot_be_judged_is_refused_with_what_to_do", NEEDS, refused),
     ]
 }
@@ -225,6 +226,43 @@ fn applied() -> Result<(), Failed> {
         assert!(said.words.contains(words), "{}", said.words);
     }
     Ok(())
+}
+
+fn by_daemon() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-daemon", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
+    while_asked(&operator, || {
+        let daemon = at_work(&operator, &format!("{WORSE}{}", guard("+20%")))?;
+        waited_long_for("what hurts to be put back", || {
+            Ok(operator.said()?.contains("beyond the guard's limit").then_some(()))
+        })?;
+        waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
+        let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 3)?.data)?;
+        let findings = status["data"]["findings"].as_array().cloned().unwrap_or_default();
+        assert!(findings.iter().any(|finding| finding["rule"] == "guard-reverted"), "{status}");
+        // The same policy, read again because a file was touched, is another word of the operator; one that is milder is judged and made.
+        operator.asks(&format!("{SLIGHT}{}", guard("+1000%")))?;
+        waited_long_for("what does not hurt", || {
+            Ok(operator.said()?.contains("kept by the guard").then_some(()))
+        })?;
+        waited_for("it in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        assert_eq!(newest_verdicts(&operator)?[0]["ruling"], "kept");
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+/// As [`waited_for`], of something that takes as long as a guard.
+fn waited_long_for(what: &str, look: impl Fn() -> Result<Option<()>, Failed>) -> Result<(), Failed> {
+    const TURNS: u32 = 4;
+    for _ in 1..TURNS {
+        if waited_for(what, &look).is_ok() {
+            return Ok(());
+        }
+    }
+    waited_for(what, look)
 }
 
 fn refused() -> Result<(), Failed> {

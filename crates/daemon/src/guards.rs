@@ -1,0 +1,263 @@
+//! Changes for services that have a guard: judged in a thread of their own before they are made, while the daemon does nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use apply::{Allow, Knob};
+use judge::{Outcome, Proposal, Trial, Watched};
+use linux::Netns;
+use model::{Finding, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting, Severity};
+use rustix::event::{EventfdFlags, eventfd};
+use session::{Fault, Session, Silent, clock};
+
+use crate::event_loop::EventLoop;
+use crate::event_sources::GUARDED;
+use crate::held::knob_of;
+
+/// The rules that say what became of a change under guard.
+pub(crate) const REVERTED: &str = "guard-reverted";
+pub(crate) const WAITS: &str = "guard-waits";
+
+/// How long after a change could not be judged it is tried again.
+const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
+
+/// How long after its last moment a change that hangs is put back by another netpolicy.
+const DEADLINE_AFTER: Duration = Duration::from_secs(60);
+
+/// The processes of services, by the services' names.
+pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
+
+/// What a trial came to; `None` if there was nothing to change.
+type Outcomes = Result<Option<Outcome>, Fault>;
+
+/// A change that is judged at this moment.
+struct UnderWay {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    judged: Arc<Mutex<Option<Outcomes>>>,
+    settings: BTreeMap<Knob, Setting>,
+    members: Members,
+}
+
+/// On whose traffic changes are judged, and for how long.
+pub(crate) struct Judging {
+    pub(crate) policy: Policy,
+    pub(crate) netns: Netns,
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) within: Nanoseconds,
+    pub(crate) members: Members,
+}
+
+/// What was judged of changes.
+pub(crate) struct Guards {
+    under_way: Option<UnderWay>,
+    /// What was judged and may be made, with the verdict.
+    kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
+    /// What was put back, and for which processes: it is not tried again for these.
+    reverted: BTreeMap<Knob, (Setting, Members)>,
+    /// Not before this moment is one tried again that could not be judged.
+    not_before: Nanoseconds,
+    done: Arc<OwnedFd>,
+}
+
+/// What became of a change.
+pub(crate) struct Judged {
+    /// A sentence for the log.
+    pub(crate) said: String,
+    /// What an operator should know of, if it was not kept.
+    pub(crate) finding: Option<Finding>,
+}
+
+impl Guards {
+    /// Nothing is judged yet; the loop reports what was as [`GUARDED`].
+    pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
+        let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
+        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        event_loop.watch(&done, GUARDED).map_err(failed)?;
+        Ok(Self {
+            under_way: None,
+            kept: BTreeMap::new(),
+            reverted: BTreeMap::new(),
+            not_before: Nanoseconds::ZERO,
+            done: Arc::new(done),
+        })
+    }
+
+    /// Whether a change is judged at this moment: nothing else may be written meanwhile.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Ends what is under way: it is put back, and counts as not judged.
+    pub(crate) fn stop(&self) {
+        if let Some(under_way) = &self.under_way {
+            under_way.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The same, and waits until everything is put back.
+    pub(crate) fn finish(&mut self) {
+        self.stop();
+        if let Some(under_way) = self.under_way.take() {
+            let _ended = under_way.thread.join();
+        }
+    }
+
+    /// Everything may be tried again.
+    pub(crate) fn take_up(&mut self) {
+        self.reverted.clear();
+        self.not_before = Nanoseconds::ZERO;
+    }
+
+    /// Takes out of a plan what was put back for these very processes, and returns what has to be judged before it is made.
+    pub(crate) fn sift(
+        &mut self,
+        plan: &mut Plan,
+        is_guarded: impl Fn(&Setting) -> bool,
+        members: &Members,
+        now: Nanoseconds,
+    ) -> Plan {
+        self.reverted.retain(|_, (_, of)| of == members);
+        let mut unjudged = Plan::default();
+        for step in std::mem::take(&mut plan.steps) {
+            let is_free = |change: &model::Change| {
+                let kept = self.kept.get(&knob_of(change.to())).map(|(to, _)| to);
+                !is_guarded(change.to()) || kept == Some(change.to())
+            };
+            let (may, must): (Vec<_>, Vec<_>) = Vec::from(step).into_iter().partition(is_free);
+            plan.steps.extend(model::Step::try_from(may).ok());
+            unjudged.steps.extend(model::Step::try_from(must).ok());
+        }
+        // What was put back is tried again as soon as it comes with something else: that is another change.
+        let is_known = |change: &model::Change| {
+            self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
+        };
+        if unjudged.changes().all(is_known) || now < self.not_before {
+            return Plan::default();
+        }
+        self.reverted.clear();
+        unjudged
+    }
+
+    /// Begins to judge changes.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    pub(crate) fn judge(&mut self, changes: Plan, judging: Judging, session: Session) -> Result<(), Fault> {
+        let Judging { policy, netns, watched, within, members } = judging;
+        let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
+        let (stop, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+        let (stopped, result, done) = (Arc::clone(&stop), Arc::clone(&judged), Arc::clone(&self.done));
+        let within = Duration::from_nanos(within.0);
+        let work = move || {
+            let mut is_stopped = || stopped.load(Ordering::Relaxed);
+            let proposal = Proposal {
+                policy: &policy,
+                changes: Some(changes),
+                netns,
+                allow: Allow::default(),
+                watched,
+                within,
+                seed: clock::now().unix_micros,
+            };
+            let outcome = Trial::prepare(proposal, &session, &Silent).and_then(|trial| {
+                let Some(mut trial) = trial else { return Ok(None) };
+                trial.measure_before(&mut is_stopped)?;
+                let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
+                let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
+                trial.run(deadline, &mut is_stopped, &mut |_| {}).map(Some)
+            });
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            // A counter that is full says the same.
+            let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
+        };
+        let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
+        self.under_way = Some(UnderWay { thread, stop, judged, settings, members });
+        Ok(())
+    }
+
+    /// Takes what was judged, if it was.
+    pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<Judged> {
+        let mut counter = [0; 8];
+        // It says only that there is something.
+        let _ = rustix::io::read(&self.done, &mut counter);
+        let judged = self.under_way.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let UnderWay { thread, settings, members, .. } = self.under_way.take()?;
+        let _ended = thread.join();
+        let services = members.keys().cloned().collect::<Vec<_>>().join(", ");
+        let outcome = match judged {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => return None,
+            Err(fault) => {
+                self.not_before = Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0));
+                return Some(Judged {
+                    said: format!("{services}: a change waits for its guard: {}", fault.cause),
+                    finding: Some(finding(
+                        WAITS,
+                        Severity::Warning,
+                        &services,
+                        vec![fault.cause.to_string()],
+                    )),
+                });
+            }
+        };
+        let words: Vec<String> = outcome.judgements.iter().map(ToString::to_string).collect();
+        let said = words.join("; ");
+        if outcome.is_kept() {
+            let kept = settings.into_iter().map(|(knob, to)| (knob, (to, outcome.judgements.clone())));
+            self.kept.extend(kept);
+            return Some(Judged { said, finding: None });
+        }
+        if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
+            self.not_before = match outcome.ruling {
+                Ruling::Interrupted => now,
+                _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),
+            };
+            return Some(Judged { said, finding: Some(finding(WAITS, Severity::Warning, &services, words)) });
+        }
+        self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
+        Some(Judged { said, finding: Some(finding(REVERTED, Severity::Problem, &services, words)) })
+    }
+
+    /// The verdicts on what was judged and is in these settings.
+    pub(crate) fn verdicts<'s>(&self, settings: impl IntoIterator<Item = &'s Setting>) -> Vec<Judgement> {
+        let mut verdicts: Vec<Judgement> = Vec::new();
+        for to in settings {
+            let known = self.kept.get(&(to.object(), to.knob())).filter(|(kept, _)| kept == to);
+            for verdict in known.into_iter().flat_map(|(_, verdicts)| verdicts) {
+                if !verdicts.contains(verdict) {
+                    verdicts.push(verdict.clone());
+                }
+            }
+        }
+        verdicts
+    }
+}
+
+impl Drop for Guards {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn finding(rule: &str, severity: Severity, services: &str, evidence: Vec<String>) -> Finding {
+    let summary = match rule {
+        REVERTED => {
+            "a change hurt it and was put back: it is not tried again until its policy or its processes change"
+        }
+        _ => "a change waits until it can be judged on its traffic",
+    };
+    Finding {
+        rule: rule.to_owned(),
+        severity,
+        object: services.to_owned(),
+        summary: summary.to_owned(),
+        evidence,
+        remedy: Some(format!("to try it again now: kill -HUP {}", std::process::id())),
+    }
+}
