@@ -1,8 +1,12 @@
 //! Numbers of things, in words.
 
-/// So many of a thing: `1 warning`, `2 warnings`.
+/// So many of a thing: `1 warning`, `2 warnings`, `2 processes`.
 pub fn count(number: usize, thing: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
+    let ending = match number {
+        1 => "",
+        _ if thing.ends_with('s') => "es",
+        _ => "s",
+    };
     format!("{number} {thing}{ending}")
 }
 
@@ -13,5 +17,6 @@ mod test {
     #[test]
     fn one_thing_is_one_and_none_are_many() {
         assert_eq!([0, 1, 2].map(|n| count(n, "warning")), ["0 warnings", "1 warning", "2 warnings"]);
+        assert_eq!([1, 65].map(|n| count(n, "process")), ["1 process", "65 processes"]);
     }
 }

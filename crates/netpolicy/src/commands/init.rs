@@ -30,21 +30,23 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
         format!("{} and {}", count(first.devices.len(), "device"), count(first.services.len(), "service"));
     context.console.say(&format!("Wrote {there}: {sections}. No setting was changed."));
     context.console.say(&match arguments.policy {
-        PolicyName::None => format!("Put policies into it, then: netpolicy --policy-file {there} plan"),
-        _ => format!("What it would change: netpolicy --policy-file {there} plan"),
+        PolicyName::None => format!("Put policies into it, then: netpolicy plan --policy-file {there}"),
+        _ => format!("What it would change: netpolicy plan --policy-file {there}"),
     });
     Ok(Exit::Done)
 }
 
-/// Writes a file that is not there yet, whole or not at all.
+/// Writes a file that is not there yet, whole or not at all; makes its directory where there is none.
 fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => {
             Fault::file(path, error).hint("nothing is overwritten: name another file")
         }
-        ErrorKind::NotFound => Fault::file(path, error).hint("its directory must exist"),
         _ => Fault::file(path, error),
     };
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|error| Fault::file(directory, error))?;
+    }
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.map_err(|error| {

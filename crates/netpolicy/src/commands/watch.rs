@@ -36,6 +36,9 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
                     record.add(&shown.window, &target)?;
                 }
                 show(context, &mut row, &WatchWindowReport::of(&target, &shown, began.elapsed()))?;
+                if record.is_none() && !context.console.is_read() {
+                    break false;
+                }
             }
             Turn::Ended => break true,
             Turn::Interrupted => break false,

@@ -92,6 +92,11 @@ impl Console {
         }
     }
 
+    /// Whether what is printed is still read: not after `| head` has ended.
+    pub(crate) fn is_read(&self) -> bool {
+        self.open.get()
+    }
+
     /// Whether data is printed for programs.
     pub(crate) fn is_for_programs(&self) -> bool {
         self.output != Output::Table

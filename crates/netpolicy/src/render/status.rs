@@ -7,6 +7,7 @@ use page::{Cell, Page, Report, Style, Table, to_json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use session::count;
 
 /// `status`'s data: what the daemon says, as it says it.
 #[derive(Debug, Serialize)]
@@ -159,9 +160,15 @@ impl Report for StatusReport {
             page.line("Only requests for your own processes are shown.");
         }
         if let (Some(policy), Some(counters)) = (policy, counters) {
+            let many = |number: u64, thing: &str| count(usize::try_from(number).unwrap_or(usize::MAX), thing);
             page.line(format!(
-                "{} sections in the policy files, {settings} settings held; {} transactions, {} changes, {} repairs, {} failures",
-                policy.sections, counters.commits, counters.changes, counters.repairs, counters.failures
+                "{} in the policy files, {} held; {}, {}, {}, {}",
+                many(policy.sections, "section"),
+                many(*settings, "setting"),
+                many(counters.commits, "transaction"),
+                many(counters.changes, "change"),
+                many(counters.repairs, "repair"),
+                many(counters.failures, "failure")
             ));
             if let Some(mistakes) = &policy.mistakes {
                 page.styled(

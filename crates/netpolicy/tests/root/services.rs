@@ -101,8 +101,11 @@ fn first_file() -> Result<(), Failed> {
     let refused = operator.runs(&["init", &path], 1)?.words;
     assert!(refused.contains("first.toml") && refused.contains("nothing is overwritten"), "{refused}");
     assert_eq!(std::fs::read_to_string(&path)?, text);
-    let refused = operator.runs(&["init", "/no/such/directory/first.toml"], 1)?.words;
-    assert!(refused.contains("its directory must exist"), "{refused}");
+    let below = operator.state().with_file_name("made/policy.d/first.toml").display().to_string();
+    operator.runs(&["init", &below], 0)?;
+    assert!(!std::fs::read_to_string(&below)?.is_empty(), "its directories were made");
+    let refused = operator.runs(&["init", "/dev/null/first.toml"], 1)?.words;
+    assert!(refused.contains("/dev/null"), "{refused}");
 
     // With a policy it can be followed, and undone.
     operator.asks(&operator.runs(&["init", "--policy", "cpu"], 0)?.data)?;

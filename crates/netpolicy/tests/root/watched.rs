@@ -68,6 +68,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/what_is_printed_for_programs_is_as_the_schema_says", MEMCACHED, as_the_schema_says),
         test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
         test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
+        test("watched/it_ends_when_its_output_is_no_longer_read", MEMCACHED, unread),
         test("watched/more_connections_than_can_be_measured_are_reported", MEMCACHED, too_many),
         test("watched/one_request_gives_no_percentile", MEMCACHED, one_request),
         test(
@@ -586,6 +587,21 @@ fn ends() -> Result<(), Failed> {
     assert!(words.contains("ended while it was watched"), "{words}");
     let found: Value = serde_json::from_slice(&output.stdout)?;
     assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests > 100), "{found}");
+    Ok(())
+}
+
+/// As behind `| head`.
+fn unread() -> Result<(), Failed> {
+    let operator = Operator::new("watched-unread", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let watch = operator.netpolicy(&["watch", "--port", "11211"]).stdout(Stdio::piped()).spawn()?;
+    let mut watch = Started { child: watch };
+    let mut first = String::new();
+    let output = watch.child.stdout.take().ok_or("its output")?;
+    BufReader::new(output).read_line(&mut first)?;
+    assert!(!first.is_empty());
+    let ended = waited_for("its end", || Ok(watch.child.try_wait()?))?;
+    assert_eq!(ended.code(), Some(0));
     Ok(())
 }
 

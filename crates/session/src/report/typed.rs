@@ -1,12 +1,14 @@
 //! Commands within words, as they must be typed to reach this session.
 
 /// The commands that read or write the journal.
-const OF_JOURNAL: [&str; 10] =
-    ["apply", "attach", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
+const OF_JOURNAL: [&str; 11] =
+    ["apply", "attach", "compare", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
 
 /// The commands that look at the devices of a namespace, and find it in no transaction.
-const OF_NETNS: [&str; 10] =
-    ["apply", "doctor", "explain", "plan", "set", "show", "status", "top", "try", "unset"];
+const OF_NETNS: [&str; 13] = [
+    "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "unset",
+    "watch",
+];
 
 /// Words in which each command has the options that lead to the journal and the namespace, if it needs them.
 pub fn typed(words: &str, journal: &str, netns: &str) -> String {
