@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,8 @@ pub enum Sources {
 /// Finds and reads the files: name and text, in the order of merging.
 ///
 /// # Errors
-/// The file or directory that could not be read. A directory that does not exist has no files.
+/// The file or directory that could not be read, or a file of a directory that any user can write to. A directory that does
+/// not exist has no files.
 pub fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
     let paths = match sources {
         Sources::Files(files) => files.clone(),
@@ -48,7 +49,8 @@ pub fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Er
         let message = format!("more than {FILES_MAX} policy files");
         return Err((paths[FILES_MAX].clone(), io::Error::other(message)));
     }
-    paths.into_iter().map(|path| one(&path).map_err(|error| (path.clone(), error))).collect()
+    let found = matches!(sources, Sources::Dirs(_));
+    paths.into_iter().map(|path| one(&path, found).map_err(|error| (path.clone(), error))).collect()
 }
 
 fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
@@ -75,7 +77,11 @@ fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
-fn one(path: &Path) -> io::Result<(String, String)> {
+/// A file that was found, and not named by the operator, speaks for root alone.
+fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
+    if found && fs::metadata(path)?.permissions().mode() & 0o002 != 0 {
+        return Err(io::Error::other("any user can write to it, and so change the policy: chmod o-w"));
+    }
     let bytes = bytes(path)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -156,6 +162,17 @@ mod test {
         let files = read(&Sources::Dirs(vec![usr, run, missing, etc])).expect("reads");
         let texts: Vec<_> = files.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["# run z", "# run a", "# etc b"]);
+    }
+
+    #[test]
+    fn a_policy_file_that_any_user_can_write_to_is_refused_unless_it_was_named() {
+        let scratch = Scratch::new("writable");
+        let dir = scratch.dir("d", &[("10-a.toml", "# a")]);
+        let file = dir.join("10-a.toml");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("mode");
+        let (path, error) = read(&Sources::Dirs(vec![dir])).expect_err("writable");
+        assert!(path == file && error.to_string().contains("chmod o-w"), "{error}");
+        assert_eq!(read(&Sources::Files(vec![file])).expect("named").len(), 1);
     }
 
     #[test]
