@@ -1,8 +1,9 @@
 //! Commands within words, as they must be typed to reach this session.
 
 /// The commands that read or write the journal.
-const OF_JOURNAL: [&str; 11] =
-    ["apply", "attach", "compare", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
+const OF_JOURNAL: [&str; 11] = [
+    "apply", "attach", "compare", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify",
+];
 
 /// The commands that look at the devices of a namespace, and find it in no transaction.
 const OF_NETNS: [&str; 13] = [
