@@ -380,10 +380,6 @@ impl Drop for Partition {
 }
 
 /// The machine's own cpusets are changed: only a guest's may be.
-#[expect(
-    clippy::print_stdout,
-    reason = "whether the kernel moves the thread is for docs/measurements/guests.md"
-)]
 fn isolated() -> Result<(), Failed> {
     let operator = Operator::new("kthread-isolated", 1)?;
     let before = operator.host()?;
@@ -402,7 +398,6 @@ fn isolated() -> Result<(), Failed> {
     let partition = Partition::new()?;
     assert_eq!(operator.host()?.topology.isolated.to_string(), "1");
     let moved = threads(&operator.host()?)?;
-    println!("isolating CPU 1 left the thread at {moved:?}");
     assert!(moved.iter().all(Option::is_some), "it is still there: {moved:?}");
     // A newer kernel moves threads off such a CPU, and gives it to none but the partition's own.
     let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
