@@ -256,8 +256,8 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 /*
  * How much longer than the fastest of its connection a segment was on its way,
  * in microseconds, by the client's stamp (Linux 6.7, the route feature
- * tcp_usec_ts); false where that is not known. A connection whose stamps have
- * another unit is asked once.
+ * tcp_usec_ts); false where that is not known. Once a connection's stamps are
+ * known to have another unit, its segments are not looked at again.
  */
 static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
 {

@@ -18,10 +18,10 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     let mut record = arguments.record.as_deref().map(|path| Record::create(path, &target)).transpose()?;
     let mut signals = Signals::catch()?;
     let ports: Vec<String> = target.ports.iter().map(ToString::to_string).collect();
+    let ports = format!("port {}", ports.join(", "));
+    let measured = if ports == target.name { ports } else { format!("{}, {ports}", target.name) };
     context.console.say(&format!(
-        "{}, port {}: {} of each second are measured{}",
-        target.name,
-        ports.join(", "),
+        "{measured}: {} of each second are measured{}",
         arguments.sample,
         if arguments.seconds.is_some() { "" } else { "; Ctrl-C ends it" }
     ));
