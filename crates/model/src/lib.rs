@@ -63,10 +63,10 @@ pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWind
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use plan::{Change, Plan, Reason, Step};
-pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
+pub use policy::{Budget, Goal, Intent, OnMissed, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{
-    Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, When,
+    Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,
 };
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
 pub use scheduling::{

@@ -3,8 +3,8 @@
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::{
-    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, Patterns,
-    PolicyName,
+    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, OnMissed,
+    Patterns, PolicyName,
 };
 
 /// What one key was given.
@@ -19,6 +19,8 @@ pub enum Value {
     Cpus(CpuSet),
     GoalP50(Nanoseconds),
     GoalP99(Nanoseconds),
+    GoalFor(Nanoseconds),
+    GoalOnMissed(OnMissed),
     Guard(Guarded, Growth),
     GuardWithin(Nanoseconds),
     PollingCpus(u32),
@@ -52,6 +54,8 @@ impl Value {
             Self::Cpus(_) => "cpus",
             Self::GoalP50(_) => "goal.p50",
             Self::GoalP99(_) => "goal.p99",
+            Self::GoalFor(_) => "goal.for",
+            Self::GoalOnMissed(_) => "goal.on_missed",
             Self::Guard(Guarded::P50, _) => "guard.p50",
             Self::Guard(Guarded::P90, _) => "guard.p90",
             Self::Guard(Guarded::P99, _) => "guard.p99",
@@ -100,8 +104,10 @@ impl Value {
             | Self::IrqSuspendTimeout(span)
             | Self::GoalP50(span)
             | Self::GoalP99(span)
+            | Self::GoalFor(span)
             | Self::GuardWithin(span)
             | Self::AddedDelay(span) => quoted(&span.to_string()),
+            Self::GoalOnMissed(what) => quoted(what.as_str()),
             Self::Guard(_, growth) => quoted(&growth.to_string()),
             Self::Cpus(cpus) => quoted(&cpus.to_string()),
             Self::MatchUnit(patterns)

@@ -405,7 +405,7 @@ mod test {
             wanted: 12,
             set: 11,
             engaged: None,
-            goal: Goal { p50: None, p99: Some(Nanoseconds::from_micros(300)) },
+            goal: Goal { p99: Some(Nanoseconds::from_micros(300)), ..Goal::default() },
             measured: None,
             notes: Vec::new(),
         };
