@@ -32,6 +32,7 @@ pub mod qdisc;
 pub mod recipe;
 pub mod reuseport;
 pub mod scheduling;
+pub mod search;
 pub mod selector;
 pub mod setting;
 pub mod steering;
@@ -73,6 +74,7 @@ pub use scheduling::{
     KthreadCpus, KthreadKey, KthreadRequest, KthreadState, KthreadValue, RtThrottling, Scheduling, Slice,
     UtilClamp,
 };
+pub use search::{Search, Searches, Tried};
 pub use selector::{Carries, DeviceCondition, DeviceSelector, Precedence, SpeedBound};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
