@@ -10,7 +10,10 @@ use std::time::Duration;
 use apply::{Allow, Knob};
 use judge::{Outcome, Proposal, Trial, Watched};
 use linux::Netns;
-use model::{Finding, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting, Severity};
+use model::{
+    DeliveryMode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting,
+    Severity,
+};
 use rustix::event::{EventfdFlags, eventfd};
 use session::{Fault, Session, Silent, clock};
 
@@ -34,10 +37,35 @@ pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
 /// What a trial came to; `None` if there was nothing to change.
 type Outcomes = Result<Option<Outcome>, Fault>;
 
+/// A try for a service whose goal is missed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    /// The service.
+    pub(crate) service: String,
+    /// The mode.
+    pub(crate) mode: DeliveryMode,
+    /// When it was noted, in microseconds since 1970.
+    pub(crate) begun: u64,
+    /// What must become less.
+    pub(crate) what: Guarded,
+}
+
+/// What became of a try.
+pub(crate) struct Attempted {
+    /// The try.
+    pub(crate) attempt: Attempt,
+    /// The ruling with what was measured of the service, or why there is none, and whether anything was written.
+    pub(crate) outcome: Result<(Ruling, Option<Judgement>), (String, bool)>,
+}
+
 /// A change that is judged at this moment.
 struct UnderWay {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
+    /// Whether it has come so far that something may have been written.
+    wrote: Arc<AtomicBool>,
+    /// The try that it is; `None` for what the policy asks for.
+    attempt: Option<Attempt>,
     judged: Arc<Mutex<Option<Outcomes>>>,
     settings: BTreeMap<Knob, Setting>,
     members: Members,
@@ -50,6 +78,8 @@ pub(crate) struct Judging {
     pub(crate) watched: Vec<Watched>,
     pub(crate) within: Nanoseconds,
     pub(crate) members: Members,
+    /// The try that it is; `None` for what the policy asks for.
+    pub(crate) attempt: Option<Attempt>,
 }
 
 /// What was judged of changes.
@@ -65,11 +95,16 @@ pub(crate) struct Guards {
 }
 
 /// What became of a change.
-pub(crate) struct Judged {
-    /// A sentence for the log.
-    pub(crate) said: String,
-    /// What an operator should know of, if it was not kept.
-    pub(crate) finding: Option<Finding>,
+pub(crate) enum Judged {
+    /// Of one that the policy asks for.
+    Asked {
+        /// A sentence for the log.
+        said: String,
+        /// What an operator should know of, if it was not kept.
+        finding: Option<Finding>,
+    },
+    /// Of a try.
+    Attempt(Attempted),
 }
 
 impl Guards {
@@ -148,10 +183,12 @@ impl Guards {
     /// # Errors
     /// If there is no thread for it.
     pub(crate) fn judge(&mut self, changes: Plan, judging: Judging, session: Session) -> Result<(), Fault> {
-        let Judging { policy, netns, watched, within, members } = judging;
+        let Judging { policy, netns, watched, within, members, attempt } = judging;
         let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
         let (stop, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let (stopped, result, done) = (Arc::clone(&stop), Arc::clone(&judged), Arc::clone(&self.done));
+        let wrote = Arc::new(AtomicBool::new(false));
+        let writes = Arc::clone(&wrote);
         let within = Duration::from_nanos(within.0);
         let work = move || {
             let mut is_stopped = || stopped.load(Ordering::Relaxed);
@@ -169,6 +206,7 @@ impl Guards {
                 trial.measure_before(&mut is_stopped)?;
                 let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
                 let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
+                writes.store(true, Ordering::Relaxed);
                 trial.run(deadline, &mut is_stopped, &mut |_| {}).map(Some)
             });
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
@@ -177,7 +215,7 @@ impl Guards {
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
-        self.under_way = Some(UnderWay { thread, stop, judged, settings, members });
+        self.under_way = Some(UnderWay { thread, stop, wrote, attempt, judged, settings, members });
         Ok(())
     }
 
@@ -187,15 +225,30 @@ impl Guards {
         // It says only that there is something.
         let _ = rustix::io::read(&self.done, &mut counter);
         let judged = self.under_way.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let UnderWay { thread, settings, members, .. } = self.under_way.take()?;
+        let UnderWay { thread, settings, members, wrote, attempt, .. } = self.under_way.take()?;
         let _ended = thread.join();
+        if let Some(attempt) = attempt {
+            let wrote = wrote.load(Ordering::Relaxed);
+            let outcome = match judged {
+                Ok(Some(Outcome { ruling, judgements, .. })) => {
+                    if matches!(ruling, Ruling::Better | Ruling::Kept) {
+                        self.keep(settings, &judgements);
+                    }
+                    // The service that it is tried for is the first.
+                    Ok((ruling, judgements.into_iter().next()))
+                }
+                Ok(None) => Err(("it changes nothing".to_owned(), wrote)),
+                Err(fault) => Err((fault.cause.to_string(), wrote)),
+            };
+            return Some(Judged::Attempt(Attempted { attempt, outcome }));
+        }
         let services = members.keys().cloned().collect::<Vec<_>>().join(", ");
         let outcome = match judged {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return None,
             Err(fault) => {
                 self.not_before = Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0));
-                return Some(Judged {
+                return Some(Judged::Asked {
                     said: format!("{services}: a change waits for its guard: {}", fault.cause),
                     finding: Some(finding(
                         WAITS,
@@ -209,19 +262,24 @@ impl Guards {
         let words: Vec<String> = outcome.judgements.iter().map(ToString::to_string).collect();
         let said = words.join("; ");
         if outcome.is_kept() {
-            let kept = settings.into_iter().map(|(knob, to)| (knob, (to, outcome.judgements.clone())));
-            self.kept.extend(kept);
-            return Some(Judged { said, finding: None });
+            self.keep(settings, &outcome.judgements);
+            return Some(Judged::Asked { said, finding: None });
         }
         if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
             self.not_before = match outcome.ruling {
                 Ruling::Interrupted => now,
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),
             };
-            return Some(Judged { said, finding: Some(finding(WAITS, Severity::Warning, &services, words)) });
+            let finding = Some(finding(WAITS, Severity::Warning, &services, words));
+            return Some(Judged::Asked { said, finding });
         }
         self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
-        Some(Judged { said, finding: Some(finding(REVERTED, Severity::Problem, &services, words)) })
+        Some(Judged::Asked { said, finding: Some(finding(REVERTED, Severity::Problem, &services, words)) })
+    }
+
+    /// These settings were judged, and may be made.
+    fn keep(&mut self, settings: BTreeMap<Knob, Setting>, judgements: &[Judgement]) {
+        self.kept.extend(settings.into_iter().map(|(knob, to)| (knob, (to, judgements.to_vec()))));
     }
 
     /// The verdicts on what was judged and is in these settings.

@@ -214,6 +214,7 @@ impl Daemon<'_> {
         });
         self.requests.files_say(intents, recipes);
         self.goals.measure(merged.sample());
+        self.search.allow(merged.searches());
     }
 
     fn wait_for_what_is_wanted(&mut self) {

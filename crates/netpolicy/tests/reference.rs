@@ -208,6 +208,11 @@ fn findings() -> String {
     for (rule, meaning) in live::RULES {
         let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
     }
+    page.push_str("\n## goals that are kept\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-kept).\n\n");
+    page.push_str("| finding | meaning |\n|---|---|\n");
+    for (rule, meaning) in daemon::SEARCH_RULES {
+        let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+    }
     page
 }
 

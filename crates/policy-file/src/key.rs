@@ -11,7 +11,8 @@ use model::nic::{
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
     Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, KthreadKey,
-    KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan, SpeedBound,
+    KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan, Searches,
+    SpeedBound,
 };
 
 use crate::value::Value;
@@ -299,6 +300,12 @@ fn first() -> Vec<Key> {
         of: DAEMON,
         takes: Takes::Sample(Value::Sample),
         meaning: "How much of each second the daemon measures of each service that has a `goal`; 20 ms unless said.".into(),
+    },
+    Key {
+        path: "searches",
+        of: DAEMON,
+        takes: Takes::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
+        meaning: "How many tries a day the daemon may make for each service with `on_missed = \"search\"`; 6 unless said, 0 for none.".into(),
     },
     ]
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use model::live::PartOfSecond;
 use model::policy::Match;
-use model::{DeviceSelector, EmptyPolls, Glob, Intent, OnMissed, Policy, PolicyName, Recipes, Target};
+use model::{
+    DeviceSelector, EmptyPolls, Glob, Intent, OnMissed, Policy, PolicyName, Recipes, Searches, Target,
+};
 
 use crate::key::Kind;
 use crate::mistake::{Mistake, Mistakes};
@@ -82,6 +84,16 @@ impl Merged {
         });
         given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
+
+    /// How many tries a day the daemon may make for each service whose goal is missed.
+    pub fn searches(&self) -> u32 {
+        let asks = self.sections.iter().flat_map(|section| &section.asks);
+        let mut given = asks.filter_map(|(value, _)| match value {
+            Value::Searches(tries) => Some(*tries),
+            _ => None,
+        });
+        given.next_back().unwrap_or(Searches::A_DAY)
+    }
 }
 
 impl MergedSection {
@@ -120,8 +132,8 @@ impl MergedSection {
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(request) => intent.nic.push(request),
-                // It stands in the daemon's section alone.
-                Value::Sample(_) => {}
+                // They stand in the daemon's section alone.
+                Value::Sample(_) | Value::Searches(_) => {}
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
             if intent.origin.is_empty() || decides {

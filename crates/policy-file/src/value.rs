@@ -40,6 +40,7 @@ pub enum Value {
     Queues(u32),
     Nic(NicRequest),
     Sample(PartOfSecond),
+    Searches(u32),
 }
 
 impl Value {
@@ -92,6 +93,7 @@ impl Value {
             Self::Queues(_) => "queues",
             Self::Nic(request) => request.key(),
             Self::Sample(_) => "sample",
+            Self::Searches(_) => "searches",
         }
     }
 
@@ -136,6 +138,7 @@ impl Value {
             | Self::Queues(n)
             | Self::RtPriority(n)
             | Self::MatchPort(n)
+            | Self::Searches(n)
             | Self::MatchUid(n) => n.to_string(),
             Self::Kthread(value) => quoted(&value.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),

@@ -57,6 +57,7 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod searched;
 mod selected;
 mod services;
 mod spread;
@@ -307,6 +308,7 @@ fn main() {
         matrix::tests(),
         monitored::tests(),
         remedy::tests(),
+        searched::tests(),
         selected::tests(),
         services::tests(),
         support::tests(),
