@@ -254,8 +254,9 @@ impl<'a> Daemon<'a> {
         let Some(judged) = self.guards.take(now()) else { return };
         match judged {
             Judged::Attempt(attempted) => self.take_attempted(attempted),
-            Judged::Asked { said, finding } => {
+            Judged::Asked { said, finding, verdicts } => {
                 self.telemetry.say(&said);
+                self.telemetry.judged(&verdicts);
                 for rule in [REVERTED, WAITS] {
                     self.telemetry.mended(rule, &BTreeSet::new());
                 }

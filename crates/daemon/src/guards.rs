@@ -15,6 +15,7 @@ use model::{
     Severity,
 };
 use rustix::event::{EventfdFlags, eventfd};
+use session::guard_process::Guardian;
 use session::{Fault, Session, Silent, clock};
 
 use crate::event_loop::EventLoop;
@@ -54,8 +55,8 @@ pub(crate) struct Attempt {
 pub(crate) struct Attempted {
     /// The try.
     pub(crate) attempt: Attempt,
-    /// The ruling with what was measured of the service, or why there is none, and whether anything was written.
-    pub(crate) outcome: Result<(Ruling, Option<Judgement>), (String, bool)>,
+    /// The ruling with what was measured of each service, the one that it is for first; or why there is none, and whether anything was written.
+    pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
 }
 
 /// A change that is judged at this moment.
@@ -102,6 +103,8 @@ pub(crate) enum Judged {
         said: String,
         /// What an operator should know of, if it was not kept.
         finding: Option<Finding>,
+        /// The verdict of each service; none of a change that could not be tried.
+        verdicts: Vec<Judgement>,
     },
     /// Of a try.
     Attempt(Attempted),
@@ -206,8 +209,12 @@ impl Guards {
                 trial.measure_before(&mut is_stopped)?;
                 let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
                 let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
+                // The daemon may be killed in the middle of it.
+                let guard = Guardian::start(&session, deadline, &trial.namespaces()?)?;
                 writes.store(true, Ordering::Relaxed);
-                trial.run(deadline, &mut is_stopped, &mut |_| {}).map(Some)
+                let outcome = trial.run(deadline, &mut is_stopped, &mut |_| {})?;
+                guard.dismiss();
+                Ok(Some(outcome))
             });
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             // A counter that is full says the same.
@@ -234,8 +241,7 @@ impl Guards {
                     if matches!(ruling, Ruling::Better | Ruling::Kept) {
                         self.keep(settings, &judgements);
                     }
-                    // The service that it is tried for is the first.
-                    Ok((ruling, judgements.into_iter().next()))
+                    Ok((ruling, judgements))
                 }
                 Ok(None) => Err(("it changes nothing".to_owned(), wrote)),
                 Err(fault) => Err((fault.cause.to_string(), wrote)),
@@ -256,14 +262,16 @@ impl Guards {
                         &services,
                         vec![fault.cause.to_string()],
                     )),
+                    verdicts: Vec::new(),
                 });
             }
         };
         let words: Vec<String> = outcome.judgements.iter().map(ToString::to_string).collect();
         let said = words.join("; ");
+        let verdicts = outcome.judgements.clone();
         if outcome.is_kept() {
             self.keep(settings, &outcome.judgements);
-            return Some(Judged::Asked { said, finding: None });
+            return Some(Judged::Asked { said, finding: None, verdicts });
         }
         if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
             self.not_before = match outcome.ruling {
@@ -271,10 +279,11 @@ impl Guards {
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),
             };
             let finding = Some(finding(WAITS, Severity::Warning, &services, words));
-            return Some(Judged::Asked { said, finding });
+            return Some(Judged::Asked { said, finding, verdicts });
         }
         self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
-        Some(Judged::Asked { said, finding: Some(finding(REVERTED, Severity::Problem, &services, words)) })
+        let finding = Some(finding(REVERTED, Severity::Problem, &services, words));
+        Some(Judged::Asked { said, finding, verdicts })
     }
 
     /// These settings were judged, and may be made.

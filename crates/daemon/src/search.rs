@@ -493,7 +493,9 @@ impl Daemon<'_> {
         let Attempt { service: name, mode, begun, .. } = attempt.clone();
         self.search.trying = None;
         let said = match outcome {
-            Ok((ruling, judgement)) => {
+            Ok((ruling, judgements)) => {
+                self.telemetry.judged(&judgements);
+                let judgement = judgements.into_iter().next();
                 let words = judgement.as_ref().map(|judgement| format!(": {}", judgement.of_change()));
                 if let Some(search) = self.search.searches.services.get_mut(&name) {
                     search.end(mode, ruling, judgement);

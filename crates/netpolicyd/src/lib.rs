@@ -10,12 +10,15 @@
 pub mod arguments;
 pub mod log;
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::process::ExitCode;
 
-use arguments::{Arguments, AttachService, Request};
+use arguments::{Arguments, AttachService, Guard, Request};
 use daemon::Options;
 use log::Log;
-use session::{Exit, Fault, expire};
+use session::guard_process::READY;
+use session::{Exit, Fault, expire, guard_process};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -42,6 +45,12 @@ pub fn main() -> ExitCode {
             let ended = daemon::attach_service::run(&socket, &log);
             (log, ended)
         }
+        Request::Guard(guard) => {
+            let Guard { session, watch } = *guard;
+            let log = Log::default();
+            let ended = guard_process::run(&watch, &session, &log, announce);
+            (log, ended)
+        }
         Request::Daemon(arguments) => {
             let log = Log::of(&arguments);
             let ended = keep(*arguments, &log);
@@ -66,4 +75,14 @@ fn keep(arguments: Arguments, log: &Log) -> Result<Exit, Fault> {
     let of_sockets = log.clone();
     let lines = Box::new(move |line: &str| session::Operator::say(&of_sockets, line));
     daemon::run(&session, log, options, sockets, lines)
+}
+
+/// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.
+fn announce() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(READY)?;
+    out.flush()?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
 }
