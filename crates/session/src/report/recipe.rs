@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// A recipe as data: one entry for each mechanism, in the order of the documentation.
 #[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct RecipeReport {
+pub struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
     /// What differs where conditions hold.
@@ -64,7 +64,7 @@ struct RungEntry {
 
 impl RecipeReport {
     /// What this policy comes to.
-    pub(crate) fn of(policy: PolicyName, recipes: &Recipes) -> Self {
+    pub fn of(policy: PolicyName, recipes: &Recipes) -> Self {
         let entry = |mechanism: Mechanism| {
             let found = recipes.of(policy, mechanism)?;
             let brings = match &found.value {
