@@ -362,6 +362,7 @@ impl<'a> Daemon<'a> {
         while let Some(arrived) = self.sources.signals().take() {
             match arrived.signal {
                 Signal::HangUp => {
+                    self.telemetry.reload(self.requests.of_files());
                     self.take_up();
                     self.note(&Event::Policy, now());
                 }

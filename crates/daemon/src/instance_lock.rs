@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
+use linux::Netns;
 use linux::peer::Peer;
-use model::Finding;
-use model::Severity;
+use model::{Finding, Pid, Severity};
 use session::{Exit, Fault};
 
 use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
@@ -55,12 +55,47 @@ impl InstanceLock {
     }
 }
 
+/// A daemon that works in a network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningDaemon {
+    /// Its process.
+    pub pid: Pid,
+    /// The systemd service that this process is; `None` where it was started by hand.
+    pub service: Option<String>,
+}
+
+impl RunningDaemon {
+    /// The daemon of a network namespace, whatever its state directory: root's process that has the instance lock there. `None`
+    /// where there is none, and where the namespace may not be entered.
+    pub fn of(netns: &Netns) -> Option<Self> {
+        let address = SocketAddr::from_abstract_name(NAME).ok()?;
+        let peer = netns.run(|| holder(&address)).ok()??;
+        (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
+    }
+
+    /// The command that ends it.
+    pub fn stop(&self) -> String {
+        match &self.service {
+            Some(service) => format!("systemctl stop {service}"),
+            None => format!("kill {}", self.pid),
+        }
+    }
+}
+
+/// The user whose daemons count.
+const ROOT: u32 = 0;
+
+/// Who has the lock with this address, in the network namespace of this thread.
+fn holder(address: &SocketAddr) -> Option<Peer> {
+    UnixStream::connect_addr(address).ok().and_then(|stream| Peer::of(&stream).ok())
+}
+
 /// Who has it. Anybody can bind a name: one who is not root keeps no daemon from working.
 fn taken(address: &SocketAddr) -> Result<Finding, Fault> {
-    let peer = UnixStream::connect_addr(address).ok().and_then(|stream| Peer::of(&stream).ok());
+    let peer = holder(address);
     let words = "a daemon works in this network namespace already, with another state directory";
     match peer {
-        Some(peer) if peer.uid != 0 => Ok(Finding {
+        Some(peer) if peer.uid != ROOT => Ok(Finding {
             rule: "not-alone".to_owned(),
             severity: Severity::Warning,
             object: "daemon".to_owned(),
@@ -73,8 +108,11 @@ fn taken(address: &SocketAddr) -> Result<Finding, Fault> {
             )],
             remedy: None,
         }),
-        Some(peer) => Err(Fault::new(Exit::Refused, format!("{words}: process {}", peer.pid))
-            .hint(format!("use that one, or end it first: kill {}", peer.pid))),
+        Some(peer) => {
+            let stop = RunningDaemon { pid: peer.pid, service: linux::process::service_of(peer.pid) }.stop();
+            Err(Fault::new(Exit::Refused, format!("{words}: process {}", peer.pid))
+                .hint(format!("use that one, or end it first: {stop}")))
+        }
         None => Err(Fault::new(Exit::Refused, words).hint("ss -xlp | grep netpolicy/daemon names it")),
     }
 }
@@ -92,5 +130,18 @@ impl Source for InstanceLock {
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_ended_by_its_unit_or_by_its_number() {
+        let daemon =
+            |service: Option<&str>| RunningDaemon { pid: Pid(812), service: service.map(str::to_owned) };
+        assert_eq!(daemon(None).stop(), "kill 812");
+        assert_eq!(daemon(Some("netpolicy@blue.service")).stop(), "systemctl stop netpolicy@blue.service");
     }
 }

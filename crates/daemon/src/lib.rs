@@ -45,6 +45,7 @@ pub mod status;
 mod telemetry;
 
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
+pub use instance_lock::RunningDaemon;
 pub use options::{OnStop, Options};
 pub use run::{Log, Sockets, run};
 pub use socket_file::ListenError;

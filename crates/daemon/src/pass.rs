@@ -56,6 +56,10 @@ impl Daemon<'_> {
             Ok(true) => self.converge(&work),
             Err(fault) => Err(fault),
         };
+        if work.policy {
+            let policy = self.requests.of_files();
+            self.telemetry.reloaded(&policy, matches!(outcome, Ok(true)));
+        }
         match outcome {
             Ok(true) => {
                 self.reconciler.done(span(begun), now());
@@ -64,12 +68,14 @@ impl Daemon<'_> {
             Ok(false) => self.reconciler.failed(work, span(begun), now()),
             Err(fault) => {
                 self.telemetry.count(|counters| counters.failures += 1);
-                self.telemetry.find(Finding {
+                let words = fault.cause.to_string();
+                let summary = without_transactions(&words);
+                self.telemetry.renew(Finding {
                     rule: "failed".to_owned(),
                     severity: Severity::Problem,
                     object: "daemon".to_owned(),
-                    summary: fault.cause.to_string(),
-                    evidence: Vec::new(),
+                    evidence: Vec::from_iter((summary != words).then_some(words)),
+                    summary,
                     remedy: fault.hint.clone(),
                 });
                 self.reconciler.failed(work, span(begun), now());
@@ -531,6 +537,30 @@ impl Daemon<'_> {
     }
 }
 
+/// A failure in words that the next attempt has in common with this one: without the names of transactions.
+fn without_transactions(words: &str) -> String {
+    const STANDS_FOR_ONE: &str = "TRANSACTION";
+    let mut text = String::new();
+    let mut rest = words;
+    while let Some(first) = rest.chars().next() {
+        let is_name = |name: &&str| name.parse::<TransactionName>().is_ok();
+        rest = match rest.get(..NAME_BYTES).filter(is_name) {
+            Some(name) => {
+                text.push_str(STANDS_FOR_ONE);
+                &rest[name.len()..]
+            }
+            None => {
+                text.push(first);
+                &rest[first.len_utf8()..]
+            }
+        };
+    }
+    text
+}
+
+/// How long the name of a transaction is: `20261122T030000.000000Z-0c01`.
+const NAME_BYTES: usize = 28;
+
 fn problem(rule: &str, object: String, summary: &str) -> Finding {
     Finding {
         rule: rule.to_owned(),
@@ -539,5 +569,23 @@ fn problem(rule: &str, object: String, summary: &str) -> Finding {
         summary: summary.to_owned(),
         evidence: Vec::new(),
         remedy: None,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_names_another_transaction_is_the_same() {
+        let words = |name: &str| {
+            format!("cannot create /state/journal/.new-{name}/begin: No space left on device (os error 28)")
+        };
+        let one = without_transactions(&words("20261122T030000.000000Z-0c01"));
+        assert_eq!(one, words("TRANSACTION"));
+        assert_eq!(one, without_transactions(&words("20261122T030107.123456Z-ffff")));
+        for other in ["", "µs: eth0 rx-0", "20261122T030000.000000Z", "a.b-c/…"] {
+            assert_eq!(without_transactions(other), other);
+        }
     }
 }

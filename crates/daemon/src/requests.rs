@@ -102,6 +102,16 @@ impl Requests {
         self.recipes = recipes;
     }
 
+    /// What the files say.
+    pub(crate) fn of_files(&self) -> Policy {
+        Policy {
+            intents: self.files.clone(),
+            recipes: Arc::clone(&self.recipes),
+            disruptive: self.disruptive,
+            inferred: self.inferred,
+        }
+    }
+
     /// How many requests came by asking.
     pub(crate) fn asked(&self) -> usize {
         self.asked.len()

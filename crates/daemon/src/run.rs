@@ -52,6 +52,10 @@ pub fn run(
         let words = format!("--metrics-file {}: its name does not end in .prom", path.display());
         return Err(Fault::new(Exit::Usage, words).hint("collectors of text files read no others"));
     }
+    if let Some(address) = sockets.metrics_address.filter(|address| !address.ip().is_loopback()) {
+        let words = format!("--metrics-listen {}", api::OpenError::NotLoopback(address));
+        return Err(Fault::new(Exit::Usage, words));
+    }
     // What is wrong with the files at the start is wrong with the command.
     session.policy(operator)?;
     let mut event_loop =
@@ -101,4 +105,34 @@ fn admit(
         event_loop.admit(source).map_err(|errno| Fault::failed(format!("the daemon's sockets: {errno}")))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use session::Silent;
+
+    use super::*;
+    use crate::options::OnStop;
+
+    #[test]
+    fn options_that_cannot_be_are_a_mistake_of_the_command_line() {
+        let usual = Sockets {
+            api: None,
+            api_group: None,
+            metrics: None,
+            metrics_file: None,
+            metrics_address: None,
+            attach: PathBuf::new(),
+        };
+        let far = Sockets { metrics_address: "192.0.2.1:9100".parse().ok(), ..usual.clone() };
+        let odd = Sockets { metrics_file: Some("/m.txt".into()), ..usual };
+        for (sockets, said) in [(far, "--metrics-listen 192.0.2.1:9100"), (odd, "--metrics-file /m.txt")] {
+            let nowhere = Session { state_dir: "/proc/none".into(), ..Session::default() };
+            let options = Options { on_stop: OnStop::Keep, allow: apply::Allow::default(), inferred: false };
+            let ended = run(&nowhere, &Silent, options, sockets, Box::new(|_| ()));
+            let fault = ended.expect_err("refused");
+            assert_eq!(fault.exit, Exit::Usage);
+            assert!(fault.cause.to_string().starts_with(said), "{}", fault.cause);
+        }
+    }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use live::Measured;
 use model::host::Unread;
-use model::{Finding, NetnsId};
-use session::{Fault, Operator};
+use model::{Finding, NetnsId, Policy};
+use session::{Fault, Operator, count};
 
 use crate::status::{
     Counters, Hearing, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus,
@@ -26,6 +26,15 @@ pub(crate) struct Telemetry<'a> {
     findings: BTreeMap<(String, String), Finding>,
     counters: Counters,
     reactions: BTreeMap<Kind, Reaction>,
+    reload: Option<Reload>,
+}
+
+/// How it was when SIGHUP came, until the log says what became of that.
+struct Reload {
+    /// What the files said.
+    policy: Policy,
+    /// How many settings had been changed.
+    changes: u64,
 }
 
 /// What the other parts of the daemon report.
@@ -55,6 +64,7 @@ impl<'a> Telemetry<'a> {
             findings: BTreeMap::new(),
             counters: Counters::default(),
             reactions: BTreeMap::new(),
+            reload: None,
         }
     }
 
@@ -136,6 +146,29 @@ impl<'a> Telemetry<'a> {
             }
             Err(mistakes) => self.policy.mistakes = Some(mistakes),
         }
+    }
+
+    /// SIGHUP came when the files said this.
+    pub(crate) fn reload(&mut self, policy: Policy) {
+        let changes = self.counters.settings.changes;
+        self.reload.get_or_insert(Reload { policy, changes });
+    }
+
+    /// Logs what became of a SIGHUP, if one came: the files say this now, and it is in force or not yet.
+    pub(crate) fn reloaded(&mut self, policy: &Policy, in_force: bool) {
+        let Some(before) = self.reload.take() else { return };
+        let sections = count(self.policy.sections, "section");
+        let files = match &self.policy.mistakes {
+            Some(_) => "they are wrong, and the policy stays as it was".to_owned(),
+            None if before.policy == *policy => format!("{sections}, as before"),
+            None => format!("{sections}, not as before"),
+        };
+        let changes = self.counters.settings.changes.saturating_sub(before.changes);
+        let changes = count(usize::try_from(changes).unwrap_or(usize::MAX), "setting");
+        let rest = if in_force { "" } else { "; not all is in force yet: netpolicy status" };
+        self.say(&format!(
+            "SIGHUP: policy files and recipes were read again: {files}. {changes} changed{rest}."
+        ));
     }
 
     /// Notes a finding, in place of what was found of the same before. A new one is logged.

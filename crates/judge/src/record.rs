@@ -69,12 +69,12 @@ pub struct PairRecord {
 }
 
 impl PairRecord {
-    /// Makes the file, or empties it.
+    /// Makes the file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// As [`live::new_file`].
     pub fn create(path: &Path, target: &Target, options: &Options) -> Result<Self, Fault> {
-        let file = File::create(path).map_err(|error| Fault::file(path, error))?;
+        let file = live::new_file(path)?;
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
         let Machine { host, kernel, .. } = Machine::this();
         record.line(&Header {

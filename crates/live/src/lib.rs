@@ -19,7 +19,7 @@ mod watcher;
 
 pub use cost::Cost;
 pub use measure::live::{Estimate, Estimator, Percentiles, Summary};
-pub use record::{Header, Record, Recorded, Recording};
+pub use record::{Header, Record, Recorded, Recording, new_file};
 pub use rounds::{Measured, Outcome, Pace, Rounds, Subject};
 pub use rules::RULES;
 pub use sampler::Sampler;

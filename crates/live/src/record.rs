@@ -56,12 +56,12 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the file, or empties it.
+    /// Makes the file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// As [`new_file`].
     pub fn create(path: &Path, target: &Target) -> Result<Self, Fault> {
-        let file = File::create(path).map_err(|error| Fault::file(path, error))?;
+        let file = new_file(path)?;
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file), settings: Vec::new() };
         let Machine { host, kernel, .. } = Machine::this();
         record.line(&Header {
@@ -92,6 +92,18 @@ impl Record {
         let written = writeln!(self.file, "{text}").and_then(|()| self.file.flush());
         written.map_err(|error| Fault::file(&self.path, error))
     }
+}
+
+/// A file for a record. An earlier record is evidence, and is not overwritten; a pipe or a device has none.
+///
+/// # Errors
+/// If there is a file that is not empty, or it cannot be written.
+pub fn new_file(path: &Path) -> Result<File, Fault> {
+    if path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return Err(Fault::file(path, std::io::ErrorKind::AlreadyExists.into())
+            .hint("no record is overwritten: name another file, or remove this one"));
+    }
+    File::create(path).map_err(|error| Fault::file(path, error))
 }
 
 /// How each queue of a host delivers, a line for each.
@@ -151,6 +163,19 @@ mod test {
 
     fn to_text(document: &impl Serialize) -> String {
         serde_json::to_string(document).expect("written")
+    }
+
+    #[test]
+    fn an_earlier_record_is_not_overwritten() {
+        let path = std::env::temp_dir().join(format!("netpolicy-record-{}.jsonl", std::process::id()));
+        new_file(&path).expect("a new one").write_all(b"evidence\n").expect("written");
+        let fault = new_file(&path).expect_err("there is one");
+        assert!(fault.cause.to_string().contains(".jsonl: ") && fault.hint.is_some(), "{}", fault.cause);
+        assert_eq!(std::fs::read(&path).expect("read"), b"evidence\n");
+        std::fs::write(&path, "").expect("emptied");
+        assert!(new_file(&path).is_ok(), "an empty file, as mktemp makes it, has nothing to lose");
+        std::fs::remove_file(&path).expect("removed");
+        assert!(new_file(Path::new("/dev/null")).is_ok());
     }
 
     #[test]

@@ -231,15 +231,16 @@ impl From<Allow> for apply::Allow {
 
 /// Apply the policy files, and roll back unless `confirm` is called in time.
 ///
-/// The rollback happens even if this command, its terminal or its connection dies.
+/// The command ends when the settings are in force, and a process of its own waits for `confirm`. The rollback happens even if this
+/// command, its terminal or its connection dies. With --guard the command judges, and ends with the verdict.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  netpolicy try --seconds 120             apply, and wait two minutes for `netpolicy confirm`
+  netpolicy try --seconds 120             apply; two minutes are left for `netpolicy confirm`
   netpolicy confirm                       keep it
   netpolicy try --guard p99=+15%,cpu=+25% judge it on live traffic, and keep it unless it hurts")]
 pub struct Try {
-    /// How long to wait for confirmation; with --guard, how long to judge.
+    /// How long is left for the confirmation; with --guard, how long to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
     /// Judge the change on live traffic instead of waiting for confirmation, and put it back if something grows beyond this.

@@ -2,7 +2,9 @@
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use model::{DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, UtilClamp};
+use model::{
+    DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, Slice, UtilClamp,
+};
 pub use policy_file::{Word, word};
 
 use crate::completing;
@@ -60,6 +62,10 @@ pub struct Kthread {
     /// How much of a CPU they count for at least and at most, in 1024ths: 512-1024.
     #[arg(long, global = true, value_name = "MIN-MAX")]
     pub kthread_util_clamp: Option<UtilClamp>,
+    /// How long they run before another thread of their CPU gets its turn, 100us to 100ms, or default. Classes other and
+    /// batch alone have one.
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub kthread_slice: Option<Slice>,
 }
 
 impl Kthread {
@@ -69,6 +75,7 @@ impl Kthread {
             self.kthread_cpus.clone().map(KthreadValue::Cpus),
             self.kthread_class.map(KthreadValue::Class),
             self.kthread_util_clamp.map(KthreadValue::UtilClamp),
+            self.kthread_slice.map(KthreadValue::Slice),
         ];
         values.into_iter().flatten().collect()
     }

@@ -47,7 +47,7 @@ fn each_has_the_letter_and_the_value_of_the_commands() {
 fn each_says_what_the_commands_says_of_it() {
     let options = options("daemon");
     // What the command lists behind its help, as clap does with words that can be given, stands within it here.
-    let rewritten = ["on-stop", "output"];
+    let rewritten = ["on-stop", "output", "color"];
     for flag in flags().filter(|flag| !flag.help.is_empty() && !rewritten.contains(&flag.name)) {
         let option = &options[flag.name];
         let said = option.get_long_help().or(option.get_help()).map(ToString::to_string).unwrap_or_default();

@@ -14,7 +14,8 @@ use model::host::{Coalesce, Device, HolderKind, IoUring, Pair, Process, Rings, S
 use model::nic::Rss;
 use model::setting::Disruption;
 use model::{
-    Fd, FlowRule, Host, Intent, NicKnob, Offload, Pid, Plan, Policy, RingId, RtThrottling, Setting, Target,
+    Fd, FlowRule, Host, Intent, KthreadKnob, NapiKnob, NicKnob, Offload, Pid, Plan, Policy, RingId,
+    RtThrottling, Setting, Target, Threading,
 };
 use netpolicy::args::{Arguments, Command, Set, SetTarget};
 use plan::{Refusal, Resolved, desired, diff, place};
@@ -459,6 +460,20 @@ fn of_a_mode() -> Vec<Case> {
             [
                 ("this class without a slice", ", slice = \"500us\"", ""),
                 ("or `other` with it", "fifo:10", "other"),
+            ],
+        ),
+        case(
+            "kthread.rs",
+            with(nic(2), |host| {
+                let class = KthreadKnob::Scheduling("fifo:10".parse().expect("a class"));
+                let queue = host.devices[0].rx_queues[0].id;
+                made::write(host, &Setting::Napi(queue, NapiKnob::Threaded(Threading::On)));
+                made::write(host, &Setting::Kthread(queue, class));
+            }),
+            "[device.eth0]\ndelivery = \"threaded\"\nkthread = { slice = \"500us\" }\n",
+            [
+                ("class = \"other\" beside it", "slice =", "class = \"other\", slice ="),
+                ("this class without a slice", "kthread = { slice = \"500us\" }", ""),
             ],
         ),
         case(

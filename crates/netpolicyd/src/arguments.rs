@@ -33,6 +33,8 @@ pub enum Request {
     AttachService(AttachService),
     /// Print the options.
     Help,
+    /// Print those of the attach service.
+    HelpOfAttachService,
     /// Print the version.
     Version,
 }
@@ -156,7 +158,7 @@ pub const FLAGS: &[Flag] = &[
     ),
     takes("recipe-dir", "DIR", ""),
     takes("wish-dir", "DIR", ""),
-    takes("color", "WHEN", ""),
+    takes("color", "WHEN", "Whether to use colour: auto, always or never. Taken as by `netpolicy daemon`; a log has none"),
     flag("verbose", "Say more, on standard error").short('v'),
     flag("quiet", "Say nothing but data and errors").short('q'),
     flag("help", "Print this").short('h'),
@@ -195,6 +197,7 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Request, String
                 }
             };
             match flag.name {
+                "help" if is_attach_service => return Ok(Request::HelpOfAttachService),
                 "help" => return Ok(Request::Help),
                 "version" => return Ok(Request::Version),
                 _ => read.take(flag, value)?,
@@ -299,6 +302,7 @@ impl Read {
             "verbose" => self.verbose = true,
             "quiet" => self.quiet = true,
             // A log has no colours.
+            "color" => one_of(name, &value, &["auto", "always", "never"].map(|when| (when, ())))?,
             _ => {}
         }
         Ok(())
@@ -372,11 +376,37 @@ Options:
 "
     .to_owned();
     for flag in FLAGS.iter().filter(|flag| !flag.help.is_empty()) {
-        let letter = flag.letter.map(|letter| format!("-{letter}, ")).unwrap_or_default();
-        let value = flag.value.map(|value| format!(" <{value}>")).unwrap_or_default();
-        text.push_str(&format!("  {letter}--{}{value}\n          {}\n", flag.name, flag.help));
+        describe(flag, flag.help, &mut text);
     }
     text
+}
+
+/// The options of the attach service, as `attach-service --help` prints them.
+pub fn help_of_attach_service() -> String {
+    let mut text = "\
+Look into processes for the daemon, which then needs no right to.
+
+Usage: netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`
+
+Options:
+"
+    .to_owned();
+    for flag in FLAGS.iter().filter(|flag| OF_ATTACH_SERVICE.contains(&flag.name) || flag.name == "help") {
+        match flag.name {
+            "socket" => {
+                let words = format!("Where it is asked [default: {}]", attach_service::SOCKET);
+                describe(flag, &words, &mut text);
+            }
+            _ => describe(flag, flag.help, &mut text),
+        }
+    }
+    text
+}
+
+fn describe(flag: &Flag, help: &str, text: &mut String) {
+    let letter = flag.letter.map(|letter| format!("-{letter}, ")).unwrap_or_default();
+    let value = flag.value.map(|value| format!(" <{value}>")).unwrap_or_default();
+    text.push_str(&format!("  {letter}--{}{value}\n          {help}\n", flag.name));
 }
 
 #[cfg(test)]
@@ -437,6 +467,7 @@ mod test {
             ("--netns a --netns b", "--netns is given twice"),
             ("--quiet --verbose", "--quiet cannot be used with --verbose"),
             ("--policy-file a --policy-dir b", "--policy-file cannot be used with --policy-dir"),
+            ("--color red", "--color red: one of auto, always, never"),
             ("--keep", "`--keep` is no option of netpolicyd"),
             ("daemon", "`daemon` is no option of netpolicyd"),
             ("-", "`-` is no option of netpolicyd"),
@@ -456,5 +487,23 @@ mod test {
     fn help_and_the_version_win_over_what_stands_behind_them() {
         assert_eq!([typed("--help --nonsense"), typed("-qV x")], [Ok(Request::Help), Ok(Request::Version)]);
         insta::assert_snapshot!(help());
+    }
+
+    #[test]
+    fn the_attach_service_prints_the_options_that_it_takes() {
+        assert_eq!(typed("attach-service -q --help"), Ok(Request::HelpOfAttachService));
+        insta::assert_snapshot!(help_of_attach_service(), @r"
+        Look into processes for the daemon, which then needs no right to.
+
+        Usage: netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`
+
+        Options:
+          --socket <PATH>
+                  Where it is asked [default: /run/netpolicy/attach]
+          -q, --quiet
+                  Say nothing but data and errors
+          -h, --help
+                  Print this
+        ");
     }
 }

@@ -30,6 +30,9 @@ pub fn main() -> ExitCode {
     };
     let (log, ended) = match request {
         Request::Help => (Log::default(), Log::print(&arguments::help()).map(|()| Exit::Done)),
+        Request::HelpOfAttachService => {
+            (Log::default(), Log::print(&arguments::help_of_attach_service()).map(|()| Exit::Done))
+        }
         Request::Version => {
             let version = format!("netpolicyd {}\n", env!("CARGO_PKG_VERSION"));
             (Log::default(), Log::print(&version).map(|()| Exit::Done))

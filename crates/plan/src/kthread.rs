@@ -5,7 +5,7 @@
 
 use model::{
     Budget, CpuSet, Intent, IrqNumber, KernelVersion, KthreadCpus, KthreadKnob, KthreadState, Reason,
-    RxQueue, Scheduling, Setting, Threading,
+    RxQueue, Scheduling, Setting, Slice, Threading,
 };
 
 use crate::desired::Collected;
@@ -181,7 +181,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
             collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)), reason(why.to_owned()))?;
         }
         if let Some(slice) = request.slice {
-            has_slices(part, queue, index)?;
+            has_slices(part, queue, slice, index)?;
             let why = "the scheduler lets the kernel thread run so long before another one that waits";
             collected.want(Setting::Kthread(queue, KthreadKnob::Slice(slice)), reason(why.to_owned()))?;
         }
@@ -190,7 +190,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
 }
 
 /// That a queue's kernel thread can have a slice of its own.
-fn has_slices(part: &Part, queue: RxQueue, index: &Index<'_>) -> Result<(), Refusal> {
+fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> Result<(), Refusal> {
     let asked = format!("asked at {}", part.intent.origin);
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
         let message = format!(
@@ -200,13 +200,30 @@ fn has_slices(part: &Part, queue: RxQueue, index: &Index<'_>) -> Result<(), Refu
         );
         return Err(Refusal::new(RefusalKind::Unsupported, queue, message).because(asked));
     }
-    match part.intent.kthread.scheduling.filter(|class| class.real_time().is_some()) {
-        Some(class) => {
-            let message = format!("a kernel thread with {class} has no slice: it runs until it sleeps");
-            let refusal = Refusal::new(RefusalKind::Usage, queue, message).because(asked);
-            Err(refusal.nearest("this class without a slice, or `other` with it"))
+    let is_real_time = |class: &Scheduling| class.real_time().is_some();
+    if let Some(class) = part.intent.kthread.scheduling {
+        if !is_real_time(&class) {
+            return Ok(());
         }
-        None => Ok(()),
+        let message = format!("a kernel thread with {class} has no slice: it runs until it sleeps");
+        let refusal = Refusal::new(RefusalKind::Usage, queue, message).because(asked);
+        return Err(refusal.nearest("this class without a slice, or `other` with it"));
+    }
+    let now = in_force::kthread(&queue, index);
+    let class = now.and_then(|thread| thread.scheduling).filter(is_real_time);
+    match (now, class) {
+        (Some(thread), Some(class)) if slice != Slice::Default => {
+            let thread = thread.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
+            let message = format!(
+                "kthread slice {slice} cannot be set: its kernel thread{thread} has class {class} now, and a real-time \
+                 thread has no slice: it runs until it sleeps"
+            );
+            let refusal = Refusal::new(RefusalKind::Conflict, queue, message).because(asked);
+            Err(refusal.nearest(
+                "class = \"other\" beside it (--kthread-class other), or this class without a slice",
+            ))
+        }
+        _ => Ok(()),
     }
 }
 

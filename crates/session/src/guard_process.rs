@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use apply::{Journal, RollBackError, Transaction};
+use apply::{Journal, JournalError, RollBackError, Transaction, TransactionName};
 use linux::{Kernel, Netns};
 use model::{Nanoseconds, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,6 +28,9 @@ pub const READY: &[u8] = b"ready\n";
 
 /// The longest single sleep of a guard: it looks at the clock again then, which a suspended host moves on.
 const NAP_MAX: Duration = Duration::from_secs(10);
+
+/// How often the guard of a trial looks whether that was confirmed or rolled back.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long after a rollback that failed it is tried again, and how often: another netpolicy may be at work, or stopped in
 /// the middle of it. With the time that the journal itself waits for its lock this is more than an hour.
@@ -116,8 +119,8 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
         .map_err(|error| Fault::file(path, error))
 }
 
-/// Waits for the deadline, and rolls back what is unconfirmed by then. A trial that was confirmed, or ended
-/// otherwise, is none of its business any more.
+/// Waits for the deadline, and rolls back what is unconfirmed by then. Ends within a second after the trial was confirmed, or
+/// ended otherwise.
 ///
 /// # Errors
 /// What could not be put back in the end.
@@ -134,6 +137,8 @@ pub fn run(
     let mut kernel = Kernel::new().holding(held);
     announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     let deadline = watch.deadline;
+    let journal = session.journal()?;
+    let mut trial = None;
     loop {
         let left = Duration::from_nanos(deadline.0.saturating_sub(clock::now().since_boot.0));
         if left.is_zero() {
@@ -145,7 +150,12 @@ pub fn run(
                     return put_back(program, deadline, &mut kernel, session, operator);
                 }
             }
-            None => std::thread::sleep(left.min(NAP_MAX)),
+            None => {
+                std::thread::sleep(left.min(LOOK_EVERY));
+                if is_settled(&journal, deadline, &mut trial) {
+                    return Ok(Exit::Done);
+                }
+            }
         }
     }
     let mut last = Ok(());
@@ -158,6 +168,22 @@ pub fn run(
         std::thread::sleep(AGAIN_AFTER);
     }
     last.map(|()| Exit::Done)
+}
+
+/// Whether the trial with this deadline, once it is in the journal, waits for it no more. While it cannot be read it is taken
+/// to wait.
+fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<TransactionName>) -> bool {
+    if trial.is_none() {
+        // The guard is there before the trial is, which may be settled by now. The deadline was chosen to the nanosecond.
+        let is_own = |transaction: &&Transaction| transaction.begin().asked.deadline == Some(deadline);
+        let history = journal.history().unwrap_or_default();
+        *trial = history.transactions.iter().rev().find(is_own).map(Transaction::name);
+    }
+    let Some(name) = *trial else { return false };
+    match journal.transaction(name) {
+        Ok(transaction) => transaction.deadline().is_none(),
+        Err(error) => matches!(error, JournalError::NoSuchTransaction { .. }),
+    }
 }
 
 /// Waits for the other end of a pipe to be closed. This process has it as a descriptor that it was started with.

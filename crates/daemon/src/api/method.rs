@@ -158,6 +158,9 @@ pub struct SaidSet {
     /// How much of a CPU they count for.
     #[serde(default)]
     pub kthread_util_clamp: Option<String>,
+    /// How long they run before another thread gets its turn.
+    #[serde(default)]
+    pub kthread_slice: Option<String>,
 }
 
 impl SaidTarget {
@@ -266,6 +269,7 @@ impl SaidSet {
             read("kthread_cpus", self.kthread_cpus.as_deref())?.map(KthreadValue::Cpus),
             read("kthread_class", self.kthread_class.as_deref())?.map(KthreadValue::Class),
             read("kthread_util_clamp", self.kthread_util_clamp.as_deref())?.map(KthreadValue::UtilClamp),
+            read("kthread_slice", self.kthread_slice.as_deref())?.map(KthreadValue::Slice),
         ];
         let kthread = kthread.into_iter().flatten().collect();
         let cpus: Option<CpuSet> = read("cpus", self.cpus.as_deref())?;
@@ -371,12 +375,13 @@ mod test {
     fn a_set_is_the_request_that_a_policy_file_would_be() {
         let method = called(
             r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"wish":"defer50",
-                "settings":["rx-usecs=8"],"cpus":"0-3","polling_cpus":2,"kthread_class":"fifo:50"}}"#,
+                "settings":["rx-usecs=8"],"cpus":"0-3","polling_cpus":2,"kthread_class":"other:-5","kthread_slice":"500us"}}"#,
         );
         let Ok(Method::Set(intent)) = method else { panic!("{method:?}") };
         assert_eq!(intent.target, Target::Device("eth0".to_owned()));
         assert!(matches!(intent.delivery, Some(DeliveryMode::Defer { .. })), "{intent:?}");
         assert_eq!((intent.policy, intent.nic.len()), (PolicyName::None, 1));
+        assert_eq!(intent.kthread.slice, "500us".parse().ok());
         assert_eq!((intent.budget.polling_cpus, intent.cpus), (Some(2), "0-3".parse().ok()));
     }
 

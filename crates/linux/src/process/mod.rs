@@ -32,7 +32,7 @@ pub use find::{Criteria, find, holders_of_sockets, meets};
 pub(crate) use find::{holders_of_af_xdp, holders_of_each, holders_of_kind};
 pub use kthread::by_name as napi_threads_named;
 pub use pinned::{identify, identify_kernel_thread};
-pub use place::cgroup_of;
+pub use place::{cgroup_of, service_of};
 pub(crate) use ports::ports_of;
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::same_epoll;

@@ -1,6 +1,6 @@
 //! Where a process is in the hierarchy of its service manager.
 
-use model::ProcessId;
+use model::{Pid, ProcessId};
 use sys::error::KernelError;
 
 use super::cgroup;
@@ -16,4 +16,37 @@ pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
     let mut text = Vec::new();
     pinned.read("cgroup", &mut text).map_err(wrong)?;
     Ok(cgroup::path(&String::from_utf8_lossy(&text)).map(str::to_owned))
+}
+
+/// Where the hierarchy that systemd keeps is mounted: the unified one, on hybrid hosts beside others, or a named one.
+const MOUNTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
+
+/// The systemd service whose only process this is, as in `netpolicy.service`; `None` for one that was started by hand. What is
+/// started in a session of sshd may be in the cgroup of a service too, which has other processes then.
+pub fn service_of(pid: Pid) -> Option<String> {
+    let path = cgroup_of(&super::identify(pid).ok()?).ok()??;
+    let members =
+        MOUNTS.iter().find_map(|at| std::fs::read_to_string(format!("{at}{path}/cgroup.procs")).ok())?;
+    service(&path, &members, pid)
+}
+
+fn service(path: &str, members: &str, pid: Pid) -> Option<String> {
+    let unit = path.rsplit('/').next()?;
+    let unit = unit.strip_prefix('_').unwrap_or(unit);
+    let is_alone = members.lines().all(|member| member.trim().parse() == Ok(pid.0));
+    (is_alone && unit.ends_with(".service")).then(|| unit.to_owned())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_process_is_a_services_where_it_is_alone_in_its_cgroup() {
+        let of = |path, members| service(path, members, Pid(812));
+        assert_eq!(of("/system.slice/netpolicy.service", "812\n").as_deref(), Some("netpolicy.service"));
+        assert_eq!(of("/system.slice/ssh.service", "700\n812\n"), None, "by hand, from a session of sshd");
+        assert_eq!(of("/user.slice/user-0.slice/session-3.scope", "812\n"), None);
+        assert_eq!(of("/", "812\n"), None);
+    }
 }

@@ -2,7 +2,7 @@
 
 use session::{Exit, Fault, cycle, fullbusy, staged};
 
-use super::guarded;
+use super::{by_daemon, guarded};
 use crate::args::Apply;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
             return guarded::run(&policy, netns, arguments.allow, guards, context);
         }
     }
+    by_daemon::refuse_beside_another(&netns, context)?;
     let words = staged::Words { nothing: None, done: "Applied" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)
 }

@@ -1,7 +1,9 @@
 //! Commands that are passed to a running daemon, whose settings no other process may change.
 
+use daemon::RunningDaemon;
 use daemon::api::method::SaidTarget;
 use daemon::api::{CallError, Client};
+use linux::Netns;
 use model::{DeliveryMode, Intent, NetnsId, Target};
 use serde_json::{Map, Value, json};
 use session::{Exit, Fault, HostState};
@@ -23,6 +25,41 @@ pub(crate) fn running(netns: NetnsId, context: &Context) -> Result<Option<Client
     Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
 }
 
+/// Refuses what a daemon with another state directory would take for drift.
+///
+/// # Errors
+/// [`Exit::Refused`] with its process.
+pub(crate) fn refuse_beside_another(netns: &Netns, context: &Context) -> Result<(), Fault> {
+    let Some(daemon) = RunningDaemon::of(netns) else { return Ok(()) };
+    if context.session.journal()?.daemon() == Some(daemon.pid) || running(netns.id(), context)?.is_some() {
+        return Ok(());
+    }
+    let words = format!(
+        "process {} is the daemon of this network namespace, with another state directory: it would put these changes back",
+        daemon.pid
+    );
+    let stop = daemon.stop();
+    Err(Fault::new(Exit::Refused, words)
+        .hint(format!("give its --state-dir to this command, or stop it for the time: {stop}")))
+}
+
+/// Refuses settings that alternate: any daemon would repair them in the middle of a window.
+///
+/// # Errors
+/// [`Exit::Refused`] with its process.
+pub(crate) fn refuse_beside_any(netns: &Netns, context: &Context) -> Result<(), Fault> {
+    const WORDS: &str = "manages this network namespace, and would put back what is measured";
+    let refused = |words| Fault::new(Exit::Refused, words);
+    if let Some(daemon) = RunningDaemon::of(netns) {
+        return Err(refused(format!("the daemon, process {}, {WORDS}", daemon.pid))
+            .hint(format!("stop it for the time: {}", daemon.stop())));
+    }
+    match running(netns.id(), context)? {
+        Some(_) => Err(refused(format!("a daemon {WORDS}"))),
+        None => Ok(()),
+    }
+}
+
 /// Has the daemon set what was asked for.
 pub(crate) fn set(
     client: &mut Client,
@@ -41,6 +78,7 @@ pub(crate) fn set(
         "kthread_cpus": kthread.cpus.as_ref().map(ToString::to_string),
         "kthread_class": kthread.scheduling.map(|class| class.to_string()),
         "kthread_util_clamp": kthread.util_clamp.map(|clamp| clamp.to_string()),
+        "kthread_slice": kthread.slice.map(|slice| slice.to_string()),
     });
     call(client, "Set", parameters, context)
 }

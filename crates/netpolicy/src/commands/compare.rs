@@ -10,7 +10,7 @@ use linux::Signals;
 use measure::switchback::Switchback;
 use model::Nanoseconds;
 use rustix::pipe::{PipeFlags, pipe_with};
-use session::{Exit, Fault, clock, guard_process};
+use session::{Exit, Fault, HostState, clock, guard_process};
 
 use super::by_daemon;
 use crate::args::{Compare, Output};
@@ -36,11 +36,12 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let selection = arguments.service.selection();
     let mut comparison =
         Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
-    refuse_beside_daemon(&comparison, context)?;
+    by_daemon::refuse_beside_any(&comparison.target().netns, context)?;
     announce(&mut comparison, &options, context);
     let record = arguments.record.as_deref();
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options));
-    let mut listener = Listener { context, record: record.transpose()?, most: options.most };
+    let mut listener =
+        Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
     // From here on a signal ends the comparison in order; a kill is the guard's business.
     let mut signals = Signals::catch()?;
     let netns = comparison.target().netns.again()?;
@@ -76,20 +77,10 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     if shown.ended == Ended::Service {
         return Err(Fault::failed(format!("{service} ended while it was measured, and did not come back")));
     }
-    Ok(Exit::Done)
-}
-
-/// What a daemon manages it would repair in the middle of a window.
-fn refuse_beside_daemon(comparison: &Comparison<'_>, context: &Context) -> Result<(), Fault> {
-    let netns = comparison.target().netns.id();
-    if by_daemon::running(netns, context)?.is_some() {
-        return Err(Fault::new(
-            Exit::Refused,
-            "a daemon manages this network namespace, and would put back what is compared",
-        )
-        .hint("stop it for the time of the comparison: systemctl stop netpolicy"));
+    match listener.unrecorded {
+        Some(fault) => Err(fault.leaving(HostState::Done)),
+        None => Ok(Exit::Done),
     }
-    Ok(())
 }
 
 /// Says what is compared, and what each candidate changes.
@@ -148,15 +139,20 @@ fn keep_winner(
 struct Listener<'a> {
     context: &'a Context,
     record: Option<PairRecord>,
+    /// Why the record ended before the comparison.
+    unrecorded: Option<Fault>,
     most: Duration,
 }
 
 impl Progress for Listener<'_> {
     fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault> {
-        if let Some(record) = &mut self.record {
-            record.add(round, elapsed.as_secs_f64())?;
-        }
         let console = &self.context.console;
+        if let Some(record) = &mut self.record
+            && let Err(fault) = record.add(round, elapsed.as_secs_f64())
+        {
+            console.say(&format!("The record ends here: {}", fault.cause));
+            (self.record, self.unrecorded) = (None, Some(fault));
+        }
         if let Some(why) = round.void {
             console.detail(&format!("round {} is void: {why}", round.number));
         }

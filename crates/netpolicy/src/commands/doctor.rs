@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use apply::Standing;
 use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
 use live::{Measured, Outcome, Pace, Rounds, Subject};
-use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Severity};
-use plan::doctor::{Held, HostContext, Peer};
+use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Plan, Severity};
+use plan::doctor::{Held, HostContext, Peer, Pending};
 use session::{Exit, Fault, app_requests, quoted, services};
 
 use crate::args::Doctor;
@@ -28,13 +29,14 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         context.console.detail(&format!("Ignoring the idle states of CPUs: {error}"));
         None
     });
-    let held = held(context);
+    let (held, pending) = held(context);
     let mut host_context = HostContext {
         nics: policy_file::nic_facts(),
         command_prefix: context.session.command_prefix(),
         others,
         idle,
         held,
+        pending,
         proposes: true,
         ..HostContext::default()
     };
@@ -57,7 +59,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let mut host = linux::observe(&netns, &processes)?;
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
-    let asked = asked(context, &netns, &mut host);
+    let asked = asked(context, &netns, &mut host, &mut host_context.pending.plan);
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     // Finding the other ends takes a look at every namespace, and is of use for this only.
     if findings.iter().any(|finding| finding.rule == ON_NO_NAPI && finding.severity > Severity::Note) {
@@ -124,15 +126,22 @@ fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding>
     findings
 }
 
-/// What transactions have in force, the newest first. A journal that cannot be read does not keep the doctor from looking.
-fn held(context: &Context) -> Vec<Held> {
+/// What transactions have in force, the newest first, and what became of the newest. A journal that cannot be read does not
+/// keep the doctor from looking.
+fn held(context: &Context) -> (Vec<Held>, Pending) {
     let read = context.session.journal().and_then(|journal| Ok((journal.history()?, journal)));
     let (history, journal) = match read {
         Ok(read) => read,
         Err(fault) => {
             context.console.detail(&format!("Settings that netpolicy holds are unknown: {}", fault.cause));
-            return Vec::new();
+            return Default::default();
         }
+    };
+    let newest = history.transactions.last().filter(|newest| newest.standing() == Standing::RolledBack);
+    let pending = Pending {
+        rolled_back: newest.map(|newest| newest.name().to_string()),
+        daemon: journal.daemon(),
+        ..Pending::default()
     };
     let mut held = Vec::new();
     for transaction in
@@ -154,7 +163,7 @@ fn held(context: &Context) -> Vec<Held> {
             is_attended,
         }));
     }
-    held
+    (held, pending)
 }
 
 /// Begins to count where the receive path is too slow.
@@ -185,8 +194,9 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
     found.collect()
 }
 
-/// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
-fn asked(context: &Context, netns: &Netns, host: &mut Host) -> Vec<plan::Asked> {
+/// What the policy files ask for on this host, and what of that is not in force. Files that cannot be followed do not keep the
+/// doctor from looking.
+fn asked(context: &Context, netns: &Netns, host: &mut Host, pending: &mut Plan) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
         let policy =
             app_requests::joined(merged.policy(), netns, &context.session.app_requests(), &context.console)?;
@@ -194,9 +204,15 @@ fn asked(context: &Context, netns: &Netns, host: &mut Host) -> Vec<plan::Asked> 
         services::add_elsewhere(host, netns, &processes);
         let selection = plan::select(&policy, host).without_clashes();
         let selection = selection.map_err(|refusal| Fault::refused(refusal, host))?;
-        plan::place(&selection.policy, host, &selection.noting(resolved))
-            .map_err(|refusal| Fault::refused(refusal, host))
+        let resolved = selection.noting(resolved);
+        plan::place(&selection.policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
     });
+    let differs = |placement| plan::diff(&plan::desired(placement, host)?, host);
+    match placed.as_ref().map(differs) {
+        Ok(Ok(plan)) => *pending = plan,
+        Ok(Err(refusal)) => context.console.detail(&format!("What would be changed is unknown: {refusal}")),
+        Err(_) => {}
+    }
     match placed {
         Ok(placement) => placement.asked(),
         Err(fault) => {

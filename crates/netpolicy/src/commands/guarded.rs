@@ -80,13 +80,7 @@ pub(crate) fn run(
     guards: Guards,
     context: &Context,
 ) -> Result<Exit, Fault> {
-    if by_daemon::running(netns.id(), context)?.is_some() {
-        return Err(Fault::new(
-            Exit::Refused,
-            "a daemon manages this network namespace, and would put back what is judged",
-        )
-        .hint("stop it for the time: systemctl stop netpolicy"));
-    }
+    by_daemon::refuse_beside_any(&netns, context)?;
     let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
     let proposal = Proposal {
         policy,

@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     if let Some(mut daemon) = by_daemon::running(netns.id(), context)? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
     }
+    by_daemon::refuse_beside_another(&netns, context)?;
     let words = staged::Words { nothing: Some("it is set already"), done: "Set" };
     let done =
         staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;

@@ -4,7 +4,7 @@ use linux::{Kernel, Netns};
 use model::Nanoseconds;
 use session::{Exit, Fault, clock, cycle, fullbusy, guard_process};
 
-use super::guarded;
+use super::{by_daemon, guarded};
 use crate::args::Try;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -21,6 +21,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         let guards = guarded::asked(&asked, &policy, &cycle::plan(&policy, &netns)?)?;
         return guarded::run(&policy, netns, arguments.allow, guards, context);
     }
+    by_daemon::refuse_beside_another(&netns, context)?;
     let planned = cycle::plan(&policy, &netns)?;
     if planned.desired.first_stage && !planned.plan.is_empty() {
         return Err(Fault::new(

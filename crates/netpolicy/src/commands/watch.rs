@@ -28,12 +28,16 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     let began = Instant::now();
     let until = arguments.seconds.map(|seconds| began + Duration::from_secs(seconds));
     let mut row = WatchRow::default();
-    let mut due = began;
+    let (mut due, mut unrecorded) = (began, None);
     let ended = loop {
         match watcher.turn(due, &mut signals)? {
             Turn::Window(shown) => {
-                if let Some(record) = &mut record {
-                    record.add(&shown.window, &target)?;
+                if let Some(kept) = &mut record
+                    && let Err(fault) = kept.add(&shown.window, &target)
+                {
+                    // What was measured is reported all the same.
+                    context.console.say(&format!("The record ends here: {}", fault.cause));
+                    (record, unrecorded) = (None, Some(fault));
                 }
                 show(context, &mut row, &WatchWindowReport::of(&target, &shown, began.elapsed()))?;
                 if record.is_none() && !context.console.is_read() {
@@ -53,7 +57,7 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     if ended {
         return Err(Fault::failed(format!("{} ended while it was watched", target.name)));
     }
-    Ok(Exit::Done)
+    unrecorded.map_or(Ok(Exit::Done), Err)
 }
 
 /// For people a line of a table, for programs that read lines a record; one JSON document has the end alone.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
-use model::{CpuSet, Fd, Host, KthreadState, NapiId, UtilClamp};
+use model::{CpuSet, Fd, Host, KthreadState, NapiId, Slice, UtilClamp};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -292,12 +292,16 @@ fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> 
     device.rx_queues.iter().find(serves)?.kthread.as_ref()
 }
 
-/// Its class, and its clamp where it has one.
+/// Its class, and its clamp and its slice where they are not the default.
 fn scheduled(thread: &KthreadState) -> String {
     let class = thread.scheduling.map(|class| format!(", {class}"));
     let clamp =
         thread.util_clamp.filter(|clamp| *clamp != UtilClamp::NONE).map(|clamp| format!(", util {clamp}"));
-    class.into_iter().chain(clamp).collect()
+    let slice = match thread.slice {
+        Some(Slice::Own(span)) => Some(format!(", slice {span}")),
+        Some(Slice::Default) | None => None,
+    };
+    class.into_iter().chain(clamp).chain(slice).collect()
 }
 
 /// The queues that something keeps for itself.

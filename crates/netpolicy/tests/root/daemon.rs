@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
 use model::{ChannelKind, CpuSet, EpollParams, Nanoseconds, NapiKnob, NicKnob, Pid, RxQueueKnob, Setting};
+use rustix::process::Signal;
 
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
@@ -36,6 +37,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("daemon/a_request_that_is_refused_does_not_keep_the_others_waiting", NEEDS, refused_request),
         test("daemon/a_policy_that_goes_puts_its_settings_back", NEEDS, policy_goes),
         test("daemon/a_rollback_is_left_alone_until_it_is_asked_again", NEEDS, rolled_back),
+        test("daemon/a_full_state_directory_is_reported_once_until_there_is_space", NEEDS, without_space),
         test("daemon/a_service_that_is_everybody_is_not_the_daemon_itself", NEEDS, everybody),
         test("daemon/where_bpf_is_refused_it_says_so_and_keeps_the_rest", BPF, without_bpf),
     ]
@@ -334,9 +336,42 @@ fn rolled_back() -> Result<(), Failed> {
     operator.sets_link("up")?;
     std::thread::sleep(std::time::Duration::from_secs(11));
     assert_eq!(flushes(&operator.host()?), [0; 2]);
-    let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
-    is_set(&operator, &[DEFER50; 2])
+    daemon.signalled(Signal::HUP)?;
+    is_set(&operator, &[DEFER50; 2])?;
+    operator.waits_to_hear("SIGHUP: policy files and recipes were read again: 1 section, as before. ")?;
+    assert!(!operator.said()?.contains("as before. 0 settings changed."), "{}", operator.said()?);
+    daemon.signalled(Signal::HUP)?;
+    operator.waits_to_hear("as before. 0 settings changed.")
+}
+
+fn without_space() -> Result<(), Failed> {
+    const ATTEMPTS: usize = 4;
+    const ATTEMPTED: &str = "not all is in force yet";
+    let operator = Operator::new("daemon-without-space", 1)?;
+    operator.asks("# nothing yet\n")?;
+    let state = operator.state();
+    std::fs::create_dir_all(&state)?;
+    let daemon = operator.starts_command(operator.netpolicy_with_little_space(&state, 256, &["daemon"]))?;
+    operator.waits_to_hear(AT_WORK)?;
+    let there = format!("--mount=/proc/{}/ns/mnt", daemon.child.id());
+    let inside = |script: &str| {
+        Command::new("nsenter").args([&there, "sh", "-c", script]).arg(&state).stderr(Stdio::null()).status()
+    };
+    // Ends where there is no space left.
+    inside("cat /dev/zero > \"$0/full\"")?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
+    operator.waits_to_hear("No space left")?;
+    let attempts = || Ok::<_, Failed>(operator.said()?.matches(ATTEMPTED).count());
+    for attempt in 1..=ATTEMPTS {
+        daemon.signalled(Signal::HUP)?;
+        waited_for("another attempt", || Ok((attempts()? >= attempt).then_some(())))?;
+    }
+    let said = operator.said()?;
+    assert_eq!(said.matches("problem: daemon: ").count(), 1, "logged once: {said}");
+    assert_eq!(flushes(&operator.host()?), [0]);
+    inside("rm \"$0/full\"")?;
+    daemon.signalled(Signal::HUP)?;
+    is_set(&operator, &[DEFER50])
 }
 
 fn everybody() -> Result<(), Failed> {

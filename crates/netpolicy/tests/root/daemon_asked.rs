@@ -81,13 +81,7 @@ fn somebody_elses() -> Result<(), Failed> {
 fn elsewhere() -> Result<(), Failed> {
     let operator = Operator::new("asked-elsewhere", 1)?;
     let daemon = at_work(&operator, &deferring())?;
-    let another = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-        command.arg("--state-dir").arg(operator.state().with_file_name("another"));
-        command.arg("--policy-dir").arg(operator.state().with_file_name("policy.d"));
-        command.arg(format!("--netns=pid:{}", operator.lab.server_pid())).arg("daemon").stdin(Stdio::null());
-        command
-    };
+    let another = || operator.netpolicy_elsewhere(&["daemon"]);
     // More often than a queue of unaccepted connections would be long.
     for _ in 0..3 {
         let refused = another().output()?;
@@ -96,6 +90,16 @@ fn elsewhere() -> Result<(), Failed> {
         assert!(words.contains(&format!("process {}", daemon.child.id())), "{words}");
         assert!(words.contains("another state directory"), "{words}");
     }
+    // Its service or its number, as it is started here.
+    let ends = linux::process::service_of(model::Pid(daemon.child.id()))
+        .map_or(format!("kill {}", daemon.child.id()), |service| format!("systemctl stop {service}"));
+    for command in ["set device veth-server suspend20", "apply", "try --seconds 5"] {
+        let words = operator.runs_elsewhere(&command.split(' ').collect::<Vec<_>>(), 7)?.words;
+        assert!(words.contains(&format!("process {} is the daemon", daemon.child.id())), "{words}");
+        assert!(words.contains(&ends), "{words}");
+    }
+    operator.runs_elsewhere(&["apply", "--dry-run"], 0)?;
+    operator.runs(&["apply"], 0)?;
     assert_eq!(flushes(&operator.host()?), [DEFER50]);
     assert_eq!(daemon.terminated()?, Some(0));
     // The lock ends with its holder, and another namespace has its own.

@@ -287,6 +287,6 @@ fn refused() -> Result<(), Failed> {
     assert_eq!(flushes(&operator.host()?), [0], "nothing was changed");
     let _daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;
     operator.asks(SLIGHT)?;
-    refused(&["try", "--guard", "p50=+5%"], 7, "daemon manages")?;
+    refused(&["try", "--guard", "p50=+5%"], 7, "manages this network namespace")?;
     Ok(())
 }

@@ -45,6 +45,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             SLICES,
             sliced,
         ),
+        test(
+            "kthreads/a_slice_is_refused_to_a_thread_that_is_real_time_before_anything_is_written",
+            SLICES,
+            slice_of_real_time,
+        ),
         test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
         test(
             "kthreads/a_pinned_thread_survives_a_partition_of_cpusets_that_isolates_its_cpu_and_comes_back",
@@ -270,6 +275,26 @@ fn sliced() -> Result<(), Failed> {
     assert!(said.contains("kthread slice: put back to default"), "{said}");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before, "{said}");
+    Ok(())
+}
+
+fn slice_of_real_time() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-real-time-slice", 1)?;
+    let set = ["set", "device", DEVICE, "threaded"];
+    operator.runs(&[&set[..], &["--kthread-class", "fifo:10"]].concat(), 0)?;
+    let before = operator.host()?;
+    let said = operator.runs(&[&set[..], &["--kthread-slice", "500us"]].concat(), 7)?.words;
+    for words in ["kthread slice 500us cannot be set", "has class fifo:10 now", "--kthread-class other"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(operator.host()?, before);
+    let with_class = ["--kthread-slice", "500us", "--kthread-class", "other"];
+    operator.runs(&[&set[..], &with_class].concat(), 0)?;
+    let show = operator.runs(&["show", "--processes", "none"], 0)?.data;
+    assert!(show.contains(", other, slice 500us)"), "{show}");
+    for _ in ["the slice", "the threads"] {
+        operator.runs(&["rollback"], 0)?;
+    }
     Ok(())
 }
 

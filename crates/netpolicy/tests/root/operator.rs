@@ -1,7 +1,7 @@
 //! An operator at a host of the lab: runs `netpolicy` there, with a journal and policy files of their own.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -106,6 +106,30 @@ impl Operator {
         Said::of(arguments, &self.netpolicy(arguments).output()?, code)
     }
 
+    /// The command with the same policy files and another state directory.
+    pub(crate) fn netpolicy_elsewhere(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        command.arg("--state-dir").arg(self.scratch.join("another"));
+        command.arg("--policy-dir").arg(self.scratch.join("policy.d"));
+        command.arg(format!("--netns=pid:{}", self.lab.server_pid())).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// As [`Operator::runs`], with another state directory.
+    pub(crate) fn runs_elsewhere(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        Said::of(arguments, &self.netpolicy_elsewhere(arguments).output()?, code)
+    }
+
+    /// The command, with a file system of this size on a directory that it alone sees so.
+    pub(crate) fn netpolicy_with_little_space(&self, at: &Path, kib: u32, arguments: &[&str]) -> Command {
+        const SCRIPT: &str = "mount -t tmpfs -o size=$1k,mode=0711 tmpfs \"$0\" && shift && exec \"$@\"";
+        let whole = self.netpolicy(arguments);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", SCRIPT]).arg(at).arg(kib.to_string());
+        command.arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
+        command
+    }
+
     /// As [`Operator::runs`], as a user without privileges, who has a journal of their own.
     pub(crate) fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         const NOBODY: u32 = 65_534;
@@ -126,8 +150,12 @@ impl Operator {
 
     /// Starts the command and leaves it running; what it says goes into a file, see [`Operator::said`].
     pub(crate) fn starts(&self, arguments: &[&str]) -> Result<Started, Failed> {
+        self.starts_command(self.netpolicy(arguments))
+    }
+
+    /// As [`Operator::starts`], of a command that is ready to run.
+    pub(crate) fn starts_command(&self, mut command: Command) -> Result<Started, Failed> {
         let words = std::fs::File::create(self.words())?;
-        let mut command = self.netpolicy(arguments);
         let child = command.stdout(words.try_clone()?).stderr(words).process_group(0).spawn()?;
         Ok(Started { child })
     }
@@ -181,6 +209,15 @@ impl Started {
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         Ok(self.child.wait()?.code())
+    }
+}
+
+impl Started {
+    /// Sends it a signal.
+    pub(crate) fn signalled(&self, signal: rustix::process::Signal) -> Result<(), Failed> {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
     }
 }
 

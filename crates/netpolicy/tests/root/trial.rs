@@ -24,6 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("trial/a_trial_ends_although_the_journal_was_taken_at_its_deadline", NEEDS, taken),
         test("trial/a_trial_of_nothing_leaves_no_guard", NEEDS, nothing),
+        test("trial/a_guard_ends_soon_after_its_trial_was_confirmed_or_rolled_back", NEEDS, settled),
         test("trial/a_trial_ends_although_no_process_leads_to_its_namespace_any_more", NEEDS, unreachable),
         test("trial/what_holds_in_a_namespace_that_is_only_held_open_is_rolled_back", NEEDS, held_open),
         test("trial/whoever_asks_for_what_is_on_trial_hears_that_it_will_go", NEEDS, asked_meanwhile),
@@ -78,6 +79,23 @@ fn confirmed() -> Result<(), Failed> {
     assert!(operator.runs(&["history"], 0)?.data.contains("confirmed"));
     let again = operator.runs(&["confirm"], 1)?;
     assert!(again.words.contains("nothing to confirm"), "{}", again.words);
+    Ok(())
+}
+
+fn settled() -> Result<(), Failed> {
+    let operator = Operator::new("settled", 1)?;
+    operator.asks(SUSPEND20)?;
+    for ends in ["confirm", "rollback"] {
+        operator.runs(&["try", "--seconds", "600"], 0)?;
+        assert_eq!(guards(&operator)?.len(), 1, "while it is on trial");
+        operator.runs(&[ends], 0)?;
+        waited_for("the end of the guard", || Ok(guards(&operator)?.is_empty().then_some(())))?;
+        let flush = if ends == "confirm" { 20_000 } else { 0 };
+        assert_eq!(flushes(&operator.host()?), [flush], "{ends}");
+        if ends == "confirm" {
+            operator.runs(&["rollback"], 0)?;
+        }
+    }
     Ok(())
 }
 

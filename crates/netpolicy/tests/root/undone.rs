@@ -20,8 +20,26 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("undo_sh/puts_napis_back_also_after_a_garbled_journal", NEEDS, || on_a_plain_debian(true)),
         test("undo_sh/says_that_a_queue_must_come_back", NEEDS, a_queue_that_is_away),
         test("rollback/prints_a_script_that_undoes_all_transactions_without_netpolicy", NEEDS, all_by_script),
+        test(
+            "rollback/the_doctor_says_that_files_still_ask_for_what_was_rolled_back",
+            NEEDS,
+            still_asked_for,
+        ),
         test("rollback/says_what_brings_a_queue_back_and_that_mends_it", ATTACHED, brought_back),
     ]
+}
+
+fn still_asked_for() -> Result<(), Failed> {
+    let operator = Operator::new("still-asked-for", 1)?;
+    operator.asks("[device.veth-server]\ndelivery = \"suspend20\"\n")?;
+    operator.runs(&["apply"], 0)?;
+    let doctor = ["doctor", "--seconds", "0", "--all"];
+    assert!(!operator.runs(&doctor, 0)?.data.contains("not in force"));
+    operator.runs(&["rollback"], 0)?;
+    let said = operator.runs(&doctor, 3)?.data;
+    assert!(said.contains("settings that are not in force") && said.contains("was rolled back"), "{said}");
+    assert!(said.contains(" plan; ") && said.contains(" apply"), "{said}");
+    Ok(())
 }
 
 /// What `undo.sh` uses of Debian's essential and required packages.

@@ -69,6 +69,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
         test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
         test("watched/it_ends_when_its_output_is_no_longer_read", MEMCACHED, unread),
+        test("watched/a_record_that_finds_no_space_costs_no_report", MEMCACHED, without_space),
         test("watched/more_connections_than_can_be_measured_are_reported", MEMCACHED, too_many),
         test("watched/one_request_gives_no_percentile", MEMCACHED, one_request),
         test(
@@ -602,6 +603,29 @@ fn unread() -> Result<(), Failed> {
     assert!(!first.is_empty());
     let ended = waited_for("its end", || Ok(watch.child.try_wait()?))?;
     assert_eq!(ended.code(), Some(0));
+    Ok(())
+}
+
+fn without_space() -> Result<(), Failed> {
+    let operator = Operator::new("watched-without-space", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let earlier = operator.file("earlier.jsonl", b"evidence\n")?;
+    let said = operator.runs(&["watch", "--port", "11211", "--seconds", "1", "--record", &earlier], 1)?;
+    assert!(said.words.contains("no record is overwritten"), "{}", said.words);
+    assert_eq!(std::fs::read(&earlier)?, b"evidence\n");
+    let small = operator.state().with_file_name("small");
+    std::fs::create_dir_all(&small)?;
+    // A page has the head and not the windows.
+    let record = small.join("day.jsonl").display().to_string();
+    let arguments = ["-o", "json", "watch", "--port", "11211", "--seconds", "4", "--record", &record];
+    let output = while_asked(&operator, || {
+        Ok(operator.netpolicy_with_little_space(&small, 4, &arguments).output()?)
+    })?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("The record ends here: ") && words.contains("No space left"), "{words}");
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert!(report["data"]["requests"].as_u64().is_some_and(|requests| requests > 0), "{report}");
     Ok(())
 }
 

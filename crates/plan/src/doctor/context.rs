@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::host::{IdleDepth, Other};
-use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, NicFacts, Object, Pid};
+use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, NicFacts, Object, Pid, Plan};
 
 /// What the rules may know beside the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,12 +24,25 @@ pub struct HostContext {
     pub nics: Arc<NicFacts>,
     /// What netpolicy's transactions have in force, the newest first.
     pub held: Vec<Held>,
+    /// What the policy files ask for, and is not in force.
+    pub pending: Pending,
     /// Whether to say what could be tried where nothing is asked for and nothing in force.
     pub proposes: bool,
     /// Whether response times of a service were measured.
     pub timed: bool,
     /// How the commands of remedies have to be typed.
     pub command_prefix: CommandPrefix,
+}
+
+/// What the policy files ask for, and is not in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// What `netpolicy apply` would change.
+    pub plan: Plan,
+    /// The newest transaction, if that was rolled back.
+    pub rolled_back: Option<String>,
+    /// The daemon that keeps these files true, where one runs.
+    pub daemon: Option<Pid>,
 }
 
 /// Something of which a transaction in force has set a value.

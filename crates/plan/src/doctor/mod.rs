@@ -38,7 +38,7 @@ use model::{
 use crate::place::Part;
 use case::Case;
 
-pub use context::{CommandPrefix, Held, HostContext, Peer};
+pub use context::{CommandPrefix, Held, HostContext, Peer, Pending};
 pub use not_known::not_known;
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};

@@ -1,10 +1,11 @@
-//! What could be tried on a host where no policy is in force: not what is wrong, but what may help most.
+//! What could be tried on a host where no policy is in force, or not all of one: not what is wrong, but what may help most.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{NapiId, PolicyName, Severity};
 
 use super::case::{Case, ProcessCase};
+use super::context::{Pending, THEN};
 use super::{Causes, Found, Rule};
 
 /// The rules of this family.
@@ -13,6 +14,11 @@ pub(super) const RULES: &[Rule] = &[
         id: "no-policy",
         doc: "No policy file asks for anything on this host, and no transaction is in force.",
         find: no_policy,
+    },
+    Rule {
+        id: "policy-not-in-force",
+        doc: "The policy files ask for settings that are not in force, as after a rollback or before they are applied.",
+        find: not_in_force,
     },
     Rule {
         id: "policy-untried",
@@ -48,6 +54,32 @@ fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .evidence("a first policy file is made of what runs here, and changes nothing")
         .remedy("netpolicy init /etc/netpolicy/policy.d/10-host.toml");
     vec![found]
+}
+
+fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Pending { plan, rolled_back, daemon } = &case.context.pending;
+    let changes: Vec<String> = plan.changes().map(ToString::to_string).collect();
+    if changes.is_empty() {
+        return Vec::new();
+    }
+    let what =
+        if changes.len() == 1 { "1 setting".to_owned() } else { format!("{} settings", changes.len()) };
+    let are = if changes.len() == 1 { "is" } else { "are" };
+    let mut found =
+        Found::new(Severity::Warning, "policy files", format!("they ask for {what} that {are} not in force"));
+    for change in changes.iter().take(NAMED_MAX) {
+        found = found.evidence(change);
+    }
+    if changes.len() > NAMED_MAX {
+        found = found.evidence(format!("and {} more", changes.len() - NAMED_MAX));
+    }
+    if let Some(name) = rolled_back {
+        found = found.evidence(format!("the newest transaction, {name}, was rolled back"));
+    }
+    vec![found.remedy(match daemon {
+        Some(pid) => format!("kill -HUP {pid}"),
+        None => format!("netpolicy plan{THEN}netpolicy apply"),
+    })]
 }
 
 fn policy_untried(case: &Case<'_>, _: &Causes) -> Vec<Found> {

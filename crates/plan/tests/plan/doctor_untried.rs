@@ -1,12 +1,12 @@
 //! What the doctor proposes where no policy is in force, and what it says that it cannot know.
 
 use model::host::{Confidence, IrqEdge};
-use model::{Delivered, Finding, Host, IrqNumber, Nanoseconds};
-use plan::doctor::{HostContext, not_known};
-use plan::{Asked, doctor_with};
+use model::{Delivered, Finding, Host, IrqNumber, Nanoseconds, Pid, PolicyName};
+use plan::doctor::{HostContext, Pending, not_known};
+use plan::{Asked, Resolved, doctor_with};
 
 use crate::doctor::SOFTIRQ;
-use crate::made::{Counted, delivered, device, host, listen, server, veth};
+use crate::made::{Counted, delivered, device, host, listen, named, on_device, policy, server, veth};
 use crate::read_aloud;
 
 /// A busy cache on a NIC, a quiet server beside it, and a proxy behind a veth; nothing is set.
@@ -92,4 +92,23 @@ fn what_a_look_cannot_tell_is_said() {
             "whose interrupt each queue of eth0 has: it is inferred, not stated",
         ]
     );
+}
+
+#[test]
+fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_them_back() {
+    let mut host = host();
+    host.devices = vec![device(2, "eth0", &[300, 301])];
+    let intent = named("suspend20".parse().expect("a mode"), on_device(2, "eth0", PolicyName::None));
+    let plan = read_aloud::planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
+    let rolled_back = Some("20261122T030000.000000Z-0c01".to_owned());
+    let said = |pending: Pending| {
+        let context = HostContext { pending, ..HostContext::default() };
+        let findings = doctor_with(&host, None, &[], &context).into_iter();
+        findings.filter(|finding| finding.rule == "policy-not-in-force").collect::<Vec<_>>()
+    };
+    let pending = Pending { plan, rolled_back, daemon: None };
+    insta::assert_snapshot!(read_aloud::findings(&said(pending.clone())));
+    let by_daemon = said(Pending { daemon: Some(Pid(812)), ..pending });
+    assert_eq!(by_daemon[0].remedy.as_deref(), Some("kill -HUP 812"));
+    assert!(said(Pending::default()).is_empty(), "all of it is in force");
 }

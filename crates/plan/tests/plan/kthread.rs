@@ -247,6 +247,25 @@ fn a_slice_is_planned_after_the_class_and_refused_where_there_is_none() {
     assert_eq!(refused(&real_time, &nic()).kind, RefusalKind::Usage);
 }
 
+#[test]
+fn a_slice_is_refused_to_a_thread_that_is_real_time_already_unless_its_class_changes_with_it() {
+    let host = applied(&threaded("irq", Some("fifo:50")), nic());
+    let mut intent = threaded("irq", None);
+    intent.kthread.slice = Some(Slice::Own(Slice::LEAST));
+    let refusal = refused(&intent, &host);
+    assert_eq!((refusal.kind, refusal.object.as_str()), (RefusalKind::Conflict, "eth0 rx-0"), "{refusal}");
+    for words in ["kthread slice 100us cannot be set", "has class fifo:50 now"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+    assert!(refusal.nearest.is_some_and(|what| what.contains("--kthread-class other")));
+    let is_planned =
+        |intent: &Intent| planned(&policy([intent.clone()]), &host, &Resolved::default()).is_ok();
+    intent.kthread.scheduling = Some(Scheduling::Other(0));
+    assert!(is_planned(&intent), "the class changes before the slice");
+    intent.kthread = KthreadRequest { slice: Some(Slice::Default), scheduling: None, ..intent.kthread };
+    assert!(is_planned(&intent), "it has no slice of its own already");
+}
+
 fn found<'f>(findings: &'f [Finding], rule: &str) -> Option<&'f Finding> {
     findings.iter().find(|finding| finding.rule == rule)
 }
