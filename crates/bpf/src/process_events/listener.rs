@@ -80,7 +80,7 @@ pub enum ProcessEvent {
         netns: NetnsId,
     },
     /// A port whose next connection was [awaited](ProcessEvents::await_connections) has one; it is awaited no more.
-    /// Whoever listens there may not have accepted it yet.
+    /// The process that listens there may not have accepted it yet.
     Connection(ListenedPort),
 }
 
