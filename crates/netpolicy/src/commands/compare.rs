@@ -12,7 +12,7 @@ use model::Nanoseconds;
 use rustix::pipe::{PipeFlags, pipe_with};
 use session::{Exit, Fault, HostState, clock, guard_process};
 
-use super::by_daemon;
+use super::{by_daemon, watch};
 use crate::args::{Compare, Output};
 use crate::context::Context;
 
@@ -64,6 +64,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let switching = SwitchCost::of(&shown.switches);
     let kept = kept.map(|name| name.to_string());
     let service = comparison.target().name.clone();
+    watch::keep(comparison.target(), "compare", None, context);
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
     context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
     match kept {
