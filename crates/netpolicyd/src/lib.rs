@@ -10,12 +10,15 @@
 pub mod arguments;
 pub mod log;
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::process::ExitCode;
 
-use arguments::{Arguments, AttachService, Request};
+use arguments::{Arguments, AttachService, Guard, Request};
 use daemon::Options;
 use log::Log;
-use session::{Exit, Fault, expire};
+use session::guard_process::READY;
+use session::{Exit, Fault, expire, guard_process};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -40,6 +43,12 @@ pub fn main() -> ExitCode {
         Request::AttachService(AttachService { socket, quiet }) => {
             let log = Log::quiet(quiet);
             let ended = daemon::attach_service::run(&socket, &log);
+            (log, ended)
+        }
+        Request::Guard(guard) => {
+            let Guard { session, watch } = *guard;
+            let log = Log::default();
+            let ended = guard_process::run(&watch, &session, &log, announce);
             (log, ended)
         }
         Request::Daemon(arguments) => {
@@ -72,4 +81,14 @@ fn keep(arguments: Arguments, log: &Log) -> Result<Exit, Fault> {
         Err(fault) if said == Some(fault.cause.to_string()) => Ok(fault.exit),
         ended => ended,
     }
+}
+
+/// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.
+fn announce() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(READY)?;
+    out.flush()?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
 }

@@ -318,6 +318,14 @@ pub(crate) fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a 
     queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
 }
 
+/// What of the server's device a change that disturbs traffic is about: its queues with their timeouts, its features and its disciplines.
+pub(crate) fn delivered_by(operator: &Operator) -> Result<String, Failed> {
+    let host = operator.host()?;
+    let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
+    let disciplines = operator.inside(&format!("tc qdisc show dev {}", linux::lab::SERVER_DEVICE))?;
+    Ok(format!("{:?} {:?} {:?} {disciplines}", device.channels, device.offloads, flushes(&host)))
+}
+
 /// Sets something past netpolicy, as somebody else would.
 pub(crate) fn somebody_else_sets(setting: Setting) -> Result<(), Failed> {
     Ok(apply::Knobs::write(&mut linux::Kernel::new(), &[setting])?)
