@@ -52,6 +52,11 @@ const BENCHMARKS: &[Benchmark] = &[
         cargo: &["bench", "--quiet", "--package", "netpolicy", "--bench", "daemon"],
     },
     Benchmark {
+        name: "judged",
+        answers: "what comparing and guarding settings costs, and whether the host is always as it was; half an hour",
+        cargo: &["bench", "--quiet", "--package", "netpolicy", "--bench", "judged"],
+    },
+    Benchmark {
         name: "counting",
         answers: "what counting who polled costs for each event",
         cargo: &["bench", "--quiet", "--package", "netpolicy-linux", "--bench", "delivery_cost"],

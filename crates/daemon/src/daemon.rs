@@ -249,6 +249,7 @@ impl<'a> Daemon<'a> {
     fn take_judged(&mut self) {
         let Some(judged) = self.guards.take(now()) else { return };
         self.telemetry.say(&judged.said);
+        self.telemetry.judged(&judged.verdicts);
         for rule in [REVERTED, WAITS] {
             self.telemetry.mended(rule, &BTreeSet::new());
         }

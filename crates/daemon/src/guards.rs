@@ -12,6 +12,7 @@ use judge::{Outcome, Proposal, Trial, Watched};
 use linux::Netns;
 use model::{Finding, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting, Severity};
 use rustix::event::{EventfdFlags, eventfd};
+use session::guard_process::Guardian;
 use session::{Fault, Session, Silent, clock};
 
 use crate::event_loop::EventLoop;
@@ -70,6 +71,8 @@ pub(crate) struct Judged {
     pub(crate) said: String,
     /// What an operator should know of, if it was not kept.
     pub(crate) finding: Option<Finding>,
+    /// The verdict of each service; none of a change that could not be tried.
+    pub(crate) verdicts: Vec<Judgement>,
 }
 
 impl Guards {
@@ -169,7 +172,11 @@ impl Guards {
                 trial.measure_before(&mut is_stopped)?;
                 let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
                 let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
-                trial.run(deadline, &mut is_stopped, &mut |_| {}).map(Some)
+                // The daemon may be killed in the middle of it.
+                let guard = Guardian::start(&session, deadline, &trial.namespaces()?)?;
+                let outcome = trial.run(deadline, &mut is_stopped, &mut |_| {})?;
+                guard.dismiss();
+                Ok(Some(outcome))
             });
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             // A counter that is full says the same.
@@ -203,25 +210,29 @@ impl Guards {
                         &services,
                         vec![fault.cause.to_string()],
                     )),
+                    verdicts: Vec::new(),
                 });
             }
         };
         let words: Vec<String> = outcome.judgements.iter().map(ToString::to_string).collect();
         let said = words.join("; ");
+        let verdicts = outcome.judgements.clone();
         if outcome.is_kept() {
             let kept = settings.into_iter().map(|(knob, to)| (knob, (to, outcome.judgements.clone())));
             self.kept.extend(kept);
-            return Some(Judged { said, finding: None });
+            return Some(Judged { said, finding: None, verdicts });
         }
         if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
             self.not_before = match outcome.ruling {
                 Ruling::Interrupted => now,
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),
             };
-            return Some(Judged { said, finding: Some(finding(WAITS, Severity::Warning, &services, words)) });
+            let finding = Some(finding(WAITS, Severity::Warning, &services, words));
+            return Some(Judged { said, finding, verdicts });
         }
         self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
-        Some(Judged { said, finding: Some(finding(REVERTED, Severity::Problem, &services, words)) })
+        let finding = Some(finding(REVERTED, Severity::Problem, &services, words));
+        Some(Judged { said, finding, verdicts })
     }
 
     /// The verdicts on what was judged and is in these settings.

@@ -84,11 +84,20 @@ impl Held {
     /// # Errors
     /// A journal that cannot be read or written, and what could not be put back.
     pub(crate) fn adopt(&mut self, now: Moment, mut each: impl FnMut(TransactionName)) -> Result<(), Fault> {
-        for transaction in self.journal.kept_by_daemon()?.iter().rev() {
-            if transaction.standing() == apply::Standing::Unfinished {
-                let name = transaction.name();
-                self.journal.roll_back(name, &mut self.kernel, now)?;
-                each(name);
+        let own = self.journal.kept_by_daemon()?;
+        let half = own.iter().rev().filter(|of| of.standing() == apply::Standing::Unfinished);
+        for name in half.map(apply::Transaction::name) {
+            self.journal.roll_back(name, &mut self.kernel, now)?;
+            each(name);
+        }
+        // What a program had on trial that was killed, a daemon before this one as a rule, and its guard process with it.
+        let tried = self.journal.abandoned()?.into_iter().filter(|of| of.deadline().is_some());
+        for name in tried.map(|of| of.name()) {
+            match self.journal.roll_back(name, &mut self.kernel, now) {
+                Ok(_) => each(name),
+                // The guard process was faster.
+                Err(RollBackError::NothingToUndo { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         self.read().map(|_| ())

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use live::{Cost, Estimator, Measured, Percentiles};
-use model::{Finding, Goal, Intent, NetnsId, Target};
+use model::{Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,13 @@ pub struct Status {
     pub reactions: BTreeMap<Kind, Reaction>,
     /// The CPUs that poll without traffic.
     pub polling: Polling,
+    /// What changes came to that were judged on the traffic of services since the daemon started: the newest first, and at most
+    /// [`VERDICTS_MAX`].
+    pub verdicts: Vec<Judgement>,
 }
+
+/// The most verdicts that are reported; the journal has them all.
+pub const VERDICTS_MAX: usize = 32;
 
 /// Which daemon it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
@@ -193,6 +199,8 @@ pub struct Counters {
     pub answered: u64,
     /// Requests that were refused.
     pub refused: u64,
+    /// Verdicts on changes under guard, one for each service that they were judged on, by what they came to.
+    pub verdicts: BTreeMap<Ruling, u64>,
 }
 
 /// What became of settings. All of it only grows.

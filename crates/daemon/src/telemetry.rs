@@ -1,16 +1,16 @@
 //! What the daemon reports of itself: its phase, findings, counters, and messages for the operator.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use live::Measured;
 use model::host::Unread;
-use model::{Finding, NetnsId, Policy};
+use model::{Finding, Judgement, NetnsId, Policy};
 use session::{Fault, Operator, count};
 
 use crate::status::{
     Counters, Hearing, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus,
-    Shared,
+    Shared, VERDICTS_MAX,
 };
 
 /// The most findings that are reported at the same time.
@@ -27,6 +27,8 @@ pub(crate) struct Telemetry<'a> {
     counters: Counters,
     reactions: BTreeMap<Kind, Reaction>,
     reload: Option<Reload>,
+    /// The last verdicts, the newest first.
+    verdicts: VecDeque<Judgement>,
 }
 
 /// How it was when SIGHUP came, until the log says what became of that.
@@ -65,6 +67,7 @@ impl<'a> Telemetry<'a> {
             counters: Counters::default(),
             reactions: BTreeMap::new(),
             reload: None,
+            verdicts: VecDeque::new(),
         }
     }
 
@@ -134,6 +137,15 @@ impl<'a> Telemetry<'a> {
     /// Notes how long it took from an event of this kind to the policy in force.
     pub(crate) fn reacted(&mut self, kind: Kind, took: Duration) {
         self.reactions.entry(kind).or_default().note(took);
+    }
+
+    /// What a change came to that was judged on the traffic of services.
+    pub(crate) fn judged(&mut self, verdicts: &[Judgement]) {
+        for verdict in verdicts {
+            *self.counters.verdicts.entry(verdict.ruling).or_default() += 1;
+            self.verdicts.push_front(verdict.clone());
+        }
+        self.verdicts.truncate(VERDICTS_MAX);
     }
 
     /// The policy files were read: how many sections ask for something, or their mistakes.
@@ -229,6 +241,7 @@ impl<'a> Telemetry<'a> {
             status.counters.evictions = evictions;
             status.reactions.clone_from(&self.reactions);
             status.polling = polling;
+            status.verdicts = self.verdicts.iter().cloned().collect();
         });
     }
 }

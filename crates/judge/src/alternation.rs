@@ -1,5 +1,6 @@
 //! Candidates that are in force in turn, each by the ordinary transaction.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, Knobs, RollBackError, TransactionName};
@@ -11,6 +12,7 @@ use model::{Change, Intent, Nanoseconds, Plan, PolicyName, Setting, Step, Target
 use session::{Exit, Fault, Operator, Session, clock, cycle};
 
 use crate::candidate::Candidate;
+use crate::held::Proposed;
 
 /// How long a candidate stays in force after its window should have ended, if its program dies: then whichever netpolicy looks next puts it back.
 const GRACE: Duration = Duration::from_secs(30);
@@ -64,7 +66,7 @@ impl<'a> Alternation<'a> {
     ) -> Result<Self, Fault> {
         let mut plans = Vec::new();
         for candidate in candidates {
-            plans.push(plan_of(candidate, target, session, operator)?);
+            plans.push(on_host(candidate, target, session, operator, Allow::default())?.plan);
         }
         Self::of_plans(plans, session, journal, turn)
     }
@@ -237,41 +239,62 @@ impl Drop for Alternation<'_> {
     }
 }
 
-/// What a candidate changes on the host as it is.
-fn plan_of(
+/// What a candidate comes to on the host as it is.
+pub(crate) struct OnHost {
+    /// What it changes.
+    pub(crate) plan: Plan,
+    /// What is brought into force, where it disturbs traffic and so is not alternated.
+    pub(crate) once: Option<Proposed<'static>>,
+}
+
+/// What a candidate comes to on the host as it is, with what may be done to traffic for it.
+pub(crate) fn on_host(
     candidate: &Candidate,
     target: &Target,
     session: &Session,
     operator: &dyn Operator,
-) -> Result<Plan, Fault> {
+    allow: Allow,
+) -> Result<OnHost, Fault> {
     let requests = candidate.requests(target)?;
     let refused = |words: String| Fault::new(Exit::Refused, format!("candidate {}: {words}", candidate.name));
-    let mut plan = Plan::default();
+    let (mut plan, mut staged) = (Plan::default(), None);
     if !requests.whole.is_empty() {
-        let policy = session.policy_of(requests.whole, false, false)?;
+        let policy = session.policy_of(requests.whole, allow.disruptive, false)?;
         session::fullbusy::refuse_from_outside(&policy)?;
         let planned = cycle::plan(&policy, &target.netns)?;
         if planned.desired.first_stage && !planned.plan.is_empty() {
-            return Err(refused("it recreates queues, which cannot be alternated".to_owned())
-                .hint("apply it, and see what `netpolicy watch` says before and after"));
+            if !allow.disruptive {
+                return Err(refused("it recreates queues, and is not alternated".to_owned()).hint(ONCE));
+            }
+            if !requests.nic.is_empty() {
+                return Err(refused("it recreates queues, and has settings of a device beside".to_owned())
+                    .hint("write both into a policy file, and compare that"));
+            }
+            staged = Some(Proposed::Policy(Cow::Owned(policy)));
         }
         let notes = planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes);
         notes.for_each(|note| operator.detail(&format!("{}: {note}", candidate.name)));
         plan = cycle::without_inherited(planned.plan);
     }
     if !requests.nic.is_empty() {
-        plan.steps.extend(device_steps(&requests.nic, &candidate.name, target, session, &plan)?);
+        plan.steps.extend(device_steps(&requests.nic, &candidate.name, target, session, (&plan, allow))?);
     }
     let disruptive = plan.changes().find(|change| change.to().disruption() != Disruption::None);
-    if let Some(change) = disruptive {
-        return Err(refused(format!("{change} disturbs traffic, and is not alternated"))
-            .hint("compare what does not stop a queue or the link; or apply it with --disruptive, and see what `netpolicy watch` says"));
-    }
+    let once = match disruptive {
+        Some(change) if !allow.disruptive => {
+            return Err(refused(format!("{change} disturbs traffic, and is not alternated")).hint(ONCE));
+        }
+        Some(_) => Some(staged.unwrap_or_else(|| Proposed::Changes(plan.clone()))),
+        None => staged,
+    };
     if let Some(change) = plan.changes().find(|change| !change.from().restorable()) {
-        return Err(refused(format!("{change} cannot be put back, and is not alternated")));
+        return Err(refused(format!("{change} cannot be put back, and is not compared")));
     }
-    Ok(plan)
+    Ok(OnHost { plan, once })
 }
+
+/// What can be done about a candidate that is not alternated.
+const ONCE: &str = "compare what stops no queue and no link; or, with --disruptive, measure before, with and after it: that is made once, and is less certain";
 
 /// What settings of devices change, beside what `none` would change of these devices: that stays as it is.
 fn device_steps(
@@ -279,7 +302,7 @@ fn device_steps(
     name: &str,
     target: &Target,
     session: &Session,
-    before: &Plan,
+    (before, allow): (&Plan, Allow),
 ) -> Result<Vec<Step>, Fault> {
     let origin = format!("netpolicy compare, candidate {name}");
     let mut intents: Vec<Intent> = Vec::new();
@@ -294,8 +317,8 @@ fn device_steps(
         }
     }
     let bare = intents.iter().map(|intent| Intent { nic: Vec::new(), ..intent.clone() }).collect();
-    let with = cycle::plan(&session.policy_of(intents, false, false)?, &target.netns)?.plan;
-    let without = cycle::plan(&session.policy_of(bare, false, false)?, &target.netns)?.plan;
+    let with = cycle::plan(&session.policy_of(intents, allow.disruptive, false)?, &target.netns)?.plan;
+    let without = cycle::plan(&session.policy_of(bare, allow.disruptive, false)?, &target.netns)?.plan;
     let is_new = |change: &Change| {
         without.changes().chain(before.changes()).all(|other| !other.to().same_knob(change.to()))
     };

@@ -7,10 +7,11 @@ use linux::Signals;
 use live::{Selection, Target, Turn, Watcher};
 use measure::switchback::{Figures, Metric, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
-use model::{Chance, Finding};
+use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Fault, Operator, Session};
 
 use crate::alternation::Alternation;
+use crate::before_after::Once;
 use crate::candidate::Candidate;
 use crate::lock::ComparisonLock;
 
@@ -31,6 +32,8 @@ pub struct Options {
     pub most: Duration,
     /// The seed of the order of candidates.
     pub seed: u64,
+    /// Whether a candidate may stop a queue or take the link down. It is not alternated then: windows before, with and after it are compared.
+    pub disruptive: bool,
 }
 
 impl Options {
@@ -47,7 +50,7 @@ impl Options {
 const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
 
 /// How much longer than asked a window, or the way to it, may take before it does not count.
-const LATE: Duration = Duration::from_millis(500);
+pub(crate) const LATE: Duration = Duration::from_millis(500);
 
 /// How long a service that ended is waited for, and how often it is looked for.
 const RESTART_MAX: Duration = Duration::from_secs(20);
@@ -113,6 +116,14 @@ pub trait Progress {
         Ok(())
     }
 
+    /// How far a stretch of windows is in which nothing is written.
+    ///
+    /// # Errors
+    /// As [`Progress::round`].
+    fn stretch(&mut self, _words: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Its window is over, after so many seconds.
     ///
     /// # Errors
@@ -141,15 +152,17 @@ pub struct Shown {
 
 /// A comparison that can be made.
 pub struct Comparison<'a> {
-    options: Options,
+    pub(crate) options: Options,
     selection: Selection,
-    session: &'a Session,
+    pub(crate) session: &'a Session,
     operator: &'a dyn Operator,
     target: Target,
-    watcher: Watcher,
+    pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
-    switches: Vec<Duration>,
-    chance: Chance,
+    /// The second candidate, where it disturbs traffic: then nothing alternates.
+    once: Option<Once<'a>>,
+    pub(crate) switches: Vec<Duration>,
+    pub(crate) chance: Chance,
     _lock: ComparisonLock,
 }
 
@@ -160,7 +173,7 @@ impl std::fmt::Debug for Comparison<'_> {
 }
 
 /// Why a round broke off.
-enum Broken {
+pub(crate) enum Broken {
     /// A process of the service ended.
     Restart,
     /// A signal came.
@@ -181,8 +194,18 @@ impl<'a> Comparison<'a> {
         let target = Target::of(selection, session, operator)?;
         let lock = ComparisonLock::take(session, target.netns.id())?;
         let turn = options.window + options.guard;
-        let journal = session.journal()?.owned_by_session(AtExit::RollBack)?;
-        let alternation = Alternation::plan(&options.candidates, &target, session, operator, &journal, turn)?;
+        let once = match options.disruptive {
+            true => Once::plan(&options, &target, session, operator)?,
+            false => None,
+        };
+        let (once, alternation) = match once {
+            Some((once, plans)) => (Some(once), plans),
+            None => {
+                let journal = session.journal()?.owned_by_session(AtExit::RollBack)?;
+                let candidates = &options.candidates;
+                (None, Alternation::plan(candidates, &target, session, operator, &journal, turn)?)
+            }
+        };
         let watcher = Watcher::load(&target, options.window)?;
         let chance = Chance::new(options.seed);
         Ok(Self {
@@ -193,6 +216,7 @@ impl<'a> Comparison<'a> {
             target,
             watcher,
             alternation,
+            once,
             switches: Vec::new(),
             chance,
             _lock: lock,
@@ -209,6 +233,32 @@ impl<'a> Comparison<'a> {
         &mut self.alternation
     }
 
+    /// How the candidates are compared.
+    pub const fn by(&self) -> JudgedBy {
+        match self.once {
+            Some(_) => JudgedBy::BeforeAfter,
+            None => JudgedBy::Switchback,
+        }
+    }
+
+    /// Until when a candidate that is brought into force once stays at most, in time since boot; `None` where candidates alternate.
+    pub fn deadline(&self) -> Option<Nanoseconds> {
+        self.once.as_ref().map(Once::deadline)
+    }
+
+    /// Brings a candidate into force for good, in as many transactions as it takes; none if there is nothing to write.
+    ///
+    /// # Errors
+    /// What could not be written or read back, with the state of the host.
+    pub fn keep(&mut self, candidate: usize) -> Result<Vec<TransactionName>, Fault> {
+        match &mut self.once {
+            // The first candidate is the host as it is.
+            Some(_) if candidate == 0 => Ok(Vec::new()),
+            Some(once) => once.keep(),
+            None => Ok(self.alternation.keep(candidate)?.into_iter().collect()),
+        }
+    }
+
     /// Measures until all that decides has its word, the time is up or a signal comes. Then the host is as it was before.
     ///
     /// # Errors
@@ -216,13 +266,26 @@ impl<'a> Comparison<'a> {
     pub fn run(&mut self, signals: &mut Signals, progress: &mut dyn Progress) -> Result<Shown, Fault> {
         let began = Instant::now();
         let names = self.options.candidates.iter().map(|candidate| candidate.name.clone()).collect();
-        let mut switchback = Switchback::new(names, self.options.rule());
-        let ended = self.rounds(&mut switchback, began, signals, progress);
-        // Whatever came of it, the host comes first.
-        self.alternation.restore()?;
+        let mut switchback = Switchback::judged_by(names, self.options.rule(), self.by());
+        let ended = match self.once.take() {
+            Some(mut once) => {
+                let ended = self.before_with_and_after(&mut once, &mut switchback, signals, progress);
+                // Whatever came of it, the host comes first.
+                let restored = once.roll_back();
+                self.once = Some(once);
+                restored?;
+                ended
+            }
+            None => {
+                let ended = self.rounds(&mut switchback, began, signals, progress);
+                self.alternation.restore()?;
+                ended
+            }
+        };
         let ended = ended?;
-        let transactions =
-            (0..self.options.candidates.len()).map(|candidate| self.alternation.transaction(candidate));
+        let of_once = self.once.as_ref().and_then(Once::transaction);
+        let transactions = (0..self.options.candidates.len())
+            .map(|candidate| self.alternation.transaction(candidate).or(of_once.filter(|_| candidate > 0)));
         Ok(Shown {
             ended,
             took: began.elapsed(),
@@ -334,7 +397,10 @@ impl<'a> Comparison<'a> {
     }
 
     /// Measures one window, once the guard time is over.
-    fn window(&mut self, signals: &mut Signals) -> Result<Result<(Figures, LiveWindow), Broken>, Fault> {
+    pub(crate) fn window(
+        &mut self,
+        signals: &mut Signals,
+    ) -> Result<Result<(Figures, LiveWindow), Broken>, Fault> {
         match self.watcher.turn(Instant::now() + self.options.guard, signals)? {
             Turn::Window(shown) => {
                 let figures = Figures::of(&shown.window, shown.cost.service, shown.cost.delivery);

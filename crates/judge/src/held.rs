@@ -1,17 +1,28 @@
 //! A change that is judged while it stays in force, because it cannot be taken back and made again every second.
 
+use std::borrow::Cow;
+
 use apply::{Allow, RollBackError, TransactionName};
 use linux::{Kernel, Netns};
-use model::{Nanoseconds, Policy};
+use model::{Nanoseconds, Plan, Policy};
 use session::{Fault, Session, clock, cycle};
 
 /// How many stages there are: queues, and the settings of queues.
 const STAGES_MAX: usize = 2;
 
+/// What is brought into force.
+#[derive(Clone, Debug)]
+pub(crate) enum Proposed<'a> {
+    /// What a policy changes of the host as it is by then, in stages.
+    Policy(Cow<'a, Policy>),
+    /// These changes, in one transaction.
+    Changes(Plan),
+}
+
 /// A change in as many transactions as it takes, each until a deadline. Dropping it puts back what was not confirmed.
 #[derive(Debug)]
 pub(crate) struct HeldChange<'a> {
-    policy: &'a Policy,
+    proposed: Proposed<'a>,
     netns: Netns,
     allow: Allow,
     session: &'a Session,
@@ -21,24 +32,39 @@ pub(crate) struct HeldChange<'a> {
 }
 
 impl<'a> HeldChange<'a> {
-    pub(crate) const fn new(policy: &'a Policy, netns: Netns, allow: Allow, session: &'a Session) -> Self {
-        Self { policy, netns, allow, session, transactions: Vec::new(), undecided: false }
+    pub(crate) const fn new(
+        proposed: Proposed<'a>,
+        netns: Netns,
+        allow: Allow,
+        session: &'a Session,
+    ) -> Self {
+        Self { proposed, netns, allow, session, transactions: Vec::new(), undecided: false }
     }
 
     /// Brings it into force, until this time since boot.
     pub(crate) fn commit(&mut self, deadline: Nanoseconds) -> Result<(), Fault> {
         self.undecided = true;
         for _ in 0..STAGES_MAX {
-            let planned = cycle::plan(self.policy, &self.netns)?;
-            let again = planned.desired.first_stage;
+            let (plan, again) = match &self.proposed {
+                Proposed::Changes(plan) => (plan.clone(), false),
+                Proposed::Policy(policy) => {
+                    let planned = cycle::plan(policy, &self.netns)?;
+                    (planned.plan, planned.desired.first_stage)
+                }
+            };
             let (journal, asked) = (self.session.journal()?, self.session.asked(Some(deadline)));
-            let held = cycle::hold(planned.plan, &journal, &asked, self.allow, deadline)?;
+            let held = cycle::hold(plan, &journal, &asked, self.allow, deadline)?;
             self.transactions.extend(held);
             if held.is_none() || !again {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Forgets transactions that were put back, so that it can be brought into force again.
+    pub(crate) fn forget(&mut self) {
+        self.transactions.clear();
     }
 
     /// The transactions, the oldest first.

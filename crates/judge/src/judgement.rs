@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use measure::switchback::{Change, Metric, Switchback, Verdict};
-use model::{JudgedBy, JudgedChange, JudgedUnit, Judgement, Ruling};
+use model::{JudgedChange, JudgedUnit, Judgement, Ruling};
 use session::clock;
 
 /// What a comparison says of one of its candidates: compared with the first, or of the first with the second.
@@ -20,7 +20,7 @@ pub fn judgement(switchback: &Switchback, candidate: usize, service: &str, took:
         service: service.to_owned(),
         with: names[if is_first { other } else { 0 }].clone(),
         ruling: ruling(verdict, is_first),
-        by: JudgedBy::Switchback,
+        by: switchback.by(),
         pairs: switchback.rounds(),
         void: switchback.voided().iter().map(|(_, rounds)| rounds).sum(),
         seconds: took.as_secs_f64(),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod alternation;
+mod before_after;
 mod candidate;
 mod comparison;
 mod held;

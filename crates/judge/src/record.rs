@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use linux::machine::{Machine, seconds_since_1970};
 use live::Target;
 use measure::switchback::{Figures, Rule, Switchback, Unfair};
-use model::Schema;
 use model::live::LiveWindow;
+use model::{JudgedBy, Schema};
 use serde::{Deserialize, Serialize};
 use session::Fault;
 
@@ -30,6 +30,9 @@ pub struct Header {
     pub candidates: Vec<String>,
     /// What decides, and by how much.
     pub rule: Rule,
+    /// How the windows were measured.
+    #[serde(default)]
+    pub by: JudgedBy,
     /// How long a window was, in seconds.
     pub window: f64,
     /// How long was waited before each, in seconds.
@@ -73,7 +76,7 @@ impl PairRecord {
     ///
     /// # Errors
     /// As [`live::new_file`].
-    pub fn create(path: &Path, target: &Target, options: &Options) -> Result<Self, Fault> {
+    pub fn create(path: &Path, target: &Target, options: &Options, by: JudgedBy) -> Result<Self, Fault> {
         let file = live::new_file(path)?;
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
         let Machine { host, kernel, .. } = Machine::this();
@@ -84,6 +87,7 @@ impl PairRecord {
             ports: target.ports.clone(),
             candidates: options.candidates.iter().map(|candidate| candidate.name.clone()).collect(),
             rule: options.rule(),
+            by,
             window: options.window.as_secs_f64(),
             guard: options.guard.as_secs_f64(),
             seed: options.seed,
@@ -159,7 +163,8 @@ impl Recording {
 
     /// What its rounds say together.
     pub fn switchback(&self) -> Switchback {
-        let mut all = Switchback::new(self.header.candidates.clone(), self.header.rule.clone());
+        let Header { candidates, rule, by, .. } = &self.header;
+        let mut all = Switchback::judged_by(candidates.clone(), rule.clone(), *by);
         for round in &self.rounds {
             match round.void {
                 Some(why) if round.figures.len() != self.header.candidates.len() => all.void(why),

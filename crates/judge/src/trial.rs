@@ -1,21 +1,23 @@
 //! A change of settings under guard: it is judged on the traffic of services, and put back where it hurts one.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, AtExit, Journal, TransactionName};
 use linux::{Kernel, Netns};
 use live::{Cost, Sampler, Selection, Target};
-use measure::sequential::PAIRS_MAX;
+use measure::sequential::{PAIRS_MAX, mean_of_logs};
 use measure::switchback::{Figures, Metric, Rule, Switchback, Unfair};
 use model::setting::Disruption;
 use model::{
-    Chance, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling, Target as Subject,
+    Chance, Change, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,
+    Target as Subject,
 };
 use plan::{Part, Placement, Runs};
 use session::{Exit, Fault, Operator, Session, clock, cycle};
 
 use crate::alternation::Alternation;
-use crate::held::HeldChange;
+use crate::held::{HeldChange, Proposed};
 use crate::judgement::changes_of;
 use crate::lock::ComparisonLock;
 
@@ -50,16 +52,30 @@ pub struct Proposal<'a> {
 /// The most services that one guard looks at: each has programs of its own in the kernel.
 pub const SERVICES_MAX: usize = 4;
 
-/// The length of a window. A second shows a stall of a second.
-const WINDOW: Duration = Duration::from_secs(1);
+/// The longest window, and the shortest. Windows that follow each other closely resemble each other, so that many short pairs tell a change from
+/// the noise sooner than a few long ones; but a window has to hold the requests that its percentiles take. docs/decisions/0051 has what was tried.
+const WINDOW_LONGEST: Duration = Duration::from_secs(1);
+const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
 
-/// How long to wait after a switch until a window begins.
-const SETTLES: Duration = Duration::from_millis(100);
+/// How long to wait after a switch until a window begins: so many times as long as nine of ten requests take, within these bounds. What was under way ends
+/// meanwhile.
+const SETTLES_REQUESTS: f64 = 3.0;
+const SETTLES_LEAST: Duration = Duration::from_millis(10);
+const SETTLES_MOST: Duration = Duration::from_millis(100);
+
+/// A window is so many times as long as what is waited for before it, at least.
+const WINDOW_SETTLES: u32 = 6;
 
 /// How many windows are measured before the change: whether there is traffic to judge by; and where the change cannot be alternated, what it is
 /// compared with.
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
+
+/// How many windows of the length that is alternated with are measured before: whether requests wait then, too.
+const REFERENCE_SHORT: usize = 8;
+
+/// From so many seconds of windows in a row on, in which no request is answered or one waits all the time, requests stall.
+const STALLS_FROM: f64 = 0.95;
 
 /// The fewest pairs by which a change is kept: fewer could not have refused it.
 pub(crate) const PAIRS_MIN: usize = 6;
@@ -100,6 +116,26 @@ struct Service {
     rounds: Switchback,
     /// Windows before the change.
     reference: Vec<Figures>,
+    /// What no request was answered in: of all windows, and of those with the change.
+    silence: [Silence; 2],
+    /// Whether it had connections before the change.
+    connected: bool,
+}
+
+/// The last windows, as far as requests waited in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Silence {
+    /// For how many seconds of them no request was answered.
+    unanswered: f64,
+    /// For how many one waited all the time.
+    waits: f64,
+}
+
+impl Silence {
+    fn add(&mut self, figures: &Figures) {
+        self.unanswered = if figures.requests == 0 { self.unanswered + figures.seconds } else { 0.0 };
+        self.waits = if figures.one_waits() { self.waits + figures.seconds } else { 0.0 };
+    }
 }
 
 /// How the change is judged.
@@ -115,6 +151,8 @@ enum Early {
     Interrupted,
     Ended(String),
     Stalled,
+    /// Its clients have closed their connections.
+    Left,
     Beyond,
 }
 
@@ -125,6 +163,9 @@ pub struct Trial<'a> {
     plan: Plan,
     netns: Netns,
     within: Duration,
+    /// The length of a window, and how long is waited before each.
+    window: Duration,
+    settles: Duration,
     switches: Vec<Duration>,
     chance: Chance,
     session: &'a Session,
@@ -181,16 +222,24 @@ impl<'a> Trial<'a> {
             return Err(refused(format!("{change} cannot be put back, and so not be put under guard"))
                 .hint("apply it without the guard, with --allow-irreversible"));
         }
+        if let Some(change) = plan.changes().find(|change| stops_traffic(change) && !allow.disruptive) {
+            return Err(refused(format!("{change} disturbs traffic"))
+                .hint("--disruptive makes it, and judges it while it stays in force"));
+        }
         let mut services = Vec::new();
         for watched in watched {
             services.push(Service::find(&watched, session, operator)?);
         }
         let way = match stays {
-            true => Way::Stays(HeldChange::new(policy, netns.again()?, allow, session)),
+            true => {
+                let proposed = Proposed::Policy(Cow::Borrowed(policy));
+                Way::Stays(HeldChange::new(proposed, netns.again()?, allow, session))
+            }
             false => {
                 let journal = session.journal()?.owned_by_session(AtExit::RollBack)?;
                 let plans = vec![Plan::default(), plan.clone()];
-                let alternation = Alternation::of_plans(plans, session, &journal, WINDOW + SETTLES)?;
+                let alternation =
+                    Alternation::of_plans(plans, session, &journal, WINDOW_LONGEST + SETTLES_MOST)?;
                 Way::Alternates(Box::new(alternation))
             }
         };
@@ -201,6 +250,8 @@ impl<'a> Trial<'a> {
             plan,
             netns,
             within,
+            window: WINDOW_LONGEST,
+            settles: SETTLES_MOST,
             switches: Vec::new(),
             chance,
             session,
@@ -240,8 +291,8 @@ impl<'a> Trial<'a> {
 
     /// How long it takes at most, with what is measured before.
     pub fn takes(&self) -> Duration {
-        let reference = u32::try_from(self.reference_windows()).unwrap_or(u32::MAX);
-        self.within + (WINDOW + SETTLES) * (reference + 2)
+        let windows = self.reference_windows() + REFERENCE_SHORT + 2;
+        self.within + (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX)
     }
 
     fn reference_windows(&self) -> usize {
@@ -257,17 +308,36 @@ impl<'a> Trial<'a> {
     /// Exit 7 where there are too few requests to judge by what is to be guarded.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         // What is polled, and when clients come back, is known after a window.
-        for window in 0..=self.reference_windows() {
+        self.refer(1, stop)?;
+        self.refer(self.reference_windows(), stop)?;
+        self.services.iter().try_for_each(Service::can_be_judged)?;
+        for service in &mut self.services {
+            service.connected = linux::live::connections(&service.target.netns, &service.target.ports)? > 0;
+        }
+        if matches!(self.way, Way::Alternates(_)) {
+            self.settles = self.services.iter().map(Service::settles).max().unwrap_or(SETTLES_MOST);
+            let window = self.services.iter().map(Service::window).max().unwrap_or(WINDOW_LONGEST);
+            self.window = window.max(self.settles * WINDOW_SETTLES);
+            for service in &mut self.services {
+                service.sampler.lasts(self.window);
+            }
+            self.refer(REFERENCE_SHORT, stop)?;
+        }
+        Ok(())
+    }
+
+    /// Measures so many windows before the change: the reference from now on.
+    fn refer(&mut self, windows: usize, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
+        self.services.iter_mut().for_each(|service| service.reference.clear());
+        for _ in 0..windows {
             let figures = match self.window(stop)? {
                 Ok((figures, _)) => figures,
                 Err(Early::Ended(service)) => return Err(Fault::failed(format!("{service} ended"))),
                 Err(_) => return Err(Fault::failed("interrupted; nothing was changed")),
             };
-            if window > 0 {
-                self.services.iter_mut().zip(figures).for_each(|(one, figures)| one.reference.push(figures));
-            }
+            self.services.iter_mut().zip(figures).for_each(|(one, figures)| one.reference.push(figures));
         }
-        self.services.iter().try_for_each(Service::can_be_judged)
+        Ok(())
     }
 
     /// Brings the change into force, judges it, and puts it back, whatever it comes to: [`Trial::keep`] is another step where it alternates. A change that
@@ -289,7 +359,7 @@ impl<'a> Trial<'a> {
         let took = began.elapsed();
         let ruling = match &judged {
             Ok(None) if self.services.iter().all(|one| one.rounds.rounds() >= PAIRS_MIN) => Ruling::Kept,
-            Ok(None) => Ruling::NotJudged,
+            Ok(None | Some(Early::Left)) => Ruling::NotJudged,
             Ok(Some(Early::Interrupted)) => Ruling::Interrupted,
             Ok(Some(Early::Ended(_))) => Ruling::ServiceEnded,
             Ok(Some(Early::Stalled)) => Ruling::Stalled,
@@ -340,7 +410,7 @@ impl<'a> Trial<'a> {
         stop: &mut dyn FnMut() -> bool,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<Early>, Fault> {
-        let round_takes = (WINDOW + SETTLES) * 2;
+        let round_takes = self.turn() * 2;
         for _ in 0..PAIRS_MAX {
             if began.elapsed() + round_takes > self.within {
                 break;
@@ -350,7 +420,7 @@ impl<'a> Trial<'a> {
             let mut pair: [Vec<Figures>; 2] = [Vec::new(), Vec::new()];
             let mut void = None;
             for arm in order {
-                let turn = Instant::now();
+                let began_at = Instant::now();
                 let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
                 let switched = match alternation.switch_to(arm) {
                     Ok(switched) => switched,
@@ -370,11 +440,11 @@ impl<'a> Trial<'a> {
                     }
                     Err(early) => return Ok(Some(early)),
                 };
-                if self.stalled(&pair[arm]) {
-                    return Ok(Some(Early::Stalled));
+                if let Some(early) = self.stalled(&pair[arm], arm == CHANGED)? {
+                    return Ok(Some(early));
                 }
+                let late = began_at.elapsed() > switched.took + self.turn() + LATE || switched.took > LATE;
                 let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
-                let late = turn.elapsed() > switched.took + SETTLES + WINDOW + LATE || switched.took > LATE;
                 void = void.or(alternation.disturbed(arm)?).or(late.then_some(Unfair::Machine));
             }
             let [unchanged, changed] = pair;
@@ -397,15 +467,15 @@ impl<'a> Trial<'a> {
         let Way::Stays(held) = &mut self.way else { return Ok(None) };
         held.commit(deadline)?;
         for _ in 0..PAIRS_MAX {
-            if began.elapsed() + WINDOW + SETTLES > self.within {
+            if began.elapsed() + self.turn() > self.within {
                 break;
             }
             let (changed, late) = match self.window(stop)? {
                 Ok(window) => window,
                 Err(early) => return Ok(Some(early)),
             };
-            if self.stalled(&changed) {
-                return Ok(Some(Early::Stalled));
+            if let Some(early) = self.stalled(&changed, true)? {
+                return Ok(Some(early));
             }
             let reference = u32::try_from(REFERENCE_HELD).unwrap_or(1);
             let before = usize::try_from(self.chance.below(reference)).unwrap_or(0);
@@ -421,27 +491,29 @@ impl<'a> Trial<'a> {
 
     /// Adds a pair of windows of each service, and says whether one is beyond its limits.
     fn judge(&mut self, unchanged: &[Figures], changed: &[Figures], void: Option<Unfair>) -> Option<Early> {
-        let limits: usize = self.services.iter().map(|service| service.limits.len()).sum();
-        let stays = matches!(self.way, Way::Stays(_));
         for (at, service) in self.services.iter_mut().enumerate() {
             service.rounds.add(&[unchanged[at], changed[at]], void);
-            if service.is_beyond(limits, stays) {
-                return Some(Early::Beyond);
-            }
         }
-        None
+        let stays = matches!(self.way, Way::Stays(_));
+        let bets: Vec<f64> = self.services.iter().flat_map(|service| service.bets(stays)).collect();
+        is_refused(&bets).then_some(Early::Beyond)
+    }
+
+    /// A window with what goes before it.
+    fn turn(&self) -> Duration {
+        self.settles + self.window
     }
 
     /// One window of each service, at the same time. With it, whether the machine stood still meanwhile.
     fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<Measured, Early>, Fault> {
         let began = Instant::now();
-        if let Some(early) = self.wait(began + SETTLES, stop) {
+        if let Some(early) = self.wait(began + self.settles, stop) {
             return Ok(Err(early));
         }
         for service in &mut self.services {
             service.sampler.begin()?;
         }
-        let takes = self.services.iter().map(|service| service.sampler.takes()).max().unwrap_or(WINDOW);
+        let takes = self.services.iter().map(|service| service.sampler.takes()).max().unwrap_or(self.window);
         let early = self.wait(Instant::now() + takes, stop);
         let mut figures = Vec::new();
         for service in &mut self.services {
@@ -452,7 +524,7 @@ impl<'a> Trial<'a> {
         if let Some(early) = early {
             return Ok(Err(early));
         }
-        let late = began.elapsed() > SETTLES + takes + LATE;
+        let late = began.elapsed() > self.settles + takes + LATE;
         Ok(Ok((figures, late.then_some(Unfair::Machine))))
     }
 
@@ -478,9 +550,18 @@ impl<'a> Trial<'a> {
         ended.map(|service| service.target.name.clone())
     }
 
-    /// Whether requests of a service wait without an answer, and did not before.
-    fn stalled(&self, figures: &[Figures]) -> bool {
-        self.services.iter().zip(figures).any(|(service, figures)| service.is_stalled(figures))
+    /// Whether requests of a service wait without an answer, and did not before; or come no more.
+    fn stalled(&mut self, figures: &[Figures], changed: bool) -> Result<Option<Early>, Fault> {
+        for (service, figures) in self.services.iter_mut().zip(figures) {
+            if !service.is_stalled(figures, changed) {
+                continue;
+            }
+            // A server that hangs still has the connections that its clients have given up.
+            let target = &service.target;
+            let left = service.connected && linux::live::connections(&target.netns, &target.ports)? == 0;
+            return Ok(Some(if left { Early::Left } else { Early::Stalled }));
+        }
+        Ok(None)
     }
 
     /// How far it is, in one line.
@@ -506,7 +587,7 @@ const CHANGED: usize = 1;
 impl Service {
     fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let target = Target::of(&watched.selection, session, operator)?;
-        let sampler = Sampler::load(&target, WINDOW)?;
+        let sampler = Sampler::load(&target, WINDOW_LONGEST)?;
         let limits: Vec<(Metric, f64)> =
             watched.limits.iter().map(|(guarded, growth)| (metric_of(guarded), growth.share())).collect();
         for finding in &target.findings {
@@ -517,7 +598,22 @@ impl Service {
         deciding.push(Metric::Requests);
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
         let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
-        Ok(Self { target, sampler, limits, rounds, reference: Vec::new() })
+        let silence = [Silence::default(); 2];
+        Ok(Self { target, sampler, limits, rounds, reference: Vec::new(), silence, connected: false })
+    }
+
+    /// The shortest window that holds the requests for all that is guarded, at the lowest rate so far.
+    fn window(&self) -> Duration {
+        let rate = self.reference.iter().map(Figures::rate).fold(f64::INFINITY, f64::min);
+        window_of(self.limits.iter().map(|(metric, _)| *metric), rate)
+    }
+
+    /// How long to wait after a switch, by how long its requests take.
+    fn settles(&self) -> Duration {
+        let longest = |figures: &Figures| figures.p90.or(figures.p50).unwrap_or(f64::INFINITY);
+        let longest = self.reference.iter().map(longest).fold(0.0, f64::max);
+        let settles = Duration::try_from_secs_f64(longest / 1e9 * SETTLES_REQUESTS).unwrap_or(SETTLES_MOST);
+        settles.clamp(SETTLES_LEAST, SETTLES_MOST)
     }
 
     /// Whether there are requests enough for what is guarded.
@@ -548,21 +644,29 @@ impl Service {
         Ok(())
     }
 
-    /// Whether no request was answered, or one waits for so long; and that is new.
-    fn is_stalled(&self, figures: &Figures) -> bool {
+    /// Whether no request was answered for so long, or one waited all the time; and that is new.
+    fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
+        let [all, with] = &mut self.silence;
+        all.add(figures);
+        if changed {
+            with.add(figures);
+        }
         let before = |is: fn(&Figures) -> bool| self.reference.iter().any(is);
-        let silent = figures.requests == 0 && !before(|figures| figures.requests == 0);
-        silent || (figures.stalled() && !before(Figures::stalled))
+        let (silent, waiting) = (before(|figures| figures.requests == 0), before(Figures::one_waits));
+        self.silence.iter().any(|silence| {
+            (silence.unanswered >= STALLS_FROM && !silent) || (silence.waits >= STALLS_FROM && !waiting)
+        })
     }
 
-    /// Whether the pairs so far refuse that what is guarded has grown by no more than its limit.
-    fn is_beyond(&self, limits: usize, stays: bool) -> bool {
-        #[expect(clippy::cast_precision_loss, reason = "a handful of limits")]
-        let refused = (limits.max(1) as f64 / Rule::ALPHA).ln();
-        self.limits.iter().any(|(metric, limit)| {
+    /// What a stake of one has become, as a logarithm, that was bet against each of "this has grown by no more than its limit".
+    fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
+        self.limits.iter().map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
             let most = (limit.ln_1p() + spread).exp_m1();
-            self.rounds.rounds() >= PAIRS_MIN && self.rounds.against_growth(CHANGED, *metric, most) >= refused
+            match self.rounds.rounds() >= PAIRS_MIN {
+                true => self.rounds.against_growth(CHANGED, *metric, most),
+                false => 0.0,
+            }
         })
     }
 
@@ -596,6 +700,34 @@ impl Service {
     }
 }
 
+/// How long the windows of a guard with a limit for each of these are, and what is waited before each, where so many requests come in a second and take less
+/// than a few milliseconds.
+pub(crate) fn windows_of(metrics: &[Metric], rate: f64) -> (Duration, Duration) {
+    let window = window_of(metrics.iter().copied(), rate);
+    (window.max(SETTLES_LEAST * WINDOW_SETTLES), SETTLES_LEAST)
+}
+
+/// Whether a stake that was divided evenly among these bets has grown by 1/α: then one of the hypotheses is refused.
+pub(crate) fn is_refused(bets: &[f64]) -> bool {
+    mean_of_logs(bets) >= (1.0 / Rule::ALPHA).ln()
+}
+
+/// How many requests a window should have for a metric: a fifth more than its percentile takes, and a hundred.
+fn requests_in_window(metric: Metric) -> f64 {
+    match metric {
+        Metric::P90 => 120.0,
+        Metric::P99 => 1_200.0,
+        _ => 100.0,
+    }
+}
+
+/// How long the windows of a guard are on these metrics, where so many requests come in a second, and take so long.
+fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
+    let requests = metrics.map(requests_in_window).fold(0.0, f64::max);
+    let seconds = Duration::try_from_secs_f64(requests / rate).unwrap_or(WINDOW_LONGEST);
+    seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
+}
+
 /// The metric that a limit is about.
 pub const fn metric_of(guarded: Guarded) -> Metric {
     match guarded {
@@ -608,7 +740,11 @@ pub const fn metric_of(guarded: Guarded) -> Metric {
 
 /// Whether a plan stops traffic while it is written: that cannot be done every second.
 fn is_disruptive(plan: &Plan) -> bool {
-    plan.changes().any(|change| change.to().disruption() != Disruption::None)
+    plan.changes().any(stops_traffic)
+}
+
+fn stops_traffic(change: &Change) -> bool {
+    change.to().disruption() != Disruption::None
 }
 
 fn note(journal: &Journal, names: &[TransactionName], judgements: &[Judgement]) -> Result<(), Fault> {

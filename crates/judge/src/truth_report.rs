@@ -99,13 +99,15 @@ impl Report for JudgeBenchReport {
             return;
         }
         page.gap();
-        let mut table = Table::new(&["REGRESSION", "GUARDS", "PUT BACK", "HALF WITHIN", "95 % WITHIN"]);
+        let mut table =
+            Table::new(&["REGRESSION", "GUARDS", "PUT BACK", "WITHIN 30 S", "HALF WITHIN", "95 % WITHIN"]);
         for one in &self.replayed {
             let seconds = |at: Option<f64>| at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0} s"));
             table.row([
                 Cell::new(format!("{:+.0} %", one.regression * 100.0)),
                 Cell::new(one.trials.to_string()),
                 Cell::number(one.reverted),
+                Cell::number(one.within_30_seconds),
                 Cell::new(seconds(one.median_seconds)),
                 Cell::new(seconds(one.p95_seconds)),
             ]);

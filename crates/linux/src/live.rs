@@ -1,6 +1,7 @@
 //! A service that runs, measured from outside in windows: its response times, and what they cost it.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 use bpf::softirqs::SoftirqTime;
@@ -47,6 +48,20 @@ pub fn listening(processes: &[Pid], netns: &Netns) -> Result<Listening, KernelEr
         }
     }
     Ok(found)
+}
+
+/// How many TCP connections these ports of a namespace have, which a process has open.
+///
+/// # Errors
+/// If the kernel does not list the sockets.
+pub fn connections(netns: &Netns, ports: &[u16]) -> Result<usize, KernelError> {
+    let is_one = |state: SocketState| match state {
+        SocketState::TcpEstablished | SocketState::TcpOther => true,
+        SocketState::TcpListen | SocketState::Udp | SocketState::Other => false,
+    };
+    let sockets = InetSockets::of(netns)?;
+    let of_ports = |local: Option<SocketAddr>| local.is_some_and(|local| ports.contains(&local.port()));
+    Ok(sockets.iter().filter(|socket| is_one(socket.state) && of_ports(socket.local)).count())
 }
 
 /// What a service used in a window.

@@ -47,6 +47,11 @@ impl Sampler {
         self.sample + Duration::from_nanos(LiveMeter::GUARD.0)
     }
 
+    /// From the next window on, windows are of this length.
+    pub fn lasts(&mut self, sample: Duration) {
+        self.sample = sample;
+    }
+
     /// From the next window on, these processes serve.
     pub fn is_served_by(&mut self, processes: &[ProcessId]) {
         self.watch.is_served_by(processes);

@@ -69,6 +69,14 @@ impl Bounds {
     }
 }
 
+impl Bounds {
+    /// The same, wider by so much on both sides.
+    #[must_use]
+    pub fn wider_by(self, spread: f64) -> Self {
+        Self { low: self.low.map(|low| low - spread), high: self.high.map(|high| high + spread), ..self }
+    }
+}
+
 impl Sequence {
     /// Without any.
     pub const fn new() -> Self {
@@ -108,7 +116,7 @@ impl Sequence {
             let pairs = self.differences.iter().zip(&self.noise);
             pairs.map(|(&difference, noise)| growth(boldness * excess(difference) / noise)).sum::<f64>()
         });
-        mean_of_logs(by_boldness)
+        mean_of_logs(&by_boldness)
     }
 
     /// The interval that misses the true difference, at any moment at all, with a probability of `alpha` at most. `None`
@@ -160,9 +168,13 @@ fn growth(x: f64) -> f64 {
     std::f64::consts::LN_2 - if doubled > 30.0 { doubled } else { doubled.exp().ln_1p() }
 }
 
-/// ln of the mean of exp.
-fn mean_of_logs(logs: [f64; 3]) -> f64 {
-    let most = logs.into_iter().fold(f64::NEG_INFINITY, f64::max);
+/// ln of the mean of exp: what a stake has grown to that was divided evenly among bets, of which each is the logarithm of what it has grown by. Minus
+/// infinity without any.
+pub fn mean_of_logs(logs: &[f64]) -> f64 {
+    let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY {
+        return most;
+    }
     most + (logs.iter().map(|log| (log - most).exp()).sum::<f64>() / count(logs.len())).ln()
 }
 

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use model::Nanoseconds;
+use model::{JudgedBy, Nanoseconds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +81,13 @@ impl Figures {
     /// CPU time of the service and of the softirqs and kernel threads for it, for each request.
     pub fn cpu(&self) -> Option<f64> {
         Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
+    }
+
+    /// Whether a request waited in nearly all of it.
+    pub fn one_waits(&self) -> bool {
+        const NEARLY: f64 = 0.9;
+        let least = (self.seconds * 1e9 * NEARLY).min(count(Self::STALLED.0));
+        self.oldest.is_some_and(|oldest| oldest >= least)
     }
 
     /// Whether a request has waited too long.
@@ -346,11 +353,26 @@ struct Contrast {
     after: Vec<(Metric, Vec<f64>)>,
 }
 
+impl Contrast {
+    /// How far a window of the first candidate was from the middle one of them at most, on the scale of differences.
+    fn spread(&self, metric: Metric) -> f64 {
+        let known = self.before.iter().find(|(known, _)| *known == metric);
+        let values = known.into_iter().flat_map(|(_, values)| values.iter().copied());
+        let scaled: Vec<f64> = match metric.is_ratio() {
+            true => values.filter(|value| *value > 0.0).map(f64::ln).collect(),
+            false => values.collect(),
+        };
+        let middle = crate::statistics::median(&scaled).unwrap_or(0.0);
+        scaled.iter().map(|value| (value - middle).abs()).fold(0.0, f64::max)
+    }
+}
+
 /// All rounds so far.
 #[derive(Clone, Debug)]
 pub struct Switchback {
     names: Vec<String>,
     rule: Rule,
+    by: JudgedBy,
     contrasts: Vec<Contrast>,
     rounds: usize,
     void: Vec<(Unfair, usize)>,
@@ -394,8 +416,19 @@ impl Switchback {
 
     /// Of candidates with these names, at least two, the first of which the others are compared with.
     pub fn new(names: Vec<String>, rule: Rule) -> Self {
+        Self::judged_by(names, rule, JudgedBy::Switchback)
+    }
+
+    /// The same of windows that were measured in another way. Where the settings did not alternate, no coin makes a difference fair: then an interval is wider
+    /// on both sides by as much as the highest or lowest window of the first candidate was away from its middle one.
+    pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
-        Self { names, rule, contrasts, rounds: 0, void: Vec::new() }
+        Self { names, rule, by, contrasts, rounds: 0, void: Vec::new() }
+    }
+
+    /// How the windows were measured.
+    pub const fn by(&self) -> JudgedBy {
+        self.by
     }
 
     /// The candidates.
@@ -485,6 +518,11 @@ impl Switchback {
         };
         let sequence = contrast.sequences.iter().find(|(known, _)| *known == metric);
         let bounds = sequence.and_then(|(_, sequence)| sequence.bounds(level));
+        let spread = match self.by {
+            JudgedBy::Switchback => 0.0,
+            JudgedBy::BeforeAfter => contrast.spread(metric),
+        };
+        let bounds = bounds.map(|bounds| bounds.wider_by(spread));
         let word = match (sequence, bounds, metric.less_is_better()) {
             (Some((_, sequence)), Some(bounds), Some(less_is_better)) => {
                 self.word(sequence, bounds, level, less_is_better, metric.is_ratio())
@@ -523,8 +561,12 @@ impl Switchback {
             return if less_is_better { Word::Worse } else { Word::Better };
         }
         let distance = bounds.estimate.abs().max(margin - bounds.estimate.abs());
-        let more = sequence.pairs_for(distance, level).map(|all| all.saturating_sub(sequence.pairs()).max(1));
-        Word::CannotTell { more }
+        let all = match self.by {
+            JudgedBy::Switchback => sequence.pairs_for(distance, level),
+            // More windows make that interval no narrower.
+            JudgedBy::BeforeAfter => None,
+        };
+        Word::CannotTell { more: all.map(|all| all.saturating_sub(sequence.pairs()).max(1)) }
     }
 
     /// The differences of a metric, pair by pair, on the scale on which they are added: logarithms of ratios, or differences.
@@ -806,6 +848,22 @@ mod test {
             assert_eq!(switchback.add(&[figures(100.0), stalled], None), None);
         }
         assert_eq!(switchback.verdict(1), Verdict::Worse);
+    }
+
+    #[test]
+    fn what_did_not_alternate_is_judged_by_the_spread_of_windows_in_addition() {
+        let of = |by: JudgedBy, after: f64| {
+            let names = vec!["current".to_owned(), "rx-channels=1".to_owned()];
+            let mut all = Switchback::judged_by(names, rule(), by);
+            // The windows without the change differ by a factor of 1.3 from their middle one at most.
+            for before in [100.0, 77.0, 100.0, 130.0, 100.0, 95.0, 105.0, 100.0].repeat(6) {
+                all.add(&[figures(before), figures(after)], None);
+            }
+            all.verdict(1)
+        };
+        assert_eq!(of(JudgedBy::Switchback, 125.0), Verdict::Worse);
+        assert_eq!(of(JudgedBy::BeforeAfter, 125.0), Verdict::CannotTell { more: None });
+        assert_eq!(of(JudgedBy::BeforeAfter, 200.0), Verdict::Worse);
     }
 
     #[test]

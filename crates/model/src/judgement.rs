@@ -6,12 +6,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How windows of two settings were compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JudgedBy {
     /// Both were in force in turn, in random order within pairs of windows.
+    #[default]
     Switchback,
-    /// Windows after the change were compared with windows before it: a load that drifts looks like a change.
+    /// The change was made once, and windows with it were compared with windows without it: a load that drifts looks like a change.
     BeforeAfter,
 }
 
@@ -32,7 +33,7 @@ impl fmt::Display for JudgedBy {
 }
 
 /// What a comparison, or a guard, came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ruling {
     /// Better in what decides, and worse in nothing of it.
@@ -60,6 +61,16 @@ pub enum Ruling {
 }
 
 impl Ruling {
+    /// What a guard comes to.
+    pub const OF_GUARDS: [Self; 6] = [
+        Self::Kept,
+        Self::BeyondLimit,
+        Self::Stalled,
+        Self::ServiceEnded,
+        Self::NotJudged,
+        Self::Interrupted,
+    ];
+
     /// In words.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -29,6 +29,7 @@ Examples:
   netpolicy compare --port 6379 --a latency --b cpu --margin 10
   netpolicy compare nginx --b defer50 --b defer200 --b suspend20 --keep-winner
   netpolicy compare memcached --b latency --record compare.jsonl
+  netpolicy compare memcached --b rx-channels=4 --disruptive
   netpolicy bench report compare.jsonl --report compare.html")]
 pub struct Compare {
     /// Whose requests are measured.
@@ -61,6 +62,9 @@ pub struct Compare {
     /// Keep every window in this file, as JSON lines; `bench report` draws it.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Compare a candidate, too, that stops a queue or takes the link down: it is made once and taken back, and windows before, with and after it are compared.
+    #[arg(long)]
+    pub disruptive: bool,
     /// Leave the winner in force, if there is one.
     #[arg(long)]
     pub keep_winner: bool,

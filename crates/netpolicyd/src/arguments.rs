@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use daemon::{OnStop, Sockets, attach_service};
+use model::{Nanoseconds, Pid};
 use session::Session;
+use session::guard_process::Watch;
 
 /// The most words of a command line.
 const WORDS_MAX: usize = 4096;
@@ -31,6 +33,8 @@ pub enum Request {
     Daemon(Box<Arguments>),
     /// Look into processes for the daemon.
     AttachService(AttachService),
+    /// Put back what a daemon leaves that is killed while it judges a change. Started by the daemon.
+    Guard(Box<Guard>),
     /// Print the options.
     Help,
     /// Print those of the attach service.
@@ -69,6 +73,42 @@ pub struct AttachService {
     pub socket: PathBuf,
     /// Nothing is said but errors.
     pub quiet: bool,
+}
+
+/// What the guard process of a daemon is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The daemon's place on this host.
+    pub session: Session,
+    /// What it waits for.
+    pub watch: Watch,
+}
+
+/// The word that starts a guard process, as in `netpolicy guard`.
+const GUARD: &str = "guard";
+
+/// The most options of a guard process: each has a value.
+const GUARD_OPTIONS_MAX: usize = 64;
+
+fn guard(mut words: impl Iterator<Item = OsString>) -> Result<Request, String> {
+    let mut session = Session { command: "netpolicyd guard".to_owned(), ..Session::default() };
+    let (mut deadline, mut holding, mut pipe, mut program) = (None, Vec::new(), None, None);
+    for _ in 0..GUARD_OPTIONS_MAX {
+        let Some(word) = words.next() else { break };
+        let option = text(GUARD, &word)?;
+        let value = words.next().ok_or_else(|| format!("{GUARD}: {option} needs a value"))?;
+        match option {
+            "--deadline" => deadline = Some(Nanoseconds(parsed("deadline", &value, "a number")?)),
+            "--state-dir" => session.state_dir = PathBuf::from(value),
+            "--holding" => holding.push(parsed("holding", &value, "a descriptor")?),
+            "--until-closed" => pipe = Some(parsed("until-closed", &value, "a descriptor")?),
+            "--program" => program = Some(Pid(parsed("program", &value, "a process")?)),
+            _ => return Err(format!("{GUARD} takes no {option}")),
+        }
+    }
+    let deadline = deadline.ok_or_else(|| format!("{GUARD} needs a --deadline"))?;
+    let watch = Watch { deadline, holding, until_closed: pipe.zip(program) };
+    Ok(Request::Guard(Box::new(Guard { session, watch })))
 }
 
 /// An option of the command line.
@@ -180,7 +220,10 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Request, String
     let typed = words.iter().map(|word| word.to_string_lossy().into_owned());
     let command = std::iter::once("netpolicyd".to_owned()).chain(typed).collect::<Vec<_>>().join(" ");
     let mut read = Read::default();
-    let mut words = words.into_iter();
+    let mut words = words.into_iter().peekable();
+    if words.peek().is_some_and(|word| word == GUARD) {
+        return guard(words.skip(1));
+    }
     let mut is_attach_service = false;
     while let Some(word) = words.next() {
         if word == ATTACH_SERVICE && !is_attach_service {
@@ -431,6 +474,17 @@ mod test {
         assert_eq!(arguments.session, usual);
         assert_eq!(arguments.sockets.attach.to_str(), Some(attach_service::SOCKET));
         assert_eq!((arguments.on_stop, arguments.config), (None, None));
+    }
+
+    #[test]
+    fn a_guard_process_is_started_with_what_the_daemon_gives_it() {
+        let line = "guard --deadline 7 --state-dir /s --holding 5 --holding 6 --until-closed 8 --program 9";
+        let Ok(Request::Guard(guard)) = typed(line) else { panic!("{:?}", typed(line)) };
+        let Guard { session, watch } = *guard;
+        assert_eq!(session.state_dir, PathBuf::from("/s"));
+        assert_eq!((watch.deadline, watch.holding), (Nanoseconds(7), vec![5, 6]));
+        assert_eq!(watch.until_closed, Some((8, Pid(9))));
+        assert!(typed("guard --deadline soon").is_err() && typed("guard --socket /s").is_err());
     }
 
     #[test]

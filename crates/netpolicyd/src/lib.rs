@@ -10,12 +10,15 @@
 pub mod arguments;
 pub mod log;
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::process::ExitCode;
 
-use arguments::{Arguments, AttachService, Request};
+use arguments::{Arguments, AttachService, Guard, Request};
 use daemon::Options;
 use log::Log;
-use session::{Exit, Fault, expire};
+use session::guard_process::READY;
+use session::{Exit, Fault, expire, guard_process};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -42,6 +45,12 @@ pub fn main() -> ExitCode {
             let ended = daemon::attach_service::run(&socket, &log);
             (log, ended)
         }
+        Request::Guard(guard) => {
+            let Guard { session, watch } = *guard;
+            let log = Log::default();
+            let ended = guard_process::run(&watch, &session, &log, announce);
+            (log, ended)
+        }
         Request::Daemon(arguments) => {
             let log = Log::of(&arguments);
             let ended = keep(*arguments, &log);
@@ -58,12 +67,28 @@ pub fn main() -> ExitCode {
 /// Keeps the policy true until it is asked to end.
 fn keep(arguments: Arguments, log: &Log) -> Result<Exit, Fault> {
     let Arguments { session, sockets, config, on_stop, allow, inferred, .. } = arguments;
-    if let Err(fault) = expire::roll_back_expired(&session, log, expire::Who::Anybody) {
+    let expired = expire::roll_back_expired(&session, log, expire::Who::Anybody);
+    let said = expired.err().map(|fault| {
         // The daemon may be what puts this right.
         log.fault(&fault);
-    }
+        fault.cause.to_string()
+    });
     let options = Options::read(config.as_deref(), on_stop, allow, inferred)?;
     let of_sockets = log.clone();
     let lines = Box::new(move |line: &str| session::Operator::say(&of_sockets, line));
-    daemon::run(&session, log, options, sockets, lines)
+    match daemon::run(&session, log, options, sockets, lines) {
+        // The same is wrong with the daemon, and was said.
+        Err(fault) if said == Some(fault.cause.to_string()) => Ok(fault.exit),
+        ended => ended,
+    }
+}
+
+/// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.
+fn announce() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(READY)?;
+    out.flush()?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
 }

@@ -14,6 +14,7 @@ use linux::{Kernel, Netns};
 use model::{Nanoseconds, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::clock;
 use crate::exit::Exit;
@@ -38,7 +39,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
 /// What a guard process was started with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The deadline, in time since boot.
     pub deadline: Nanoseconds,
@@ -46,6 +47,34 @@ pub struct Watch {
     pub holding: Vec<i32>,
     /// A pipe whose other end closes when the program ends that is guarded, and that program.
     pub until_closed: Option<(i32, Pid)>,
+}
+
+/// A guard process that puts back what this program leaves, however it ends. Dropping it leaves the guard at its post, which acts when this program ends.
+#[derive(Debug)]
+pub struct Guardian {
+    guard: Child,
+    /// Closes when this program ends.
+    ours: OwnedFd,
+}
+
+impl Guardian {
+    /// Starts it, as [`start`].
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(session: &Session, deadline: Nanoseconds, namespaces: &[Netns]) -> Result<Self, Fault> {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
+        let guard = start(session, deadline, namespaces, Some(&theirs))?;
+        Ok(Self { guard, ours })
+    }
+
+    /// Nothing is left for it to put back: it ends.
+    pub fn dismiss(mut self) {
+        let _ = self.guard.kill();
+        let _ = self.guard.wait();
+        drop(self.ours);
+    }
 }
 
 /// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the

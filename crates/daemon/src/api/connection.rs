@@ -288,7 +288,7 @@ impl Connection {
             for hidden in ["policy", "counters", "polling", "netns"] {
                 fields.insert(hidden.to_owned(), Value::Null);
             }
-            for hidden in ["findings", "hearing"] {
+            for hidden in ["findings", "hearing", "verdicts"] {
                 fields.insert(hidden.to_owned(), json!([]));
             }
             fields.insert("reactions".to_owned(), json!({}));

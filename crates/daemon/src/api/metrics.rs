@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use live::{Measured, Outcome, Totals};
-use model::Nanoseconds;
 use model::live::LivePolls;
+use model::{Nanoseconds, Ruling};
 
 use super::Tally;
 use crate::Status;
-use crate::status::{Kind, Phase, REACTION_MICROS, RequestStatus};
+use crate::status::{Phase, REACTION_MICROS, RequestStatus};
 
 /// How many requests have samples of their own; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
@@ -166,6 +166,12 @@ impl Page {
             ("netpolicy_requests_refused", "Requests that were refused.", counters.refused),
         ] {
             self.counter(name, help, value);
+        }
+        let help = "Verdicts on changes under guard, one for each service that they were judged on.";
+        self.family("netpolicy_verdicts", "counter", "", help);
+        for ruling in Ruling::OF_GUARDS {
+            let number = counters.verdicts.get(&ruling).copied().unwrap_or(0);
+            self.sample("netpolicy_verdicts_total", &[("ruling", &word(ruling))], number);
         }
     }
 
@@ -373,8 +379,8 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// The word of a kind of event, as JSON has it.
-fn word(kind: Kind) -> String {
+/// The word of a kind of event, or of a verdict, as JSON has it.
+fn word(kind: impl serde::Serialize) -> String {
     serde_json::to_value(kind).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
@@ -391,7 +397,7 @@ mod test {
     use model::live::{LivePart, LiveSpans, LiveWindow};
 
     use super::*;
-    use crate::status::{Instance, Reaction};
+    use crate::status::{Instance, Kind, Reaction};
 
     fn status() -> Status {
         let request = |target: &str| RequestStatus {
@@ -424,6 +430,7 @@ mod test {
         reaction.note(Duration::from_secs(2));
         status.reactions.insert(Kind::Exec, reaction);
         status.counters.events.insert(Kind::Exec, 7);
+        status.counters.verdicts.insert(Ruling::BeyondLimit, 2);
         status
     }
 
@@ -474,6 +481,8 @@ mod test {
             "netpolicy_reaction_seconds_sum{kind=\"exec\"} 2.000150",
             "netpolicy_start_time_seconds 1795233900.000050",
             "netpolicy_api_denied_total 3",
+            "netpolicy_verdicts_total{ruling=\"beyond-limit\"} 2",
+            "netpolicy_verdicts_total{ruling=\"kept\"} 0",
             "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000008192\"} 0",
             "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000012288\"} 1",
             "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000131072\"} 2",

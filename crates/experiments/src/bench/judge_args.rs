@@ -7,12 +7,12 @@ use clap::{Args, ValueEnum};
 /// Compare what `compare` says of changes with the truth on the wire, and count how often a guard would cry wolf.
 ///
 /// In a lab of its own, memcached is asked at fixed times while settings alternate. What `compare` says is set against what both ends of the wire
-/// show of the same pairs. Then guards are replayed on the pairs in which nothing was changed, each in a random order of its own.
+/// show of the same pairs. Then guards are replayed on the pairs of `same-short`, each in a random order of its own.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy bench judge                   all scenarios, 30 s each at most
-  netpolicy bench judge --scenario same,slower --seconds 120 --trials 10000")]
+  netpolicy bench judge --scenario same-short --seconds 120 --trials 10000")]
 pub struct Judge {
     /// These scenarios [default: all].
     #[arg(long, value_name = "SCENARIO,...", value_delimiter = ',')]
@@ -39,6 +39,8 @@ pub struct Judge {
 pub enum Scenario {
     /// Nothing: both are the host as it is.
     Same,
+    /// The same in windows as short as a guard's: guards are replayed on its pairs.
+    SameShort,
     /// Packets wait for up to 50 us.
     Slower,
     /// Packets wait for up to 2 ms.
@@ -59,7 +61,7 @@ impl Scenario {
     /// What is compared with the host as it is.
     pub(crate) const fn candidate(self) -> &'static str {
         match self {
-            Self::Same | Self::Hog | Self::Step | Self::Ramp => "current",
+            Self::Same | Self::SameShort | Self::Hog | Self::Step | Self::Ramp => "current",
             Self::Slower => "defer50,gro_flush_timeout=50us",
             Self::MuchSlower | Self::SlowerStep | Self::Restart => "defer50,gro_flush_timeout=2ms",
         }

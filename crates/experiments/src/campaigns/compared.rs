@@ -6,6 +6,7 @@ use judge::{Header, Recording};
 use measure::report::{CompareChart, ComparePoint, html_of_compare};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
+use model::JudgedBy;
 use session::{Exit, Fault};
 
 use crate::Context;
@@ -32,8 +33,11 @@ pub(super) fn report(
             });
         }
     }
-    let place =
-        format!("Measured on {host}, Linux {kernel}, on live traffic, settings alternating in random order.");
+    let how = match recording.header.by {
+        JudgedBy::Switchback => "settings alternating in random order",
+        JudgedBy::BeforeAfter => "before, with and after a change that was made once",
+    };
+    let place = format!("Measured on {host}, Linux {kernel}, on live traffic, {how}.");
     let page =
         html_of_compare(&format!("Settings of {service} compared"), &place, rule.margin * 100.0, &charts);
     std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;

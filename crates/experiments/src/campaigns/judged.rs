@@ -45,9 +45,9 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
     for (at, &scenario) in all.iter().enumerate() {
         let name = scenario.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
         context.console.progress(&format!("{} of {}: {name}", at + 1, all.len()));
-        let (ours, truth, ended) = compared(scenario, arguments, &mut signals, context)?;
-        if scenario == Scenario::Same {
-            unchanged.push(ours.clone());
+        let (ours, truth, ended, took) = compared(scenario, arguments, &mut signals, context)?;
+        if scenario == Scenario::SameShort {
+            unchanged.push((ours.clone(), took));
         }
         scenarios.push(JudgedScenario::of(name, &ours, &truth, ended.words()));
         if ended == judge::Ended::Interrupted {
@@ -55,8 +55,10 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
         }
     }
     context.console.progress("");
-    let replays = |ours: &Switchback| {
-        REGRESSIONS.map(|added| Replayed::of(ours, added, arguments.trials, arguments.seed))
+    let replays = |(ours, took): &(Switchback, Duration)| {
+        let pair_seconds =
+            took.as_secs_f64() / f64::from(u32::try_from(ours.rounds().max(1)).unwrap_or(u32::MAX));
+        REGRESSIONS.map(|added| Replayed::of(ours, pair_seconds, added, (arguments.trials, arguments.seed)))
     };
     let replayed = unchanged.iter().flat_map(replays).flatten().collect();
     let report = JudgeBenchReport::of(scenarios, replayed);
@@ -68,7 +70,7 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
     Ok(if report.agrees() { Exit::Done } else { Exit::Failed })
 }
 
-type Compared = (Switchback, Switchback, judge::Ended);
+type Compared = (Switchback, Switchback, judge::Ended, Duration);
 
 /// One comparison in a lab of its own, with what the wire says of its pairs.
 fn compared(
@@ -86,14 +88,20 @@ fn compared(
         ..context.session.clone()
     };
     let candidate = |text: &str| text.parse::<Candidate>().map_err(|why| Fault::new(Exit::Usage, why));
+    let (window, guard) = match scenario {
+        // As a guard measures.
+        Scenario::SameShort => Replayed::windows(rate(arguments)),
+        _ => (Duration::from_secs(1), Duration::from_millis(100)),
+    };
     let options = Options {
         candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
         deciding: vec![Metric::P50, Metric::P90],
         margin: 0.05,
-        window: Duration::from_secs(1),
-        guard: Duration::from_millis(100),
+        window,
+        guard,
         most: Duration::from_secs(arguments.seconds),
         seed: arguments.seed,
+        disruptive: false,
     };
     let truth = Switchback::new(vec!["current".to_owned(), "other".to_owned()], options.rule());
     let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
@@ -125,7 +133,7 @@ fn compared(
             .and_then(|mut comparison| comparison.run(signals, &mut witness));
         stop.store(true, Ordering::Relaxed);
         let shown = judged?;
-        Ok((shown.switchback, witness.truth, shown.ended))
+        Ok((shown.switchback, witness.truth, shown.ended, shown.took))
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use judge::{Recording, Round};
 use measure::sequential::Bounds;
 use measure::switchback::{Change, Figures, Metric, Switchback, Unfair, Verdict, Word};
-use model::{Finding, Nanoseconds};
+use model::{Finding, JudgedBy, Nanoseconds};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,6 +13,9 @@ use serde::Serialize;
 use live::text::span;
 
 use super::watch::found;
+
+/// What it costs in certainty that settings did not alternate.
+pub const CERTAINTY: &str = "It is in force once: windows before, with and after it are compared. No switchback: a load that changes meanwhile looks like the change. Intervals are wider by the spread of the windows without it.";
 
 /// One candidate compared with the first.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -67,6 +70,8 @@ pub struct CompareReport {
     seconds: f64,
     /// Why it ended.
     ended: String,
+    /// How the windows were measured.
+    by: JudgedBy,
     /// Rounds that count.
     rounds: usize,
     void: Vec<Voided>,
@@ -98,6 +103,7 @@ impl CompareReport {
             service: service.to_owned(),
             seconds: took.as_secs_f64(),
             ended: ended.to_owned(),
+            by: switchback.by(),
             rounds: switchback.rounds(),
             void: voided.collect(),
             margin: switchback.rule().margin,
@@ -224,7 +230,10 @@ impl Report for CompareReport {
                 ),
             );
             let pairs = self.rounds;
-            page.line(format!("{pairs} pairs in {:.0} s, {}", self.seconds, self.ended));
+            page.line(format!("{pairs} pairs in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
+            if self.by == JudgedBy::BeforeAfter {
+                page.line(CERTAINTY);
+            }
             let mut table = Table::new(&["", "BEFORE", "AFTER", "CHANGE (95 %)", "VERDICT"]);
             for change in &contrast.changes {
                 if change.pairs == 0 || (change.metric == Metric::Stalls && change.after == Some(0.0)) {

@@ -1,18 +1,18 @@
 //! `compare`: settings that alternate on a service that runs, judged by its own traffic.
 
-use std::os::fd::OwnedFd;
+use daemon::beside;
 use std::time::Duration;
 
 use apply::TransactionName;
-use experiments::reports::{CompareReport, CompareRoundReport, SwitchCost, progress_words};
+use experiments::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, progress_words};
 use judge::{Candidate, Comparison, Ended, Options, PairRecord, Progress, Round, Shown};
 use linux::Signals;
 use measure::switchback::Switchback;
-use model::Nanoseconds;
-use rustix::pipe::{PipeFlags, pipe_with};
-use session::{Exit, Fault, HostState, clock, guard_process};
+use model::{JudgedBy, Nanoseconds};
+use session::guard_process::Guardian;
+use session::{Exit, Fault, HostState, clock};
 
-use super::by_daemon;
+use super::watch;
 use crate::args::{Compare, Output};
 use crate::context::Context;
 
@@ -32,14 +32,15 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         guard: span(arguments.guard_time),
         most: Duration::from_secs(arguments.max_seconds),
         seed: arguments.seed.unwrap_or_else(|| clock::now().unix_micros),
+        disruptive: arguments.disruptive,
     };
     let selection = arguments.service.selection();
     let mut comparison =
         Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
-    by_daemon::refuse_beside_any(&comparison.target().netns, context)?;
+    beside::refuse_beside_any(&context.session, &comparison.target().netns)?;
     announce(&mut comparison, &options, context);
     let record = arguments.record.as_deref();
-    let record = record.map(|path| PairRecord::create(path, comparison.target(), &options));
+    let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));
     let mut listener =
         Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
     // From here on a signal ends the comparison in order; a kill is the guard's business.
@@ -47,30 +48,32 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let netns = comparison.target().netns.again()?;
     let namespaces = comparison.alternation().namespaces(&netns)?;
     let stays = u64::try_from((options.most + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
-    let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
-    let (theirs, ours) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
-    let mut guard = guard_process::start(&context.session, deadline, &namespaces, Some(&theirs))?;
+    let stays = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
+    let deadline = comparison.deadline().unwrap_or(stays);
+    let guard = Guardian::start(&context.session, deadline, &namespaces)?;
     let shown = comparison.run(&mut signals, &mut listener);
     context.console.progress("");
     let kept = match &shown {
         Ok(shown) if arguments.keep_winner => keep_winner(&mut comparison, shown, &options, context),
-        Ok(_) | Err(_) => Ok(None),
+        Ok(_) | Err(_) => Ok(Vec::new()),
     };
-    let _ = guard.kill();
-    let _ = guard.wait();
-    drop::<OwnedFd>(ours);
+    // What is left undone after a failure is the guard's to put back.
+    if shown.is_ok() && kept.is_ok() {
+        guard.dismiss();
+    }
     let (shown, kept) = (shown?, kept?);
     let switching = SwitchCost::of(&shown.switches);
-    let kept = kept.map(|name| name.to_string());
+    let names: Vec<String> = kept.iter().rev().map(ToString::to_string).collect();
+    let kept = names.first().cloned();
     let service = comparison.target().name.clone();
+    watch::keep(comparison.target(), "compare", None, context);
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
     context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
     match kept {
-        Some(name) => {
-            context
-                .console
-                .say(&format!("The winner stays in force. `netpolicy rollback {name}` undoes it."));
+        Some(_) => {
+            let undo: Vec<String> = names.iter().map(|name| format!("`netpolicy rollback {name}`")).collect();
+            let undo = undo.join(", then ");
+            context.console.say(&format!("The winner stays in force. {undo} undoes it."));
         }
         None => context.console.say("The host is as it was before."),
     }
@@ -98,6 +101,12 @@ fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Contex
         words.join(" against "),
         options.most.as_secs()
     ));
+    if comparison.by() == JudgedBy::BeforeAfter {
+        context.console.say(&format!(
+            "{} disturbs traffic, and is not alternated. {CERTAINTY}",
+            options.candidates[1].name
+        ));
+    }
     for (at, candidate) in options.candidates.iter().enumerate().skip(1) {
         if comparison.alternation().are_same(0, at) {
             context.console.say(&format!(
@@ -114,19 +123,19 @@ fn keep_winner(
     shown: &Shown,
     options: &Options,
     context: &Context,
-) -> Result<Option<TransactionName>, Fault> {
+) -> Result<Vec<TransactionName>, Fault> {
     match shown.switchback.winner() {
         None => {
             context.console.say("There is no winner to keep.");
-            Ok(None)
+            Ok(Vec::new())
         }
         Some(winner) => {
             context.console.say(&format!("The winner is {}.", options.candidates[winner].name));
-            let kept = comparison.alternation().keep(winner)?;
-            if let Some(name) = kept {
-                let service = comparison.target().name.clone();
-                let verdict = judge::judgement(&shown.switchback, winner, &service, shown.took);
-                if let Err(error) = context.session.journal()?.note_judgement(name, &verdict) {
+            let kept = comparison.keep(winner)?;
+            let service = comparison.target().name.clone();
+            let verdict = judge::judgement(&shown.switchback, winner, &service, shown.took);
+            for name in &kept {
+                if let Err(error) = context.session.journal()?.note_judgement(*name, &verdict) {
                     context.console.say(&format!("The verdict is not in the journal: {error}"));
                 }
             }
@@ -145,6 +154,11 @@ struct Listener<'a> {
 }
 
 impl Progress for Listener<'_> {
+    fn stretch(&mut self, words: &str) -> Result<(), Fault> {
+        self.context.console.progress(words);
+        Ok(())
+    }
+
     fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault> {
         let console = &self.context.console;
         if let Some(record) = &mut self.record

@@ -1,4 +1,4 @@
-//! The guard process of a trial, as a command that `try` and `compare` start.
+//! The guard process of a trial, as a command that `try`, `compare` and the daemon start.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 
-/// Says that this process stands on its own, and lets go of the pipe: `try` reads to its end.
+/// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

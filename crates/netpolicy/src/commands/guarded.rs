@@ -1,17 +1,16 @@
 //! `try --guard`, and `apply` of services that have a guard: a change that is judged on live traffic.
 
-use std::os::fd::OwnedFd;
+use daemon::beside;
 use std::time::Duration;
 
 use judge::{GuardReport, Guards, Proposal, Trial, Watched};
 use linux::{Netns, Signals};
 use live::Selection;
 use model::{Guard, Limits, Nanoseconds, Policy};
-use rustix::pipe::{PipeFlags, pipe_with};
 use session::cycle::Planned;
-use session::{Exit, Fault, clock, guard_process};
+use session::guard_process::Guardian;
+use session::{Exit, Fault, clock};
 
-use super::by_daemon;
 use crate::args::{Allow, Output};
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -80,7 +79,7 @@ pub(crate) fn run(
     guards: Guards,
     context: &Context,
 ) -> Result<Exit, Fault> {
-    by_daemon::refuse_beside_any(&netns, context)?;
+    beside::refuse_beside_any(&context.session, &netns)?;
     let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
     let proposal = Proposal {
         policy,
@@ -111,9 +110,7 @@ pub(crate) fn run(
     trial.measure_before(&mut stop)?;
     let stays = u64::try_from((trial.takes() + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
     let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
-    let (theirs, ours) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
-    let mut guard = guard_process::start(&context.session, deadline, &trial.namespaces()?, Some(&theirs))?;
+    let guard = Guardian::start(&context.session, deadline, &trial.namespaces()?)?;
     let outcome = trial.run(deadline, &mut stop, &mut |words| context.console.progress(words));
     context.console.progress("");
     let kept = match &outcome {
@@ -122,10 +119,8 @@ pub(crate) fn run(
     };
     // What is left undone after a failure is the guard's to put back.
     if outcome.is_ok() && kept.is_ok() {
-        let _ = guard.kill();
-        let _ = guard.wait();
+        guard.dismiss();
     }
-    drop::<OwnedFd>(ours);
     let (outcome, kept) = (outcome?, kept?);
     context.console.report(&GuardReport::of(&outcome, by, kept.clone()))?;
     match kept {

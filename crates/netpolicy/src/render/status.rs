@@ -58,6 +58,8 @@ struct Shown {
     settings: u64,
     findings: Vec<model::Finding>,
     counters: Option<Counters>,
+    #[serde(default)]
+    verdicts: Vec<model::Judgement>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -153,7 +155,7 @@ impl Report for StatusReport {
     const KIND: &'static str = "status";
 
     fn page(&self, page: &mut Page) {
-        let Shown { whole, pid, version, phase, policy, requests, settings, findings, counters } =
+        let Shown { whole, pid, version, phase, policy, requests, settings, findings, counters, verdicts } =
             &self.shown;
         page.line(format!("netpolicy {version}, pid {pid}: {phase}"));
         if !whole {
@@ -204,6 +206,14 @@ impl Report for StatusReport {
         for (request, note) in requests.iter().flat_map(|r| r.notes.iter().map(move |note| (r, note))) {
             page.line(format!("{}: {note}", request.target));
         }
+        let mut judged = std::collections::BTreeSet::new();
+        let last = verdicts.iter().filter(|verdict| judged.insert(&verdict.service));
+        let last: Vec<String> =
+            last.map(|verdict| format!("{}: {verdict}", ago_of(verdict.unix_micros))).collect();
+        if !last.is_empty() {
+            page.gap();
+        }
+        last.into_iter().for_each(|line| page.line(line));
         if !findings.is_empty() {
             page.gap();
         }
@@ -219,6 +229,11 @@ impl Report for StatusReport {
     fn lines(&self) -> Vec<(&'static str, Value)> {
         vec![("status", to_json(&self.state))]
     }
+}
+
+/// How long ago something was.
+fn ago_of(unix_micros: u64) -> String {
+    ago(linux::machine::seconds_since_1970().saturating_sub(unix_micros / 1_000_000))
 }
 
 /// How long the requests of services took that have a goal, and how far their modes are engaged.

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
-use crate::operator::{Operator, Started, at_work, flushes, waited_for};
+use crate::operator::{Operator, Started, at_work, delivered_by, flushes, flushes_of, waited_for};
 use crate::requests::while_asked;
 use crate::{Need, test};
 
@@ -22,7 +22,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
         test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, killed),
         test("compared/one_that_is_interrupted_reports_what_it_has", NEEDS, interrupted),
-        test("compared/a_restart_and_another_transaction_void_their_rounds", NEEDS, disturbed),
+        test("compared/a_restart_voids_its_round_and_the_comparison_goes_on", NEEDS, disturbed),
+        test("compared/another_transaction_voids_its_round", NEEDS, another_transaction),
+        test("compared/what_disturbs_traffic_is_made_once_and_taken_back", NEEDS, once),
+        test("compared/what_disturbs_traffic_and_wins_is_kept_in_all_its_transactions", NEEDS, once_kept),
         test("compared/the_wire_says_the_same_of_a_change_that_hurts", NEEDS, on_the_wire),
         test("compared/what_cannot_be_compared_is_refused_with_what_to_do", NEEDS, refused),
     ]
@@ -190,8 +193,6 @@ fn disturbed() -> Result<(), Failed> {
         ]);
         let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         std::thread::sleep(Duration::from_secs(4));
-        // Another operator's transaction, of a setting that no candidate has.
-        operator.runs(&["set", "device", "veth-client", "none"], 1)?;
         drop(server);
         std::thread::sleep(Duration::from_millis(500));
         let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -207,9 +208,117 @@ fn disturbed() -> Result<(), Failed> {
     Ok(())
 }
 
+fn another_transaction() -> Result<(), Failed> {
+    let operator = Operator::new("compared-transaction", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.inside("ip link add other0 type veth peer name other1")?;
+    let before = operator.host()?.devices;
+    let compare = ["-o", "json", "compare", "--port", "11211", "--b", "defer200", "--max-seconds", "20"];
+    let report = while_asked(&operator, || {
+        let mut command = operator.netpolicy(&compare);
+        let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        waited_for("a candidate in force", || Ok((flushes_of_server(&operator)? != [0]).then_some(())))?;
+        // Of a device that no candidate changes.
+        let set = ["set", "device", "other0", "none", "--setting", "rx-udp-gro-forwarding=true"];
+        operator.runs(&set, 0)?;
+        let output = compare.wait_with_output()?;
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{words}");
+        Ok(serde_json::from_slice::<Value>(&output.stdout)?)
+    })?;
+    let void = report["data"]["void"].as_array().cloned().unwrap_or_default();
+    assert!(void.iter().any(|void| void["reason"] == "transaction"), "{report}");
+    assert_ne!(operator.host()?.devices, before, "the other's change is in force");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?.devices, before);
+    Ok(())
+}
+
+fn flushes_of_server(operator: &Operator) -> Result<Vec<u64>, Failed> {
+    let host = operator.host()?;
+    Ok(flushes_of(&host, host.device_named(linux::lab::SERVER_DEVICE)))
+}
+
+fn once() -> Result<(), Failed> {
+    let operator = Operator::new("compared-once", 2)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = delivered_by(&operator)?;
+    let record = operator.file("once.jsonl", b"")?;
+    let one = ["--b", "qdisc=pfifo", "--disruptive"];
+    let refused = |more: &[&str], words: &str| -> Result<(), Failed> {
+        let said = operator.runs(&[&["compare", "memcached"], more].concat(), 7)?;
+        assert!(said.words.contains(words), "{more:?}: {}", said.words);
+        Ok(())
+    };
+    refused(&["--b", "qdisc=pfifo"], "--disruptive")?;
+    refused(&[&one[..], &["--b", "defer50"]].concat(), "compared alone")?;
+    refused(&[&one[..], &["--a", "defer50"]].concat(), "the host as it is")?;
+    refused(&[&one[..], &["--max-seconds", "20"]].concat(), "too short")?;
+    let said = while_asked(&operator, || {
+        let more = ["--max-seconds", "40", "--record", &record];
+        operator.runs(&[&["-o", "json", "compare", "memcached"], &one[..], &more[..]].concat(), 0)
+    })?;
+    assert!(said.words.contains("No switchback"), "{}", said.words);
+    let report: Value = serde_json::from_str(&said.data)?;
+    assert_eq!(
+        (&report["data"]["by"], &report["data"]["kept"]),
+        (&"before-after".into(), &Value::Null),
+        "{report}"
+    );
+    let windows = report["data"]["rounds"].as_u64().unwrap_or(0)
+        + report["data"]["void"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|void| void["rounds"].as_u64())
+            .sum::<u64>();
+    assert!(windows >= 6, "{report}");
+    assert_eq!(report["data"]["switching"]["switches"], 2, "there, and back: {report}");
+    assert_eq!(delivered_by(&operator)?, before);
+    let again = operator.runs(&["-o", "json", "bench", "report", &record], 0)?;
+    let again: Value = serde_json::from_str(&again.data)?;
+    assert_eq!(again["data"]["comparisons"], report["data"]["comparisons"], "the record says the same");
+    Ok(())
+}
+
+fn once_kept() -> Result<(), Failed> {
+    let operator = Operator::new("compared-once-kept", 2)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks("[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\n")?;
+    operator.runs(&["apply"], 0)?;
+    let before = delivered_by(&operator)?;
+    let better = operator.file(
+        "better.toml",
+        b"[device.veth-server]\ndelivery = \"defer20\"\nsettings = { tx-channels = 1 }\n",
+    )?;
+    let compare =
+        ["compare", "memcached", "--b", &better, "--disruptive", "--max-seconds", "45", "--keep-winner"];
+    let said = while_asked(&operator, || operator.runs(&[&["-o", "json"], &compare[..]].concat(), 0))?;
+    let report: Value = serde_json::from_str(&said.data)?;
+    let kept = report["data"]["kept"].as_str().ok_or_else(|| format!("nothing was kept: {report}"))?;
+    assert!(said.words.contains(&format!("rollback {kept}`")), "{}", said.words);
+    assert_eq!(flushes(&operator.host()?), [20_000; 2], "as the file says");
+    let commands = said.words.split('`').filter(|word| word.contains(" rollback "));
+    let undo: Vec<&str> = commands.filter_map(|command| command.rsplit(' ').next()).collect();
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    let transactions = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
+    for name in &undo {
+        let verdict =
+            transactions.iter().find(|one| one["id"] == *name).map(|one| one["verdicts"][0].clone());
+        let known = verdict.map(|verdict| (verdict["ruling"].clone(), verdict["by"].clone()));
+        assert_eq!(known, Some(("better".into(), "before-after".into())), "{history}");
+    }
+    for name in undo {
+        operator.runs(&["rollback", name], 0)?;
+    }
+    assert_eq!(delivered_by(&operator)?, before);
+    Ok(())
+}
+
 fn on_the_wire() -> Result<(), Failed> {
     let operator = Operator::new("compared-wire", 1)?;
-    let bench = ["bench", "judge", "--scenario", "same,much-slower", "--seconds", "40", "--trials", "100"];
+    let bench =
+        ["bench", "judge", "--scenario", "same-short,much-slower", "--seconds", "40", "--trials", "100"];
     let said = operator.runs(&[&["-o", "json"], &bench[..]].concat(), 0)?;
     let report: Value = serde_json::from_str(&said.data)?;
     let [same, slower] = [0, 1].map(|at| &report["data"]["scenarios"][at]);
@@ -219,6 +328,10 @@ fn on_the_wire() -> Result<(), Failed> {
         "{report}"
     );
     assert_ne!(same["said"]["verdict"], "mixed", "{report}");
+    assert!(
+        report["data"]["replayed"][0]["pair_seconds"].as_f64().is_some_and(|seconds| seconds < 1.0),
+        "{report}"
+    );
     let regressions = report["data"]["replayed"].as_array().map_or(0, Vec::len);
     assert_eq!((regressions, &report["data"]["replayed"][0]["trials"]), (4, &100.into()), "{report}");
     Ok(())

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
-use crate::operator::{Operator, Started, at_work, flushes, waited_for};
+use crate::operator::{Operator, Started, at_work, delivered_by, flushes, waited_for};
 use crate::requests::while_asked;
 use crate::{Need, test};
 
@@ -33,8 +33,15 @@ pub(crate) fn tests() -> Vec<Trial> {
             killed,
         ),
         test("guarded/a_service_that_ends_ends_the_trial", NEEDS, ended),
+        test("guarded/what_disturbs_traffic_is_judged_while_it_stays_and_is_kept_or_put_back", NEEDS, held),
         test("guarded/apply_judges_a_change_by_the_services_that_have_a_guard", NEEDS, applied),
         test("guarded/the_daemon_makes_what_was_judged_and_does_not_try_again_what_hurt", NEEDS, by_daemon),
+        test(
+            "guarded/a_daemon_that_is_killed_while_it_judges_leaves_the_host_as_it_was",
+            NEEDS,
+            daemon_killed,
+        ),
+        test("guarded/clients_that_leave_are_no_stall", NEEDS, left),
         test("guarded/what_cannot_be_judged_is_refused_with_what_to_do", NEEDS, refused),
     ]
 }
@@ -127,6 +134,44 @@ fn stalled() -> Result<(), Failed> {
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("\"ruling\":\"stalled\"") || said.contains("\"ruling\": \"stalled\""), "{said}");
     assert_eq!(operator.host()?.devices, before);
+    Ok(())
+}
+
+fn held() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-held", 2)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = delivered_by(&operator)?;
+    let guard = |limit: &str| -> Vec<String> {
+        let words =
+            ["-o", "json", "try", "--disruptive", "--guard", limit, "--seconds", "25", "--on", "11211"];
+        words.map(str::to_owned).to_vec()
+    };
+    let tried = |limit: &str, code: i32| {
+        let guard = guard(limit);
+        let guard: Vec<&str> = guard.iter().map(String::as_str).collect();
+        while_asked(&operator, || judged(&operator, &guard, code))
+    };
+    operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { qdisc = \"pfifo\" }\n")?;
+    let said = operator.runs(&["try", "--guard", "p50=+1000%", "--on", "11211"], 7)?;
+    assert!(said.words.contains("--disruptive"), "{}", said.words);
+    let report = tried("p50=+1000%", 0)?;
+    let known = (&report["kept"], &report["ruling"], &report["by"]);
+    assert_eq!(known, (&true.into(), &"kept".into(), &"before-after".into()), "{report}");
+    assert_ne!(delivered_by(&operator)?, before, "the change is in force");
+    assert_eq!(newest_verdicts(&operator)?[0]["by"], "before-after");
+    let names: Vec<String> = serde_json::from_value(report["transactions"].clone())?;
+    for name in names.iter().rev() {
+        operator.runs(&["rollback", name], 0)?;
+    }
+    assert_eq!(delivered_by(&operator)?, before);
+    operator.asks("[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\nsettings = { qdisc = \"pfifo\" }\n")?;
+    let report = tried("p50=+20%", 4)?;
+    let known = (&report["kept"], &report["ruling"], &report["by"]);
+    assert_eq!(known, (&false.into(), &"beyond-limit".into(), &"before-after".into()), "{report}");
+    assert_eq!(delivered_by(&operator)?, before, "the host is as it was");
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    let transactions = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
+    assert!(transactions.iter().all(|one| one["in_force"] == 0), "{history}");
     Ok(())
 }
 
@@ -242,6 +287,9 @@ fn by_daemon() -> Result<(), Failed> {
         let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 3)?.data)?;
         let findings = status["data"]["findings"].as_array().cloned().unwrap_or_default();
         assert!(findings.iter().any(|finding| finding["rule"] == "guard-reverted"), "{status}");
+        let verdict = &status["data"]["verdicts"][0];
+        assert_eq!((&verdict["ruling"], &verdict["service"]), (&"beyond-limit".into(), &"memcached".into()));
+        assert_eq!(status["data"]["counters"]["verdicts"]["beyond-limit"], 1, "{status}");
         // The same policy, read again because a file was touched, is another word of the operator; one that is milder is judged and made.
         operator.asks(&format!("{SLIGHT}{}", guard("+1000%")))?;
         waited_long_for("what does not hurt", || {
@@ -253,6 +301,40 @@ fn by_daemon() -> Result<(), Failed> {
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
     })
+}
+
+fn daemon_killed() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-daemon-killed", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    while_asked(&operator, || {
+        let policy = format!("{SLIGHT}guard = {{ p50 = \"+1000%\", within = \"300s\" }}\n");
+        let mut daemon = at_work(&operator, &policy)?;
+        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        daemon.child.kill()?; // SIGKILL
+        daemon.child.wait()?;
+        // Sooner than the half minute after which any netpolicy does.
+        waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))
+    })
+}
+
+fn left() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-left", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(SLIGHT)?;
+    let before = operator.host()?.devices;
+    let mut trial = while_asked(&operator, || {
+        let guard = ["-o", "json", "try", "--guard", "p50=+1000%", "--seconds", "120"];
+        let trial = operator.starts(&guard)?;
+        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        Ok(trial)
+    })?;
+    let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?;
+    let said = operator.said()?;
+    assert_eq!(ended.code(), Some(4), "{said}");
+    assert!(said.contains("not-judged"), "{said}");
+    assert_eq!(operator.host()?.devices, before);
+    Ok(())
 }
 
 /// As [`waited_for`], of something that takes as long as a guard, and twice as long with a minute between where a busy
