@@ -35,6 +35,18 @@ fn refused(policy: &Policy, host: &Host, resolved: &Resolved) -> Refusal {
 }
 
 #[test]
+fn a_device_whose_queues_could_not_be_read_is_not_said_to_have_no_napi() {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[]));
+    host.devices[0].rx_queues.clear();
+    let policy = policy([named(defer(50), on_device(2, "eth0", PolicyName::None))]);
+    let refusal = refused(&policy, &host, &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Missing, "what could not be read is listed with it");
+    assert!(refusal.message.contains("none of the queues of eth0 could be read"), "{refusal}");
+    assert!(!refusal.message.contains("has no NAPI"), "{refusal}");
+}
+
+#[test]
 fn a_service_has_the_queues_that_its_sockets_lead_to_and_the_device_has_the_rest() {
     let policy =
         policy([on_device(2, "eth0", PolicyName::Bulk), on_service(5, "memcached", PolicyName::Latency)]);
@@ -477,7 +489,9 @@ fn what_is_not_there_is_named_with_what_is() {
     elsewhere.processes[0].netns = Some(NetnsId(4_026_532_000));
     elsewhere.processes[0].sockets.iter_mut().for_each(|socket| socket.napi = None);
     let mut bare = host();
-    bare.devices.push(veth(2, "veth0", &[]));
+    bare.devices.push(veth(2, "veth0", &[300]));
+    bare.devices[0].napis.clear();
+    bare.devices[0].rx_queues[0].napi = None;
     bare.processes.push(server(812, "memcached", &[&[]]));
     listen(&mut bare.processes[0], 0);
     let mut cpus = on_device(2, "eth0", PolicyName::Latency);
@@ -551,6 +565,31 @@ fn connections_on_no_napi_are_not_called_silence_either() {
     let notes = placement.parts[0].notes.join("\n");
     assert!(notes.contains("20 connection(s) of redis-server[812] receive on no NAPI"), "{notes}");
     assert!(!notes.contains("no packet has shown"), "{notes}");
+}
+
+#[test]
+fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_pods_server_receives() {
+    let pid = Pid(812);
+    let away = NetnsId(4_026_532_000);
+    let mut host = two_services();
+    let process = &mut host.processes[0];
+    process.sockets.iter_mut().for_each(|socket| socket.napi = None);
+    process.sockets[0].state = SocketState::TcpListen;
+    process.sockets[0].local = Some("10.77.0.2:6379".parse().expect("address"));
+    process.sockets[0].remote = None;
+    process.sockets.truncate(1);
+    let awaited = |host: &Host| plan::ports_without_packets([pid], host);
+    assert!(awaited(&host).is_empty(), "of this namespace all queues are taken meanwhile");
+    host.processes[0].netns = Some(away);
+    assert_eq!(awaited(&host), [(away, 6379)].into());
+    let mut connection = host.processes[0].sockets[0].clone();
+    connection.state = SocketState::TcpEstablished;
+    connection.remote = Some("10.77.0.1:40000".parse().expect("address"));
+    host.processes[0].sockets.push(connection);
+    assert!(awaited(&host).is_empty(), "one that came by a backlog has shown it");
+    host.processes[0].sockets[1].napi = Some(NapiId(513));
+    assert!(awaited(&host).is_empty());
+    assert!(plan::ports_without_packets([], &host).is_empty());
 }
 
 #[test]
