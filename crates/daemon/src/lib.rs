@@ -15,6 +15,7 @@ pub mod api;
 mod api_calls;
 mod app_requests;
 pub mod attach_service;
+pub mod beside;
 mod current_plan;
 mod daemon;
 pub mod event_loop;

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cost;
+mod last_measured;
 mod recent;
 mod record;
 mod rounds;
@@ -18,6 +19,7 @@ mod totals;
 mod watcher;
 
 pub use cost::Cost;
+pub use last_measured::LastMeasured;
 pub use measure::live::{Estimate, Estimator, Percentiles, Summary};
 pub use record::{Header, Record, Recorded, Recording, new_file};
 pub use rounds::{Measured, Outcome, Pace, Rounds, Subject};

@@ -28,6 +28,10 @@ pub const RULES: &[(&str, &str)] = &[
     ("live-estimators-disagree", "U and C are more than 30 µs and 30 % apart."),
     ("live-threaded", "A kernel thread polls: p99 is a lower bound."),
     ("live-polls-lost", "Requests are answered so late that their polls were forgotten."),
+    (
+        "live-events-lost",
+        "More than 1 % of events interrupted the BPF program that counts them, and are in no count.",
+    ),
     ("live-unsolicited", "More than 5 % of sends answer nothing: pushes, subscriptions."),
     ("live-pipelined", "More than eight requests are under way on a connection: they count by their bytes."),
     ("live-connections", "There are more connections than can be measured."),

@@ -9,7 +9,7 @@ use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
 use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Target as Asked};
 
-use session::{Exit, Fault, Operator, PRIVILEGES, Session, count};
+use session::{Exit, Fault, Operator, Session, count, privileges};
 
 /// What the operator names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     if unread > 0 {
         let processes = count(unread, "process");
         let words = format!("{what}; permission to read {processes} was denied, and it may be among them");
-        return Fault::failed(words).hint(PRIVILEGES);
+        return Fault::failed(words).hint(privileges());
     }
     let fault = Fault::failed(what);
     match hint {

@@ -215,6 +215,10 @@ pub struct LiveCounts {
     /// Answered arrivals whose client stamps segments in microseconds.
     #[serde(default)]
     pub stamped: u64,
+    /// Events at which a BPF program did not run, because they interrupted a run of it on their CPU: they are in no other
+    /// count. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
+    #[serde(default)]
+    pub missed: u64,
 }
 
 impl std::ops::AddAssign for LiveCounts {
@@ -237,6 +241,7 @@ impl std::ops::AddAssign for LiveCounts {
         self.conditioned += other.conditioned;
         self.threaded += other.threaded;
         self.stamped += other.stamped;
+        self.missed += other.missed;
     }
 }
 

@@ -67,14 +67,20 @@ pub fn main() -> ExitCode {
 /// Keeps the policy true until it is asked to end.
 fn keep(arguments: Arguments, log: &Log) -> Result<Exit, Fault> {
     let Arguments { session, sockets, config, on_stop, allow, inferred, .. } = arguments;
-    if let Err(fault) = expire::roll_back_expired(&session, log, expire::Who::Anybody) {
+    let expired = expire::roll_back_expired(&session, log, expire::Who::Anybody);
+    let said = expired.err().map(|fault| {
         // The daemon may be what puts this right.
         log.fault(&fault);
-    }
+        fault.cause.to_string()
+    });
     let options = Options::read(config.as_deref(), on_stop, allow, inferred)?;
     let of_sockets = log.clone();
     let lines = Box::new(move |line: &str| session::Operator::say(&of_sockets, line));
-    daemon::run(&session, log, options, sockets, lines)
+    match daemon::run(&session, log, options, sockets, lines) {
+        // The same is wrong with the daemon, and was said.
+        Err(fault) if said == Some(fault.cause.to_string()) => Ok(fault.exit),
+        ended => ended,
+    }
 }
 
 /// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.

@@ -258,6 +258,11 @@ impl<'h> QueueClaims<'h> {
     ) -> Result<(), Refusal> {
         let slots = self.of_device(device.id).to_vec();
         let none = slots.is_empty() && !self.after.gives_napis(device.id);
+        if none && device.up && device.rx_queues.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt
+        {
+            // Every device has a queue; what NAPI it has cannot be judged.
+            return Err(no_napi(format!("none of the queues of {} could be read", device.id), placed));
+        }
         if none && placed.delivery.mode != DeliveryMode::Interrupt {
             let mut refusal = no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
                 .because(napi_hint(device));

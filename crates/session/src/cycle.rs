@@ -5,7 +5,7 @@ use linux::{Kernel, KernelError, Netns};
 use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
 use plan::{Desired, Placement, Refusal, Resolved, Runs};
 
-use crate::fault::{Fault, PRIVILEGES};
+use crate::fault::{Fault, privileges};
 use crate::services;
 
 /// What a policy comes to on this host.
@@ -30,7 +30,7 @@ impl Planned {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
         if has(Runs::NotKnown) {
             let words = "whether the host is as the policy says is not known: there are processes that could not be looked into";
-            return Err(Fault::failed(words).hint(PRIVILEGES));
+            return Err(Fault::failed(words).hint(privileges()));
         }
         Ok(match has(Runs::No) {
             true => "the host is as the policy says for the services that run",

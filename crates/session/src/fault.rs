@@ -159,7 +159,7 @@ impl From<KernelError> for Fault {
         let exit = exit_of(&error);
         let denied = error.is_denied();
         let fault = Self::new(exit, error);
-        if denied { fault.hint(PRIVILEGES) } else { fault }
+        if denied { fault.hint(privileges()) } else { fault }
     }
 }
 
@@ -185,10 +185,10 @@ impl From<JournalError> for Fault {
         }
         let denied = error.is_denied();
         let fault = Self::failed(error);
-        if denied {
-            fault.hint("run netpolicy as root, or give it a journal of its own with --state-dir")
-        } else {
-            fault
+        match denied {
+            true if is_root() => fault.hint("give netpolicy a journal of its own with --state-dir"),
+            true => fault.hint("run netpolicy as root, or give it a journal of its own with --state-dir"),
+            false => fault,
         }
     }
 }
@@ -259,7 +259,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
         CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
         CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
         CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
-        CommitFault::Host { cause, .. } => (exit_of(cause), cause.is_denied().then_some(PRIVILEGES)),
+        CommitFault::Host { cause, .. } => (exit_of(cause), cause.is_denied().then(privileges)),
         CommitFault::Journal(_) => (Exit::Failed, None),
     }
 }
@@ -280,8 +280,25 @@ const UNREAD_MAX: usize = 3;
 const UNREADABLE: &str = "run that script: it puts everything back that it can, and marks the transaction as undone. Without a script, or \
                           once you have put it back yourself, take its directory out of the journal";
 
-/// What it takes to change a host.
-pub const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)";
+/// What it takes to change a host, for the user that runs this process.
+pub fn privileges() -> &'static str {
+    privileges_of(is_root())
+}
+
+const fn privileges_of(is_root: bool) -> &'static str {
+    match is_root {
+        true => {
+            "root lacks a capability here, as in a container: CAP_NET_ADMIN, CAP_SYS_PTRACE, or CAP_SYS_ADMIN to enter or make a network namespace"
+        }
+        false => {
+            "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)"
+        }
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
 
 /// A file with what went wrong there.
 #[derive(Debug)]
@@ -301,6 +318,11 @@ impl Error for FileError {}
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn root_is_not_asked_to_become_root() {
+        assert!(!privileges_of(true).contains("as root") && privileges_of(false).contains("as root"));
+    }
 
     #[test]
     fn a_rollback_that_stops_half_way_neither_says_that_nothing_was_changed_nor_that_all_is_back() {

@@ -37,7 +37,7 @@ pub mod wake;
 pub use away::mend;
 pub use count::count;
 pub use exit::Exit;
-pub use fault::{Fault, HostState, PRIVILEGES};
+pub use fault::{Fault, HostState, privileges};
 pub use operator::{Operator, Silent};
 pub use rollback::unfinished;
 pub use session::{API_SOCKET, METRICS_SOCKET, STATE_DIR, Session};

@@ -325,6 +325,7 @@ impl LiveMeter {
         for bytes in self.loaded.map("counts")?.get_per_cpu(&ONLY)? {
             totals.counts += counts_of(&Counts::of(&bytes));
         }
+        totals.counts.missed = self.run_times()?.iter().map(|program| program.missed).sum();
         for bytes in self.loaded.map("spans")?.get_per_cpu(&ONLY)? {
             add_spans(&mut totals.spans, &Spans::of(&bytes));
         }
@@ -427,6 +428,8 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         conditioned: counts.conditioned,
         threaded: counts.threaded,
         stamped: counts.stamped,
+        // The kernel counts those.
+        missed: 0,
     }
 }
 
@@ -450,6 +453,7 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         conditioned: now.conditioned - before.conditioned,
         threaded: now.threaded - before.threaded,
         stamped: now.stamped - before.stamped,
+        missed: now.missed - before.missed,
     }
 }
 

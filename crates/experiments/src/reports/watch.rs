@@ -91,11 +91,14 @@ impl<'a> WatchWindowReport<'a> {
     }
 }
 
-/// An estimate with its interval: `118us (112us to 131us)`.
+/// An estimate with its interval: `118us (112us to 131us)`, `>29us (29us or more)`.
 fn long(estimate: Option<Estimate>) -> String {
     let Some(found) = estimate else { return "-".to_owned() };
-    let high = if found.open_end { "more".to_owned() } else { span(found.interval.high) };
-    format!("{} ({} to {high})", short(estimate), span(found.interval.low))
+    let low = span(found.interval.low);
+    match found.open_end {
+        true => format!("{} ({low} or more)", short(estimate)),
+        false => format!("{} ({low} to {})", short(estimate), span(found.interval.high)),
+    }
 }
 
 /// The lines of a table that grows, with its headings again now and then.

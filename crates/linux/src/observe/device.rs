@@ -71,7 +71,7 @@ pub(super) fn devices(
     let mut held = holders::holders(netns, &netdev.queues, sockets, &labels, unread);
     let ethtool = EthtoolSays::ask(sources, unread);
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
-    let sysfs = sysfs.map(Some).or_unread(unread);
+    let sysfs = sysfs.map(Some).or_unread(unread).filter(|sysfs| shows_these(sysfs, &names, unread));
     let ioctl = sources.ioctl.as_ref().map_err(Clone::clone).map(Some).or_unread(unread);
     let disciplines = match &mut sources.disciplines {
         Ok(disciplines) => disciplines.all().or_unread(unread),
@@ -93,6 +93,20 @@ pub(super) fn devices(
         Seen { device, vectors }
     });
     Ok(seen.collect())
+}
+
+/// Whether sysfs shows the devices of this namespace. Where a process may not mount it, as one that `nsenter --net` has put
+/// into another namespace, `/sys` is the one of the namespace that it was mounted in.
+fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec<Unread>) -> bool {
+    // Every namespace has a loopback device, with the same name and index.
+    let mut others = names.iter().filter(|(_, name)| name.as_str() != "lo").peekable();
+    if others.peek().is_none() || others.any(|(index, name)| sysfs.device(name.as_str(), *index).is_ok()) {
+        return true;
+    }
+    let why = "it shows the devices of another network namespace, in which it was mounted, and mounting it here takes \
+               CAP_SYS_ADMIN: queues and interrupts are not known";
+    unread.push(Unread { what: "/sys/class/net".to_owned(), why: why.to_owned() });
+    false
 }
 
 /// Every interrupt that is some device's.

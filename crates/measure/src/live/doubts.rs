@@ -47,6 +47,7 @@ pub fn doubts(object: &str, series: &Series, answers_late: bool) -> Vec<Finding>
         );
         return found.findings;
     }
+    found.of_programs(counts);
     // A client's stamp says how long a request waited, by whichever way it came.
     if series.estimator() != Estimator::Stamped {
         found.of_rings(counts);
@@ -147,6 +148,21 @@ impl Found<'_> {
                     "there was no window with interrupts enabled to learn turnarounds from".to_owned(),
                 ],
                 Some("watch across a change of modes, or judge with clients that wait for answers in mind"),
+            );
+        }
+    }
+
+    /// What no program saw.
+    fn of_programs(&mut self, counts: &LiveCounts) {
+        let seen = counts.segments + counts.sends;
+        let missed = count(counts.missed) / count((seen + counts.missed).max(1));
+        if missed > LOST_MAX {
+            self.add(
+                "live-events-lost",
+                Severity::Warning,
+                "events were lost: they interrupted the BPF program that counts them, on the same CPU",
+                vec![format!("{} beside {seen} that were counted", counts.missed)],
+                None,
             );
         }
     }
@@ -283,6 +299,7 @@ mod test {
         assert_eq!(rules(|w| w.counts.steered = 21), ["live-steered"]);
         assert_eq!(rules(|w| w.counts.without_napi = 21), ["live-no-napi"]);
         assert_eq!(rules(|w| w.counts.without_poll = 21), ["live-polls-lost"]);
+        assert_eq!(rules(|w| w.counts.missed = 200), ["live-events-lost"]);
         assert_eq!(rules(|w| w.counts.threaded = 2_000), ["live-threaded"]);
         assert_eq!(rules(|w| w.counts.masked = 200), ["live-uniform-alone"]);
         assert_eq!(rules(|w| w.counts.unsolicited = 101), ["live-unsolicited"]);

@@ -1,8 +1,9 @@
 //! `apply`: makes the host as the policy files say.
 
+use daemon::beside;
 use session::{Exit, Fault, cycle, fullbusy, staged};
 
-use super::{by_daemon, guarded};
+use super::guarded;
 use crate::args::Apply;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -34,7 +35,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
             return guarded::run(&policy, netns, arguments.allow, guards, context);
         }
     }
-    by_daemon::refuse_beside_another(&netns, context)?;
+    beside::refuse_beside_another(&context.session, &netns)?;
     let words = staged::Words { nothing: None, done: "Applied" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)
 }

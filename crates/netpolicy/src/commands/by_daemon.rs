@@ -1,64 +1,14 @@
 //! Commands that are passed to a running daemon, whose settings no other process may change.
 
-use daemon::RunningDaemon;
 use daemon::api::method::SaidTarget;
 use daemon::api::{CallError, Client};
-use linux::Netns;
-use model::{DeliveryMode, Intent, NetnsId, Target};
+use daemon::beside;
+use model::{DeliveryMode, Intent, Target};
 use serde_json::{Map, Value, json};
 use session::{Exit, Fault, HostState};
 
 use crate::args::{Unset, UnsetTarget};
 use crate::context::Context;
-
-/// The daemon that works in this namespace with this journal; `None` where none does.
-///
-/// # Errors
-/// If there is a socket that may not be connected to, or that does not answer.
-pub(crate) fn running(netns: NetnsId, context: &Context) -> Result<Option<Client>, Fault> {
-    let socket = context.session.trusted_api_socket()?;
-    let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
-    let Some(mut client) = connected else { return Ok(None) };
-    let said = client.call("Status", Map::new())?;
-    let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
-    // Who sees only a part of it is refused what he asks for, in words, by the daemon itself.
-    Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
-}
-
-/// Refuses what a daemon with another state directory would take for drift.
-///
-/// # Errors
-/// [`Exit::Refused`] with its process.
-pub(crate) fn refuse_beside_another(netns: &Netns, context: &Context) -> Result<(), Fault> {
-    let Some(daemon) = RunningDaemon::of(netns) else { return Ok(()) };
-    if context.session.journal()?.daemon() == Some(daemon.pid) || running(netns.id(), context)?.is_some() {
-        return Ok(());
-    }
-    let words = format!(
-        "process {} is the daemon of this network namespace, with another state directory: it would put these changes back",
-        daemon.pid
-    );
-    let stop = daemon.stop();
-    Err(Fault::new(Exit::Refused, words)
-        .hint(format!("give its --state-dir to this command, or stop it for the time: {stop}")))
-}
-
-/// Refuses settings that alternate: any daemon would repair them in the middle of a window.
-///
-/// # Errors
-/// [`Exit::Refused`] with its process.
-pub(crate) fn refuse_beside_any(netns: &Netns, context: &Context) -> Result<(), Fault> {
-    const WORDS: &str = "manages this network namespace, and would put back what is measured";
-    let refused = |words| Fault::new(Exit::Refused, words);
-    if let Some(daemon) = RunningDaemon::of(netns) {
-        return Err(refused(format!("the daemon, process {}, {WORDS}", daemon.pid))
-            .hint(format!("stop it for the time: {}", daemon.stop())));
-    }
-    match running(netns.id(), context)? {
-        Some(_) => Err(refused(format!("a daemon {WORDS}"))),
-        None => Ok(()),
-    }
-}
 
 /// Has the daemon set what was asked for.
 pub(crate) fn set(
@@ -93,7 +43,7 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
             (Target::Task(model::Pid(*pid)), netns)
         }
     };
-    let Some(mut client) = running(netns.id(), context)? else {
+    let Some(mut client) = beside::connect(&context.session, netns.id())? else {
         return Err(Fault::failed("no daemon is running that could release it").hint(
             "without one, `set` is a transaction of its own: netpolicy history, netpolicy rollback ID",
         ));

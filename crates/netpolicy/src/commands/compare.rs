@@ -1,5 +1,6 @@
 //! `compare`: settings that alternate on a service that runs, judged by its own traffic.
 
+use daemon::beside;
 use std::time::Duration;
 
 use apply::TransactionName;
@@ -11,7 +12,7 @@ use model::{JudgedBy, Nanoseconds};
 use session::guard_process::Guardian;
 use session::{Exit, Fault, HostState, clock};
 
-use super::by_daemon;
+use super::watch;
 use crate::args::{Compare, Output};
 use crate::context::Context;
 
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let selection = arguments.service.selection();
     let mut comparison =
         Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
-    by_daemon::refuse_beside_any(&comparison.target().netns, context)?;
+    beside::refuse_beside_any(&context.session, &comparison.target().netns)?;
     announce(&mut comparison, &options, context);
     let record = arguments.record.as_deref();
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));
@@ -65,6 +66,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let names: Vec<String> = kept.iter().rev().map(ToString::to_string).collect();
     let kept = names.first().cloned();
     let service = comparison.target().name.clone();
+    watch::keep(comparison.target(), "compare", None, context);
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
     context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
     match kept {

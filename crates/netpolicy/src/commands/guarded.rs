@@ -1,5 +1,6 @@
 //! `try --guard`, and `apply` of services that have a guard: a change that is judged on live traffic.
 
+use daemon::beside;
 use std::time::Duration;
 
 use judge::{GuardReport, Guards, Proposal, Trial, Watched};
@@ -10,7 +11,6 @@ use session::cycle::Planned;
 use session::guard_process::Guardian;
 use session::{Exit, Fault, clock};
 
-use super::by_daemon;
 use crate::args::{Allow, Output};
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -79,7 +79,7 @@ pub(crate) fn run(
     guards: Guards,
     context: &Context,
 ) -> Result<Exit, Fault> {
-    by_daemon::refuse_beside_any(&netns, context)?;
+    beside::refuse_beside_any(&context.session, &netns)?;
     let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
     let proposal = Proposal {
         policy,

@@ -1,11 +1,13 @@
 //! `show`: the packet path of this host.
 
+use daemon::beside;
 use linux::Processes;
+use linux::machine::seconds_since_1970;
+use live::LastMeasured;
 use model::Pid;
 use session::{Exit, Fault, app_requests};
 
 use crate::args::{Show, Which};
-use crate::commands::by_daemon;
 use crate::context::Context;
 use crate::render::{HostReport, StatusReport, svg};
 
@@ -28,14 +30,15 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// When the running daemon measured each service that has a goal, and what came of it. Nothing where none answers: what it says is
-/// no part of the host.
+/// When the running daemon, and when a command, measured each service last, and what came of it: no part of the host.
 fn last_measured(context: &Context) -> Vec<String> {
     let Ok(netns) = context.session.netns() else { return Vec::new() };
-    let Ok(Some(mut client)) = by_daemon::running(netns.id(), context) else { return Vec::new() };
-    let said = client.call("Status", serde_json::Map::new()).ok();
+    let mut client = beside::connect(&context.session, netns.id()).ok().flatten();
+    let said = client.as_mut().and_then(|client| client.call("Status", serde_json::Map::new()).ok());
     let report = said.as_ref().and_then(|said| StatusReport::of(said.get("status")?).ok());
-    report.map(|report| report.last_measured()).unwrap_or_default()
+    let by_command = LastMeasured::all(&context.session, netns.id()).into_iter();
+    let by_command = by_command.map(|measured| measured.text(seconds_since_1970()));
+    report.map(|report| report.last_measured()).into_iter().flatten().chain(by_command).collect()
 }
 
 impl From<&Which> for Processes {

@@ -1,10 +1,11 @@
 //! `try`: applies the policy files until a deadline, unless they are confirmed.
 
+use daemon::beside;
 use linux::{Kernel, Netns};
 use model::Nanoseconds;
 use session::{Exit, Fault, clock, cycle, fullbusy, guard_process};
 
-use super::{by_daemon, guarded};
+use super::guarded;
 use crate::args::Try;
 use crate::context::Context;
 use crate::render::PlanReport;
@@ -21,7 +22,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         let guards = guarded::asked(&asked, &policy, &cycle::plan(&policy, &netns)?)?;
         return guarded::run(&policy, netns, arguments.allow, guards, context);
     }
-    by_daemon::refuse_beside_another(&netns, context)?;
+    beside::refuse_beside_another(&context.session, &netns)?;
     let planned = cycle::plan(&policy, &netns)?;
     if planned.desired.first_stage && !planned.plan.is_empty() {
         return Err(Fault::new(

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use experiments::reports::{WatchReport, WatchRow, WatchWindowReport};
 use linux::Signals;
-use live::{Record, Target, Turn, Watcher};
+use linux::machine::seconds_since_1970;
+use live::{LastMeasured, Percentiles, Record, Target, Turn, Watcher};
 use session::{Exit, Fault};
 
 use crate::args::Watch;
@@ -53,11 +54,21 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
         }
     };
     let summary = watcher.summary(&target);
+    keep(&target, "watch", Some(summary.response), context);
     context.console.report(&WatchReport::of(&target, &summary, watcher.cost(), began.elapsed()))?;
     if ended {
         return Err(Fault::failed(format!("{} ended while it was watched", target.name)));
     }
     unrecorded.map_or(Ok(Exit::Done), Err)
+}
+
+/// Keeps when a service was measured last, for `show`.
+pub(super) fn keep(target: &Target, by: &str, response: Option<Percentiles>, context: &Context) {
+    let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
+    let kept = LastMeasured { service, netns, at, by: by.to_owned(), response }.keep(&context.session);
+    if let Err(fault) = kept {
+        context.console.detail(&format!("When it was measured is not kept: {}", fault.cause));
+    }
 }
 
 /// For people a line of a table, for programs that read lines a record; one JSON document has the end alone.

@@ -222,6 +222,12 @@ fn nobody() -> Result<(), Failed> {
     let before = operator.host()?;
     let shown = operator.runs_as_nobody(&["-o", "json", "show", "--processes", "none"], 0)?;
     assert!(shown.data.contains("veth-server"), "looking at devices takes no privileges");
+    let elsewhere = operator.runs_as_nobody_with_our_sysfs(&["show", "--processes", "none"], 0)?.data;
+    assert!(elsewhere.contains("/sys/class/net: it shows the devices of another network"), "{elsewhere}");
+    let planned = operator.runs_as_nobody_with_our_sysfs(&["plan"], 1)?.words;
+    for words in ["none of the queues of veth-server could be read", "of another network namespace"] {
+        assert!(planned.contains(words), "{planned}");
+    }
     let failed = operator.runs_as_nobody(&["apply"], 1)?;
     for words in ["veth-server rx-0", "EPERM", "hint: run netpolicy as root", "Nothing was changed."] {
         assert!(failed.words.contains(words), "{words}: {}", failed.words);

@@ -132,6 +132,19 @@ impl Operator {
 
     /// As [`Operator::runs`], as a user without privileges, who has a journal of their own.
     pub(crate) fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        self.runs_as_nobody_after("mount -t sysfs sysfs /sys", arguments, code)
+    }
+
+    /// As [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace: what `nsenter --net` gives a process.
+    pub(crate) fn runs_as_nobody_with_our_sysfs(
+        &self,
+        arguments: &[&str],
+        code: i32,
+    ) -> Result<Said, Failed> {
+        self.runs_as_nobody_after("true", arguments, code)
+    }
+
+    fn runs_as_nobody_after(&self, first: &str, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         const NOBODY: u32 = 65_534;
         // The build directory may be one that only root can enter.
         let (binary, state) = (self.scratch.join("netpolicy"), self.scratch.join("nobodys"));
@@ -139,11 +152,10 @@ impl Operator {
         std::fs::create_dir_all(&state)?;
         std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
         // A user without privileges cannot enter a namespace nor mount its sysfs: what is started has both already.
-        let inside =
-            "mount -t sysfs sysfs /sys && exec setpriv --reuid $0 --regid $0 --clear-groups -- \"$@\"";
+        let inside = format!("{first} && exec setpriv --reuid $0 --regid $0 --clear-groups -- \"$@\"");
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
-        command.args(["unshare", "--mount", "sh", "-c", inside, &NOBODY.to_string()]).arg(binary);
+        command.args(["unshare", "--mount", "sh", "-c", &inside, &NOBODY.to_string()]).arg(binary);
         command.arg("--state-dir").arg(&state).arg("--policy-dir").arg(self.scratch.join("policy.d"));
         Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
     }

@@ -626,6 +626,8 @@ fn without_space() -> Result<(), Failed> {
     assert!(words.contains("The record ends here: ") && words.contains("No space left"), "{words}");
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert!(report["data"]["requests"].as_u64().is_some_and(|requests| requests > 0), "{report}");
+    let shown = operator.runs(&["show", "--processes", "none"], 0)?.words;
+    assert!(shown.contains("port 11211: p50 ") && shown.contains(" ago by watch"), "{shown}");
     Ok(())
 }
 

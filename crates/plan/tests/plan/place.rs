@@ -35,6 +35,18 @@ fn refused(policy: &Policy, host: &Host, resolved: &Resolved) -> Refusal {
 }
 
 #[test]
+fn a_device_whose_queues_could_not_be_read_is_not_said_to_have_no_napi() {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[]));
+    host.devices[0].rx_queues.clear();
+    let policy = policy([named(defer(50), on_device(2, "eth0", PolicyName::None))]);
+    let refusal = refused(&policy, &host, &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Missing, "what could not be read is listed with it");
+    assert!(refusal.message.contains("none of the queues of eth0 could be read"), "{refusal}");
+    assert!(!refusal.message.contains("has no NAPI"), "{refusal}");
+}
+
+#[test]
 fn a_service_has_the_queues_that_its_sockets_lead_to_and_the_device_has_the_rest() {
     let policy =
         policy([on_device(2, "eth0", PolicyName::Bulk), on_service(5, "memcached", PolicyName::Latency)]);
@@ -477,7 +489,9 @@ fn what_is_not_there_is_named_with_what_is() {
     elsewhere.processes[0].netns = Some(NetnsId(4_026_532_000));
     elsewhere.processes[0].sockets.iter_mut().for_each(|socket| socket.napi = None);
     let mut bare = host();
-    bare.devices.push(veth(2, "veth0", &[]));
+    bare.devices.push(veth(2, "veth0", &[300]));
+    bare.devices[0].napis.clear();
+    bare.devices[0].rx_queues[0].napi = None;
     bare.processes.push(server(812, "memcached", &[&[]]));
     listen(&mut bare.processes[0], 0);
     let mut cpus = on_device(2, "eth0", PolicyName::Latency);
