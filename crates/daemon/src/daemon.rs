@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use apply::{Asked, TransactionName};
-use linux::bpf::process_events::ProcessEvent;
+use linux::bpf::process_events::{ListenedPort, ProcessEvent};
 use linux::events::Notice;
 use linux::process::{Criteria, meets};
 use linux::{Netns, Signal};
+use model::host::{Socket, SocketState};
 use model::{Change, Finding, Nanoseconds, Pid, Setting, Severity};
 use session::{Fault, Operator, Session, clock};
 
@@ -311,10 +312,16 @@ impl<'a> Daemon<'a> {
                     self.sources.note_ended(process.pid);
                     self.note(&Event::Exit(process.pid), event.at);
                 }
-                ProcessEvent::Listener { process, port } => {
+                ProcessEvent::Listener { process, port, netns } => {
                     let known = self.sources.is_watched(process.pid);
-                    if self.judge(process.pid, Some(port)) || known || self.requests.any_device() {
+                    let by_device = netns == self.known.netns().id() && self.requests.any_device();
+                    if self.judge(process.pid, Some((netns, port))) || known || by_device {
                         self.note(&Event::Listener(process.pid), event.at);
+                    }
+                }
+                ProcessEvent::Connection(listened) => {
+                    for pid in self.listeners_on(listened) {
+                        self.note(&Event::Connection(pid), event.at);
                     }
                 }
                 ProcessEvent::Epoll(epoll) => self.note(&Event::Epoll(epoll.process.pid), event.at),
@@ -327,15 +334,27 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
+    /// The known processes that listen on a port of a network namespace.
+    fn listeners_on(&self, (netns, port): ListenedPort) -> Vec<Pid> {
+        let is_it = |socket: &Socket| {
+            socket.state == SocketState::TcpListen && socket.local.is_some_and(|local| local.port() == port)
+        };
+        let of = self.known.host().processes.iter().filter(|process| process.netns == Some(netns));
+        of.filter(|process| process.sockets.iter().any(is_it)).map(|process| process.id.pid).collect()
+    }
+
     /// Whether any request means this process by itself.
-    fn judge(&mut self, pid: Pid, listens: Option<u16>) -> bool {
+    fn judge(&mut self, pid: Pid, listens: Option<ListenedPort>) -> bool {
         // A socket stays in its namespace when its process leaves it.
-        let here = Criteria { netns: Some(self.known.netns().id()), ..Criteria::default() };
-        if listens.is_some() && meets(&here, pid).is_ok_and(|process| process.is_none()) {
+        let left = |(netns, _)| {
+            let there = Criteria { netns: Some(netns), ..Criteria::default() };
+            meets(&there, pid).is_ok_and(|process| process.is_none())
+        };
+        if listens.is_some_and(left) {
             return false;
         }
         let mut unread = Vec::new();
-        let means = self.requests.judge(pid, listens, &mut unread);
+        let means = self.requests.judge(pid, listens.map(|(_, port)| port), &mut unread);
         self.telemetry.unread(unread);
         means
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linux::bpf::process_events::{ProcessEvents, TimedEvent, Waited};
+use linux::bpf::process_events::{ListenedPort, ProcessEvent, ProcessEvents, TimedEvent, Waited};
 use linux::events::{Notice, Notices};
 use linux::{KernelError, Netns, Signals};
 use model::{NetnsId, Pid};
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use session::Fault;
 
 use crate::event_loop::EventLoop;
+use crate::first_connections::FirstConnections;
 use crate::status::Hearing;
 
 /// The daemon's own descriptors in its loop.
@@ -39,6 +40,7 @@ pub(crate) struct EventSources {
     files: Files,
     /// The processes whose forks, execs and exits are reported.
     watched: BTreeSet<Pid>,
+    first_connections: FirstConnections,
 }
 
 impl EventSources {
@@ -77,6 +79,7 @@ impl EventSources {
             signals,
             files,
             watched: BTreeSet::new(),
+            first_connections: FirstConnections::default(),
         })
     }
 
@@ -139,6 +142,11 @@ impl EventSources {
         let Some(process_events) = &mut self.process_events else { return Ok((Vec::new(), false)) };
         let mut events = Vec::new();
         while let Some(event) = process_events.next_timed(Duration::ZERO)? {
+            match event.event {
+                ProcessEvent::Connection(port) => self.first_connections.came(port),
+                ProcessEvent::Listener { port, netns, .. } => self.first_connections.listens((netns, port)),
+                _ => {}
+            }
             events.push(event);
             if events.len() >= PROCESS_EVENTS_MAX {
                 break;
@@ -150,6 +158,20 @@ impl EventSources {
     /// From here on, BPF reports these processes, images and listeners.
     pub(crate) fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.wait_for(netns, waited))
+    }
+
+    /// From here on, BPF reports the next connection of each of these ports, once.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn await_connections(&mut self, ports: BTreeSet<ListenedPort>) -> Result<(), KernelError> {
+        let ports = self.first_connections.awaited(ports);
+        self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.await_connections(&ports))
+    }
+
+    /// A tick has passed.
+    pub(crate) fn tick(&mut self) {
+        self.first_connections.forget();
     }
 
     /// Whether BPF reports the events of this process.

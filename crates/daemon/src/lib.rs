@@ -20,6 +20,7 @@ mod current_plan;
 mod daemon;
 pub mod event_loop;
 mod event_sources;
+mod first_connections;
 mod goals;
 mod guards;
 mod held;

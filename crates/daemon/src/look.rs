@@ -103,6 +103,7 @@ impl Daemon<'_> {
 
     /// What has no event: the values of NAPIs, the parameters of epolls, and all else that is held.
     fn look_at_what_has_no_event(&mut self) -> Result<(), Fault> {
+        self.sources.tick();
         if self.sources.files().again() {
             let at = now();
             self.note(&Event::Policy, at);

@@ -159,6 +159,10 @@ impl Daemon<'_> {
         self.report_app_requests_left_out(&left_out);
         selection.policy = policy;
         let members = self.requests.members(&selection.policy);
+        let pids = members.values().flatten().copied();
+        let ports = plan::ports_without_packets(pids, self.known.host());
+        let awaited = self.sources.await_connections(ports);
+        self.telemetry.detail_of("first connections are not awaited", awaited.map_err(Fault::from));
         let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
         let measured = self.goals.follow(subjects, self.known.netns());
         self.telemetry.detail_of("response times are not measured", measured);

@@ -59,6 +59,8 @@ pub enum Event {
     Exit(Pid),
     /// A managed process listens.
     Listener(Pid),
+    /// A managed process of another network namespace has its first connection.
+    Connection(Pid),
     /// A managed process has a new epoll.
     Epoll(Pid),
     /// An application made a request, of this process where that is known.
@@ -85,6 +87,7 @@ impl Event {
             Self::Fork(_) => Kind::Fork,
             Self::Exit(_) => Kind::Exit,
             Self::Listener(_) => Kind::Listener,
+            Self::Connection(_) => Kind::Connection,
             Self::Epoll(_) => Kind::Epoll,
             Self::AppRequest(_) => Kind::AppRequest,
             Self::Policy => Kind::Policy,
@@ -106,6 +109,8 @@ impl Kind {
             Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::AppRequest => {
                 Nanoseconds::from_micros(50)
             }
+            // It is accepted first, and read for the first time.
+            Self::Connection => Nanoseconds::from_millis(1),
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
         }
     }
@@ -191,9 +196,10 @@ impl Work {
     }
 }
 
-/// A process whose epolls are looked for.
+/// A process that is looked at often.
 #[derive(Clone, Copy, Debug)]
 struct Young {
+    depth: Depth,
     until: Nanoseconds,
     next: Nanoseconds,
     pause: Nanoseconds,
@@ -269,13 +275,18 @@ impl Reconciler {
                 self.work.process(*pid, Depth::Whole);
                 self.grow_up(*pid, now);
             }
+            Event::Connection(pid) => {
+                self.work.process(*pid, Depth::Whole);
+                // There is no event for the connection being accepted.
+                self.watch_grow_up(*pid, Depth::Whole, now);
+            }
             Event::Epoll(pid) => self.work.process(*pid, Depth::Epolls),
             Event::AppRequest(pid) => {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Depth::Whole);
                     // There is no event for the requesting socket joining an epoll.
-                    self.watch_grow_up(*pid, now);
+                    self.watch_grow_up(*pid, Depth::Epolls, now);
                 }
             }
             Event::Policy => self.work.policy = true,
@@ -292,14 +303,19 @@ impl Reconciler {
     /// From now on this process is looked into often, for a while.
     fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
-            self.watch_grow_up(pid, now);
+            self.watch_grow_up(pid, Depth::Epolls, now);
         }
     }
 
-    fn watch_grow_up(&mut self, pid: Pid, now: Nanoseconds) {
-        let young = Young { until: plus(now, YOUNG_FOR), next: plus(now, YOUNG_FIRST), pause: YOUNG_FIRST };
-        // One that is young already is looked at often as it is.
-        self.young.entry(pid).or_insert(young).until = young.until;
+    fn watch_grow_up(&mut self, pid: Pid, depth: Depth, now: Nanoseconds) {
+        let next = plus(now, YOUNG_FIRST);
+        let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, depth };
+        // One that is young already is looked at often as it is, but for what is new about it.
+        let known = self.young.entry(pid).or_insert(young);
+        known.until = young.until;
+        if known.depth < depth {
+            *known = young;
+        }
     }
 
     /// When there is something to do next, if no event comes before.
@@ -331,7 +347,7 @@ impl Reconciler {
         }
         for (pid, young) in &mut self.young {
             if young.next <= now {
-                work.process(*pid, Depth::Epolls);
+                work.process(*pid, young.depth);
                 work.note(Kind::Timer, now);
                 young.pause = Nanoseconds(young.pause.0.saturating_mul(2)).min(YOUNG_EVERY);
                 young.next = plus(now, young.pause);

@@ -171,6 +171,27 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
 }
 
 #[test]
+fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
+    let mut mind = settled(true);
+    mind.note(&Event::Listener(Pid(7)), at(10), at(10));
+    mind.take_due(at(11)).expect("due");
+    mind.done(at(0), at(11));
+    mind.note(&Event::Connection(Pid(7)), at(20), at(20));
+    assert_eq!(mind.next_wake(), at(21));
+    assert_eq!(mind.take_due(at(21)).expect("due").processes, [(Pid(7), Depth::Whole)].into());
+    mind.done(at(0), at(21));
+    assert_eq!(mind.next_wake(), at(25));
+    assert_eq!(mind.take_due(at(25)).expect("again").processes, [(Pid(7), Depth::Whole)].into());
+
+    // Where its epolls are looked for anyway, that goes on as it was, with all of it.
+    let mut mind = settled(false);
+    mind.note(&Event::Listener(Pid(7)), at(10), at(10));
+    mind.take_due(at(11)).expect("due");
+    mind.note(&Event::Connection(Pid(7)), at(20), at(20));
+    assert_eq!(mind.take_due(at(25)).expect("due").processes, [(Pid(7), Depth::Whole)].into());
+}
+
+#[test]
 fn repeated_requests_are_followed_immediately_only_so_often() {
     let mut mind = settled(true);
     let mut turns = 0;
@@ -274,6 +295,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (1_u32..5).prop_map(|pid| Event::Fork(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Exit(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Listener(Pid(pid))),
+        (1_u32..5).prop_map(|pid| Event::Connection(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Epoll(Pid(pid))),
         proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(Event::AppRequest),
         Just(Event::Policy),
@@ -289,9 +311,11 @@ fn heeds(work: &Work, event: &Event) -> bool {
         Event::Link(index) | Event::Ethtool(index) => work.devices.contains(index),
         Event::Queues(name) => work.named.contains(name),
         Event::Cpu => work.cpus,
-        Event::Exec(pid) | Event::Fork(pid) | Event::Exit(pid) | Event::Listener(pid) => {
-            work.processes.get(pid) == Some(&Depth::Whole)
-        }
+        Event::Exec(pid)
+        | Event::Fork(pid)
+        | Event::Exit(pid)
+        | Event::Listener(pid)
+        | Event::Connection(pid) => work.processes.get(pid) == Some(&Depth::Whole),
         Event::Epoll(pid) => work.processes.contains_key(pid),
         Event::AppRequest(pid) => {
             work.app_requests && pid.is_none_or(|pid| work.processes.contains_key(&pid))

@@ -225,6 +225,7 @@ impl Requests {
     /// Which process events BPF must report so that every new process of a service is noticed.
     pub(crate) fn waited(&self) -> Waited {
         let mut waited = Waited { all_listeners: self.any_device(), ..Waited::default() };
+        // A container's server is known by its cgroup as soon as it listens; each `execve` of all containers is too much.
         for (_, matching) in self.matches() {
             match (matching.port, &matching.exe) {
                 (Some(port), _) => drop(waited.ports.insert(port)),
@@ -233,16 +234,16 @@ impl Requests {
                     waited.images.extend(exe.iter().map(name));
                 }
                 // BPF compares whole names.
-                (None, _) => waited.all_images = true,
+                (None, _) => (waited.all_images, waited.listeners_elsewhere) = (true, true),
             }
         }
         if waited.images.len() > NAMES_MAX {
             waited.images.clear();
-            waited.all_images = true;
+            (waited.all_images, waited.listeners_elsewhere) = (true, true);
         }
         if waited.ports.len() > NAMES_MAX {
             waited.ports.clear();
-            waited.all_listeners = true;
+            (waited.all_listeners, waited.listeners_elsewhere) = (true, true);
         }
         waited
     }

@@ -236,6 +236,8 @@ pub enum Kind {
     Exit,
     /// A socket listens.
     Listener,
+    /// A managed process of another network namespace has its first connection.
+    Connection,
     /// A managed process has a new epoll.
     Epoll,
     /// An application made a request.

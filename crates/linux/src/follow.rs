@@ -321,7 +321,7 @@ impl Follower {
             }
             ProcessEvent::Exit(process) => self.end(process.pid),
             // Not requested here.
-            ProcessEvent::Listener { .. } => {}
+            ProcessEvent::Listener { .. } | ProcessEvent::Connection(_) => {}
             ProcessEvent::Epoll(epoll) => {
                 if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
                     followed.reported.push(epoll.fd);

@@ -6,8 +6,10 @@
 //! number survives: `bpf_redirect_peer()`, macvlan and ipvlan hand over the same buffer within one poll (`skb_do_redirect()`,
 //! `RX_HANDLER_ANOTHER`). A veth sends it, and sending overwrites the number with the CPU's (`netdev_core_pick_tx()`, `sender_cpu`).
 
-use model::Host;
+use std::collections::BTreeSet;
+
 use model::host::{Process, SocketState};
+use model::{Host, NetnsId, Pid};
 
 use crate::index::Index;
 
@@ -19,6 +21,23 @@ pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
 /// Whether a process is in another network namespace than the host's devices.
 pub(crate) fn is_elsewhere(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
+}
+
+/// The TCP ports, each with its network namespace, on which those of these processes listen that are in another namespace and
+/// have shown by no packet yet by which NAPI they receive: the first connection to one of them shows it.
+pub fn ports_without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> BTreeSet<(NetnsId, u16)> {
+    let processes = pids.into_iter().filter_map(|pid| host.process(pid));
+    let unseen = processes.filter(|process| {
+        is_elsewhere(process, host)
+            && process.sockets.iter().all(|socket| socket.napi.is_none())
+            && matches!(Path::of(process), Path::NotSeen)
+    });
+    let listened = |process: &Process| {
+        let listeners = process.sockets.iter().filter(|socket| socket.state == SocketState::TcpListen);
+        let ports = listeners.filter_map(|socket| Some((process.netns?, socket.local?.port())));
+        ports.collect::<Vec<_>>()
+    };
+    unseen.flat_map(listened).collect()
 }
 
 /// How the packets of a process come that receives by no NAPI here.

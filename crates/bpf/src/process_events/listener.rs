@@ -25,18 +25,25 @@ pub const NAMES_MAX: usize = 4096;
 /// How much of an image's file name is compared, with a closing zero. `process_events.h`, `IMAGE_BYTES`.
 const IMAGE_BYTES: usize = 32;
 
-/// Events that are reported beside those of watched processes, all in one network namespace.
+/// Events that are reported beside those of watched processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Every new image. Each `execve` there writes a record, and the reader looks at the process.
+    /// Every new image in the reader's network namespace. Each `execve` there writes a record, and the reader looks at the
+    /// process.
     pub all_images: bool,
-    /// New images of files with these names, without their directory. Only the first 31 bytes of a name are compared.
+    /// New images of files with these names, without their directory, in every namespace. Only the first 31 bytes of a
+    /// name are compared.
     pub images: BTreeSet<String>,
-    /// Every TCP socket that listens.
+    /// Every TCP socket that listens in the reader's network namespace.
     pub all_listeners: bool,
-    /// TCP sockets that listen on these ports.
+    /// Every TCP socket that listens in another one: how a server of a container is noticed that no name tells.
+    pub listeners_elsewhere: bool,
+    /// TCP sockets that listen on these ports, in every namespace.
     pub ports: BTreeSet<u16>,
 }
+
+/// A port of a network namespace, on which sockets listen.
+pub type ListenedPort = (NetnsId, u16);
 
 /// An event, and when it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +76,12 @@ pub enum ProcessEvent {
         process: ProcessId,
         /// On which port.
         port: u16,
+        /// The socket's network namespace, in which its process need not be.
+        netns: NetnsId,
     },
+    /// A port whose next connection was [awaited](ProcessEvents::await_connections) has one; it is awaited no more.
+    /// The process that listens there may not have accepted it yet.
+    Connection(ListenedPort),
 }
 
 /// Reports events of watched processes and their children.
@@ -78,6 +90,7 @@ pub struct ProcessEvents {
     ring: RingBuffer<'static>,
     events: Receiver<TimedEvent>,
     waited: Waited,
+    awaited: BTreeSet<ListenedPort>,
     lost: u64,
 }
 
@@ -117,8 +130,8 @@ impl ProcessEvents {
         }
     }
 
-    /// From here on, reports these too, in this namespace. If they do not fit into the tables, none of the new ones is
-    /// reported.
+    /// From here on, reports these too, to a reader that is in this namespace. If they do not fit into the tables, none of
+    /// the new ones is reported.
     ///
     /// # Errors
     /// The kernel's, when the tables are full ([`NAMES_MAX`]).
@@ -136,11 +149,29 @@ impl ProcessEvents {
         for new in &waited.ports {
             ports.set(&u32::from(*new).to_ne_bytes(), &[1])?;
         }
-        // The kernel's own number has 32 bits: `include/linux/ns_common.h`.
-        let inum = u32::try_from(netns.0).unwrap_or(0);
-        let flags = u32::from(waited.all_images) | u32::from(waited.all_listeners) << 1;
-        self.loaded.map("wanted")?.set(&[0; 4], &WantedWhere { netns: inum, flags }.to_bytes())?;
+        let flags = [waited.all_images, waited.all_listeners, waited.listeners_elsewhere];
+        let flags = flags.iter().zip(0..).map(|(flag, bit)| u32::from(*flag) << bit).sum();
+        self.loaded.map("wanted")?.set(&[0; 4], &WantedWhere { netns: inum(netns), flags }.to_bytes())?;
         self.waited = waited;
+        Ok(())
+    }
+
+    /// From here on, reports the next TCP connection that is made to each of these ports, and to no other.
+    ///
+    /// # Errors
+    /// The kernel's, when the table is full ([`NAMES_MAX`]).
+    pub fn await_connections(&mut self, ports: &BTreeSet<ListenedPort>) -> Result<(), KernelError> {
+        if *ports == self.awaited {
+            return Ok(());
+        }
+        let table = self.loaded.map("awaited")?;
+        for old in self.awaited.difference(ports) {
+            table.remove(&key(*old))?;
+        }
+        for new in ports.difference(&self.awaited) {
+            table.set(&key(*new), &[1])?;
+        }
+        self.awaited.clone_from(ports);
         Ok(())
     }
 
@@ -157,7 +188,7 @@ impl ProcessEvents {
         let (sender, events) = channel();
         let ring = ring(&loaded, sender)?;
         loaded.attach()?;
-        Ok(Self { loaded, ring, events, waited: Waited::default(), lost: 0 })
+        Ok(Self { loaded, ring, events, waited: Waited::default(), awaited: BTreeSet::new(), lost: 0 })
     }
 
     /// Watches a process and all children that it will have.
@@ -189,7 +220,7 @@ impl ProcessEvents {
     /// # Errors
     /// As [`ProcessEvents::next`].
     pub fn next_timed(&mut self, timeout: Duration) -> Result<Option<TimedEvent>, KernelError> {
-        if let Ok(event) = self.events.try_recv() {
+        if let Some(event) = self.received() {
             return Ok(Some(event));
         }
         // The system call counts milliseconds; waking early would mean spinning for the rest.
@@ -197,12 +228,18 @@ impl ProcessEvents {
             u64::try_from(timeout.min(WAIT_MAX).as_micros()).unwrap_or(0).div_ceil(1000),
         );
         match self.ring.poll(whole) {
-            Ok(()) => Ok(self.events.try_recv().ok()),
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {
-                Ok(self.events.try_recv().ok())
-            }
+            Ok(()) => Ok(self.received()),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => Ok(self.received()),
             Err(_) => Err(refused("BPF map events: poll".to_owned())),
         }
+    }
+
+    fn received(&mut self) -> Option<TimedEvent> {
+        let event = self.events.try_recv().ok()?;
+        if let ProcessEvent::Connection(port) = &event.event {
+            self.awaited.remove(port);
+        }
+        Some(event)
     }
 
     /// How many events were lost since the last call, because they were not read in time. After a loss the caller has to
@@ -233,7 +270,7 @@ fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'stati
 
 /// The programs that are loaded on request.
 const EPOLLS: &str = "epoll_created";
-const LISTENERS: &str = "socket_listens";
+const LISTENERS: &str = "socket_changed";
 
 fn load_too(open: &mut OpenObject, names: &[&str]) -> libbpf_rs::Result<()> {
     for mut program in open.progs_mut().filter(|program| names.iter().any(|name| program.name() == *name)) {
@@ -254,13 +291,22 @@ fn image(name: &str) -> [u8; IMAGE_BYTES] {
     key
 }
 
+/// The kernel's own number of a namespace has 32 bits: `include/linux/ns_common.h`. None is 0.
+fn inum(netns: NetnsId) -> u32 {
+    u32::try_from(netns.0).unwrap_or(0)
+}
+
+fn key((netns, port): ListenedPort) -> Vec<u8> {
+    ListenerKey { netns: inum(netns), port: u32::from(port) }.to_bytes()
+}
+
 mirrored! {
     /// `struct process_event`.
     struct RawEvent = "process_event" {
         kind: u32,
         tgid: u32,
         other: u32,
-        pad: u32,
+        netns: u32,
         started_ns: u64,
         at_ns: u64,
         comm: [u8; 16],
@@ -271,6 +317,12 @@ mirrored! {
         netns: u32,
         flags: u32,
     }
+
+    /// `struct listener_key`.
+    struct ListenerKey = "listener_key" {
+        netns: u32,
+        port: u32,
+    }
 }
 
 /// Reads `struct process_event`; `None` for a kind that we do not know.
@@ -278,7 +330,8 @@ fn read(bytes: &[u8]) -> Option<TimedEvent> {
     /// How long a clock tick of `/proc` is, in nanoseconds: `USER_HZ` is 100 wherever we run.
     /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
     const TICK_NS: u64 = 10_000_000;
-    let RawEvent { kind, tgid, other, started_ns, at_ns, comm, .. } = RawEvent::of(bytes);
+    let RawEvent { kind, tgid, other, netns, started_ns, at_ns, comm } = RawEvent::of(bytes);
+    let netns = NetnsId(u64::from(netns));
     let at = Nanoseconds(at_ns);
     let process = ProcessId { pid: Pid(tgid), started: started_ns / TICK_NS, comm: Label::new(&name(&comm)) };
     let event = match kind {
@@ -286,7 +339,8 @@ fn read(bytes: &[u8]) -> Option<TimedEvent> {
         2 => ProcessEvent::Exec(process),
         3 => ProcessEvent::Exit(process),
         4 => ProcessEvent::Epoll(EpollId { process, fd: Fd(other) }),
-        5 => ProcessEvent::Listener { process, port: u16::try_from(other).ok()? },
+        5 => ProcessEvent::Listener { process, port: u16::try_from(other).ok()?, netns },
+        6 => ProcessEvent::Connection((netns, u16::try_from(other).ok()?)),
         _ => return None,
     };
     Some(TimedEvent { event, at })
@@ -297,7 +351,7 @@ mod test {
     use super::*;
     use crate::mirrored::same_as_compiled;
 
-    same_as_compiled!(OBJECT, RawEvent, WantedWhere);
+    same_as_compiled!(OBJECT, RawEvent, WantedWhere, ListenerKey);
 
     #[test]
     fn an_event_is_read_as_the_program_writes_it() {

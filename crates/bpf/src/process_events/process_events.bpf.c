@@ -20,6 +20,8 @@ const struct process_event *described_process_event __attribute__((unused));
 #define NAMES_MAX 4096
 
 /* include/net/tcp_states.h */
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_RECV 3
 #define TCP_LISTEN 10
 
 char LICENSE[] SEC("license") = "GPL";
@@ -62,6 +64,15 @@ struct {
 	__type(value, __u8);
 } ports SEC(".maps");
 
+/* Listeners whose next connection is reported, once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NAMES_MAX);
+	__type(key, struct listener_key);
+	__type(value, __u8);
+} awaited SEC(".maps");
+
 static const __u8 yes = 1;
 
 static __always_inline bool is_watched(__u32 tgid)
@@ -69,7 +80,7 @@ static __always_inline bool is_watched(__u32 tgid)
 	return bpf_map_lookup_elem(&watched, &tgid);
 }
 
-static __always_inline void report(__u32 kind, struct task_struct *leader, __u32 other)
+static __always_inline void report_of(__u32 kind, struct task_struct *leader, __u32 other, __u32 netns)
 {
 	struct process_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
@@ -80,11 +91,16 @@ static __always_inline void report(__u32 kind, struct task_struct *leader, __u32
 	event->kind = kind;
 	event->tgid = leader->tgid;
 	event->other = other;
-	event->pad = 0;
+	event->netns = netns;
 	event->started_ns = leader->start_boottime;
 	event->at_ns = bpf_ktime_get_ns();
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &leader->comm);
 	bpf_ringbuf_submit(event, 0);
+}
+
+static __always_inline void report(__u32 kind, struct task_struct *leader, __u32 other)
+{
+	report_of(kind, leader, other, 0);
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -113,9 +129,9 @@ static __always_inline bool is_wanted_image(struct task_struct *task, struct lin
 	struct wanted_where *where = wanted_where();
 	struct image_name name = {};
 
-	if (!where || !where->netns || task->nsproxy->net_ns->ns.inum != where->netns)
+	if (!where || !where->netns)
 		return false;
-	if (where->flags & WANTED_ALL_IMAGES)
+	if (where->flags & WANTED_ALL_IMAGES && task->nsproxy->net_ns->ns.inum == where->netns)
 		return true;
 	bpf_probe_read_kernel_str(name.bytes, sizeof(name.bytes),
 				  bprm->file->f_path.dentry->d_name.name);
@@ -130,24 +146,54 @@ int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct lin
 	return 0;
 }
 
-/* Runs in the context of the caller of listen(2). Loaded on request. */
+/* Runs in a softirq: whose task is interrupted says nothing. */
+static __always_inline void connected(const struct sock *sk)
+{
+	struct listener_key key = {
+		.netns = sk->__sk_common.skc_net.net->ns.inum,
+		.port = sk->__sk_common.skc_num,
+	};
+	struct process_event *event;
+
+	/* Of connections that come together, one deletes the key. */
+	if (bpf_map_delete_elem(&awaited, &key))
+		return;
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		count_lost();
+		return;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = PROCESS_CONNECTION;
+	event->other = key.port;
+	event->netns = key.netns;
+	event->at_ns = bpf_ktime_get_ns();
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* A listener's change runs in the context of the caller of listen(2). Loaded on request. */
 SEC("?tp_btf/inet_sock_set_state")
-int BPF_PROG(socket_listens, const struct sock *sk, const int oldstate, const int newstate)
+int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const int newstate)
 {
 	struct wanted_where *where;
 	struct task_struct *task;
-	__u32 port;
+	__u32 port, netns, all;
 
+	if (oldstate == TCP_SYN_RECV && newstate == TCP_ESTABLISHED) {
+		connected(sk);
+		return 0;
+	}
 	if (newstate != TCP_LISTEN)
 		return 0;
 	where = wanted_where();
-	if (!where || sk->__sk_common.skc_net.net->ns.inum != where->netns)
+	if (!where || !where->netns)
 		return 0;
 	task = bpf_get_current_task_btf();
 	port = sk->__sk_common.skc_num;
-	if (where->flags & WANTED_ALL_LISTENERS || is_watched(task->tgid) ||
-	    bpf_map_lookup_elem(&ports, &port))
-		report(PROCESS_LISTENER, task->group_leader, port);
+	netns = sk->__sk_common.skc_net.net->ns.inum;
+	all = netns == where->netns ? WANTED_ALL_LISTENERS : WANTED_LISTENERS_ELSEWHERE;
+	if (where->flags & all || is_watched(task->tgid) || bpf_map_lookup_elem(&ports, &port))
+		report_of(PROCESS_LISTENER, task->group_leader, port, netns);
 	return 0;
 }
 

@@ -9,18 +9,26 @@ enum process_event_kind {
 	PROCESS_EXIT = 3,		/* The last thread of a watched process is gone. */
 	PROCESS_EPOLL = 4,	/* A watched process has a new epoll. */
 	PROCESS_LISTENER = 5,	/* A requested or watched socket listens. */
+	PROCESS_CONNECTION = 6,	/* An awaited listener has a connection. */
 };
 
 /* Events that are reported beside those of watched processes. */
 enum wanted {
-	WANTED_ALL_IMAGES = 1,		/* Every new image. */
-	WANTED_ALL_LISTENERS = 2,	/* Every socket that listens. */
+	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
+	WANTED_ALL_LISTENERS = 2,	/* Every socket that listens in it. */
+	WANTED_LISTENERS_ELSEWHERE = 4,	/* Every socket that listens in another one. */
 };
 
 struct wanted_where {
-	/* The network namespace that processes and sockets must be in. */
+	/* The reader's network namespace; nothing is reported while it is 0. */
 	__u32 netns;
 	__u32 flags;
+};
+
+/* Sockets that listen on a port of a network namespace. */
+struct listener_key {
+	__u32 netns;
+	__u32 port;
 };
 
 /* How much of an image's file name is compared. */
@@ -32,14 +40,15 @@ struct image_name {
 
 struct process_event {
 	__u32 kind;
-	/* The process; the new one for PROCESS_CHILD. */
+	/* The process; the new one for PROCESS_CHILD; 0 for PROCESS_CONNECTION. */
 	__u32 tgid;
 	/*
 	 * Its parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the port
-	 * for PROCESS_LISTENER, else 0.
+	 * for PROCESS_LISTENER and PROCESS_CONNECTION, else 0.
 	 */
 	__u32 other;
-	__u32 pad;
+	/* The socket's network namespace where there is a port, else 0. */
+	__u32 netns;
 	/* When that process started, in ns since boot. */
 	__u64 started_ns;
 	/* When this happened: CLOCK_MONOTONIC in ns. */

@@ -203,7 +203,10 @@ fn word(change: &Change) -> (String, Style) {
         Word::Worse => ("worse".to_owned(), Style::Bad),
         Word::NoDifference => ("no difference".to_owned(), Style::Plain),
         Word::CannotTell { .. } if change.metric.less_is_better().is_none() => (String::new(), Style::Plain),
-        Word::CannotTell { more: Some(more) } => (format!("cannot tell, {more} more pairs"), Style::Faint),
+        Word::CannotTell { more: Some(more) } => {
+            let pairs = if more == 1 { "pair" } else { "pairs" };
+            (format!("cannot tell, {more} more {pairs}"), Style::Faint)
+        }
         Word::CannotTell { more: None } => ("cannot tell".to_owned(), Style::Faint),
     }
 }

@@ -2,19 +2,24 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use linux::Netns;
 use linux::lab::{Lab, LabOptions, SERVER_DEVICE};
-use model::IfIndex;
+use model::{IfIndex, Pid};
 
 use crate::{Done, role};
 
 /// How long a daemon may take until it is at work.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The address of a pod's server, in the lab's network.
+const POD: &str = "192.0.2.3";
 
 pub(crate) struct House {
     lab: Lab,
@@ -66,13 +71,7 @@ impl House {
             vec!["ip", "link", "set", name, "up"],
             vec!["ip", "link", "set", &peer, "up"],
         ];
-        self.inside(|| {
-            for command in &commands {
-                let status = Command::new(command[0]).args(&command[1..]).status()?;
-                status.success().then_some(()).ok_or_else(|| format!("{command:?}: {status}"))?;
-            }
-            Ok(())
-        })
+        self.inside(|| commands.iter().try_for_each(|command| run(command)))
     }
 
     /// Does something on the server's side of the lab.
@@ -120,16 +119,58 @@ impl House {
         Ok(daemon)
     }
 
+    /// A network namespace with a macvlan on the lab's device.
+    pub(crate) fn pod(&mut self) -> Done<Netns> {
+        let holder =
+            Command::new("unshare").args(["--net", "sleep", "infinity"]).stdin(Stdio::null()).spawn()?;
+        let pid = holder.id();
+        self.beside.push(holder);
+        let own = fs::read_link("/proc/self/ns/net")?;
+        let begun = Instant::now();
+        while fs::read_link(format!("/proc/{pid}/ns/net"))? == own {
+            if begun.elapsed() > PATIENCE {
+                return Err("the pod has no namespace".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (add, address) = (format!("{pid}"), format!("{POD}/24"));
+        let device = ["ip", "link", "add", "link", SERVER_DEVICE, "name", "pod0", "netns", &add];
+        self.inside(|| run(&[&device[..], &["type", "macvlan", "mode", "bridge"]].concat()))?;
+        let pod = Netns::of_process(Pid(pid))?;
+        let inside = pod.run(|| {
+            let commands =
+                [vec!["ip", "addr", "add", &address, "dev", "pod0"], vec!["ip", "link", "set", "pod0", "up"]];
+            commands.iter().try_for_each(|command| run(command)).map_err(|error| error.to_string())
+        })?;
+        inside?;
+        Ok(pod)
+    }
+
+    /// A connection of the lab's client to the pod's server.
+    pub(crate) fn connects(&self) -> Done<TcpStream> {
+        Ok(self.lab.client().run(|| TcpStream::connect((POD, role::PORT)))??)
+    }
+
     /// Starts a process that plays a role.
     pub(crate) fn role(&self, role: &str) -> Done<Role> {
+        self.role_in(self.lab.server(), role)
+    }
+
+    /// Starts a process that plays a role in a network namespace.
+    pub(crate) fn role_in(&self, netns: &Netns, role: &str) -> Done<Role> {
         let mut command = Command::new(self.scratch.join(role::UNMATCHED));
         command.env(role::ROLE, role).env(role::NEXT, self.scratch.join(role::MEANT));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let child = self.lab.server().run(|| command.spawn())??;
+        let child = netns.run(|| command.spawn())??;
         let mut role = Role { child };
         role.begun()?;
         Ok(role)
     }
+}
+
+fn run(command: &[&str]) -> Done<()> {
+    let status = Command::new(command[0]).args(&command[1..]).status()?;
+    Ok(status.success().then_some(()).ok_or_else(|| format!("{command:?}: {status}"))?)
 }
 
 impl Drop for House {

@@ -1,5 +1,5 @@
-//! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll and a link that comes up, with a
-//! thousand processes beside; what it costs when nothing happens; and what it costs a process without a policy.
+//! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll, the first connection of a pod's
+//! server and a link that comes up, with a thousand processes beside; what it costs when nothing happens; and what it costs a process without a policy.
 //!
 //! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further programs behind that, other builds
 //! of netpolicy are measured in turn with this one. Everything happens in the lab's namespaces. The processes that are
@@ -30,6 +30,7 @@ const BESIDE: usize = 1_000;
 /// How many of each are measured in a block, and how many blocks of each program, in turn.
 const ROUNDS: usize = 20;
 const LINK_ROUNDS: usize = 12;
+const POD_ROUNDS: usize = 100;
 const REACTION_BLOCKS: usize = 6;
 /// So many links come up between two requests to forget repairs: ten within ten minutes are the limit.
 const LINKS_IN_A_ROW: usize = 8;
@@ -62,6 +63,9 @@ fn main() -> Done<()> {
     }
     if wanted("epolls") {
         epolls()?;
+    }
+    if wanted("pods") {
+        pods()?;
     }
     if wanted("links") {
         links(&programs)?;
@@ -100,6 +104,27 @@ fn reaction(programs: &[String]) -> Done<()> {
         let blocks: Vec<&Blocks> = took.iter().map(|of| &of[way]).collect();
         compare(&format!("from {what} to the policy in force"), programs, &blocks);
     }
+    Ok(())
+}
+
+/// Servers in another network namespace, behind a macvlan of the host's device.
+fn pods() -> Done<()> {
+    let mut house = House::new("pods", 2)?;
+    house.asks(&role::policy(&house))?;
+    house.fill(BESIDE)?;
+    let pod = house.pod()?;
+    let _daemon = house.daemon(PROGRAM)?;
+    let mut took = Vec::with_capacity(POD_ROUNDS);
+    for _ in 0..POD_ROUNDS {
+        let server = house.role_in(&pod, role::SERVE)?;
+        // What the daemon does when it listens is not what is measured.
+        std::thread::sleep(Duration::from_millis(50));
+        let begun = clock();
+        let _client = house.connects()?;
+        let in_force = server.wait()?;
+        took.extend(in_force.iter().map(|at| at.saturating_sub(Duration::from_nanos(begun.0))));
+    }
+    println!("{}", summary("from the connect to a pod's server to its epoll's parameters", &mut took));
     Ok(())
 }
 

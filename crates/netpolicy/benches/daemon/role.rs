@@ -24,6 +24,8 @@ pub(crate) const EXEC: &str = "exec";
 const AFTER_EXEC: &str = "after-exec";
 /// Listens on the port that is meant.
 pub(crate) const LISTEN: &str = "listen";
+/// Serves one connection on that port, and says when its epoll has the parameters.
+pub(crate) const SERVE: &str = "serve";
 /// Is meant, and makes epolls.
 pub(crate) const EPOLLS: &str = "epolls";
 const MAKES_EPOLLS: &str = "makes-epolls";
@@ -31,7 +33,7 @@ const MAKES_EPOLLS: &str = "makes-epolls";
 pub(crate) const HOLD: &str = "hold";
 const HOLDS: &str = "holds";
 
-const PORT: u16 = 11_999;
+pub(crate) const PORT: u16 = 11_999;
 /// How many epolls a process makes while it is young, within nine seconds, and how many later.
 pub(crate) const YOUNG_EPOLLS: usize = 8;
 const SETTLED_EPOLLS: usize = 2;
@@ -77,6 +79,16 @@ pub(crate) fn play() -> Done<Option<()>> {
             let begun = clock();
             let _listener = TcpListener::bind(("0.0.0.0", PORT))?;
             say(&format!("{}\n", in_force(own, fd_of(&epoll)?, begun)?.as_nanos()))?;
+        }
+        SERVE => {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let own = own()?;
+            let listener = TcpListener::bind(("0.0.0.0", PORT))?;
+            say(".")?;
+            let (connection, _) = listener.accept()?;
+            epoll::add(&epoll, &connection, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+            in_force(own, fd_of(&epoll)?, clock())?;
+            say(&format!("{}\n", clock().0))?;
         }
         EPOLLS | HOLD => {
             let then = if role == EPOLLS { MAKES_EPOLLS } else { HOLDS };

@@ -41,6 +41,7 @@ mod only;
 mod operator;
 mod pages;
 mod pinned;
+mod pods;
 mod policies;
 mod recorder;
 mod remedy;
@@ -327,6 +328,7 @@ fn main() {
         rules_compared::tests(),
         pages::tests(),
         pinned::tests(),
+        pods::tests(),
         policies::tests(),
         spread::tests(),
         app_requests::tests(),

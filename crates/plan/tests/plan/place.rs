@@ -568,6 +568,31 @@ fn connections_on_no_napi_are_not_called_silence_either() {
 }
 
 #[test]
+fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_pods_server_receives() {
+    let pid = Pid(812);
+    let away = NetnsId(4_026_532_000);
+    let mut host = two_services();
+    let process = &mut host.processes[0];
+    process.sockets.iter_mut().for_each(|socket| socket.napi = None);
+    process.sockets[0].state = SocketState::TcpListen;
+    process.sockets[0].local = Some("10.77.0.2:6379".parse().expect("address"));
+    process.sockets[0].remote = None;
+    process.sockets.truncate(1);
+    let awaited = |host: &Host| plan::ports_without_packets([pid], host);
+    assert!(awaited(&host).is_empty(), "of this namespace all queues are taken meanwhile");
+    host.processes[0].netns = Some(away);
+    assert_eq!(awaited(&host), [(away, 6379)].into());
+    let mut connection = host.processes[0].sockets[0].clone();
+    connection.state = SocketState::TcpEstablished;
+    connection.remote = Some("10.77.0.1:40000".parse().expect("address"));
+    host.processes[0].sockets.push(connection);
+    assert!(awaited(&host).is_empty(), "one that came by a backlog has shown it");
+    host.processes[0].sockets[1].napi = Some(NapiId(513));
+    assert!(awaited(&host).is_empty());
+    assert!(plan::ports_without_packets([], &host).is_empty());
+}
+
+#[test]
 fn an_io_uring_that_cannot_be_reached_is_refused_with_its_reason() {
     let mut host = two_services();
     let process = &mut host.processes[0];

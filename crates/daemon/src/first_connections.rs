@@ -1,0 +1,66 @@
+//! Listeners of other network namespaces whose next connection shows by which NAPI they receive.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linux::bpf::process_events::{ListenedPort, NAMES_MAX};
+
+/// So many connections of a port are looked at between two ticks. One that ends before it was looked at shows nothing, and the
+/// next one is awaited.
+const LOOKS_MAX: u32 = 8;
+
+/// How often connections of a port came since the last tick.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FirstConnections(BTreeMap<ListenedPort, u32>);
+
+impl FirstConnections {
+    /// One came.
+    pub(crate) fn came(&mut self, port: ListenedPort) {
+        *self.0.entry(port).or_default() += 1;
+    }
+
+    /// Another socket listens there.
+    pub(crate) fn listens(&mut self, port: ListenedPort) {
+        self.0.remove(&port);
+    }
+
+    /// A tick has passed.
+    pub(crate) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// Which of these ports are worth waiting for, as far as the kernel's table holds them.
+    pub(crate) fn awaited(&self, ports: BTreeSet<ListenedPort>) -> BTreeSet<ListenedPort> {
+        let few = |port: &ListenedPort| self.0.get(port).is_none_or(|came| *came < LOOKS_MAX);
+        ports.into_iter().filter(few).take(NAMES_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::NetnsId;
+
+    use super::*;
+
+    #[test]
+    fn a_port_whose_connections_show_nothing_is_left_until_the_next_tick() {
+        let (busy, quiet) = ((NetnsId(7), 80), (NetnsId(7), 443));
+        let ports = BTreeSet::from([busy, quiet]);
+        let mut first = FirstConnections::default();
+        for _ in 0..LOOKS_MAX {
+            assert_eq!(first.awaited(ports.clone()), ports);
+            first.came(busy);
+        }
+        assert_eq!(first.awaited(ports.clone()), BTreeSet::from([quiet]));
+        let mut again = first.clone();
+        again.forget();
+        assert_eq!(again.awaited(ports.clone()), ports);
+        first.listens(busy);
+        assert_eq!(first.awaited(ports.clone()), ports, "another server may have taken its place");
+    }
+
+    #[test]
+    fn no_more_are_awaited_than_the_table_holds() {
+        let ports = (0..5_000).map(|port| (NetnsId(7), port)).collect();
+        assert_eq!(FirstConnections::default().awaited(ports).len(), NAMES_MAX);
+    }
+}

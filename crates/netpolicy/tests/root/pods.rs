@@ -1,0 +1,154 @@
+//! Servers in other network namespaces, as those of pods: noticed when they listen, and set with their first connection.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::{Processes, observe};
+use model::Pid;
+use serde_json::Value;
+
+use crate::operator::{Operator, at_work, flushes, waited_for};
+use crate::stacks::Kind;
+use crate::{Need, test};
+
+/// Another port than memcached's own, which other servers of the machine may have.
+const PORT: u16 = 11_977;
+const POD: &str = "192.0.2.3";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] =
+        &[Need::Root, Need::Bpf, Need::Memcached, Need::Suspension, Need::Link(Kind::Macvlan)];
+    vec![
+        test("pods/a_server_is_set_with_its_first_connection_and_put_back", NEEDS, by_port),
+        test("pods/a_server_that_only_a_pattern_names_is_noticed_when_it_listens", NEEDS, by_pattern),
+    ]
+}
+
+/// A network namespace with a macvlan on the lab's device, and memcached in it.
+struct Pod(Vec<Child>);
+
+impl Pod {
+    /// The namespace, and no server yet.
+    fn new(operator: &Operator) -> Result<Self, Failed> {
+        let mut pod = Self(Vec::new());
+        pod.0.push(Command::new("unshare").args(["--net", "sleep", "300"]).stdin(Stdio::null()).spawn()?);
+        let holder = pod.0[0].id();
+        let own = std::fs::read_link("/proc/self/ns/net")?;
+        waited_for("the pod's namespace", || {
+            let theirs = std::fs::read_link(format!("/proc/{holder}/ns/net"))?;
+            Ok((theirs != own).then_some(()))
+        })?;
+        let device = linux::lab::SERVER_DEVICE;
+        operator.inside(&format!(
+            "ip link add link {device} name pod0 netns {holder} type macvlan mode bridge"
+        ))?;
+        for command in ["ip link set lo up", "ip link set pod0 up"] {
+            pod.runs(command)?;
+        }
+        pod.runs(&format!("ip addr add {POD}/24 dev pod0"))?;
+        Ok(pod)
+    }
+
+    fn inside(&self, command: &str) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--net=/proc/{}/ns/net", self.0[0].id())).args(command.split(' '));
+        inside.stdin(Stdio::null());
+        inside
+    }
+
+    fn runs(&self, command: &str) -> Result<(), Failed> {
+        let status = self.inside(command).status()?;
+        status.success().then_some(()).ok_or_else(|| format!("{command}: {status}").into())
+    }
+
+    /// Starts its server.
+    fn serves(&mut self, program: &str) -> Result<Pid, Failed> {
+        let memcached = format!("{program} -u root -t 1 -U 0 -l {POD} -p {PORT}");
+        self.0.push(self.inside(&memcached).spawn()?);
+        Ok(Pid(self.0[1].id()))
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        for child in self.0.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A connection that was answered.
+fn connected(operator: &Operator) -> Result<TcpStream, Failed> {
+    let address: SocketAddr = format!("{POD}:{PORT}").parse()?;
+    let stream = waited_for("the pod's server", || {
+        Ok(operator.lab.client().run(|| TcpStream::connect(address))?.ok())
+    })?;
+    let mut connection = BufReader::new(stream);
+    connection.get_mut().write_all(b"version\r\n")?;
+    let mut answer = String::new();
+    connection.read_line(&mut answer)?;
+    if answer.starts_with("VERSION") { Ok(connection.into_inner()) } else { Err(answer.into()) }
+}
+
+/// How many of a process's epolls prefer busy polling.
+fn polling(operator: &Operator, pid: Pid) -> Result<usize, Failed> {
+    let host = observe(operator.lab.server(), &Processes::Only(vec![pid]))?;
+    let process = host.process(pid).ok_or("the server is not observed")?;
+    Ok(process
+        .epolls
+        .iter()
+        .filter(|epoll| epoll.params.is_some_and(|params| params.prefer_busy_poll))
+        .count())
+}
+
+/// How many events of a kind the daemon has had.
+fn events(operator: &Operator, kind: &str) -> Result<u64, Failed> {
+    let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
+    Ok(status["data"]["counters"]["events"][kind].as_u64().unwrap_or(0))
+}
+
+fn by_port() -> Result<(), Failed> {
+    let operator = Operator::new("pod-port", 1)?;
+    let mut pod = Pod::new(&operator)?;
+    let policy = format!(
+        "[service.pod]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    );
+    let daemon = at_work(&operator, &policy)?;
+    let pid = pod.serves("memcached")?;
+    waited_for("the event of its listener", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
+    // Nothing shows yet by which NAPI it receives: not a queue of the NIC is taken for it.
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    let client = connected(&operator)?;
+    waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
+    waited_for("the queue", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
+    assert_eq!(events(&operator, "connection")?, 1, "the first connection is the only one that is awaited");
+    let more = connected(&operator)?;
+    assert_eq!(events(&operator, "connection")?, 1);
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    drop((client, more));
+    Ok(())
+}
+
+fn by_pattern() -> Result<(), Failed> {
+    let operator = Operator::new("pod-pattern", 1)?;
+    let mut pod = Pod::new(&operator)?;
+    // A pattern says nothing that BPF could compare: neither a port nor a name.
+    let policy =
+        "[service.pod]\nmatch = { exe = \"np-pod-cach?\" }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
+    let program = operator.state().with_file_name("np-pod-cache");
+    std::fs::copy("/usr/bin/memcached", &program)?;
+    let daemon = at_work(&operator, policy)?;
+    let before = events(&operator, "listener")?;
+    let pid = pod.serves(&program.display().to_string())?;
+    waited_for("the event of its listener", || Ok((events(&operator, "listener")? > before).then_some(())))?;
+    let client = connected(&operator)?;
+    waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    drop(client);
+    Ok(())
+}
