@@ -5,11 +5,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 use linux::Netns;
 use linux::peer::Peer;
 use model::{Finding, Pid, Severity};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault};
 
 use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
@@ -47,9 +48,7 @@ impl InstanceLock {
                 listener.set_nonblocking(true).map_err(failed)?;
                 Ok(Claimed::Locked(Self { listener }))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                taken(&address).map(Claimed::Unknown)
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => taken().map(Claimed::Unknown),
             Err(error) => Err(failed(error)),
         }
     }
@@ -68,8 +67,7 @@ impl RunningDaemon {
     /// The daemon of a network namespace, whatever its state directory: root's process that has the instance lock there. `None`
     /// where there is none, and where the namespace may not be entered.
     pub fn of(netns: &Netns) -> Option<Self> {
-        let address = SocketAddr::from_abstract_name(NAME).ok()?;
-        let peer = netns.run(|| holder(&address)).ok()??;
+        let peer = netns.run(holder).ok()??;
         (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
     }
 
@@ -85,14 +83,18 @@ impl RunningDaemon {
 /// The user whose daemons count.
 const ROOT: u32 = 0;
 
-/// Who has the lock with this address, in the network namespace of this thread.
-fn holder(address: &SocketAddr) -> Option<Peer> {
-    UnixStream::connect_addr(address).ok().and_then(|stream| Peer::of(&stream).ok())
+/// Who has the lock in the network namespace of this thread; `None` also where its queue of askers is full, as that of a daemon
+/// that was stopped: it is not waited for.
+fn holder() -> Option<Peer> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(NAME).ok()?).ok()?;
+    Peer::of(&socket).ok()
 }
 
 /// Who has it. Anybody can bind a name: one who is not root keeps no daemon from working.
-fn taken(address: &SocketAddr) -> Result<Finding, Fault> {
-    let peer = holder(address);
+fn taken() -> Result<Finding, Fault> {
+    let peer = holder();
     let words = "a daemon works in this network namespace already, with another state directory";
     match peer {
         Some(peer) if peer.uid != ROOT => Ok(Finding {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::host::QueueHolder;
-use model::{DeviceId, NapiId, RxQueue};
+use model::{DeviceId, IfIndex, NapiId, RxQueue};
 use netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
 use netlink::qdisc::{Circumstances, Disciplines};
 use netlink::xdp_diag::XdpSockets;
@@ -29,7 +29,13 @@ pub(super) struct Inside {
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
     disciplines: Option<Disciplines>,
+    /// The NAPIs of devices whose driver does not state which queue is whose, in their order: as they were when one was looked for last. An id is never
+    /// given twice, so that one that is still the device's is still the queue's.
+    by_order: BTreeMap<IfIndex, Vec<NapiId>>,
 }
+
+/// The most devices whose NAPIs are remembered.
+const BY_ORDER_MAX: usize = 256;
 
 impl Inside {
     /// # Errors
@@ -37,7 +43,8 @@ impl Inside {
     pub(super) fn open(netns: Netns) -> Result<Self, KernelError> {
         let (links, netdev) =
             netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
-        Ok(Self { netns, links, netdev, sysfs: None, ethtool: None, ioctl: None, disciplines: None })
+        let (sysfs, ethtool, ioctl, disciplines) = (None, None, None, None);
+        Ok(Self { netns, links, netdev, sysfs, ethtool, ioctl, disciplines, by_order: BTreeMap::new() })
     }
 
     /// What no other namespace of this boot has; `None` on kernels before 5.14.
@@ -171,13 +178,24 @@ impl Inside {
     /// As [`mod@crate::observe`] finds it where the driver does not state it.
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
+        let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
+        // To list all queues for each of many takes a time that grows with their square.
+        if let Some(&id) = self.by_order.get(&ifindex).and_then(|ids| ids.get(position)) {
+            match self.netdev()?.napi(id) {
+                Ok(napi) if napi.ifindex == ifindex.0 => return Ok(napi),
+                Ok(_) | Err(_) => self.by_order.remove(&ifindex),
+            };
+        }
         let queues = self.netdev()?.queues(Some(ifindex))?;
         let rx: Vec<_> = queues.iter().filter(|queue| queue.kind == Some(QueueType::Rx)).collect();
         let any_stated = rx.iter().any(|queue| queue.napi_id.is_some());
         let napis = self.netdev()?.napis(Some(ifindex))?;
         let ids: Vec<NapiId> = napis.iter().map(|napi| NapiId(napi.id)).collect();
-        let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
-        let napi = napis_by_order(rx.len(), any_stated, &ids).and_then(|_| napis.get(position).copied());
+        let ordered = napis_by_order(rx.len(), any_stated, &ids);
+        let napi = ordered.as_ref().and_then(|_| napis.get(position).copied());
+        if ordered.is_some() && self.by_order.len() < BY_ORDER_MAX {
+            self.by_order.insert(ifindex, ids.clone());
+        }
         napi.ok_or_else(|| {
             let needs = match (rx.len(), ids.len()) {
                 (_, 0) => "a NAPI of the queue; its device has none now, as while it is down".to_owned(),

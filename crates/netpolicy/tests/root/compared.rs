@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("compared/the_same_twice_has_no_winner", NEEDS, same),
         test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
         test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, killed),
+        test("compared/after_many_switchbacks_every_queue_is_as_it_was", NEEDS, switchbacks),
         test("compared/one_that_is_interrupted_reports_what_it_has", NEEDS, interrupted),
         test("compared/a_restart_voids_its_round_and_the_comparison_goes_on", NEEDS, disturbed),
         test("compared/another_transaction_voids_its_round", NEEDS, another_transaction),
@@ -156,6 +157,39 @@ fn killed() -> Result<(), Failed> {
     let live: Value = serde_json::from_str(&live.data)?;
     let transactions = live["data"]["transactions"].as_array().cloned().unwrap_or_default();
     assert!(transactions.iter().all(|one| one["in_force"] == 0), "{live}");
+    Ok(())
+}
+
+fn switchbacks() -> Result<(), Failed> {
+    const QUEUES: u32 = 8;
+    const SWITCHBACKS: usize = 20;
+    let operator = Operator::new("compared-switchbacks", QUEUES)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let file = operator.file("mode.toml", b"[device.veth-server]\ndelivery = \"defer50\"\n")?;
+    let session = session::Session {
+        netns: Some(format!("pid:{}", operator.lab.server_pid())),
+        state_dir: operator.state(),
+        ..session::Session::default()
+    };
+    let failed = |fault: session::Fault| fault.cause.to_string();
+    let target =
+        live::Target::of(&live::Selection::Port(11_211), &session, &session::Silent).map_err(failed)?;
+    let candidates = [judge::Candidate::current(), file.parse()?];
+    let journal = session.journal().map_err(failed)?;
+    let journal = journal.owned_by_session(apply::AtExit::RollBack)?;
+    let before = operator.host()?;
+    let turn = Duration::from_secs(60);
+    let mut alternation =
+        judge::Alternation::plan(&candidates, &target, &session, &session::Silent, &journal, turn)
+            .map_err(failed)?;
+    for _ in 0..SWITCHBACKS {
+        alternation.switch_to(1).map_err(failed)?;
+        assert_eq!(flushes_of_server(&operator)?, [50_000; QUEUES as usize]);
+        alternation.switch_to(0).map_err(failed)?;
+        assert_eq!(operator.host()?.devices, before.devices);
+    }
+    drop(alternation);
+    assert_eq!(operator.host()?, before);
     Ok(())
 }
 
