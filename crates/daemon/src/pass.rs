@@ -42,8 +42,9 @@ impl Daemon<'_> {
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
         if self.guards.is_under_way() {
-            // What is asked for is not what is judged any more.
-            if work.policy || work.asked {
+            // What is asked for is not what is judged any more. A file that is written in several steps, or touched, says
+            // the same.
+            if work.asked || work.policy && self.files_changed() {
                 self.guards.stop();
             }
             return self.reconciler.failed(work, Nanoseconds::ZERO, now());
