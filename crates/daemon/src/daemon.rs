@@ -55,8 +55,6 @@ pub(crate) struct Daemon<'a> {
     pub(crate) known: Known,
     /// What the operator asks for, and of which processes.
     pub(crate) requests: Requests,
-    /// What applications request.
-    pub(crate) apps: AppRequests,
     /// What all of it comes to.
     pub(crate) plan: CurrentPlan,
     /// What is held of that.
@@ -65,6 +63,12 @@ pub(crate) struct Daemon<'a> {
     pub(crate) rejections: Rejections,
     /// The request that is being done by asking.
     pub(crate) answers: Answers,
+    /// What is measured and judged on services' own traffic.
+    pub(crate) quality: Quality,
+}
+
+/// What is measured and judged on services' own traffic.
+pub(crate) struct Quality {
     /// How long the requests of services take that have a goal.
     pub(crate) goals: Goals,
     /// Changes that are judged before they are made.
@@ -100,7 +104,8 @@ impl<'a> Daemon<'a> {
         }
         let path = session.state_dir.join("requests.json");
         let boot = linux::machine::boot_id()?;
-        let requests = Requests::open(path, &boot, options.allow.disruptive, options.inferred)
+        let apps = AppRequests::of(session.app_requests());
+        let requests = Requests::open(path, &boot, apps, options.allow.disruptive, options.inferred)
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
         let files = Files::watch(watched_directories(session, journal.directory().to_owned()));
         let sources = EventSources::open(&netns, event_loop, files)?;
@@ -115,14 +120,11 @@ impl<'a> Daemon<'a> {
             sources,
             known,
             requests,
-            apps: AppRequests::of(session.app_requests()),
             plan: CurrentPlan::default(),
             held: Held::of(journal),
             rejections: Rejections::default(),
             answers: Answers::default(),
-            goals,
-            guards,
-            search: Searching::resumed(session.searches(), &boot),
+            quality: Quality { goals, guards, search: Searching::resumed(session.searches(), &boot) },
         };
         daemon.adopt()?;
         daemon.report_late_sources();
@@ -227,7 +229,7 @@ impl<'a> Daemon<'a> {
             self.work(work);
             busy = true;
         }
-        if let Some(descriptor) = self.apps.new_descriptor() {
+        if let Some(descriptor) = self.requests.apps.new_descriptor() {
             event_loop
                 .watch(descriptor, APP_REQUESTS)
                 .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
@@ -245,14 +247,14 @@ impl<'a> Daemon<'a> {
 
     /// What was measured of services since the last turn.
     fn take_measured(&mut self) {
-        self.goals.take();
+        self.quality.goals.take();
         self.report_measured();
         self.keep_goals();
     }
 
     /// What was judged of a change: it is made, or is not tried again.
     fn take_judged(&mut self) {
-        let Some(judged) = self.guards.take(now()) else { return };
+        let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
             Judged::Attempt(attempted) => self.take_attempted(attempted),
             Judged::Asked { said, finding, verdicts } => {
@@ -272,8 +274,8 @@ impl<'a> Daemon<'a> {
 
     /// Reports what is wrong with services that have a goal.
     pub(crate) fn report_measured(&mut self) {
-        let findings = self.goals.findings();
-        for rule in self.goals.rules() {
+        let findings = self.quality.goals.findings();
+        for rule in self.quality.goals.rules() {
             let of_rule = findings.iter().filter(|finding| finding.rule == rule);
             self.telemetry.mended(&rule, &of_rule.map(|finding| finding.object.clone()).collect());
         }
@@ -386,7 +388,7 @@ impl<'a> Daemon<'a> {
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
         self.rejections.clear();
-        self.guards.take_up();
+        self.quality.guards.take_up();
         self.take_up_searches();
         self.telemetry.leave(Phase::Released, Phase::Managing);
         self.report_rolled_back(&[]);
@@ -419,7 +421,7 @@ impl<'a> Daemon<'a> {
 
     /// Ends: leaves everything in force, or puts all of it back, as its options say.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
-        self.guards.finish();
+        self.quality.guards.finish();
         match self.options.on_stop {
             OnStop::Keep => {
                 if !self.held.ledger().is_empty() {
@@ -457,12 +459,12 @@ impl<'a> Daemon<'a> {
     /// Publishes the daemon's status.
     pub(crate) fn publish(&self) {
         let mut hearing = self.sources.hearing();
-        hearing.extend(self.apps.hearing());
+        hearing.extend(self.requests.apps.hearing());
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
             hearing,
-            requests: self.search.filled(self.goals.filled(self.plan.statuses().to_vec())),
-            services: self.goals.found().to_vec(),
+            requests: self.quality.search.filled(self.quality.goals.filled(self.plan.statuses().to_vec())),
+            services: self.quality.goals.found().to_vec(),
             settings: self.held.ledger().len(),
             polling: self.plan.polling(self.known.host()),
         });

@@ -214,8 +214,8 @@ impl Daemon<'_> {
             refused.is_none()
         });
         self.requests.files_say(intents, recipes);
-        self.goals.measure(merged.sample());
-        self.search.allow(merged.searches());
+        self.quality.goals.measure(merged.sample());
+        self.quality.search.allow(merged.searches());
     }
 
     /// Whether the policy files say something else than when they were read.

@@ -41,11 +41,11 @@ impl Daemon<'_> {
     /// Does what is due.
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
-        if self.guards.is_under_way() {
+        if self.quality.guards.is_under_way() {
             // What is asked for is not what is judged any more. A file that is written in several steps, or touched, says
             // the same.
             if work.asked || work.policy && self.files_changed() {
-                self.guards.stop();
+                self.quality.guards.stop();
             }
             return self.reconciler.failed(work, Nanoseconds::ZERO, now());
         }
@@ -156,7 +156,7 @@ impl Daemon<'_> {
         self.telemetry.count(|counters| counters.plans += 1);
         let mut selection = plan::select(&self.policy(), self.known.host());
         let own = selection.policy.intents.len();
-        let (policy, left_out) = self.apps.joined(selection.policy, self.known.host());
+        let (policy, left_out) = self.requests.apps.joined(selection.policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
         selection.policy = policy;
         let members = self.requests.members(&selection.policy);
@@ -165,11 +165,11 @@ impl Daemon<'_> {
         let awaited = self.sources.await_connections(ports);
         self.telemetry.detail_of("first connections are not awaited", awaited.map_err(Fault::from));
         let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
-        let measured = self.goals.follow(subjects, self.known.netns());
+        let measured = self.quality.goals.follow(subjects, self.known.netns());
         self.telemetry.detail_of("response times are not measured", measured);
         self.report_measured();
         self.plan.place(selection, own, self.known.host(), &members);
-        self.apps.follow(self.plan.followed_apps());
+        self.requests.apps.follow(self.plan.followed_apps());
     }
 
     /// What may be done now. Of a request that turns out to be refused nothing is: what was asked before counts again.
@@ -224,8 +224,8 @@ impl Daemon<'_> {
             of_service.extend(pids.iter().filter_map(|pid| Some(host.process(*pid)?.id)));
         }
         let wanted = |setting: &Setting| objects.contains(&setting.object()) && self.plan.wants(setting);
-        let unjudged = self.guards.sift(plan, wanted, &members, now());
-        if unjudged.is_empty() || self.guards.is_under_way() {
+        let unjudged = self.quality.guards.sift(plan, wanted, &members, now());
+        if unjudged.is_empty() || self.quality.guards.is_under_way() {
             return;
         }
         let changes = unjudged.changes().count();
@@ -236,7 +236,7 @@ impl Daemon<'_> {
         let begun = self.known.netns().again().map_err(Fault::from).and_then(|netns| {
             let judging =
                 guards::Judging { policy, netns, watched: guards.watched, within, members, attempt: None };
-            self.guards.judge(unjudged, judging, self.session.clone())
+            self.quality.guards.judge(unjudged, judging, self.session.clone())
         });
         self.telemetry.detail_of("a change is not judged, and not made", begun);
     }
@@ -262,7 +262,7 @@ impl Daemon<'_> {
         let Some(target) = self.answers.take_up() else { return };
         let Some((objects, _)) = self.plan.request(&target) else { return };
         self.rejections.forgive(|object| objects.contains(object));
-        self.guards.take_up();
+        self.quality.guards.take_up();
         self.reconciler.take_up_of(&objects);
         // The queues of a device may be another request's, which wants the same and was rolled back.
         if let Target::Device(name) = &target {
@@ -393,7 +393,7 @@ impl Daemon<'_> {
     fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
         let Committed { repairs, repaired, released } = self.held.note(changes, name);
         if let Some(name) = name {
-            for verdict in self.guards.verdicts(changes.iter().map(Change::to)) {
+            for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
                 self.session.journal()?.note_judgement(name, &verdict)?;
             }
         }

@@ -15,6 +15,7 @@ use model::policy::Match;
 use model::{Glob, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
 
+use crate::app_requests::AppRequests;
 use crate::placing::Members;
 
 /// The most requests that are kept beside the policy files; the oldest is let go for a new one.
@@ -41,8 +42,9 @@ pub(crate) struct Asked {
 }
 
 /// All that is wanted.
-#[derive(Debug)]
 pub(crate) struct Requests {
+    /// Those of applications.
+    pub(crate) apps: AppRequests,
     files: Vec<Intent>,
     /// What the policies come to.
     recipes: Arc<Recipes>,
@@ -67,10 +69,12 @@ impl Requests {
     pub(crate) fn open(
         path: PathBuf,
         boot: &str,
+        apps: AppRequests,
         disruptive: bool,
         inferred: bool,
     ) -> Result<Self, (PathBuf, std::io::Error)> {
         let mut wants = Self {
+            apps,
             files: Vec::new(),
             recipes: Arc::default(),
             disruptive,

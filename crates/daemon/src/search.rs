@@ -229,25 +229,25 @@ impl Daemon<'_> {
     /// What the operator asks for, with what was found for services.
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = self.requests.policy();
-        self.search.give(&mut policy, self.known.host());
+        self.quality.search.give(&mut policy, self.known.host());
         policy
     }
 
     /// Looks at the goals of services after they were measured, and begins to try something for one that is missed.
     pub(crate) fn keep_goals(&mut self) {
         let begun = now();
-        self.search.note(&self.goals.standings(), begun);
+        self.quality.search.note(&self.quality.goals.standings(), begun);
         let policy = self.policy();
         let searched = |intent: &&Intent| {
             intent.goal.on_missed == OnMissed::Search && matches!(intent.target, Target::Service(..))
         };
         let wanted = policy.intents.iter().filter(searched).map(|intent| intent.target.to_string()).collect();
-        self.search.retain(&wanted, clock::now().unix_micros);
+        self.quality.search.retain(&wanted, clock::now().unix_micros);
         let members = self.requests.members(&policy);
         for (place, intent) in policy.intents.iter().enumerate().filter(|(_, intent)| searched(intent)) {
-            self.search.renew(intent, &self.processes(&members, place));
+            self.quality.search.renew(intent, &self.processes(&members, place));
         }
-        if !self.guards.is_under_way() && self.telemetry.phase() == Phase::Managing {
+        if !self.quality.guards.is_under_way() && self.telemetry.phase() == Phase::Managing {
             // One is tried at a time.
             let places: Vec<usize> =
                 (0..policy.intents.len()).filter(|at| searched(&&policy.intents[*at])).collect();
@@ -266,11 +266,11 @@ impl Daemon<'_> {
     fn keep_goal(&mut self, policy: &Policy, place: usize, now: Nanoseconds) -> bool {
         let intent = &policy.intents[place];
         let name = intent.target.to_string();
-        let Some((since, Some(what))) = self.search.missed.get(&name).copied() else {
-            self.search.held_up.remove(&name);
+        let Some((since, Some(what))) = self.quality.search.missed.get(&name).copied() else {
+            self.quality.search.held_up.remove(&name);
             return false;
         };
-        if self.search.not_before.get(&name).is_some_and(|until| now < *until) {
+        if self.quality.search.not_before.get(&name).is_some_and(|until| now < *until) {
             return false;
         }
         let processes = self.processes(&self.requests.members(policy), place);
@@ -278,13 +278,13 @@ impl Daemon<'_> {
             return false;
         };
         let (in_force, circumstances) = (part.delivery.mode, part.circumstances.clone());
-        let known = self.search.searches.services.get(&name).cloned();
+        let known = self.quality.search.searches.services.get(&name).cloned();
         let mut search = known.unwrap_or_else(|| Search::of(intent, processes));
         let moment = Moment {
             unix_micros: clock::now().unix_micros,
             missed: Some(Nanoseconds(now.0.saturating_sub(since.0))),
             patience: intent.goal.missed_for.unwrap_or(model::Goal::FOR),
-            a_day: self.search.a_day,
+            a_day: self.quality.search.a_day,
         };
         let mut as_it_is = None;
         let next =
@@ -302,14 +302,14 @@ impl Daemon<'_> {
                 let refused = refused.into_iter().map(|(mode, why)| format!("{mode} is not tried: {why}"));
                 let summary = "its goal is missed, and nothing of its policy's ladder is left to try";
                 let evidence = tried.into_iter().chain(refused).collect();
-                self.search.holds_up(&name, EXHAUSTED, summary.to_owned(), evidence);
+                self.quality.search.holds_up(&name, EXHAUSTED, summary.to_owned(), evidence);
             }
             Next::EnoughToday(_) => {
-                let most = self.search.a_day;
+                let most = self.quality.search.a_day;
                 let summary = format!(
                     "its goal is missed, and there is more to try: {most} tries a day are the most that is allowed"
                 );
-                self.search.holds_up(&name, WAITS, summary, tried);
+                self.quality.search.holds_up(&name, WAITS, summary, tried);
             }
             Next::Try(rung, changes) => {
                 let attempt = Attempt { service: name, mode: rung.mode, begun: moment.unix_micros, what };
@@ -333,7 +333,7 @@ impl Daemon<'_> {
         let judging = match self.judging(policy, place, &search, &changes, attempt.clone()) {
             Ok(judging) => judging,
             Err(why) => {
-                self.search.holds_up(
+                self.quality.search.holds_up(
                     &name,
                     WAITS,
                     "nothing can be tried at the moment".to_owned(),
@@ -344,37 +344,37 @@ impl Daemon<'_> {
         };
         search.begin(rung.mode, in_force, attempt.begun);
         let (tries, _) = search.tries_of_the_day(attempt.begun);
-        self.search.searches.services.insert(name.clone(), search);
+        self.quality.search.searches.services.insert(name.clone(), search);
         // What is not noted would not count after a restart.
-        if let Err(error) = self.session.keep_searches(&self.search.searches) {
+        if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
             self.not_attempted(&attempt, format!("what is tried cannot be noted: {error}"));
             return false;
         }
-        if let Err(fault) = self.guards.judge(changes, judging, self.session.clone()) {
+        if let Err(fault) = self.quality.guards.judge(changes, judging, self.session.clone()) {
             self.not_attempted(&attempt, fault.cause.to_string());
             return false;
         }
-        self.search.held_up.remove(&name);
+        self.quality.search.held_up.remove(&name);
         self.telemetry.say(&format!(
             "{name}: the goal of {} has been missed for {:.0} s: {} is tried in place of {in_force}, {tries} of {} tries a day (policy {}: {})",
             attempt.what.as_str(),
             Nanoseconds(now().0.saturating_sub(since.0)).as_secs_f64(),
             rung.mode,
-            self.search.a_day,
+            self.quality.search.a_day,
             intent.policy,
             rung.because
         ));
-        self.search.trying = Some(attempt);
+        self.quality.search.trying = Some(attempt);
         true
     }
 
     /// A try that did not begin does not count.
     fn not_attempted(&mut self, attempt: &Attempt, why: String) {
-        if let Some(search) = self.search.searches.services.get_mut(&attempt.service) {
+        if let Some(search) = self.quality.search.searches.services.get_mut(&attempt.service) {
             search.take_back(attempt.mode, attempt.begun);
         }
         let summary = "nothing can be tried at the moment".to_owned();
-        self.search.holds_up(&attempt.service, WAITS, summary, vec![why]);
+        self.quality.search.holds_up(&attempt.service, WAITS, summary, vec![why]);
     }
 
     /// On whose traffic a candidate is judged: the service's own, where it must be better, and that of services with a guard that it changes
@@ -389,13 +389,13 @@ impl Daemon<'_> {
     ) -> Result<Judging, String> {
         let intent = &policy.intents[place];
         let Target::Service(name, _) = &intent.target else { return Err("it is no service".to_owned()) };
-        if let Some(why) = &self.search.unreadable {
+        if let Some(why) = &self.quality.search.unreadable {
             return Err(format!(
                 "what was tried before is not known: {}: {why}; move it away to begin without it",
                 self.session.searches_file().display()
             ));
         }
-        let known = &self.search.searches.services;
+        let known = &self.quality.search.searches.services;
         if known.len() >= Searches::SERVICES_MAX && !known.contains_key(&attempt.service) {
             return Err(format!("{} services were searched for today", Searches::SERVICES_MAX));
         }
@@ -425,7 +425,7 @@ impl Daemon<'_> {
     fn placed(&self, policy: &Policy) -> Placed {
         let mut selection = plan::select(policy, self.known.host());
         let own = selection.policy.intents.len();
-        selection.policy = self.apps.joined(selection.policy, self.known.host()).0;
+        selection.policy = self.requests.apps.joined(selection.policy, self.known.host()).0;
         let members = self.requests.members(&selection.policy);
         placing::place(&selection, own, self.known.host(), &members)
     }
@@ -491,13 +491,13 @@ impl Daemon<'_> {
     pub(crate) fn take_attempted(&mut self, attempted: Attempted) {
         let Attempted { attempt, outcome } = attempted;
         let Attempt { service: name, mode, begun, .. } = attempt.clone();
-        self.search.trying = None;
+        self.quality.search.trying = None;
         let said = match outcome {
             Ok((ruling, judgements)) => {
                 self.telemetry.judged(&judgements);
                 let judgement = judgements.into_iter().next();
                 let words = judgement.as_ref().map(|judgement| format!(": {}", judgement.of_change()));
-                if let Some(search) = self.search.searches.services.get_mut(&name) {
+                if let Some(search) = self.quality.search.searches.services.get_mut(&name) {
                     search.end(mode, ruling, judgement);
                 }
                 self.telemetry.count(|counters| match ruling {
@@ -507,10 +507,15 @@ impl Daemon<'_> {
                 });
                 match ruling {
                     // From now on it has to show what it does for the goal.
-                    Ruling::Better | Ruling::Kept => drop(self.search.missed.remove(&name)),
+                    Ruling::Better | Ruling::Kept => drop(self.quality.search.missed.remove(&name)),
                     Ruling::NotJudged => {
                         let summary = "a try could not be judged on its traffic".to_owned();
-                        self.search.holds_up(&name, WAITS, summary, words.clone().into_iter().collect());
+                        self.quality.search.holds_up(
+                            &name,
+                            WAITS,
+                            summary,
+                            words.clone().into_iter().collect(),
+                        );
                     }
                     _ => {}
                 }
@@ -519,11 +524,11 @@ impl Daemon<'_> {
             }
             Err((why, wrote)) => {
                 self.telemetry.count(|counters| counters.searches.not_judged += 1);
-                if !wrote && let Some(search) = self.search.searches.services.get_mut(&name) {
+                if !wrote && let Some(search) = self.quality.search.searches.services.get_mut(&name) {
                     search.take_back(mode, begun);
                 }
                 let summary = "nothing can be tried at the moment".to_owned();
-                self.search.holds_up(&name, WAITS, summary, vec![why.clone()]);
+                self.quality.search.holds_up(&name, WAITS, summary, vec![why.clone()]);
                 format!("{name}: {mode} is not tried: {why}")
             }
         };
@@ -534,14 +539,14 @@ impl Daemon<'_> {
 
     /// What was left alone is taken up again: everything may be tried.
     pub(crate) fn take_up_searches(&mut self) {
-        self.search.take_up();
+        self.quality.search.take_up();
         self.note_searches();
     }
 
     /// Notes what became of tries, for the daemons to come. That tries began is noted already.
     fn note_searches(&self) {
-        if self.search.unreadable.is_none() && !self.search.searches.services.is_empty() {
-            let noted = self.session.keep_searches(&self.search.searches);
+        if self.quality.search.unreadable.is_none() && !self.quality.search.searches.services.is_empty() {
+            let noted = self.session.keep_searches(&self.quality.search.searches);
             let noted = noted.map_err(|error| Fault::file(self.session.searches_file(), error));
             self.telemetry.detail_of("what was tried is not noted", noted);
         }
@@ -549,7 +554,7 @@ impl Daemon<'_> {
 
     /// Reports what was found, and why nothing is tried.
     pub(crate) fn report_searches(&mut self) {
-        let findings = self.search.findings(&self.policy());
+        let findings = self.quality.search.findings(&self.policy());
         for rule in [FOUND, EXHAUSTED, WAITS] {
             let of_rule = findings.iter().filter(|finding| finding.rule == rule);
             self.telemetry.mended(rule, &of_rule.map(|finding| finding.object.clone()).collect());
