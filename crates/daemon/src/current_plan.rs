@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
-use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
-use plan::{Refusal, Selection};
+use model::{Change, Guard, Host, Intent, Object, Plan, Policy, Setting, Target};
+use plan::{Part, Refusal, Runs, Selection};
 use session::wake::HeldWake;
 
 use crate::app_requests::{self, Asker};
@@ -51,6 +51,25 @@ impl CurrentPlan {
         let guarded = placement.parts.iter().filter(|part| part.intent.guard.is_some());
         let objects = guarded.flat_map(plan::Part::all_objects).collect();
         (judge::guards(policy, placement, None), objects)
+    }
+
+    /// The guards of other services than this one that have any of these objects.
+    pub(crate) fn guards_of(&self, objects: &BTreeSet<Object>, but: &Target) -> BTreeMap<String, Guard> {
+        let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
+        let others = parts.filter(|part| {
+            part.intent.target != *but && part.runs != Runs::No && !part.all_objects().is_disjoint(objects)
+        });
+        let guard = |part: &Part| match (&part.intent.target, part.intent.guard) {
+            (Target::Service(name, _), Some(guard)) => Some((name.clone(), guard)),
+            _ => None,
+        };
+        others.filter_map(guard).collect()
+    }
+
+    /// The request for a target with its objects; `None` where it is not followed.
+    pub(crate) fn part(&self, target: &Target) -> Option<&Part> {
+        let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
+        parts.into_iter().find(|part| part.intent.target == *target)
     }
 
     /// How each request stands.

@@ -22,7 +22,7 @@ use crate::event_sources::{
     directory_of,
 };
 use crate::goals::Goals;
-use crate::guards::{Guards, REVERTED, WAITS};
+use crate::guards::{Guards, Judged, REVERTED, WAITS};
 use crate::held::Held;
 use crate::instance_lock::{Claimed, InstanceLock};
 use crate::known::Known;
@@ -30,6 +30,7 @@ use crate::options::{OnStop, Options};
 use crate::reconciler::{Event, Reconciler, until};
 use crate::rejections::Rejections;
 use crate::requests::Requests;
+use crate::search::Searching;
 use crate::status::{Phase, Shared};
 use crate::telemetry::{Standing, Telemetry};
 
@@ -68,6 +69,8 @@ pub(crate) struct Daemon<'a> {
     pub(crate) goals: Goals,
     /// Changes that are judged before they are made.
     pub(crate) guards: Guards,
+    /// What is tried for services whose goal is missed.
+    pub(crate) search: Searching,
 }
 
 impl<'a> Daemon<'a> {
@@ -119,6 +122,7 @@ impl<'a> Daemon<'a> {
             answers: Answers::default(),
             goals,
             guards,
+            search: Searching::resumed(session.searches(), &boot),
         };
         daemon.adopt()?;
         daemon.report_late_sources();
@@ -243,18 +247,24 @@ impl<'a> Daemon<'a> {
     fn take_measured(&mut self) {
         self.goals.take();
         self.report_measured();
+        self.keep_goals();
     }
 
     /// What was judged of a change: it is made, or is not tried again.
     fn take_judged(&mut self) {
         let Some(judged) = self.guards.take(now()) else { return };
-        self.telemetry.say(&judged.said);
-        self.telemetry.judged(&judged.verdicts);
-        for rule in [REVERTED, WAITS] {
-            self.telemetry.mended(rule, &BTreeSet::new());
-        }
-        if let Some(finding) = judged.finding {
-            self.telemetry.find(finding);
+        match judged {
+            Judged::Attempt(attempted) => self.take_attempted(attempted),
+            Judged::Asked { said, finding, verdicts } => {
+                self.telemetry.say(&said);
+                self.telemetry.judged(&verdicts);
+                for rule in [REVERTED, WAITS] {
+                    self.telemetry.mended(rule, &BTreeSet::new());
+                }
+                if let Some(finding) = finding {
+                    self.telemetry.find(finding);
+                }
+            }
         }
         // Settings alternated meanwhile: what is known of the host is out of date.
         self.note(&Event::Lost, now());
@@ -377,6 +387,7 @@ impl<'a> Daemon<'a> {
         self.reconciler.take_up();
         self.rejections.clear();
         self.guards.take_up();
+        self.take_up_searches();
         self.telemetry.leave(Phase::Released, Phase::Managing);
         self.report_rolled_back(&[]);
     }
@@ -450,7 +461,7 @@ impl<'a> Daemon<'a> {
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
             hearing,
-            requests: self.goals.filled(self.plan.statuses().to_vec()),
+            requests: self.search.filled(self.goals.filled(self.plan.statuses().to_vec())),
             services: self.goals.found().to_vec(),
             settings: self.held.ledger().len(),
             polling: self.plan.polling(self.known.host()),

@@ -1,21 +1,22 @@
 //! Services that have a goal: how long their requests take, measured in a thread that the daemon never waits for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use linux::Netns;
-use live::{Measured, Outcome, Pace, Rounds, Subject, Summary};
+use live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Subject, Summary};
 use model::host::SocketState;
 use model::live::{LivePolls, PartOfSecond};
-use model::{DeliveryMode, Finding, Goal, Host, Intent, Severity, Target};
+use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Severity, Target};
 use rustix::event::{EventfdFlags, eventfd};
 use session::{Exit, Fault};
 
 use crate::event_loop::EventLoop;
 use crate::event_sources::MEASURED;
 use crate::placing::Members;
+use crate::search::Standing;
 use crate::status::{RequestStatus, ResponseTimes};
 
 /// Percentiles are computed again after so many windows: that takes a millisecond or two, counts do not.
@@ -108,6 +109,16 @@ impl Goals {
         &self.found
     }
 
+    /// How the goals of services stand by what was measured last.
+    pub(crate) fn standings(&self) -> BTreeMap<String, Standing> {
+        let of = |measured: &Measured| {
+            let subject = self.subjects.iter().find(|subject| subject.name == measured.name)?;
+            let Outcome::Windows { summary, .. } = &measured.outcome else { return None };
+            Some((measured.name.clone(), standing(&subject.goal, &summary.response)))
+        };
+        self.found.iter().filter_map(of).collect()
+    }
+
     /// The rules whose findings may have been mended.
     pub(crate) fn rules(&self) -> Vec<String> {
         self.rules.iter().cloned().collect()
@@ -180,6 +191,25 @@ impl Goals {
     }
 }
 
+/// How a goal stands: by the whole interval of each percentile, as the finding `live-goal-missed` does.
+fn standing(goal: &Goal, response: &Percentiles) -> Standing {
+    let nanoseconds = |span: Nanoseconds| Duration::from_nanos(span.0).as_secs_f64() * 1e9;
+    let wanted = [(Guarded::P99, goal.p99, response.p99), (Guarded::P50, goal.p50, response.p50)];
+    let wanted: Vec<_> =
+        wanted.into_iter().filter_map(|(what, goal, found)| Some((what, goal?, found))).collect();
+    let missed = wanted
+        .iter()
+        .find(|(_, goal, found)| found.is_some_and(|found| found.interval.low > nanoseconds(*goal)));
+    let is_met = |(_, goal, found): &(Guarded, Nanoseconds, Option<Estimate>)| {
+        found.is_some_and(|found| !found.open_end && found.interval.high <= nanoseconds(*goal))
+    };
+    match missed {
+        Some((what, ..)) => Standing::Missed(*what),
+        None if wanted.iter().all(is_met) => Standing::Met,
+        None => Standing::Open,
+    }
+}
+
 fn not_measured(object: &str, summary: &str, why: &str, hint: Option<&str>) -> Finding {
     Finding {
         rule: NOT_MEASURED.to_owned(),
@@ -200,7 +230,7 @@ fn packets(summary: &Summary) -> LivePolls {
 
 /// The services that have a goal, are there, and listen.
 pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Vec<Subject> {
-    let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal != Goal::default());
+    let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal.is_set());
     let mut subjects: Vec<Subject> = Vec::new();
     for (place, intent) in with_goal {
         let name = intent.target.to_string();

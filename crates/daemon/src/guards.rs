@@ -10,7 +10,10 @@ use std::time::Duration;
 use apply::{Allow, Knob};
 use judge::{Outcome, Proposal, Trial, Watched};
 use linux::Netns;
-use model::{Finding, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting, Severity};
+use model::{
+    DeliveryMode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting,
+    Severity,
+};
 use rustix::event::{EventfdFlags, eventfd};
 use session::guard_process::Guardian;
 use session::{Fault, Session, Silent, clock};
@@ -35,10 +38,35 @@ pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
 /// What a trial came to; `None` if there was nothing to change.
 type Outcomes = Result<Option<Outcome>, Fault>;
 
+/// A try for a service whose goal is missed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    /// The service.
+    pub(crate) service: String,
+    /// The mode.
+    pub(crate) mode: DeliveryMode,
+    /// When it was noted, in microseconds since 1970.
+    pub(crate) begun: u64,
+    /// What must become less.
+    pub(crate) what: Guarded,
+}
+
+/// What became of a try.
+pub(crate) struct Attempted {
+    /// The try.
+    pub(crate) attempt: Attempt,
+    /// The ruling with what was measured of each service, the one that it is for first; or why there is none, and whether anything was written.
+    pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
+}
+
 /// A change that is judged at this moment.
 struct UnderWay {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
+    /// Whether it has come so far that something may have been written.
+    wrote: Arc<AtomicBool>,
+    /// The try that it is; `None` for what the policy asks for.
+    attempt: Option<Attempt>,
     judged: Arc<Mutex<Option<Outcomes>>>,
     settings: BTreeMap<Knob, Setting>,
     members: Members,
@@ -51,6 +79,8 @@ pub(crate) struct Judging {
     pub(crate) watched: Vec<Watched>,
     pub(crate) within: Nanoseconds,
     pub(crate) members: Members,
+    /// The try that it is; `None` for what the policy asks for.
+    pub(crate) attempt: Option<Attempt>,
 }
 
 /// What was judged of changes.
@@ -66,13 +96,18 @@ pub(crate) struct Guards {
 }
 
 /// What became of a change.
-pub(crate) struct Judged {
-    /// A sentence for the log.
-    pub(crate) said: String,
-    /// What an operator should know of, if it was not kept.
-    pub(crate) finding: Option<Finding>,
-    /// The verdict of each service; none of a change that could not be tried.
-    pub(crate) verdicts: Vec<Judgement>,
+pub(crate) enum Judged {
+    /// Of one that the policy asks for.
+    Asked {
+        /// A sentence for the log.
+        said: String,
+        /// What an operator should know of, if it was not kept.
+        finding: Option<Finding>,
+        /// The verdict of each service; none of a change that could not be tried.
+        verdicts: Vec<Judgement>,
+    },
+    /// Of a try.
+    Attempt(Attempted),
 }
 
 impl Guards {
@@ -151,10 +186,12 @@ impl Guards {
     /// # Errors
     /// If there is no thread for it.
     pub(crate) fn judge(&mut self, changes: Plan, judging: Judging, session: Session) -> Result<(), Fault> {
-        let Judging { policy, netns, watched, within, members } = judging;
+        let Judging { policy, netns, watched, within, members, attempt } = judging;
         let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
         let (stop, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let (stopped, result, done) = (Arc::clone(&stop), Arc::clone(&judged), Arc::clone(&self.done));
+        let wrote = Arc::new(AtomicBool::new(false));
+        let writes = Arc::clone(&wrote);
         let within = Duration::from_nanos(within.0);
         let work = move || {
             let mut is_stopped = || stopped.load(Ordering::Relaxed);
@@ -174,6 +211,7 @@ impl Guards {
                 let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
                 // The daemon may be killed in the middle of it.
                 let guard = Guardian::start(&session, deadline, &trial.namespaces()?)?;
+                writes.store(true, Ordering::Relaxed);
                 let outcome = trial.run(deadline, &mut is_stopped, &mut |_| {})?;
                 guard.dismiss();
                 Ok(Some(outcome))
@@ -184,7 +222,7 @@ impl Guards {
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
-        self.under_way = Some(UnderWay { thread, stop, judged, settings, members });
+        self.under_way = Some(UnderWay { thread, stop, wrote, attempt, judged, settings, members });
         Ok(())
     }
 
@@ -194,15 +232,29 @@ impl Guards {
         // It says only that there is something.
         let _ = rustix::io::read(&self.done, &mut counter);
         let judged = self.under_way.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let UnderWay { thread, settings, members, .. } = self.under_way.take()?;
+        let UnderWay { thread, settings, members, wrote, attempt, .. } = self.under_way.take()?;
         let _ended = thread.join();
+        if let Some(attempt) = attempt {
+            let wrote = wrote.load(Ordering::Relaxed);
+            let outcome = match judged {
+                Ok(Some(Outcome { ruling, judgements, .. })) => {
+                    if matches!(ruling, Ruling::Better | Ruling::Kept) {
+                        self.keep(settings, &judgements);
+                    }
+                    Ok((ruling, judgements))
+                }
+                Ok(None) => Err(("it changes nothing".to_owned(), wrote)),
+                Err(fault) => Err((fault.cause.to_string(), wrote)),
+            };
+            return Some(Judged::Attempt(Attempted { attempt, outcome }));
+        }
         let services = members.keys().cloned().collect::<Vec<_>>().join(", ");
         let outcome = match judged {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return None,
             Err(fault) => {
                 self.not_before = Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0));
-                return Some(Judged {
+                return Some(Judged::Asked {
                     said: format!("{services}: a change waits for its guard: {}", fault.cause),
                     finding: Some(finding(
                         WAITS,
@@ -218,9 +270,8 @@ impl Guards {
         let said = words.join("; ");
         let verdicts = outcome.judgements.clone();
         if outcome.is_kept() {
-            let kept = settings.into_iter().map(|(knob, to)| (knob, (to, outcome.judgements.clone())));
-            self.kept.extend(kept);
-            return Some(Judged { said, finding: None, verdicts });
+            self.keep(settings, &outcome.judgements);
+            return Some(Judged::Asked { said, finding: None, verdicts });
         }
         if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
             self.not_before = match outcome.ruling {
@@ -228,11 +279,16 @@ impl Guards {
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),
             };
             let finding = Some(finding(WAITS, Severity::Warning, &services, words));
-            return Some(Judged { said, finding, verdicts });
+            return Some(Judged::Asked { said, finding, verdicts });
         }
         self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
         let finding = Some(finding(REVERTED, Severity::Problem, &services, words));
-        Some(Judged { said, finding, verdicts })
+        Some(Judged::Asked { said, finding, verdicts })
+    }
+
+    /// These settings were judged, and may be made.
+    fn keep(&mut self, settings: BTreeMap<Knob, Setting>, judgements: &[Judgement]) {
+        self.kept.extend(settings.into_iter().map(|(knob, to)| (knob, (to, judgements.to_vec()))));
     }
 
     /// The verdicts on what was judged and is in these settings.

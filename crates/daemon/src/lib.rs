@@ -6,7 +6,8 @@
 //! One thread and one epoll ([`event_loop`]), no async runtime. Read in this order: [`reconciler`] (what to do, and when: pure),
 //! `daemon` (the parts, and a turn of the loop), `look` and `pass` (what a turn does: look at the host, plan, commit), and the
 //! parts, each of which owns its state: `event_sources` (what is waited for), `known` (the host), `requests` and `app_requests`
-//! (what is asked for), `current_plan` (what that comes to), `held` (what is in force), `rejections`, `answers`, `telemetry`.
+//! (what is asked for), `current_plan` (what that comes to), `held` (what is in force), `goals`, `guards` and `search` (what services
+//! feel of it), `rejections`, `answers`, `telemetry`.
 //! `api_calls` and [`status`] are what others may ask, and read.
 #![forbid(unsafe_code)]
 
@@ -41,6 +42,7 @@ mod rejections;
 mod request_status;
 mod requests;
 mod run;
+mod search;
 mod socket_file;
 pub mod status;
 mod telemetry;
@@ -49,5 +51,6 @@ pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
 pub use instance_lock::RunningDaemon;
 pub use options::{OnStop, Options};
 pub use run::{Log, Sockets, run};
+pub use search::SEARCH_RULES;
 pub use socket_file::ListenError;
 pub use status::{Answer, Request, Shared, Status};

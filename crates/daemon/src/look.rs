@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::{KernelError, Processes};
 use model::{Finding, IfIndex, Interface, Object, Pid, ProcessKnob, Setting, Severity};
-use session::{Fault, fullbusy};
+use session::{Fault, Silent, fullbusy};
 
 use crate::daemon::{Daemon, now};
 use crate::reconciler::{Depth, Event, Work};
@@ -215,6 +215,14 @@ impl Daemon<'_> {
         });
         self.requests.files_say(intents, recipes);
         self.goals.measure(merged.sample());
+        self.search.allow(merged.searches());
+    }
+
+    /// Whether the policy files say something else than when they were read.
+    pub(crate) fn files_changed(&self) -> bool {
+        self.session
+            .policy(&Silent)
+            .is_ok_and(|merged| merged.policy().intents != self.requests.of_files().intents)
     }
 
     fn wait_for_what_is_wanted(&mut self) {

@@ -42,8 +42,9 @@ impl Daemon<'_> {
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
         if self.guards.is_under_way() {
-            // What is asked for is not what is judged any more.
-            if work.policy || work.asked {
+            // What is asked for is not what is judged any more. A file that is written in several steps, or touched, says
+            // the same.
+            if work.asked || work.policy && self.files_changed() {
                 self.guards.stop();
             }
             return self.reconciler.failed(work, Nanoseconds::ZERO, now());
@@ -153,7 +154,7 @@ impl Daemon<'_> {
     /// What is asked for, on the host as it is now.
     fn place(&mut self) {
         self.telemetry.count(|counters| counters.plans += 1);
-        let mut selection = plan::select(&self.requests.policy(), self.known.host());
+        let mut selection = plan::select(&self.policy(), self.known.host());
         let own = selection.policy.intents.len();
         let (policy, left_out) = self.apps.joined(selection.policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
@@ -208,7 +209,7 @@ impl Daemon<'_> {
 
     /// Takes out what has to be judged first, and begins to judge it.
     fn under_guard(&mut self, plan: &mut Plan) {
-        let policy = self.requests.policy();
+        let policy = self.policy();
         let (guards, objects) = self.plan.guards(&policy);
         if guards.watched.is_empty() {
             return;
@@ -233,7 +234,8 @@ impl Daemon<'_> {
             .say(&format!("{}: {changes} changes are judged on live traffic first", services.join(", ")));
         let within = guards.within.unwrap_or(Guard::WITHIN);
         let begun = self.known.netns().again().map_err(Fault::from).and_then(|netns| {
-            let judging = guards::Judging { policy, netns, watched: guards.watched, within, members };
+            let judging =
+                guards::Judging { policy, netns, watched: guards.watched, within, members, attempt: None };
             self.guards.judge(unjudged, judging, self.session.clone())
         });
         self.telemetry.detail_of("a change is not judged, and not made", begun);

@@ -52,6 +52,7 @@ fn followed(
         engaged: None,
         goal: intent.goal,
         measured: None,
+        search: None,
         notes: part.notes.clone(),
     }
 }
@@ -74,6 +75,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         engaged: None,
         goal: intent.goal,
         measured: None,
+        search: None,
         notes: vec![why],
     }
 }

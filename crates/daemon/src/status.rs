@@ -136,8 +136,40 @@ pub struct RequestStatus {
     pub goal: Goal,
     /// How long its requests took; `None` for what has no goal, and until it was measured.
     pub measured: Option<ResponseTimes>,
+    /// What was tried for its goal; `None` where nothing is searched for, and before the first try.
+    pub search: Option<SearchStatus>,
     /// What the operator should know of it.
     pub notes: Vec<String>,
+}
+
+/// What was tried for a service whose goal is missed.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct SearchStatus {
+    /// The delivery mode that is tried at this moment.
+    pub trying: Option<String>,
+    /// The one that was found, and is in force.
+    pub found: Option<String>,
+    /// How many tries of the last 24 hours count.
+    pub tries_today: usize,
+    /// How many are allowed.
+    pub tries_a_day: usize,
+    /// What became of each mode.
+    pub tried: Vec<TriedStatus>,
+}
+
+/// A delivery mode that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct TriedStatus {
+    /// The mode.
+    pub mode: String,
+    /// The one that it was compared with.
+    pub instead_of: String,
+    /// When, in microseconds since 1970-01-01 00:00 UTC.
+    pub at_unix_micros: u64,
+    /// What it came to, in words; `None` while it is tried, and where the daemon ended meanwhile.
+    pub ruling: Option<String>,
+    /// What was measured, in words.
+    pub measured: Option<String>,
 }
 
 /// How long the requests of a service took in the last minutes. Spans are in nanoseconds.
@@ -201,6 +233,19 @@ pub struct Counters {
     pub refused: u64,
     /// Verdicts on changes under guard, one for each service that they were judged on, by what they came to.
     pub verdicts: BTreeMap<Ruling, u64>,
+    /// What became of modes that were tried for services whose goal was missed.
+    pub searches: SearchCounters,
+}
+
+/// What became of modes that were tried for services whose goal was missed. All of it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct SearchCounters {
+    /// Those that were better, and are kept.
+    pub kept: u64,
+    /// Those that were put back.
+    pub put_back: u64,
+    /// Those that could not be judged, or were interrupted.
+    pub not_judged: u64,
 }
 
 /// What became of settings. All of it only grows.

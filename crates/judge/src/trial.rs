@@ -1,6 +1,7 @@
 //! A change of settings under guard: it is judged on the traffic of services, and put back where it hurts one.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, AtExit, Journal, TransactionName};
@@ -28,6 +29,8 @@ pub struct Watched {
     pub selection: Selection,
     /// What may grow, and by how much.
     pub limits: Limits,
+    /// What must have become less for the change to be kept; `None` where it is enough that nothing is beyond its limit.
+    pub gain: Option<Guarded>,
 }
 
 /// A change of settings that is put under guard.
@@ -108,7 +111,7 @@ pub struct Outcome {
 impl Outcome {
     /// Whether nothing speaks against the change.
     pub fn is_kept(&self) -> bool {
-        self.ruling == Ruling::Kept
+        matches!(self.ruling, Ruling::Kept | Ruling::Better)
     }
 }
 
@@ -117,6 +120,8 @@ struct Service {
     target: Target,
     sampler: Sampler,
     limits: Vec<(Metric, f64)>,
+    /// What must become less.
+    gain: Option<Metric>,
     rounds: Switchback,
     /// Windows before the change.
     reference: Vec<Figures>,
@@ -158,6 +163,8 @@ enum Early {
     /// Its clients have closed their connections.
     Left,
     Beyond,
+    /// What must become less has grown, or there is a word on it that is not that it is less.
+    NoGain,
 }
 
 /// A change that can be tried. Dropping it puts everything back.
@@ -362,12 +369,14 @@ impl<'a> Trial<'a> {
         };
         let took = began.elapsed();
         let ruling = match &judged {
-            Ok(None) if self.services.iter().all(|one| one.rounds.rounds() >= PAIRS_MIN) => Ruling::Kept,
-            Ok(None | Some(Early::Left)) => Ruling::NotJudged,
+            Ok(None) if self.services.iter().any(|one| one.rounds.rounds() < PAIRS_MIN) => Ruling::NotJudged,
+            Ok(None) => self.services.iter().find_map(Service::on_gain).unwrap_or(Ruling::Kept),
+            Ok(Some(Early::Left)) => Ruling::NotJudged,
             Ok(Some(Early::Interrupted)) => Ruling::Interrupted,
             Ok(Some(Early::Ended(_))) => Ruling::ServiceEnded,
             Ok(Some(Early::Stalled)) => Ruling::Stalled,
             Ok(Some(Early::Beyond)) => Ruling::BeyondLimit,
+            Ok(Some(Early::NoGain)) => Ruling::Worse,
             Err(_) => Ruling::Interrupted,
         };
         // Before anything else is looked at: the service waits.
@@ -377,7 +386,7 @@ impl<'a> Trial<'a> {
                 alternation.transaction(CHANGED).into_iter().collect()
             }
             Way::Stays(held) => {
-                if ruling != Ruling::Kept {
+                if !matches!(ruling, Ruling::Kept | Ruling::Better) {
                     held.roll_back()?;
                 }
                 held.transactions().to_vec()
@@ -500,7 +509,10 @@ impl<'a> Trial<'a> {
         }
         let stays = matches!(self.way, Way::Stays(_));
         let bets: Vec<f64> = self.services.iter().flat_map(|service| service.bets(stays)).collect();
-        is_refused(&bets).then_some(Early::Beyond)
+        if is_refused(&bets) {
+            return Some(Early::Beyond);
+        }
+        self.services.iter().any(|service| service.on_gain() == Some(Ruling::Worse)).then_some(Early::NoGain)
     }
 
     /// A window with what goes before it.
@@ -597,19 +609,21 @@ impl Service {
         for finding in &target.findings {
             operator.say(&format!("{}: {}", target.name, finding.summary));
         }
+        let gain = watched.gain.map(metric_of);
         let mut deciding: Vec<Metric> = limits.iter().map(|(metric, _)| *metric).collect();
+        deciding.extend(gain.filter(|gain| !deciding.contains(gain)));
         // Where clients wait for answers their rate is the change's own doing: pairs with different rates count.
         deciding.push(Metric::Requests);
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
         let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
         let silence = [Silence::default(); 2];
-        Ok(Self { target, sampler, limits, rounds, reference: Vec::new(), silence, connected: false })
+        Ok(Self { target, sampler, limits, gain, rounds, reference: Vec::new(), silence, connected: false })
     }
 
     /// The shortest window that holds the requests for all that is guarded, at the lowest rate so far.
     fn window(&self) -> Duration {
         let rate = self.reference.iter().map(Figures::rate).fold(f64::INFINITY, f64::min);
-        window_of(self.limits.iter().map(|(metric, _)| *metric), rate)
+        window_of(self.limits.iter().map(|(metric, _)| *metric).chain(self.gain), rate)
     }
 
     /// How long to wait after a switch, by how long its requests take.
@@ -624,7 +638,9 @@ impl Service {
     fn can_be_judged(&self) -> Result<(), Fault> {
         let name = &self.target.name;
         let windows = self.reference.len();
-        for (metric, _) in &self.limits {
+        let limits = self.limits.iter().map(|(metric, _)| *metric);
+        let all: BTreeSet<Metric> = limits.chain(self.gain).collect();
+        for metric in all {
             let known = self.reference.iter().filter(|figures| metric.of(figures).is_some()).count();
             if known * 2 > windows {
                 continue;
@@ -674,6 +690,13 @@ impl Service {
         })
     }
 
+    /// What the pairs say of what must become less, by the whole interval: [`Ruling::Better`], [`Ruling::Worse`], or that there is no word on it;
+    /// `None` where nothing must.
+    fn on_gain(&self) -> Option<Ruling> {
+        let interval = self.rounds.change(CHANGED, self.gain?).change;
+        Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
+    }
+
     /// By how much the highest window before the change was above the middle one, as a logarithm: that much a window differs from another anyway.
     fn spread(&self, metric: Metric) -> f64 {
         let known = self.reference.iter().filter_map(|figures| metric.of(figures));
@@ -687,7 +710,8 @@ impl Service {
         for change in &mut changes {
             let limit = self.limits.iter().find(|(metric, _)| metric.as_str() == change.metric);
             change.limit = limit.map(|(_, limit)| *limit);
-            change.decides = limit.is_some();
+            let must_gain = self.gain.is_some_and(|gain| gain.as_str() == change.metric);
+            change.decides = limit.is_some() || must_gain;
         }
         changes.sort_by_key(|change| !change.decides);
         Judgement {
@@ -701,6 +725,17 @@ impl Service {
             seconds: took.as_secs_f64(),
             changes,
         }
+    }
+}
+
+/// What an interval for a change says where less is better and only a gain counts: it lies below zero, above it, or holds it.
+fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
+    if high.is_some_and(|high| high < 0.0) {
+        Ruling::Better
+    } else if low.is_some_and(|low| low > 0.0) {
+        Ruling::Worse
+    } else {
+        Ruling::CannotTell
     }
 }
 
@@ -788,8 +823,29 @@ pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) ->
             guards.absent.push(name.clone());
         } else if guards.watched.iter().all(|known| known.selection != selection) {
             guards.within = guards.within.max(intent.guard.map(|guard| guard.within));
-            guards.watched.push(Watched { selection, limits });
+            guards.watched.push(Watched { selection, limits, gain: None });
         }
     }
     guards
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_gain_is_shown_by_the_whole_interval_and_nothing_less() {
+        for (low, high, word) in [
+            (Some(-0.6), Some(-0.1), Ruling::Better),
+            (None, Some(-0.1), Ruling::Better),
+            (Some(-0.6), Some(0.01), Ruling::CannotTell),
+            (Some(-0.6), None, Ruling::CannotTell),
+            (Some(-0.01), Some(0.3), Ruling::CannotTell),
+            (Some(0.02), Some(0.3), Ruling::Worse),
+            (Some(0.02), None, Ruling::Worse),
+            (None, None, Ruling::CannotTell),
+        ] {
+            assert_eq!(word_on_gain(low, high), word, "{low:?} to {high:?}");
+        }
+    }
 }

@@ -237,6 +237,12 @@ impl Judgement {
         Some(format!("{}, {}", changes.join(", "), self.rests_on()))
     }
 
+    /// What the change came to: `p99 412 → 187 µs (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+    pub fn of_change(&self) -> String {
+        let changes = self.changes.iter().map(ToString::to_string);
+        changes.chain([self.rests_on()]).collect::<Vec<_>>().join(", ")
+    }
+
     /// `40 pairs, switchback`.
     fn rests_on(&self) -> String {
         let windows = match (self.by, self.pairs) {
@@ -299,8 +305,10 @@ mod test {
     fn going_back_costs_what_the_change_has_gained() {
         let back = judgement().of_going_back().expect("known");
         assert_eq!(back, "p99 185 → 412 µs (+122 %, +92…+156), cpu −3 %, 40 pairs, switchback");
+        let there = judgement().of_change();
+        assert_eq!(there, "p99 412 → 185 µs (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback");
         let none = Judgement { changes: Vec::new(), ..judgement() };
-        assert_eq!(none.of_going_back(), None);
+        assert_eq!((none.of_going_back(), none.of_change().as_str()), (None, "40 pairs, switchback"));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub mod qdisc;
 pub mod recipe;
 pub mod reuseport;
 pub mod scheduling;
+pub mod search;
 pub mod selector;
 pub mod setting;
 pub mod steering;
@@ -63,16 +64,17 @@ pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWind
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use plan::{Change, Plan, Reason, Step};
-pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
+pub use policy::{Budget, Goal, Intent, OnMissed, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{
-    Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, When,
+    Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,
 };
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
 pub use scheduling::{
     KthreadCpus, KthreadKey, KthreadRequest, KthreadState, KthreadValue, RtThrottling, Scheduling, Slice,
     UtilClamp,
 };
+pub use search::{Search, Searches, Tried};
 pub use selector::{Carries, DeviceCondition, DeviceSelector, Precedence, SpeedBound};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,

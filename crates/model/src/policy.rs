@@ -130,6 +130,9 @@ pub struct Intent {
     pub policy: PolicyName,
     /// The delivery mode, where an expert named one instead of leaving it to the policy.
     pub delivery: Option<DeliveryMode>,
+    /// Why `delivery` is what a search found, where the operator did not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
     /// Values that differ from the mode's start values.
     pub overrides: Overrides,
     /// Other requested values of the device. Of a device's request alone.
@@ -165,6 +168,7 @@ impl Intent {
             target,
             policy,
             delivery: None,
+            found: None,
             overrides: Overrides::default(),
             nic: Vec::new(),
             kthread: KthreadRequest::default(),
@@ -269,6 +273,58 @@ pub struct Goal {
     pub p50: Option<Nanoseconds>,
     /// The 99th percentile, at most.
     pub p99: Option<Nanoseconds>,
+    /// For how long it is missed before anything is done about it: [`Goal::FOR_LEAST`] to [`Goal::FOR_MOST`]; `None` for
+    /// [`Goal::FOR`].
+    #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
+    pub missed_for: Option<Nanoseconds>,
+    /// What is done then. Of a service's request alone.
+    #[serde(default, skip_serializing_if = "OnMissed::is_report")]
+    pub on_missed: OnMissed,
+}
+
+impl Goal {
+    /// For how long a goal is missed, unless something else is asked for, before anything is done about it.
+    pub const FOR: Nanoseconds = Nanoseconds::from_millis(300_000);
+
+    /// The shortest such time: what was measured for less says nothing of a percentile.
+    pub const FOR_LEAST: Nanoseconds = Nanoseconds::from_millis(10_000);
+
+    /// The longest: a day.
+    pub const FOR_MOST: Nanoseconds = Nanoseconds::from_millis(86_400_000);
+
+    /// Whether any percentile has a bound.
+    pub const fn is_set(&self) -> bool {
+        self.p50.is_some() || self.p99.is_some()
+    }
+}
+
+/// What is done about a goal that is missed for longer than it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnMissed {
+    /// A finding says so.
+    #[default]
+    Report,
+    /// The daemon tries the candidates of the policy's ladder, under guard, and keeps what is better.
+    Search,
+}
+
+impl OnMissed {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Report, Self::Search];
+
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Search => "search",
+        }
+    }
+
+    /// Whether it is reported, and nothing else.
+    pub const fn is_report(&self) -> bool {
+        matches!(self, Self::Report)
+    }
 }
 
 /// What a request may cost.

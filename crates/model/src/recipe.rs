@@ -309,6 +309,31 @@ impl Recipe {
     }
 }
 
+/// A delivery mode that is tried for a service whose goal is missed, and why.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rung {
+    /// The mode.
+    pub mode: DeliveryMode,
+    /// Why it may be better, and where that comes from.
+    pub because: Reason,
+    /// The drivers of the devices on which that was measured. Empty where it claims no measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured_on: Vec<String>,
+    /// Where it is worth a try.
+    pub when: When,
+}
+
+impl Rung {
+    /// The most rungs of a ladder.
+    pub const COUNT_MAX: usize = 16;
+
+    /// Whether it is worth a try in any of these circumstances; in unknown ones, if it names no condition.
+    pub fn is_for(&self, places: &[Circumstances]) -> bool {
+        self.when == When::default() || places.iter().any(|place| self.when.holds(place))
+    }
+}
+
 /// The recipes of all policies, and how drivers differ from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
@@ -320,6 +345,8 @@ pub struct Recipes {
     pub cases: BTreeMap<String, Case>,
     /// By driver ([`crate::host::Device::kind`]), and within it by policy; `None` holds for every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
+    /// What is tried, in this order, for a service with this policy whose goal is missed.
+    pub ladders: BTreeMap<PolicyName, Vec<Rung>>,
     /// What is known of the drivers themselves.
     pub nics: Arc<NicFacts>,
 }
@@ -329,6 +356,11 @@ impl Recipes {
     pub fn of(&self, policy: PolicyName, mechanism: Mechanism) -> Option<&RecipeEntry> {
         let own = self.policies.get(&policy).and_then(|recipe| recipe.of(mechanism));
         own.or_else(|| self.any.of(mechanism))
+    }
+
+    /// A policy's ladder; empty where no recipe has one.
+    pub fn ladder(&self, policy: PolicyName) -> &[Rung] {
+        self.ladders.get(&policy).map_or(&[], Vec::as_slice)
     }
 
     /// A policy's entries in these circumstances: the driver's for this policy, else the driver's for any policy, else that
@@ -405,6 +437,7 @@ mod test {
             policies: [(PolicyName::Bulk, wants(1)), (PolicyName::Cpu, wants(1))].into(),
             drivers: [("i40e".to_owned(), [(None, wants(2)), (Some(PolicyName::Bulk), wants(3))].into())]
                 .into(),
+            ladders: BTreeMap::new(),
             nics: Arc::default(),
         };
         let of = |policy, driver| {

@@ -145,6 +145,7 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
         delivery: Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
         overrides: model::policy::Overrides::default(),
         nic: Vec::new(),
+        found: None,
         goal: model::Goal::default(),
         guard: None,
         budget: model::Budget::default(),

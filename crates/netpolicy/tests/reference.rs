@@ -20,13 +20,14 @@ use sim::scenario::{Costs, KEYS, Parameter, Takes};
 /// A part of a page, and what makes it.
 type Part = (&'static str, &'static str, fn() -> String);
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("settings.md", "settings", settings),
     ("policy-file.md", "keys", || keys(|path| !path.starts_with("settings."))),
     ("policy-file.md", "device-settings", || keys(|path| path.starts_with("settings."))),
     ("commands.md", "commands", commands),
     ("exit-codes.md", "exit-codes", exit_codes),
     ("findings.md", "findings", findings),
+    ("recipes.md", "ladders", ladders),
     ("requirements.md", "mechanisms", mechanisms),
     ("scenario-files.md", "scenario-keys", scenario_keys),
     ("scenario-files.md", "parameters", parameters),
@@ -206,6 +207,23 @@ fn findings() -> String {
     page.push_str("| finding | meaning |\n|---|---|\n");
     for (rule, meaning) in live::RULES {
         let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+    }
+    page.push_str("\n## goals that are kept\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-kept).\n\n");
+    page.push_str("| finding | meaning |\n|---|---|\n");
+    for (rule, meaning) in daemon::SEARCH_RULES {
+        let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+    }
+    page
+}
+
+fn ladders() -> String {
+    let recipes = policy_file::recipes(&[]).expect("the shipped recipes are right");
+    let mut page = String::from("| policy | mode | where | why | source |\n|---|---|---|---|---|\n");
+    for (policy, ladder) in &recipes.ladders {
+        for rung in ladder {
+            let (mode, why, source) = (rung.mode, cell(&rung.because.why), cell(&rung.because.source));
+            let _ = writeln!(page, "| `{policy}` | `{mode}` | {} | {why} | {source} |", rung.when);
+        }
     }
     page
 }

@@ -14,6 +14,7 @@
 //! Policy × Host      place    → Placement   who lives where; refuses what cannot be kept apart or afforded
 //! Placement × Host   desired  → Desired     every knob with its value and its reason
 //! Desired × Host     diff     → Plan        only what differs, in the order of writing
+//! Search × Moment     next_try → Next       what is tried for a service whose goal is missed
 //! Host × Delivered   doctor   → [Finding]   what is set, what is engaged, and why not
 //! ```
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ mod queues_after;
 mod recipe;
 mod refusal;
 mod reuseport;
+mod search;
 mod selection;
 mod share;
 
@@ -59,4 +61,5 @@ pub use objects::{Objects, QueueObject};
 pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, Runs, place};
 pub use recipe::Chosen;
 pub use refusal::{Refusal, RefusalKind};
+pub use search::{Moment, Next, next_try};
 pub use selection::{Selection, select};

@@ -10,8 +10,9 @@ use model::nic::{
 };
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
-    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Growth, Guard, Guarded, KthreadKey,
-    KthreadValue, Layout, Nanoseconds, Patterns, PolicyName, QdiscKind, QueueSpan, SpeedBound,
+    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, KthreadKey,
+    KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan, Searches,
+    SpeedBound,
 };
 
 use crate::value::Value;
@@ -69,8 +70,13 @@ pub(crate) enum Takes {
     Carries(fn(Carries) -> Value),
     Speed(fn(SpeedBound) -> Value),
     Growth(Guarded),
-    /// For how long a guard looks.
-    Within(fn(Nanoseconds) -> Value),
+    /// A span of seconds, from the least to the most.
+    Within {
+        least: Nanoseconds,
+        most: Nanoseconds,
+        make: fn(Nanoseconds) -> Value,
+    },
+    OnMissed(fn(OnMissed) -> Value),
     Switch(Make<bool>),
     /// CPUs, or `none`.
     CpusOrNone(fn(CpuSet) -> Value),
@@ -98,7 +104,8 @@ impl Takes {
             Self::Carries(_) => "what goes by the device, as in \"default-route\"",
             Self::Speed(_) => "a speed in quotes, as in \">=25G\"",
             Self::Growth(_) => "a growth in quotes, as in \"+15%\"",
-            Self::Within(_) => "a span of time in quotes, as in \"60s\"",
+            Self::Within { .. } => "a span of time in quotes, as in \"60s\"",
+            Self::OnMissed(_) => "what to do, as in \"search\"",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
             Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
@@ -187,6 +194,18 @@ fn first() -> Vec<Key> {
         meaning: "The 99th percentile of response times, at most.".into(),
     },
     Key {
+        path: "goal.for",
+        of: SERVICE,
+        takes: Takes::Within { least: Goal::FOR_LEAST, most: Goal::FOR_MOST, make: Value::GoalFor },
+        meaning: "For how long the goal is missed before anything is done about it, 10s to a day; 300 s unless said.".into(),
+    },
+    Key {
+        path: "goal.on_missed",
+        of: SERVICE,
+        takes: Takes::OnMissed(Value::GoalOnMissed),
+        meaning: "What is done then: a finding (`report`), or the daemon tries what the policy's ladder has, under guard (`search`); `report` unless said.".into(),
+    },
+    Key {
         path: "guard.p50",
         of: SERVICE,
         takes: Takes::Growth(Guarded::P50),
@@ -213,7 +232,7 @@ fn first() -> Vec<Key> {
     Key {
         path: "guard.within",
         of: SERVICE,
-        takes: Takes::Within(Value::GuardWithin),
+        takes: Takes::Within { least: Guard::WITHIN_LEAST, most: Guard::WITHIN_MOST, make: Value::GuardWithin },
         meaning: "For how long a change is judged on the service's traffic, 20s to 1h; 60 s unless said.".into(),
     },
     Key {
@@ -281,6 +300,12 @@ fn first() -> Vec<Key> {
         of: DAEMON,
         takes: Takes::Sample(Value::Sample),
         meaning: "How much of each second the daemon measures of each service that has a `goal`; 20 ms unless said.".into(),
+    },
+    Key {
+        path: "searches",
+        of: DAEMON,
+        takes: Takes::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
+        meaning: "How many tries a day the daemon may make for each service with `on_missed = \"search\"`; 6 unless said, 0 for none.".into(),
     },
     ]
 }
@@ -530,9 +555,8 @@ impl Takes {
             Self::Carries(_) => words(&Carries::ALL.map(Carries::as_str)),
             Self::Speed(_) => "a speed: `\"25G\"`, `\">=25G\"`, `\"<1000M\"`".to_owned(),
             Self::Growth(_) => format!("a growth: `\"{}\"` to `\"{}\"`", Growth::LEAST, Growth::MOST),
-            Self::Within(_) => {
-                format!("a span: `\"{}\"` to `\"{}\"`", Guard::WITHIN_LEAST, Guard::WITHIN_MOST)
-            }
+            Self::Within { least, most, .. } => format!("a span: `\"{least}\"` to `\"{most}\"`"),
+            Self::OnMissed(_) => words(&OnMissed::ALL.map(OnMissed::as_str)),
             Self::Switch(_) => "`true`, `false`".to_owned(),
             Self::CpusOrNone(_) => "CPUs: `\"0-3\"`, or `\"none\"`".to_owned(),
             Self::PrivateFlags(_) => "flags: `\"rx_striding_rq=on,tx_port_ts=off\"`".to_owned(),

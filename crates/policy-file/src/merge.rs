@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use model::live::PartOfSecond;
 use model::policy::Match;
-use model::{DeviceSelector, EmptyPolls, Glob, Intent, Policy, PolicyName, Recipes, Target};
+use model::{
+    DeviceSelector, EmptyPolls, Glob, Intent, OnMissed, Policy, PolicyName, Recipes, Searches, Target,
+};
 
 use crate::key::Kind;
 use crate::mistake::{Mistake, Mistakes};
@@ -82,6 +84,16 @@ impl Merged {
         });
         given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
+
+    /// How many tries a day the daemon may make for each service whose goal is missed.
+    pub fn searches(&self) -> u32 {
+        let asks = self.sections.iter().flat_map(|section| &section.asks);
+        let mut given = asks.filter_map(|(value, _)| match value {
+            Value::Searches(tries) => Some(*tries),
+            _ => None,
+        });
+        given.next_back().unwrap_or(Searches::A_DAY)
+    }
 }
 
 impl MergedSection {
@@ -98,6 +110,8 @@ impl MergedSection {
                 Value::Cpus(cpus) => intent.cpus = Some(cpus),
                 Value::GoalP50(span) => intent.goal.p50 = Some(span),
                 Value::GoalP99(span) => intent.goal.p99 = Some(span),
+                Value::GoalFor(span) => intent.goal.missed_for = Some(span),
+                Value::GoalOnMissed(what) => intent.goal.on_missed = what,
                 Value::Guard(guarded, growth) => {
                     intent.guard.get_or_insert_default().limits.set(guarded, growth);
                 }
@@ -118,8 +132,8 @@ impl MergedSection {
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(request) => intent.nic.push(request),
-                // It stands in the daemon's section alone.
-                Value::Sample(_) => {}
+                // They stand in the daemon's section alone.
+                Value::Sample(_) | Value::Searches(_) => {}
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
             if intent.origin.is_empty() || decides {
@@ -218,11 +232,37 @@ impl<'a> Merging<'a> {
                 let message = "`guard` says for how long, and not what may grow".to_owned();
                 wrong((file, asked.at.clone()), message, "give it a limit, as in guard = { p99 = \"+15%\" }");
             }
+            if let Some((at, message, help)) = self.goal_that_contradicts() {
+                wrong(at, message, help);
+            }
         }
         if let Some((at, message)) = self.contradiction() {
             wrong(at, message, "");
         }
         mistakes
+    }
+
+    /// What is said of a goal that is missed, where there is none, or nothing to search.
+    fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
+        let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
+        let place = |(asked, file): &(&'a Asked, &'a PolicyFile)| (*file, asked.at.clone());
+        let searches = find(|value| *value == Value::GoalOnMissed(OnMissed::Search));
+        if find(|value| matches!(value, Value::GoalP50(_) | Value::GoalP99(_))).is_none() {
+            let said = find(|value| matches!(value, Value::GoalFor(_) | Value::GoalOnMissed(_)))?;
+            let message = "`goal` says what is done when it is missed, and not what it is".to_owned();
+            return Some((place(said), message, "give it a bound, as in goal = { p99 = \"500us\" }"));
+        }
+        let searches = searches?;
+        if let Some(named) = find(|value| matches!(value, Value::Delivery(_))) {
+            let message =
+                "`delivery` names a mode, and `on_missed = \"search\"` looks for another".to_owned();
+            return Some((place(named), message, "leave one of them out"));
+        }
+        let is_none = find(|value| *value == Value::Policy(PolicyName::None)).is_some();
+        is_none.then(|| {
+            let message = "`none` leaves delivery to the kernel: there is nothing to search".to_owned();
+            (place(searches), message, "give the service another policy, as in policy = \"latency\"")
+        })
     }
 
     /// Timeouts that cannot work together, as far as they are known without a host.

@@ -7,8 +7,8 @@ use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::steering::NotSteering;
 use model::{
-    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Guard, Layout, Nanoseconds, Patterns, PolicyName,
-    QdiscKind, SpeedBound,
+    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Layout, Nanoseconds, OnMissed, Patterns,
+    PolicyName, QdiscKind, SpeedBound,
 };
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -369,9 +369,11 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         let help = format!("in milliseconds, write \"{}ms\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
     }
-    if let (Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within(_), DeValue::Integer(integer)) =
-        (takes, raw)
-    {
+    if let (Takes::Within { .. }, DeValue::Integer(integer)) = (takes, raw) {
+        let help = format!("in seconds, write \"{}s\"", integer.as_str());
+        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+    }
+    if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
     }
@@ -430,14 +432,20 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             let growth = text.parse::<Growth>().map_err(|wrong| (wrong, None))?;
             Ok(Value::Guard(*guarded, growth))
         }
-        Takes::Within(make) => {
-            let within = span(name, text, true)?;
-            match (Guard::WITHIN_LEAST..=Guard::WITHIN_MOST).contains(&within) {
+        Takes::Within { least, most, make } => {
+            let wrong = |(message, help): Wrong| (message, in_seconds(text).or(help));
+            let within = span(name, text, true).map_err(wrong)?;
+            match (least..=most).contains(&&within) {
                 true => Ok(make(within)),
-                false => {
-                    Err((format!("`{name}` is {} to {}", Guard::WITHIN_LEAST, Guard::WITHIN_MOST), None))
-                }
+                false => Err((format!("`{name}` is {least} to {most}"), None)),
             }
+        }
+        Takes::OnMissed(make) => {
+            let all = OnMissed::ALL.map(OnMissed::as_str);
+            let found = OnMissed::ALL.into_iter().find(|what| what.as_str() == text);
+            found
+                .map(make)
+                .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
         }
         Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
@@ -524,6 +532,18 @@ fn nearest_unit(text: &str) -> Option<String> {
         other => nearest(other, ["us", "ms", "ns"])?,
     };
     (!number.is_empty()).then(|| format!("did you mean \"{number}{unit}\"?"))
+}
+
+/// Minutes and hours in seconds, as a span is written: `5m` → `300s`.
+fn in_seconds(text: &str) -> Option<String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let seconds: u64 = match unit.trim() {
+        "m" | "min" => 60,
+        "h" => 3_600,
+        _ => return None,
+    };
+    let seconds = number.parse::<u64>().ok()?.checked_mul(seconds)?;
+    Some(format!("write \"{seconds}s\""))
 }
 
 /// The mode that was probably meant, with the number that was written.

@@ -2,11 +2,12 @@
 //!
 //! `[recipe.POLICY.MECHANISM]` says what a policy wants of a mechanism, `[driver.NAME.POLICY.MECHANISM]` (or `any` for the
 //! policy) what differs for one driver, and `[case.NAME.POLICY.MECHANISM]` what differs where the conditions of
-//! `[case.NAME.when]` hold. Each takes `value`, `why`, `source` and `measured-on`.
+//! `[case.NAME.when]` hold. Each takes `value`, `why`, `source` and `measured-on`. `[[ladder.POLICY]]` is a delivery mode
+//! that is tried for a service whose goal is missed: the same keys, and `when` with the conditions of a case.
 
 use std::ops::Range;
 
-use model::recipe::{EpollNapis, Mechanism, RecipeEntry, RecipeValue, Recipes, When};
+use model::recipe::{EpollNapis, Mechanism, RecipeEntry, RecipeValue, Recipes, Rung, When};
 use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -15,7 +16,7 @@ use crate::mistake::{Lines, Mistake, Mistakes};
 use crate::nearest::nearest;
 
 /// The recipes that netpolicy ships: the name of the file and its text.
-pub const SHIPPED: [(&str, &str); 9] = [
+pub const SHIPPED: [(&str, &str); 10] = [
     ("any.toml", include_str!("../recipes/any.toml")),
     ("latency.toml", include_str!("../recipes/latency.toml")),
     ("bulk.toml", include_str!("../recipes/bulk.toml")),
@@ -25,6 +26,7 @@ pub const SHIPPED: [(&str, &str); 9] = [
     ("none.toml", include_str!("../recipes/none.toml")),
     ("cases.toml", include_str!("../recipes/cases.toml")),
     ("drivers.toml", include_str!("../recipes/drivers.toml")),
+    ("ladders.toml", include_str!("../recipes/ladders.toml")),
 ];
 
 /// Where a site's own recipes are looked for, the least important directory first.
@@ -37,6 +39,8 @@ pub struct RecipeFile {
     entries: Vec<Entry>,
     /// When each case holds.
     whens: Vec<(String, When)>,
+    /// What is tried for services whose goal is missed, by their policy.
+    ladders: Vec<(PolicyName, Vec<Rung>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +82,8 @@ impl RecipeFile {
         for (case, when) in self.whens {
             recipes.cases.entry(case).or_default().when = when;
         }
+        // The order is of the whole: a ladder replaces a ladder.
+        recipes.ladders.extend(self.ladders);
         for Entry { whose, mechanism, entry, at: _ } in self.entries {
             let recipe = match whose {
                 Whose::Policy(None) => &mut recipes.any,
@@ -106,6 +112,7 @@ pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
         mistakes: Vec::new(),
         entries: Vec::new(),
         whens: Vec::new(),
+        ladders: Vec::new(),
     };
     let (table, broken) = DeTable::parse_recoverable(text);
     for error in &broken {
@@ -119,7 +126,7 @@ pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
         return Err(Mistakes(reader.mistakes));
     }
     reader.entries.sort_by_key(|entry| entry.at);
-    Ok(RecipeFile { entries: reader.entries, whens: reader.whens })
+    Ok(RecipeFile { entries: reader.entries, whens: reader.whens, ladders: reader.ladders })
 }
 
 struct Reader<'a> {
@@ -129,6 +136,7 @@ struct Reader<'a> {
     mistakes: Vec<Mistake>,
     entries: Vec<Entry>,
     whens: Vec<(String, When)>,
+    ladders: Vec<(PolicyName, Vec<Rung>)>,
 }
 
 type Name<'i> = Spanned<DeString<'i>>;
@@ -141,7 +149,11 @@ pub(crate) const ANY: &str = "any";
 const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
 
 /// The kinds of sections.
-const SECTIONS: [&str; 3] = ["recipe", "driver", "case"];
+const SECTIONS: [&str; 4] = ["recipe", "driver", "case", "ladder"];
+
+/// The policies that may have a ladder: `mix` is of devices, which have no goal of their own, and `none` leaves everything to the kernel.
+pub(crate) const WITH_LADDER: [PolicyName; 4] =
+    [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power];
 
 /// The key of a case's conditions.
 pub(crate) const WHEN: &str = "when";
@@ -174,6 +186,7 @@ impl Reader<'_> {
                     });
                 }),
                 "case" => self.tables(value, "case.NAME.any.MECHANISM", Self::case),
+                "ladder" => self.tables(value, "[ladder.POLICY]", Self::ladder),
                 other => {
                     let message =
                         format!("`{other}` is no kind of section: there are {}", SECTIONS.join(", "));
@@ -198,6 +211,39 @@ impl Reader<'_> {
                 reader.recipe(&Whose::Case(case.clone(), policy), value);
             }
         });
+    }
+
+    /// The ladder of a policy: what is tried, in this order.
+    fn ladder(&mut self, name: &Name<'_>, value: &Raw<'_>) {
+        let policy = name.get_ref().parse::<PolicyName>().ok().filter(|policy| WITH_LADDER.contains(policy));
+        let Some(policy) = policy else {
+            let names = WITH_LADDER.map(PolicyName::as_str);
+            let message = format!("`{}` has no ladder: there are {}", name.get_ref(), names.join(", "));
+            return self.wrong(name.span(), message, did_you_mean(name.get_ref(), names));
+        };
+        let Some(rungs) = value.get_ref().as_array() else {
+            let message = format!("a ladder is a list: write [[ladder.{policy}]] above each mode");
+            return self.wrong(name.span(), message, None);
+        };
+        if rungs.len() > Rung::COUNT_MAX {
+            let message = format!("{} rungs, and a ladder has {} at most", rungs.len(), Rung::COUNT_MAX);
+            self.wrong(name.span(), message, None);
+        }
+        let mut ladder: Vec<Rung> = Vec::new();
+        for value in rungs {
+            let at = value.span().start;
+            let mut when = When::default();
+            let Some(entry) = self.entry(Mechanism::Delivery, value, at, Some(&mut when)) else { continue };
+            let RecipeEntry { value: RecipeValue::Delivery(mode), because, measured_on } = entry else {
+                self.wrong(value.span(), "a rung names a delivery mode, as in value = \"suspend50\"", None);
+                continue;
+            };
+            if ladder.iter().any(|rung| rung.mode == mode && rung.when == when) {
+                self.wrong(value.span(), format!("{mode} stands twice on the ladder of {policy}"), None);
+            }
+            ladder.push(Rung { mode, because, measured_on, when });
+        }
+        self.ladders.push((policy, ladder));
     }
 
     fn when(&mut self, value: &Raw<'_>) -> When {
@@ -277,13 +323,20 @@ impl Reader<'_> {
                 return reader.wrong(word.span(), message, Some("write it under [recipe.POLICY]".to_owned()));
             }
             let at = word.span().start;
-            if let Some(entry) = reader.entry(mechanism, value, at) {
+            if let Some(entry) = reader.entry(mechanism, value, at, None) {
                 reader.entries.push(Entry { whose: whose.clone(), mechanism, entry, at });
             }
         });
     }
 
-    fn entry(&mut self, mechanism: Mechanism, value: &Raw<'_>, at: usize) -> Option<RecipeEntry> {
+    /// An entry with its value. A rung of a ladder has conditions of its own, which are put into `when`.
+    fn entry(
+        &mut self,
+        mechanism: Mechanism,
+        value: &Raw<'_>,
+        at: usize,
+        mut when: Option<&mut When>,
+    ) -> Option<RecipeEntry> {
         let Some(table) = value.get_ref().as_table() else {
             let message = format!("`{mechanism}` takes a table with value, why and source");
             self.wrong(value.span(), message, Some(format!("write {mechanism} = {{ value = … }}")));
@@ -317,13 +370,18 @@ impl Reader<'_> {
                         }
                     }
                 }
+                (WHEN, _) if when.is_some() => {
+                    let read = self.when(value);
+                    when.iter_mut().for_each(|when| **when = read.clone());
+                }
                 ("why" | "source", None) => {
                     self.wrong(value.span(), format!("`{}` takes text in quotes", key.get_ref()), None);
                 }
                 (other, _) => {
+                    let keys: Vec<&str> = KEYS.into_iter().chain(when.is_some().then_some(WHEN)).collect();
                     let message =
-                        format!("`{other}` is not a key of {mechanism}: there are {}", KEYS.join(", "));
-                    self.wrong(key.span(), message, did_you_mean(other, KEYS));
+                        format!("`{other}` is not a key of {mechanism}: there are {}", keys.join(", "));
+                    self.wrong(key.span(), message, did_you_mean(other, keys));
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! The language of recipe files as a JSON Schema, for editors.
 
 use model::PolicyName;
-use model::recipe::{EpollNapis, Mechanism};
+use model::recipe::{EpollNapis, Mechanism, Rung};
 use serde_json::{Map, Value as Json, json};
 
-use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, WHEN};
+use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, WHEN, WITH_LADDER};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
 /// The schema that every recipe file meets.
@@ -25,12 +25,24 @@ pub fn recipe_json_schema() -> Json {
             "recipe": by_policy(false, None),
             "driver": { "type": "object", "additionalProperties": by_policy(true, None) },
             "case": { "type": "object", "additionalProperties": by_policy(true, Some((WHEN, when()))) },
+            "ladder": ladders(),
         },
         "additionalProperties": false,
     })
 }
 
-/// The conditions of a case.
+/// What is tried for services whose goal is missed, by policy.
+fn ladders() -> Json {
+    let mut rung = entry(Mechanism::Delivery);
+    rung["properties"]["value"] = json!({ "type": "string", "pattern": DELIVERY });
+    rung["properties"][WHEN] = when();
+    let ladder = json!({ "type": "array", "items": rung, "maxItems": Rung::COUNT_MAX });
+    let policies = WITH_LADDER.map(|policy| (policy.as_str().to_owned(), ladder.clone()));
+    let policies: Map<String, Json> = policies.into_iter().collect();
+    json!({ "type": "object", "properties": policies, "additionalProperties": false })
+}
+
+/// The conditions of a case, or of a rung.
 fn when() -> Json {
     let [driver, own_interrupts, epoll_napis] = CONDITIONS;
     json!({
@@ -135,6 +147,13 @@ mod test {
             for (_, policies) in file["driver"].as_object().into_iter().flatten() {
                 for (policy, recipe) in policies.as_object().expect("policies") {
                     meets(&drivers[policy], name, recipe);
+                }
+            }
+            for (policy, ladder) in file["ladder"].as_object().into_iter().flatten() {
+                let of =
+                    &schema["properties"]["ladder"]["properties"][policy]["items"]["properties"]["value"];
+                for rung in ladder.as_array().expect("rungs") {
+                    assert!(admits(of, &rung["value"]), "{name}: {policy}: {rung} is not {of}");
                 }
             }
             for (_, policies) in file["case"].as_object().into_iter().flatten() {

@@ -1,6 +1,6 @@
 //! The language of policy files as a JSON Schema, for editors.
 
-use model::{Carries, CpuSet, Patterns, PolicyName, QdiscKind};
+use model::{Carries, CpuSet, OnMissed, Patterns, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, Key, Kind, Takes};
@@ -74,9 +74,10 @@ fn value(key: &Key) -> Json {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
         Takes::Growth(_) => json!({ "type": "string", "pattern": "^\\+?[0-9]{1,4}(\\.[0-9])? *%$" }),
-        Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within(_) => {
+        Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within { .. } => {
             json!({ "type": "string", "pattern": SPAN })
         }
+        Takes::OnMissed(_) => json!({ "enum": OnMissed::ALL.map(OnMissed::as_str) }),
         Takes::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
         Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Takes::Cpus(_) => json!({

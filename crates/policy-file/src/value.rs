@@ -3,8 +3,8 @@
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::{
-    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, Patterns,
-    PolicyName,
+    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, OnMissed,
+    Patterns, PolicyName,
 };
 
 /// What one key was given.
@@ -19,6 +19,8 @@ pub enum Value {
     Cpus(CpuSet),
     GoalP50(Nanoseconds),
     GoalP99(Nanoseconds),
+    GoalFor(Nanoseconds),
+    GoalOnMissed(OnMissed),
     Guard(Guarded, Growth),
     GuardWithin(Nanoseconds),
     PollingCpus(u32),
@@ -38,6 +40,7 @@ pub enum Value {
     Queues(u32),
     Nic(NicRequest),
     Sample(PartOfSecond),
+    Searches(u32),
 }
 
 impl Value {
@@ -52,6 +55,8 @@ impl Value {
             Self::Cpus(_) => "cpus",
             Self::GoalP50(_) => "goal.p50",
             Self::GoalP99(_) => "goal.p99",
+            Self::GoalFor(_) => "goal.for",
+            Self::GoalOnMissed(_) => "goal.on_missed",
             Self::Guard(Guarded::P50, _) => "guard.p50",
             Self::Guard(Guarded::P90, _) => "guard.p90",
             Self::Guard(Guarded::P99, _) => "guard.p99",
@@ -88,6 +93,7 @@ impl Value {
             Self::Queues(_) => "queues",
             Self::Nic(request) => request.key(),
             Self::Sample(_) => "sample",
+            Self::Searches(_) => "searches",
         }
     }
 
@@ -100,8 +106,10 @@ impl Value {
             | Self::IrqSuspendTimeout(span)
             | Self::GoalP50(span)
             | Self::GoalP99(span)
+            | Self::GoalFor(span)
             | Self::GuardWithin(span)
             | Self::AddedDelay(span) => quoted(&span.to_string()),
+            Self::GoalOnMissed(what) => quoted(what.as_str()),
             Self::Guard(_, growth) => quoted(&growth.to_string()),
             Self::Cpus(cpus) => quoted(&cpus.to_string()),
             Self::MatchUnit(patterns)
@@ -130,6 +138,7 @@ impl Value {
             | Self::Queues(n)
             | Self::RtPriority(n)
             | Self::MatchPort(n)
+            | Self::Searches(n)
             | Self::MatchUid(n) => n.to_string(),
             Self::Kthread(value) => quoted(&value.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),

@@ -55,6 +55,7 @@ impl Word {
             target,
             policy,
             delivery,
+            found: None,
             overrides: model::policy::Overrides::default(),
             nic: Vec::new(),
             kthread: KthreadRequest::default(),

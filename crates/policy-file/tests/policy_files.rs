@@ -27,6 +27,22 @@ const MISTAKES: &[(&str, &str)] = &[
         "[device.eth0]\npolicy = \"latency\"\ngro_flush_timeout = \"0.5ns\"\n",
     ),
     ("a_goal_of_no_time_at_all", "[device.eth0]\npolicy = \"latency\"\ngoal = { p99 = \"0\" }\n"),
+    (
+        "a_search_of_a_device",
+        "[device.eth0]\npolicy = \"latency\"\ngoal = { p99 = \"1ms\", on_missed = \"search\" }\n",
+    ),
+    (
+        "a_search_that_is_misspelt",
+        "[service.a]\nmatch = { port = 1 }\npolicy = \"latency\"\ngoal = { p99 = \"1ms\", on_missed = \"serach\" }\n",
+    ),
+    (
+        "a_time_for_a_goal_in_minutes",
+        "[service.a]\nmatch = { port = 1 }\npolicy = \"latency\"\ngoal = { p99 = \"1ms\", for = \"5m\" }\n",
+    ),
+    (
+        "a_time_for_a_goal_that_is_too_short",
+        "[service.a]\nmatch = { port = 1 }\npolicy = \"latency\"\ngoal = { p99 = \"1ms\", for = \"1s\" }\n",
+    ),
     ("a_number_out_of_range", "[device.eth0]\npolicy = \"latency\"\ndefer_hard_irqs = 2147483648\n"),
     ("a_number_below_zero", "[device.eth0]\npolicy = \"latency\"\ndefer_hard_irqs = -1\n"),
     ("a_port_that_is_text", "[service.a]\npolicy = \"latency\"\nmatch = { port = \"http\" }\n"),
@@ -101,6 +117,22 @@ const CONTRADICTIONS: &[(&str, &str)] = &[
     ),
     ("a_suspension_without_deferral", "[device.eth0]\ndelivery = \"suspend20\"\ndefer_hard_irqs = 0\n"),
     ("a_suspension_without_a_timer", "[device.eth0]\ndelivery = \"suspend20\"\ngro_flush_timeout = \"0\"\n"),
+    (
+        "a_time_for_a_goal_that_is_none",
+        "[service.a]\nmatch = { port = 1 }\npolicy = \"latency\"\ngoal = { for = \"60s\" }\n",
+    ),
+    (
+        "a_search_for_a_goal_that_is_none",
+        "[service.a]\nmatch = { port = 1 }\npolicy = \"latency\"\ngoal = { on_missed = \"search\" }\n",
+    ),
+    (
+        "a_search_beside_a_mode_that_is_named",
+        "[service.a]\nmatch = { port = 1 }\ndelivery = \"suspend20\"\ngoal = { p99 = \"1ms\", on_missed = \"search\" }\n",
+    ),
+    (
+        "a_search_where_the_kernel_decides",
+        "[service.a]\nmatch = { port = 1 }\npolicy = \"none\"\ngoal = { p99 = \"1ms\", on_missed = \"search\" }\n",
+    ),
 ];
 
 fn file(name: &str, text: &str) -> PolicyFile {

@@ -25,6 +25,19 @@ const MISTAKES: &[(&str, &str)] = &[
     ("a_value_without_its_table", "[recipe.latency]\nrx-usecs = 8\n"),
     ("a_driver_without_a_policy", "[driver.igb]\ntx-usecs = { value = 8 }\n"),
     ("a_reason_that_is_a_number", "[recipe.latency.rx-usecs]\nvalue = 8\nwhy = 1\n"),
+    ("a_ladder_of_a_policy_that_has_none", "[[ladder.mix]]\nvalue = \"defer20\"\n"),
+    ("a_ladder_that_is_no_list", "[ladder.latency]\nvalue = \"defer20\"\n"),
+    ("a_rung_without_a_mode", "[[ladder.latency]]\nvalue = \"keep\"\n"),
+    ("a_rung_with_a_key_that_is_misspelt", "[[ladder.latency]]\nvalue = \"defer20\"\nwhne = {}\n"),
+    ("a_rung_that_no_daemon_can_try", "[[ladder.latency]]\nvalue = \"fullbusy\"\n"),
+    (
+        "a_rung_that_is_given_twice",
+        "[[ladder.cpu]]\nvalue = \"defer20\"\n[[ladder.cpu]]\nvalue = \"defer:20us\"\n",
+    ),
+    (
+        "a_rung_under_a_condition_that_is_misspelt",
+        "[[ladder.cpu]]\nvalue = \"defer20\"\nwhen = { own-interupts = true }\n",
+    ),
     (
         "a_mechanism_that_is_given_twice",
         "[recipe.latency.xps]\nvalue = true\n[recipe.latency.xps]\nvalue = false\n",
@@ -117,6 +130,36 @@ fn power_never_polls_and_none_leaves_everything_as_it_is() {
             "{mechanism}"
         );
     }
+}
+
+#[test]
+fn a_ladder_has_rungs_for_every_kind_of_device_and_a_sites_own_replaces_it_whole() {
+    let shipped = recipes(&[]).expect("well-formed");
+    for policy in [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power] {
+        for own in [true, false] {
+            let place = Circumstances { own_interrupts: Some(own), ..Circumstances::default() };
+            let RecipeValue::Delivery(chosen) = shipped.under(policy, &place)[&Mechanism::Delivery].value
+            else {
+                panic!("{policy} has a mode")
+            };
+            let ladder = shipped.ladder(policy);
+            let others = ladder.iter().filter(|rung| rung.is_for(std::slice::from_ref(&place)));
+            assert!(
+                others.filter(|rung| rung.mode != chosen).count() >= 2,
+                "{policy}, own {own}: {ladder:?}"
+            );
+        }
+    }
+    assert!(shipped.ladder(PolicyName::None).is_empty() && shipped.ladder(PolicyName::Mix).is_empty());
+    let text = "[[ladder.latency]]\nvalue = \"defer:2ms\"\n[[ladder.latency]]\nvalue = \"interrupt\"\nwhen = { driver = \"veth\" }\n";
+    let own = recipes(&[("10-site.toml".to_owned(), text.to_owned())]).expect("well-formed");
+    let modes: Vec<String> =
+        own.ladder(PolicyName::Latency).iter().map(|rung| rung.mode.to_string()).collect();
+    assert_eq!(modes, ["defer2000", "interrupt"]);
+    let last = &own.ladder(PolicyName::Latency)[1];
+    assert_eq!(last.because.source, "10-site.toml:3");
+    assert!(!last.is_for(&[]), "what is not known meets no condition");
+    assert_eq!(own.ladder(PolicyName::Bulk), shipped.ladder(PolicyName::Bulk));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{Fault, Session, app_requests, cycle};
 pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Result<ExplainedReport, Fault> {
     let netns = session.netns()?;
     let policy =
-        app_requests::joined(session.policy(operator)?.policy(), &netns, &session.app_requests(), operator)?;
+        app_requests::joined(session.requested(operator)?, &netns, &session.app_requests(), operator)?;
     let planned = match policy.intents.is_empty() {
         true => None,
         false => Some(cycle::plan(&policy, &netns)?),

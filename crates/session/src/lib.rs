@@ -26,6 +26,7 @@ mod idle;
 mod operator;
 pub mod report;
 mod rollback;
+pub mod searches;
 pub mod services;
 mod session;
 mod shell;

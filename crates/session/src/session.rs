@@ -220,6 +220,14 @@ impl Session {
         Ok(Merged { recipes: self.recipes()?, ..merged })
     }
 
+    /// What the policy files request, with what a daemon found for services whose goal was missed.
+    ///
+    /// # Errors
+    /// As [`Session::policy`].
+    pub fn requested(&self, operator: &dyn Operator) -> Result<Policy, Fault> {
+        Ok(self.with_found(self.policy(operator)?.policy()))
+    }
+
     /// What the policies come to: the recipes that are shipped, and over them the site's.
     ///
     /// # Errors
@@ -265,8 +273,7 @@ impl Session {
     /// # Errors
     /// As [`Session::policy`], if the requests cannot be read, and if nothing is requested.
     pub fn whole_policy(&self, netns: &Netns, operator: &dyn Operator) -> Result<Policy, Fault> {
-        let policy =
-            app_requests::joined(self.policy(operator)?.policy(), netns, &self.app_requests(), operator)?;
+        let policy = app_requests::joined(self.requested(operator)?, netns, &self.app_requests(), operator)?;
         if policy.intents.is_empty() {
             self.required_policy(operator)?;
         }

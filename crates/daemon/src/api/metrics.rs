@@ -167,6 +167,14 @@ impl Page {
         ] {
             self.counter(name, help, value);
         }
+        let help = "Modes that were tried for services whose goal was missed, by what became of them.";
+        self.family("netpolicy_searches", "counter", "", help);
+        let searches = counters.searches;
+        for (outcome, number) in
+            [("kept", searches.kept), ("put-back", searches.put_back), ("not-judged", searches.not_judged)]
+        {
+            self.sample("netpolicy_searches_total", &[("outcome", outcome)], number);
+        }
         let help = "Verdicts on changes under guard, one for each service that they were judged on.";
         self.family("netpolicy_verdicts", "counter", "", help);
         for ruling in Ruling::OF_GUARDS {
@@ -411,8 +419,9 @@ mod test {
             wanted: 12,
             set: 11,
             engaged: None,
-            goal: Goal { p50: None, p99: Some(Nanoseconds::from_micros(300)) },
+            goal: Goal { p99: Some(Nanoseconds::from_micros(300)), ..Goal::default() },
             measured: None,
+            search: None,
             notes: Vec::new(),
         };
         let mut status = Status {
@@ -430,6 +439,7 @@ mod test {
         reaction.note(Duration::from_secs(2));
         status.reactions.insert(Kind::Exec, reaction);
         status.counters.events.insert(Kind::Exec, 7);
+        status.counters.searches.put_back = 2;
         status.counters.verdicts.insert(Ruling::BeyondLimit, 2);
         status
     }
@@ -475,6 +485,7 @@ mod test {
             "netpolicy_knobs_set{target=\"service memcached\",policy=\"latency\",delivery=\"suspend20\",origin=\"a \\\"file\\\":3\"} 11",
             "netpolicy_requests{kind=\"task\"} 1",
             "netpolicy_events_total{kind=\"exec\"} 7",
+            "netpolicy_searches_total{outcome=\"put-back\"} 2",
             "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"0.000200\"} 1",
             "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"1.000000\"} 1",
             "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"+Inf\"} 2",

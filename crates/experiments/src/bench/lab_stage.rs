@@ -158,6 +158,7 @@ pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
         target: Target::Task(server),
         policy: PolicyName::None,
         delivery: Some(mode),
+        found: None,
         overrides: model::policy::Overrides::default(),
         nic: Vec::new(),
         goal: Goal::default(),

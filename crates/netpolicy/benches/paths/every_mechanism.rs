@@ -101,6 +101,7 @@ fn policy(nic: Vec<NicRequest>) -> Policy {
         delivery: Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
         overrides: model::policy::Overrides::default(),
         nic,
+        found: None,
         goal: model::Goal::default(),
         guard: None,
         budget: model::Budget::default(),

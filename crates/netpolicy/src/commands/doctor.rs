@@ -197,9 +197,8 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
 /// What the policy files ask for on this host, and what of that is not in force. Files that cannot be followed do not keep the
 /// doctor from looking.
 fn asked(context: &Context, netns: &Netns, host: &mut Host, pending: &mut Plan) -> Vec<plan::Asked> {
-    let placed = context.policy().and_then(|merged| {
-        let policy =
-            app_requests::joined(merged.policy(), netns, &context.session.app_requests(), &context.console)?;
+    let placed = context.session.requested(&context.console).and_then(|policy| {
+        let policy = app_requests::joined(policy, netns, &context.session.app_requests(), &context.console)?;
         let (resolved, processes) = services::resolve(&policy)?;
         services::add_elsewhere(host, netns, &processes);
         let selection = plan::select(&policy, host).without_clashes();

@@ -47,7 +47,11 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
     }
     let mut guards = judge::guards(policy, &planned.placement, Some(asked.limits));
     if !asked.on.is_empty() {
-        let named = asked.on.iter().map(|name| Watched { selection: selection(name), limits: asked.limits });
+        let named = asked.on.iter().map(|name| Watched {
+            selection: selection(name),
+            limits: asked.limits,
+            gain: None,
+        });
         guards = Guards { watched: named.collect(), ..Guards::default() };
     }
     if guards.watched.is_empty() {

@@ -73,6 +73,7 @@ fn another_user() -> Result<(), Failed> {
             wanted: 4,
             set: 4,
             engaged: None,
+            search: None,
             goal: model::Goal::default(),
             measured: None,
             notes: Vec::new(),

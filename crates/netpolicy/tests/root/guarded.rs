@@ -279,10 +279,15 @@ fn by_daemon() -> Result<(), Failed> {
     let before = operator.host()?.devices;
     let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
     while_asked(&operator, || {
-        let daemon = at_work(&operator, &format!("{WORSE}{}", guard("+20%")))?;
+        let hurts = format!("{WORSE}{}", guard("+20%"));
+        let daemon = at_work(&operator, &hurts)?;
+        operator.waits_to_hear("judged on live traffic")?;
+        // A file that is touched and says the same ends no trial.
+        operator.asks(&hurts)?;
         waited_long_for("what hurts to be put back", || {
             Ok(operator.said()?.contains("beyond the guard's limit").then_some(()))
         })?;
+        assert!(!operator.said()?.contains("interrupted"), "{}", operator.said()?);
         waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
         let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 3)?.data)?;
         let findings = status["data"]["findings"].as_array().cloned().unwrap_or_default();

@@ -58,6 +58,7 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod searched;
 mod selected;
 mod services;
 mod spread;
@@ -308,6 +309,7 @@ fn main() {
         matrix::tests(),
         monitored::tests(),
         remedy::tests(),
+        searched::tests(),
         selected::tests(),
         services::tests(),
         support::tests(),

@@ -38,6 +38,10 @@ pub(crate) fn choose(
         .because(format!("asked at {}", intent.origin))
         .nearest("one of them, as in latency or bulk"));
     }
+    if let (Some(mode), Some(why)) = (intent.delivery, &intent.found) {
+        let source = format!("{}: policy {} → {mode}, on_missed", intent.origin, intent.policy);
+        return Ok(Chosen { mode, because: Reason::new(why.clone(), source) });
+    }
     if let Some(mode) = intent.delivery {
         let source = match mode {
             DeliveryMode::Interrupt => intent.origin.clone(),
@@ -103,6 +107,9 @@ pub(crate) fn notes(
     recipes: &Recipes,
     places: &[Circumstances],
 ) -> Vec<String> {
+    if let (Some(mode), Some(why)) = (intent.delivery, &intent.found) {
+        return vec![format!("policy {}: {mode}: {why}", intent.policy)];
+    }
     if intent.delivery.is_some() {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! What a policy comes to, mechanism by mechanism.
 
-use model::recipe::{Case, Mechanism, RecipeValue};
+use model::recipe::{Case, Mechanism, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
 use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -9,13 +9,15 @@ use serde_json::Value;
 
 /// A recipe as data: one entry for each mechanism, in the order of the documentation.
 #[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct RecipeReport {
+pub struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
     /// What differs where conditions hold.
     cases: Vec<CaseEntry>,
     /// Where drivers differ.
     drivers: Vec<DriverEntry>,
+    /// What the daemon tries, in this order, for a service whose goal is missed and that asks for it.
+    ladder: Vec<RungEntry>,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -51,9 +53,18 @@ struct DriverEntry {
     measured_on: Vec<String>,
 }
 
+#[derive(Debug, JsonSchema, Serialize)]
+struct RungEntry {
+    value: String,
+    when: String,
+    because: Reason,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured_on: Vec<String>,
+}
+
 impl RecipeReport {
     /// What this policy comes to.
-    pub(crate) fn of(policy: PolicyName, recipes: &Recipes) -> Self {
+    pub fn of(policy: PolicyName, recipes: &Recipes) -> Self {
         let entry = |mechanism: Mechanism| {
             let found = recipes.of(policy, mechanism)?;
             let brings = match &found.value {
@@ -96,7 +107,14 @@ impl RecipeReport {
                 });
             }
         }
-        Self { policy, mechanisms: Mechanism::all().filter_map(entry).collect(), cases, drivers }
+        let rung = |rung: &Rung| RungEntry {
+            value: rung.mode.to_string(),
+            when: rung.when.to_string(),
+            because: rung.because.clone(),
+            measured_on: rung.measured_on.clone(),
+        };
+        let ladder = recipes.ladder(policy).iter().map(rung).collect();
+        Self { policy, mechanisms: Mechanism::all().filter_map(entry).collect(), cases, drivers, ladder }
     }
 }
 
@@ -151,6 +169,19 @@ impl Report for RecipeReport {
             page.line(format!("    because {}", entry.because));
             measured(page, &entry.measured_on);
         }
+        if !self.ladder.is_empty() {
+            page.gap();
+            page.styled(Style::Strong, "tried for a service whose goal is missed (on_missed = \"search\")");
+        }
+        for entry in &self.ladder {
+            let when = match entry.when == When::default().to_string() {
+                true => String::new(),
+                false => format!(", for {}", entry.when),
+            };
+            page.line(format!("  {}{when}", page.word(Style::Good, &entry.value)));
+            page.line(format!("    because {}", entry.because));
+            measured(page, &entry.measured_on);
+        }
         let mut driver = "";
         for entry in &self.drivers {
             if driver != entry.driver {
@@ -169,12 +200,14 @@ impl Report for RecipeReport {
             record::<Entry>("mechanism", generator),
             record::<CaseEntry>("case", generator),
             record::<DriverEntry>("driver", generator),
+            record::<RungEntry>("rung", generator),
         ]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
         let mechanisms = self.mechanisms.iter().map(|entry| ("mechanism", to_json(entry)));
         let mechanisms = mechanisms.chain(self.cases.iter().map(|entry| ("case", to_json(entry))));
-        mechanisms.chain(self.drivers.iter().map(|entry| ("driver", to_json(entry)))).collect()
+        let mechanisms = mechanisms.chain(self.drivers.iter().map(|entry| ("driver", to_json(entry))));
+        mechanisms.chain(self.ladder.iter().map(|entry| ("rung", to_json(entry)))).collect()
     }
 }

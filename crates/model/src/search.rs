@@ -1,0 +1,259 @@
+//! What was tried for services whose goal is missed, and what was found: as it is kept beside the journal, so that the bound on
+//! tries a day holds across restarts of the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::delivery::DeliveryMode;
+use crate::guard::{Growth, Guard, Limits};
+use crate::ids::ProcessId;
+use crate::judgement::{Judgement, Ruling};
+use crate::policy::{Intent, Policy};
+use crate::recipe::Rung;
+
+/// The searches of all services.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Searches {
+    /// The boot that the processes are of.
+    pub boot: String,
+    /// By service: `service memcached`.
+    pub services: BTreeMap<String, Search>,
+}
+
+/// What was tried for one service.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Search {
+    /// What is asked for the service: with another request, a search begins again.
+    pub intent: Intent,
+    /// Who served it: when none of them is there any more, a search begins again.
+    pub processes: BTreeSet<ProcessId>,
+    /// When tries of the last day began, in microseconds since 1970. A try is noted before it begins.
+    pub begun: Vec<u64>,
+    /// What became of each mode that was tried, in that order.
+    pub tried: Vec<Tried>,
+    /// What was found to be better than what the policy comes to.
+    pub found: Option<DeliveryMode>,
+}
+
+/// A mode that was tried.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Tried {
+    /// The mode.
+    pub mode: DeliveryMode,
+    /// The one that it was compared with.
+    pub instead_of: DeliveryMode,
+    /// When, in microseconds since 1970.
+    pub unix_micros: u64,
+    /// What it came to; `None` while it is tried, and where the daemon ended meanwhile.
+    pub ruling: Option<Ruling>,
+    /// What was measured of the service.
+    pub judgement: Option<Judgement>,
+}
+
+impl Searches {
+    /// The most tries of a service a day, unless the policy files say another number.
+    pub const A_DAY: u32 = 6;
+
+    /// The most that they may say.
+    pub const A_DAY_MOST: u32 = 48;
+
+    /// A day, in microseconds.
+    pub const DAY_MICROS: u64 = 86_400_000_000;
+
+    /// The most services that are remembered.
+    pub const SERVICES_MAX: usize = 256;
+
+    /// The guard of a search for a service that has none: CPU time for each request may grow by a quarter.
+    pub fn guard_unasked() -> Guard {
+        let limits = Limits { cpu: Growth::thousandths(250), ..Limits::default() };
+        Guard { limits, ..Guard::default() }
+    }
+
+    /// Gives the services of a policy what was found for them, where the request is the same, and one of the processes that it was found with
+    /// is still there.
+    pub fn give(&self, policy: &mut Policy, is_there: impl Fn(&ProcessId) -> bool) {
+        for intent in &mut policy.intents {
+            let Some(search) = self.services.get(&intent.target.to_string()) else { continue };
+            let Some(mode) = search.found else { continue };
+            if search.is_of(intent) && search.processes.iter().any(&is_there) {
+                intent.delivery = Some(mode);
+                intent.found = Some(search.why_found());
+            }
+        }
+    }
+}
+
+impl Search {
+    /// The search for a request that was not tried for yet.
+    pub fn of(intent: &Intent, processes: BTreeSet<ProcessId>) -> Self {
+        let intent = as_asked(intent);
+        Self { intent, processes, begun: Vec::new(), tried: Vec::new(), found: None }
+    }
+
+    /// Whether it is for this request, wherever that stands.
+    pub fn is_of(&self, intent: &Intent) -> bool {
+        self.intent == as_asked(intent)
+    }
+
+    /// Why what was found is in force, in a few words.
+    pub fn why_found(&self) -> String {
+        let tried = self.tried.iter().rev().find(|tried| Some(tried.mode) == self.found);
+        let judgement = tried.and_then(|tried| tried.judgement.as_ref());
+        match (tried, judgement) {
+            (Some(tried), Some(judgement)) => {
+                format!("a search found it better than {}: {}", tried.instead_of, judgement.of_change())
+            }
+            _ => "a search found it better".to_owned(),
+        }
+    }
+
+    /// Brings it up to date with what is asked for and who serves it. Another request begins again, and so does another set of processes; but what
+    /// stalled the service, or was in force when it ended, is not tried with those either. Tries of the last day count in any case.
+    pub fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
+        if !self.is_of(intent) {
+            let begun = std::mem::take(&mut self.begun);
+            *self = Self { begun, ..Self::of(intent, processes.clone()) };
+        } else if !processes.is_empty() && !self.is_served_by(processes) {
+            self.processes.clone_from(processes);
+            self.tried.retain(|tried| matches!(tried.ruling, Some(Ruling::Stalled | Ruling::ServiceEnded)));
+            self.found = None;
+        }
+    }
+
+    /// Whether one of these processes served it already. What a process calls itself may have changed.
+    fn is_served_by(&self, processes: &BTreeSet<ProcessId>) -> bool {
+        let same = |one: &ProcessId, other: &ProcessId| one.pid == other.pid && one.started == other.started;
+        self.processes.iter().any(|known| processes.iter().any(|process| same(known, process)))
+    }
+
+    /// How many tries count at this moment, and when the first of them counts no more, in microseconds since 1970. One that is noted for a later
+    /// moment, because a clock was set back, counts as of now.
+    pub fn tries_of_the_day(&mut self, now: u64) -> (usize, Option<u64>) {
+        self.begun.iter_mut().for_each(|at| *at = (*at).min(now));
+        self.begun.retain(|at| now - at < Searches::DAY_MICROS);
+        (self.begun.len(), self.begun.iter().min().map(|at| at.saturating_add(Searches::DAY_MICROS)))
+    }
+
+    /// Whether a mode has had its try: it was put back, or another was found to be better.
+    pub fn is_closed(&self, mode: DeliveryMode) -> bool {
+        self.tried.iter().any(|tried| match tried.ruling {
+            None | Some(Ruling::Interrupted | Ruling::NotJudged) => false,
+            Some(Ruling::Better | Ruling::Kept) => tried.instead_of == mode,
+            Some(_) => tried.mode == mode,
+        })
+    }
+
+    /// A try begins.
+    pub fn begin(&mut self, mode: DeliveryMode, instead_of: DeliveryMode, now: u64) {
+        self.begun.push(now);
+        self.tried.retain(|tried| tried.mode != mode);
+        // A ladder has no more modes, and what a policy comes to is one more; the oldest is of an earlier ladder.
+        if self.tried.len() > Rung::COUNT_MAX {
+            self.tried.remove(0);
+        }
+        self.tried.push(Tried { mode, instead_of, unix_micros: now, ruling: None, judgement: None });
+    }
+
+    /// A try came to this.
+    pub fn end(&mut self, mode: DeliveryMode, ruling: Ruling, judgement: Option<Judgement>) {
+        if let Some(tried) = self.tried.iter_mut().rev().find(|tried| tried.mode == mode) {
+            tried.ruling = Some(ruling);
+            tried.judgement = judgement;
+        }
+        if matches!(ruling, Ruling::Better | Ruling::Kept) {
+            self.found = Some(mode);
+        }
+    }
+
+    /// A try that did not get as far as to write anything does not count.
+    pub fn take_back(&mut self, mode: DeliveryMode, begun: u64) {
+        if let Some(at) = self.begun.iter().position(|at| *at == begun) {
+            self.begun.remove(at);
+        }
+        self.tried.retain(|tried| tried.mode != mode || tried.ruling.is_some());
+    }
+
+    /// Everything may be tried again: the operator says so.
+    pub fn take_up(&mut self) {
+        self.tried.retain(|tried| self.found.is_some_and(|found| tried.mode == found));
+    }
+}
+
+/// A request without where it was asked, and without what was found for it.
+fn as_asked(intent: &Intent) -> Intent {
+    let delivery = intent.delivery.filter(|_| intent.found.is_none());
+    Intent { delivery, found: None, origin: String::new(), ..intent.clone() }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::ids::{Label, Pid};
+    use crate::policy::{Match, PolicyName, Target};
+    use crate::units::Nanoseconds;
+
+    fn intent() -> Intent {
+        let target = Target::Service("cache".to_owned(), Match { port: Some(11_211), ..Match::default() });
+        Intent::new(target, PolicyName::Latency, "10-site.toml:2")
+    }
+
+    fn processes(pids: &[u32]) -> BTreeSet<ProcessId> {
+        let process = |pid: &u32| ProcessId { pid: Pid(*pid), started: 7, comm: Label::new("memcached") };
+        pids.iter().map(process).collect()
+    }
+
+    const SUSPEND: DeliveryMode = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(50) };
+
+    #[test]
+    fn what_was_found_holds_until_the_request_or_all_processes_are_others() {
+        let mut searches = Searches::default();
+        let mut search = Search::of(&intent(), processes(&[1, 2]));
+        search.begin(SUSPEND, DeliveryMode::Interrupt, 5);
+        search.end(SUSPEND, Ruling::Better, None);
+        searches.services.insert("service cache".to_owned(), search.clone());
+        let delivery = |intent: Intent, is_there: fn(&ProcessId) -> bool| {
+            let mut policy = Policy { intents: vec![intent], ..Policy::default() };
+            searches.give(&mut policy, is_there);
+            policy.intents.remove(0).delivery
+        };
+        let moved = Intent { origin: "20-other.toml:9".to_owned(), ..intent() };
+        assert_eq!(delivery(moved, |process| process.pid == Pid(2)), Some(SUSPEND));
+        assert_eq!(delivery(intent(), |_| false), None, "it was restarted");
+        let mut other = intent();
+        other.goal.p99 = Some(Nanoseconds::from_micros(9));
+        assert_eq!(delivery(other, |_| true), None);
+        search.renew(&intent(), &processes(&[2, 3]));
+        assert_eq!(search.found, Some(SUSPEND), "a worker of it is a new one");
+        search.renew(&intent(), &processes(&[]));
+        assert_eq!(search.found, Some(SUSPEND), "it is not there at the moment");
+        search.renew(&intent(), &processes(&[8]));
+        assert_eq!((search.found, search.tried.len(), search.begun.len()), (None, 0, 1), "a restart");
+    }
+
+    #[test]
+    fn what_ended_or_stalled_a_service_is_not_tried_after_its_restart_either() {
+        let mut search = Search::of(&intent(), processes(&[1]));
+        search.begin(SUSPEND, DeliveryMode::Interrupt, 5);
+        search.end(SUSPEND, Ruling::ServiceEnded, None);
+        search.begin(DeliveryMode::NapiBusy, DeliveryMode::Interrupt, 6);
+        search.end(DeliveryMode::NapiBusy, Ruling::CannotTell, None);
+        search.renew(&intent(), &processes(&[2]));
+        assert!(search.is_closed(SUSPEND) && !search.is_closed(DeliveryMode::NapiBusy));
+        let other = Intent { policy: PolicyName::Cpu, ..intent() };
+        search.renew(&other, &processes(&[2]));
+        assert!(!search.is_closed(SUSPEND), "another request is another word of the operator");
+        assert_eq!(search.begun, [5, 6], "and its tries count all the same");
+    }
+
+    #[test]
+    fn a_search_is_read_as_it_was_written() {
+        let mut search = Search::of(&intent(), processes(&[1]));
+        search.begin(SUSPEND, DeliveryMode::Interrupt, 5);
+        let mut searches = Searches { boot: "b".to_owned(), ..Searches::default() };
+        searches.services.insert("service cache".to_owned(), search);
+        let text = serde_json::to_string(&searches).expect("plain data");
+        assert_eq!(serde_json::from_str::<Searches>(&text).expect("as written"), searches);
+    }
+}

@@ -1,0 +1,205 @@
+//! Goals that are kept: the daemon tries the ladder of a real memcached whose goal is missed, in a lab.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
+use serde_json::Value;
+
+use crate::operator::{Operator, at_work, flushes, waited_for};
+use crate::{Need, requests, test, watched};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    vec![
+        test(
+            "searched/a_ladder_on_which_nothing_helps_is_exhausted_and_the_host_is_as_before",
+            NEEDS,
+            exhausted,
+        ),
+        test("searched/what_is_better_is_kept_by_all_daemons_until_the_policy_is_another", NEEDS, found),
+        test("searched/nothing_is_tried_where_a_goal_is_only_reported_or_no_try_is_left", NEEDS, reported),
+    ]
+}
+
+/// A ladder on which one mode hurts, and the other is beyond the budget, whatever the kernel has.
+const HURTS: &str = "[[ladder.latency]]\nvalue = \"defer:400us\"\nwhy = \"a test\"\n\
+                     [[ladder.latency]]\nvalue = \"threaded-busy\"\nwhy = \"a test\"\n";
+
+/// A policy whose own mode lets packets wait for two milliseconds, and a ladder with one that does not.
+const HELPS: &str = "[driver.veth.latency.delivery]\nvalue = \"defer:2ms\"\n\
+                     [[ladder.latency]]\nvalue = \"interrupt\"\nwhy = \"no timer adds to a response\"\n";
+
+/// A service at memcached's port that wants this of its requests.
+fn policy(goal: &str) -> String {
+    format!(
+        "[daemon]\nsample = \"900ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"latency\"\n\
+         goal = {{ {goal} }}\n"
+    )
+}
+
+/// The same, with a guard of its own.
+fn guarded(goal: &str) -> String {
+    policy(goal) + "guard = { cpu = \"+1000%\", within = \"40s\" }\n"
+}
+
+/// Recipes of the operator's own.
+fn recipes(operator: &Operator, text: &str) -> Result<(), Failed> {
+    let path = operator.file("10-own.toml", text.as_bytes())?;
+    let directory = std::path::Path::new(&path).with_file_name("recipe.d");
+    std::fs::create_dir_all(&directory)?;
+    Ok(std::fs::rename(path, directory.join("10-own.toml"))?)
+}
+
+/// As [`waited_for`], of something that takes as long as some guards.
+fn waited_long_for<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
+    const TURNS: usize = 15;
+    for _ in 1..TURNS {
+        if let Ok(seen) = waited_for(what, &mut look) {
+            return Ok(seen);
+        }
+    }
+    waited_for(what, look)
+}
+
+/// What the daemon says of itself.
+fn status(operator: &Operator) -> Result<Value, Failed> {
+    let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
+    let said: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(said["data"].clone())
+}
+
+/// What it says of the service.
+fn service(operator: &Operator) -> Result<Value, Failed> {
+    let said = status(operator)?;
+    let all = said["requests"].as_array().cloned().unwrap_or_default();
+    let of_service = all.into_iter().find(|request| request["target"] == "service cache");
+    of_service.ok_or_else(|| format!("no service: {said}").into())
+}
+
+/// What was found by a rule.
+fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
+    let said = status(operator)?;
+    let findings = said["findings"].as_array().cloned().unwrap_or_default();
+    Ok(findings.into_iter().find(|finding| finding["rule"] == rule))
+}
+
+/// How many transactions there are.
+fn transactions(operator: &Operator) -> Result<usize, Failed> {
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    Ok(history["data"]["transactions"].as_array().map_or(0, Vec::len))
+}
+
+fn exhausted() -> Result<(), Failed> {
+    let operator = Operator::new("searched-exhausted", 1)?;
+    recipes(&operator, HURTS)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    watched::while_asked(&operator, || {
+        let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
+        let found = waited_long_for("the end of the ladder", || finding(&operator, "search-exhausted"))?;
+        let said = found.to_string();
+        assert!(said.contains("defer400 instead of interrupt: "), "{found}");
+        assert!(said.contains("threaded-busy is not tried: "), "{found}");
+        assert_eq!(operator.host()?.devices, before, "what was tried is put back");
+        let search = service(&operator)?["search"].clone();
+        let tries = search["tries_today"].as_u64().ok_or("tries")?;
+        // One that could not be judged on a busy machine is tried again, within the bound.
+        assert!((1..=6).contains(&tries) && search["tries_a_day"] == 6, "{search}");
+        assert_eq!(search["found"], Value::Null, "{search}");
+        let tried = search["tried"].as_array().ok_or("tried")?;
+        assert!(tried.len() == 1 && tried[0]["ruling"] != "better", "{search}");
+        let log = operator.said()?;
+        assert!(log.contains("defer400 is tried in place of interrupt, 1 of 6 tries a day"), "{log}");
+        assert_eq!(daemon.terminated()?, Some(0));
+        assert_eq!(operator.host()?.devices, before);
+        // The tries of earlier daemons count, and what they put back is not tried again.
+        let count = transactions(&operator)?;
+        let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
+        waited_long_for("the same again", || finding(&operator, "search-exhausted"))?;
+        assert_eq!(service(&operator)?["search"]["tries_today"], tries);
+        assert_eq!(transactions(&operator)?, count, "nothing was tried");
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+fn found() -> Result<(), Failed> {
+    const TWO_MS: [u64; 1] = [2_000_000];
+    let operator = Operator::new("searched-found", 1)?;
+    recipes(&operator, HELPS)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let missed = policy("p50 = \"1us\", for = \"10s\", on_missed = \"search\"");
+    requests::while_asked(&operator, || {
+        let daemon = at_work(&operator, &missed)?;
+        waited_for("the policy's own mode", || Ok((flushes(&operator.host()?) == TWO_MS).then_some(())))?;
+        // On a machine that stood still meanwhile there is no word; the operator may ask for another try.
+        let hang_up = || -> Result<(), Failed> {
+            let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+            Ok(rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::HUP)?)
+        };
+        let found = waited_long_for("what is better", || {
+            if finding(&operator, "search-exhausted")?.is_some()
+                && finding(&operator, "search-found")?.is_none()
+            {
+                hang_up()?;
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            finding(&operator, "search-found")
+        })?;
+        assert!(found.to_string().contains("interrupt instead of defer2000: better: p50 "), "{found}");
+        waited_for("it in force", || Ok((flushes(&operator.host()?) == [0]).then_some(())))?;
+        let said = service(&operator)?;
+        assert!(said["delivery"] == "interrupt" && said["search"]["found"] == "interrupt", "{said}");
+        let verdicts = operator.runs(&["history"], 0)?;
+        assert!(verdicts.data.contains("better: p50 "), "{}", verdicts.data);
+        // All commands plan with it, and say why.
+        let planned = operator.runs(&["plan"], 0)?;
+        assert!(planned.words.contains("a search found it better than defer2000: p50 "), "{}", planned.words);
+        let explained = operator.runs(&["explain", "cache"], 0)?;
+        let text = format!("{}{}", explained.data, explained.words);
+        assert!(text.contains("a search found it better than defer2000: p50 "), "{text}");
+        assert_eq!(daemon.terminated()?, Some(0));
+        assert_eq!(flushes(&operator.host()?), [0], "a daemon leaves in force what it holds");
+        let daemon = at_work(&operator, &missed)?;
+        waited_for("the next daemon's word", || finding(&operator, "search-found"))?;
+        assert_eq!(flushes(&operator.host()?), [0], "the next daemon holds it, too");
+        operator.asks(&policy("p50 = \"5s\", for = \"10s\", on_missed = \"search\""))?;
+        waited_for("the policy's own mode again", || {
+            Ok((flushes(&operator.host()?) == TWO_MS).then_some(()))
+        })?;
+        waited_for("no finding", || Ok(finding(&operator, "search-found")?.is_none().then_some(())))?;
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+fn reported() -> Result<(), Failed> {
+    /// More windows than fit into the time after which a goal counts as missed.
+    const WINDOWS: u64 = 15;
+    let operator = Operator::new("searched-reported", 1)?;
+    recipes(&operator, HURTS)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    let windows =
+        || -> Result<u64, Failed> { Ok(service(&operator)?["measured"]["windows"].as_u64().unwrap_or(0)) };
+    watched::while_asked(&operator, || {
+        let daemon = at_work(&operator, &policy("p99 = \"1us\", for = \"10s\""))?;
+        waited_for("the finding", || finding(&operator, "live-goal-missed"))?;
+        let begun = std::time::Instant::now();
+        waited_long_for("more windows", || {
+            Ok((windows()? >= WINDOWS && begun.elapsed() > Duration::from_secs(WINDOWS)).then_some(()))
+        })?;
+        let said = service(&operator)?;
+        assert!(said["search"].is_null(), "{said}");
+        assert!(!operator.state().join("searches.json").exists(), "nothing is noted where nothing is tried");
+        let none = policy("p99 = \"1us\", for = \"10s\", on_missed = \"search\"");
+        operator.asks(&none.replacen("[daemon]", "[daemon]\nsearches = 0", 1))?;
+        let waits = waited_long_for("why nothing is tried", || finding(&operator, "search-waits"))?;
+        assert!(waits["summary"].as_str().is_some_and(|words| words.contains("0 tries a day")), "{waits}");
+        assert_eq!(transactions(&operator)?, 0, "nothing was written");
+        assert_eq!(operator.host()?.devices, before);
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
