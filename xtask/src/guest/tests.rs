@@ -227,6 +227,10 @@ impl Guests {
         let (mut passed, mut failed) = (0, 0);
         let mut before = output.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
         for (at, line) in &output.lines {
+            // What comes before a program is the wait for another guest, or another program's end.
+            if line.starts_with("running ") {
+                before = *at;
+            }
             let Some((verdict, test)) = read_line(line) else { continue };
             let (name, reason) = name_and_reason(test);
             self.took.push((format!("{name}, in a guest"), at.saturating_sub(before)));
@@ -363,7 +367,9 @@ mod offers {
     #[test]
     fn each_machine_gives_its_own_reason() {
         let mut guests = skipped(&["[SKIPPED, needs flower] a", "[SKIPPED, needs luck] b"]);
-        let lines = ["running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
+        let waits = "its own tests are done";
+        let lines =
+            [waits, "running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
         guests.read(Kind::Qemu, "the guest", &output(&lines, 0));
         assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
         let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
