@@ -155,8 +155,8 @@ static __always_inline void connected(const struct sock *sk)
 	};
 	struct process_event *event;
 
-	/* Of connections that come together, one deletes the key. */
-	if (bpf_map_delete_elem(&awaited, &key))
+	/* To look takes no lock. Of connections that come together, one deletes the key. */
+	if (!bpf_map_lookup_elem(&awaited, &key) || bpf_map_delete_elem(&awaited, &key))
 		return;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {

@@ -1,9 +1,9 @@
 //! `compare`: settings that alternate on a service that runs, judged by its own traffic.
 
-use daemon::beside;
 use std::time::Duration;
 
 use apply::TransactionName;
+use daemon::beside;
 use experiments::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, progress_words};
 use judge::{Candidate, Comparison, Ended, Options, PairRecord, Progress, Round, Shown};
 use linux::Signals;

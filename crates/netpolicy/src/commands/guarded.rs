@@ -1,8 +1,8 @@
 //! `try --guard`, and `apply` of services that have a guard: a change that is judged on live traffic.
 
-use daemon::beside;
 use std::time::Duration;
 
+use daemon::beside;
 use judge::{GuardReport, Guards, Proposal, Trial, Watched};
 use linux::{Netns, Signals};
 use live::Selection;
