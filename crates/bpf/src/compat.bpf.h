@@ -48,25 +48,10 @@ static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 static __always_inline bool napi_timer_runs(struct napi_struct *napi)
 {
 	if (bpf_core_field_exists(napi->timer.state))
-		return BPF_CORE_READ(napi, timer.state) & 1;
+		return napi->timer.state & 1;
 	if (bpf_core_field_exists(napi->timer.is_queued))
-		return BPF_CORE_READ(napi, timer.is_queued);
+		return napi->timer.is_queued;
 	return false;
-}
-
-/*
- * Where the low byte of a segment's flags is, as in its header: FIN is 1, PSH
- * is 8. Linux 6.18 has two bytes, kernels before accurate ECN one.
- */
-static __always_inline __u64 tcp_flags_offset(void)
-{
-	struct tcp_skb_cb *cb = 0;
-	__u64 at = bpf_core_field_offset(cb->tcp_flags);
-
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-	at += bpf_core_field_size(cb->tcp_flags) - 1;
-#endif
-	return at;
 }
 
 /*

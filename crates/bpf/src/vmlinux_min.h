@@ -268,6 +268,10 @@ struct sock {
 	struct sock_reuseport *sk_reuseport_cb;
 };
 
+struct msghdr {
+	unsigned int msg_flags;
+};
+
 /* By bpf_skc_to_tcp_sock(). */
 struct tcp_sock {
 	u32 copied_seq;

@@ -112,7 +112,8 @@ impl ServiceWatch {
         processes: Vec<ProcessId>,
         kthreads: Vec<Pid>,
     ) -> Result<Self, KernelError> {
-        let meter = LiveMeter::load(target)?;
+        let mut meter = LiveMeter::load(target)?;
+        meter.is_polled_by_threads(!kthreads.is_empty());
         Ok(Self {
             meter,
             processes,

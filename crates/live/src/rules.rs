@@ -26,7 +26,12 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     ("live-uniform-alone", "No window had interrupts enabled: estimate U is all there is."),
     ("live-estimators-disagree", "U and C are more than 30 µs and 30 % apart."),
+    (
+        "live-stamps-disagree",
+        "The clients' stamps and the polls say different response times: requests wait before the ring, or a clock is being slewed.",
+    ),
     ("live-threaded", "A kernel thread polls: p99 is a lower bound."),
+    ("live-ksoftirqd", "ksoftirqd polls: how long packets waited until it had the CPU is not known."),
     ("live-polls-lost", "Requests are answered so late that their polls were forgotten."),
     (
         "live-events-lost",

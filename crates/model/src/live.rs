@@ -212,6 +212,12 @@ pub struct LiveCounts {
     pub conditioned: u64,
     /// Answered arrivals of a NAPI that has a kernel thread.
     pub threaded: u64,
+    /// Answered arrivals that ksoftirqd polled: how long the softirq had waited for it is not known.
+    #[serde(default)]
+    pub by_ksoftirqd: u64,
+    /// Of those of a NAPI that has a kernel thread, those whose poll began when the thread was seen to be woken.
+    #[serde(default)]
+    pub woken: u64,
     /// Answered arrivals whose client stamps segments in microseconds.
     #[serde(default)]
     pub stamped: u64,
@@ -240,6 +246,8 @@ impl std::ops::AddAssign for LiveCounts {
         self.unmasked += other.unmasked;
         self.conditioned += other.conditioned;
         self.threaded += other.threaded;
+        self.by_ksoftirqd += other.by_ksoftirqd;
+        self.woken += other.woken;
         self.stamped += other.stamped;
         self.missed += other.missed;
     }

@@ -11,6 +11,9 @@
 /* Requests that one arrival may stand for. */
 #define WEIGHT_MAX 64
 
+/* Of so many arrivals, the bytes of one are noted: their median is what is asked for. A power of two. */
+#define BYTES_EVERY 8
+
 /* A NAPI thread that waited longer was not waiting for a CPU alone. */
 #define RUN_DELAY_MAX_NS 50000000
 
@@ -119,11 +122,11 @@ static __always_inline bool bounds_of(struct napi_state *napi, struct arrival *a
 /* An arrival was answered at @now by the thread of this slot. */
 __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pipelined)
 {
-	__u64 uniform, best, residence, wakeup = 0, service = 0;
+	__u64 uniform = 0, best, residence, wakeup = 0, service = 0;
 	struct live_counts *all = counted();
 	struct live_spans *spans_here;
 	struct bounds bounds = {};
-	__u32 only = 0, weight = 1, bucket, low, high, slot;
+	__u32 only = 0, weight = 1, bucket, at, low, high, slot;
 	struct napi_state *napi;
 	struct live_part *part;
 	bool known = false;
@@ -138,8 +141,11 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 	all->answered++;
 	all->requests += weight;
 	residence = now - arrival->probed;
-	add(spans_here->residence, residence, weight);
-	add(spans_here->bytes, arrival->bytes, 1);
+	/* Often the estimates are one: each bucket is worked out once. */
+	at = bucket_of(residence);
+	add_at(spans_here->residence, at, weight);
+	if (all->answered % BYTES_EVERY == 1)
+		add(spans_here->bytes, arrival->bytes, 1);
 	if (arrival->read >= arrival->probed && arrival->read <= now) {
 		wakeup = arrival->read - arrival->probed;
 		service = now - arrival->read;
@@ -162,8 +168,15 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 		if (uniform > arrival->probed)
 			uniform = arrival->probed;
 		best = uniform;
-		add(spans_here->uniform, now - uniform, weight);
-		all->threaded += bounds.flags & THREADED;
+		if (uniform != arrival->probed)
+			at = bucket_of(now - uniform);
+		add_at(spans_here->uniform, at, weight);
+		if (bounds.flags & BY_KSOFTIRQD)
+			all->by_ksoftirqd++;
+		if (bounds.flags & THREADED) {
+			all->threaded++;
+			all->woken += bounds.flags & WOKEN ? 1 : 0;
+		}
 		if (!bounds.masked) {
 			all->unmasked++;
 			if (arrival->floor && arrival->probed > arrival->floor)
@@ -183,17 +196,20 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 				}
 			}
 		}
-		add(spans_here->conditional, now - best, weight);
+		if (best != uniform)
+			at = bucket_of(now - best);
+		add_at(spans_here->conditional, at, weight);
 	}
 	if (arrival->stamped) {
 		best = arrival->probed - (__u64)arrival->late * 1000;
 		all->stamped++;
-		add(spans_here->stamped, now - best, weight);
+		at = bucket_of(now - best);
+		add_at(spans_here->stamped, at, weight);
 	}
 	if (known || arrival->stamped)
 		add(spans_here->ring, arrival->probed - best, weight);
 
-	bucket = bounded(bucket_of(now - best) >> 1, LIVE_PART_BUCKETS);
+	bucket = bounded(at >> 1, LIVE_PART_BUCKETS);
 	part = part_at(LIVE_NAPIS_MAX + bounded(worker, LIVE_WORKERS_MAX));
 	if (part) {
 		part->requests += weight;
@@ -236,14 +252,20 @@ __noinline int settle(struct socket_state *state)
 
 /*
  * How long the thread of a NAPI has waited for a CPU since its last poll. What
- * woke it came when that began. If it had not slept, what it polls now came at
- * some moment meanwhile. If it has waited more than once, only the last time
- * counts, and how much that was of all is not known.
+ * woke it came when that began: at the moment that it was woken, if that was
+ * seen. If it had not slept, what it polls now came at some moment meanwhile.
+ * If it has waited more than once, only the last time counts, and how much that
+ * was of all is not known.
  */
-static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread)
+static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread, __u64 now)
 {
 	__u64 waited = thread->sched_info.run_delay - napi->run_delay;
 
+	if (napi->woken && now - napi->woken < RUN_DELAY_MAX_NS) {
+		napi->waited = now - napi->woken;
+		napi->flags |= WOKEN;
+		return;
+	}
 	if (waited > RUN_DELAY_MAX_NS)
 		return;
 	if (thread->sched_info.pcount - napi->turns > 1)

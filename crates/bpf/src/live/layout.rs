@@ -64,6 +64,8 @@ mirrored! {
         unmasked: u64,
         conditioned: u64,
         threaded: u64,
+        by_ksoftirqd: u64,
+        woken: u64,
         stamped: u64,
     }
 

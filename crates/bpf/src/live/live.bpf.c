@@ -28,8 +28,8 @@
 /* include/linux/interrupt.h */
 #define NET_RX_SOFTIRQ 3
 
-/* Of struct tcp_skb_cb, as much as holds what is read of it. */
-#define SEGMENT_BYTES 16
+/* include/linux/socket.h: the sender has more of the same. */
+#define MSG_MORE 0x8000
 
 #define TCP_FIN 1
 #define TCP_PSH 8
@@ -41,18 +41,18 @@ struct segment {
 	__u8 flags;
 };
 
-/* What TCP noted of a segment, by one read: each costs as much as the rest of a program. */
-static __always_inline bool segment_of(struct sk_buff *skb, struct segment *segment)
+/*
+ * What TCP noted of a segment, read in place. The flags have two bytes since
+ * Linux 6.18, and one before accurate ECN: libbpf makes the load as wide as
+ * the field.
+ */
+static __always_inline void segment_of(struct sk_buff *skb, struct segment *segment)
 {
-	__u8 noted[SEGMENT_BYTES];
-	struct tcp_skb_cb *cb = 0;
+	struct tcp_skb_cb *cb = (struct tcp_skb_cb *)skb->cb;
 
-	if (bpf_probe_read_kernel(noted, sizeof(noted), &skb->cb[0]))
-		return false;
-	segment->seq = *(__u32 *)&noted[bpf_core_field_offset(cb->seq) & (SEGMENT_BYTES - 4)];
-	segment->end_seq = *(__u32 *)&noted[bpf_core_field_offset(cb->end_seq) & (SEGMENT_BYTES - 4)];
-	segment->flags = noted[tcp_flags_offset() & (SEGMENT_BYTES - 1)];
-	return true;
+	segment->seq = cb->seq;
+	segment->end_seq = cb->end_seq;
+	segment->flags = cb->tcp_flags;
 }
 
 /* The first packet of a softirq has come to TCP. */
@@ -67,6 +67,13 @@ static __always_inline void took_to_receive(__u64 now)
 		return;
 	add(here->receive, now - cpu->softirq, 1);
 	cpu->softirq = 0;
+}
+
+/* By the first bytes of its name, kernel/softirq.c softirq_threads. */
+static __always_inline bool is_ksoftirqd(struct task_struct *task)
+{
+	return task->comm[0] == 'k' && task->comm[1] == 's' && task->comm[2] == 'o' && task->comm[3] == 'f' &&
+	       task->comm[4] == 't' && task->comm[5] == 'i';
 }
 
 SEC("tp_btf/tcp_probe")
@@ -85,7 +92,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 
 	if (!ours(sk))
 		return 0;
-	if (!segment_of(skb, &sequence) || sequence.end_seq == sequence.seq)
+	segment_of(skb, &sequence);
+	if (sequence.end_seq == sequence.seq)
 		return 0;
 	flags = sequence.flags;
 	if (flags & TCP_FIN)
@@ -121,9 +129,13 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 			napi->first = now;
 			napi->waited = 0;
 			napi->cpu = bpf_get_smp_processor_id();
-			napi->flags &= ~SPREAD;
-			if (napi->flags & THREADED && task->flags & PF_KTHREAD)
-				thread_waited(napi, task);
+			napi->flags &= THREADED;
+			if (task->flags & PF_KTHREAD) {
+				if (napi->flags & THREADED)
+					thread_waited(napi, task, now);
+				else if (is_ksoftirqd(task))
+					napi->flags |= BY_KSOFTIRQD;
+			}
 		}
 		napi->last = now;
 		poll = napi->number;
@@ -210,7 +222,8 @@ int BPF_PROG(live_read, struct sock *sk)
 
 /*
  * Whether a send that no request waits for goes on with the last answer: the
- * thread has not slept since, or the socket has no room.
+ * thread has not slept since, or said that more would come, as a proxy does
+ * that waits for it itself, or the socket has no room.
  */
 static __always_inline bool continues(struct sock *sk, struct socket_state *state, __u32 thread, __u64 switches)
 {
@@ -218,13 +231,13 @@ static __always_inline bool continues(struct sock *sk, struct socket_state *stat
 
 	if (!state->answered)
 		return false;
-	if (state->thread == thread && state->switches == switches)
+	if (state->more || (state->thread == thread && state->switches == switches))
 		return true;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	return tcp && tcp->write_seq - tcp->snd_una >= UNACKNOWLEDGED_BYTES;
 }
 
-static __always_inline int sent(struct sock *sk)
+static __always_inline int sent(struct sock *sk, int flags)
 {
 	struct task_struct *task;
 	struct socket_state *state;
@@ -246,6 +259,9 @@ static __always_inline int sent(struct sock *sk)
 		state->last_send = now;
 		return 0;
 	}
+	/* Of what comes after the window, nothing is known. */
+	if (!gate.opens && state->head == state->read)
+		return 0;
 	all->sends++;
 	task = bpf_get_current_task_btf();
 	thread = task->pid;
@@ -263,6 +279,7 @@ static __always_inline int sent(struct sock *sk)
 		all->unsolicited++;
 	}
 	state->last_send = now;
+	state->more = !!(flags & MSG_MORE);
 	state->switches = task->nvcsw;
 	if (gate.looks_at_stack) {
 		struct cpu_state *cpu = this_cpu();
@@ -272,6 +289,26 @@ static __always_inline int sent(struct sock *sk)
 			cpu->socket = (__u64)sk;
 		}
 	}
+	return 0;
+}
+
+/*
+ * The thread of a NAPI is woken when the first packet comes. One that runs is
+ * not woken, and the kernel does not come here.
+ */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(live_wakes, struct task_struct *task)
+{
+	struct napi_state *napi;
+	__u32 *slot, pid;
+
+	if (!(task->flags & PF_KTHREAD))
+		return 0;
+	pid = task->pid;
+	slot = bpf_map_lookup_elem(&threads, &pid);
+	napi = slot ? napi_at(*slot) : 0;
+	if (napi)
+		napi->woken = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -302,46 +339,41 @@ int BPF_PROG(live_transmits, struct sk_buff *skb, struct net_device *dev)
 }
 
 SEC("?tp_btf/tcp_sendmsg_locked")
-int BPF_PROG(live_sends, struct sock *sk)
+int BPF_PROG(live_sends, struct sock *sk, struct msghdr *msg)
 {
-	return sent(sk);
+	return sent(sk, msg->msg_flags);
 }
 
 /* After the bytes were handed on, and often after they were transmitted. */
 SEC("?tp_btf/sock_send_length")
-int BPF_PROG(live_has_sent, struct sock *sk, int ret)
+int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 {
 	if (ret <= 0 || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
-	return sent(sk);
+	return sent(sk, flags);
 }
 
 SEC("tp_btf/napi_poll")
 int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 {
-	struct live_key key = {
-		.id = polled->napi_id,
-	};
 	struct task_struct *task, *thread;
+	__u32 id = polled->napi_id, slot, by;
 	struct napi_state *napi;
 	struct live_part *part;
 	struct poll *poll;
-	__u32 *slot, by;
 	__u64 now;
 
-	if (!budget || !key.id)
+	if (!budget || !id)
 		return 0;
-	slot = bpf_map_lookup_elem(&slots, &key);
-	if (!slot)
-		return 0;
-	napi = napi_at(*slot);
+	slot = slot_of_napi(id);
+	napi = napi_at(slot);
 	if (!napi)
 		return 0;
 	now = bpf_ktime_get_ns();
 	napi->polls_seen = 1;
 	task = bpf_get_current_task_btf();
 	thread = polled->thread;
-	napi->flags = thread ? napi->flags | THREADED : 0;
+	napi->flags = thread ? napi->flags | THREADED : napi->flags & BY_KSOFTIRQD;
 	if (thread && task == thread)
 		by = LIVE_BY_KTHREAD;
 	else if (polls_by_itself(task, ctx))
@@ -350,7 +382,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		by = LIVE_BY_TIMER;
 	else
 		by = LIVE_BY_INTERRUPT;
-	part = part_at(*slot);
+	part = part_at(slot);
 	if (part && by < LIVE_POLLERS) {
 		part->polls[by]++;
 		part->packets[by] += work > 0 ? work : 0;
@@ -378,6 +410,9 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->number++;
 	}
 	if (thread) {
+		if (napi->thread != (__u32)thread->pid)
+			is_polled_by(napi, slot, thread->pid);
+		napi->woken = 0;
 		napi->run_delay = thread->sched_info.run_delay;
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;

@@ -39,7 +39,7 @@ struct live_config {
 struct live_gate {
 	/* Counted up: what was under way before is forgotten. */
 	__u64 window;
-	/* Arrivals count from then on; 0: not yet. */
+	/* Arrivals count from then on; 0: not yet, or not any more. */
 	__u64 opens;
 	/* The bytes of a usual request; 0: each arrival is one. */
 	__u32 request_bytes;
@@ -111,6 +111,10 @@ struct live_counts {
 	__u64 conditioned;
 	/* Answered arrivals of a NAPI that a kernel thread polls. */
 	__u64 threaded;
+	/* Answered arrivals that ksoftirqd polled. */
+	__u64 by_ksoftirqd;
+	/* Of those by a thread, those whose poll began when the thread was seen to be woken. */
+	__u64 woken;
 	/* Answered arrivals that estimator T could place. */
 	__u64 stamped;
 };

@@ -31,6 +31,9 @@ const ITERATOR: &str = "live_waits";
 /// The programs that see how long the stack takes, and that cost every softirq and every packet sent.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
+/// The program that sees when kernel threads are woken, and that costs every wake-up of the machine.
+const OF_THREADS: &str = "live_wakes";
+
 /// Which sockets are measured: those of these local ports in a network namespace, of any process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTarget {
@@ -113,6 +116,7 @@ pub struct LiveMeter {
     pids_known: bool,
     window: u64,
     request_bytes: u32,
+    polled_by_threads: bool,
     begun: Option<Nanoseconds>,
     sockets: u32,
     before: Totals,
@@ -179,6 +183,7 @@ impl LiveMeter {
             pids_known: in_initial_pid_namespace(),
             window: 0,
             request_bytes: 0,
+            polled_by_threads: false,
             begun: None,
             sockets: 0,
             before: Totals::none(),
@@ -201,6 +206,12 @@ impl LiveMeter {
     /// times these bytes; with 0, as one each.
     pub const fn weigh_by(&mut self, request_bytes: u32) {
         self.request_bytes = request_bytes;
+    }
+
+    /// From the next window on, kernel threads poll for the service, or none does: when such a thread is woken is seen then, which
+    /// costs each wake-up of the machine some 50 ns. A window that says otherwise decides about those after it.
+    pub const fn is_polled_by_threads(&mut self, by_threads: bool) {
+        self.polled_by_threads = by_threads;
     }
 
     /// From now on, estimate C supposes that clients come back after an answer as these turnarounds say; without any, it says
@@ -239,25 +250,22 @@ impl LiveMeter {
     fn open(&mut self, stack: bool) -> Result<(), KernelError> {
         self.loaded.detach();
         self.window += 1;
-        let gate = Gate {
-            window: self.window,
-            opens: 0,
-            request_bytes: self.request_bytes,
-            sockets: self.sockets,
-            looks_at_stack: stack.into(),
-        };
-        self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
+        self.gate(0, stack)?;
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
+        let by_threads = self.polled_by_threads;
         let attached = self
             .loaded
-            .attach_if(|name| name != ITERATOR && (stack || !OF_STACK.contains(&name)))
+            .attach_if(|name| match name {
+                ITERATOR => false,
+                OF_THREADS => by_threads,
+                name => stack || !OF_STACK.contains(&name),
+            })
             .and_then(|()| {
                 // Connections that were seen meanwhile are counted again at the window's end.
                 let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
-                let gate = Gate { opens: opens.0, ..gate };
-                self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
+                self.gate(opens.0, stack)?;
                 Ok(opens)
             });
         match attached {
@@ -272,6 +280,23 @@ impl LiveMeter {
         }
     }
 
+    /// Arrivals count from this moment on; with 0, not.
+    fn gate(&self, opens: u64, stack: bool) -> Result<(), KernelError> {
+        let gate = Gate {
+            window: self.window,
+            opens,
+            request_bytes: self.request_bytes,
+            sockets: self.sockets,
+            looks_at_stack: stack.into(),
+        };
+        self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())
+    }
+
+    /// When the window that is open began to count.
+    pub const fn opened(&self) -> Option<Nanoseconds> {
+        self.begun
+    }
+
     /// Detaches the programs: the window ends. Says what was measured in it.
     ///
     /// # Errors
@@ -281,15 +306,22 @@ impl LiveMeter {
     /// If no window was begun, which is a fault of the caller.
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
         let begun = self.begun.take().expect("only what was begun can be ended");
+        // What comes while programs are detached, which stops all CPUs for moments, is of no window. What is answered until then is
+        // seen: a request that waits when it is looked at is known by what its socket has sent so far.
+        let closed = self.gate(0, false);
         let ended = monotonic();
+        let waiting = closed.and_then(|()| self.waiting(ended));
         self.loaded.detach();
-        let waiting = self.waiting(ended)?;
+        let waiting = waiting?;
         let totals = self.totals()?;
         let before = std::mem::replace(&mut self.before, totals);
         let (napis, workers) = self.parts_since(&before)?;
         let span = Nanoseconds(ended.0.saturating_sub(begun.0));
         let counts = difference(&before.counts, &self.before.counts);
         let spans = spans_between(&before.spans, &self.before.spans);
+        if counts.answered > 0 {
+            self.polled_by_threads = counts.threaded > 0;
+        }
         Ok(LiveWindow { span, counts, spans, napis, workers, waiting })
     }
 
@@ -427,6 +459,8 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         unmasked: counts.unmasked,
         conditioned: counts.conditioned,
         threaded: counts.threaded,
+        by_ksoftirqd: counts.by_ksoftirqd,
+        woken: counts.woken,
         stamped: counts.stamped,
         // The kernel counts those.
         missed: 0,
@@ -452,6 +486,8 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         unmasked: now.unmasked - before.unmasked,
         conditioned: now.conditioned - before.conditioned,
         threaded: now.threaded - before.threaded,
+        by_ksoftirqd: now.by_ksoftirqd - before.by_ksoftirqd,
+        woken: now.woken - before.woken,
         stamped: now.stamped - before.stamped,
         missed: now.missed - before.missed,
     }

@@ -14,6 +14,9 @@
 
 #define NO_SLOT 0xff
 
+/* Places of NAPIs, by the low bits of their ids: a power of two. */
+#define NEAR_MAX 1024
+
 /* What is known of the stamps of a connection. */
 #define STAMPS_UNKNOWN 0
 #define STAMPS_MICROSECONDS 1
@@ -53,7 +56,7 @@ struct socket_state {
 	__u8 answered;	/* it was answered in this window */
 	__u8 stamps;	/* STAMPS_* */
 	__u8 stamps_seen;	/* in microseconds, up to STAMPS_MIN */
-	__u8 pad;
+	__u8 more;	/* the last send said that more would come */
 	__u64 stamped_at;	/* the first, until the unit is known; then the last */
 	__u32 stamp;	/* the first */
 	__u32 stamp_least;	/* distance of our clock and that of the stamps */
@@ -80,6 +83,10 @@ struct poll {
 #define THREADED 1
 /* The thread was ready to run all the time: its packets came while it waited for a CPU. */
 #define SPREAD 2
+/* When the thread was woken for the running poll is known. */
+#define WOKEN 4
+/* ksoftirqd polls: how long the softirq has waited for it is not known. */
+#define BY_KSOFTIRQD 8
 
 struct napi_state {
 	__u64 drained;	/* the last poll that emptied the ring ended */
@@ -88,14 +95,16 @@ struct napi_state {
 	__u64 turns;	/* on a CPU */
 	__u64 sleeps;
 	__u64 waited;	/* of its thread, for a CPU, before the running poll */
+	__u64 woken;	/* its thread, since the last poll; 0: it was not, or that was not seen */
 	__u32 window;
 	__u32 number;	/* of the running poll */
 	__u32 cpu;	/* that took the running poll's packets */
+	__u32 thread;	/* the pid of its thread */
 	__u16 packets;	/* of ours, in the running poll */
 	__u8 masked;	/* the running poll began with its interrupt masked */
 	__u8 polls_seen;	/* it is a NAPI: the kernel said so at its poll */
 	__u8 flags;
-	__u8 pad[7];
+	__u8 pad[3];
 	struct poll polls[POLLS_MAX];
 };
 
@@ -105,6 +114,27 @@ struct {
 	__type(key, struct live_key);
 	__type(value, __u32);
 } slots SEC(".maps");
+
+/*
+ * The same for NAPIs, where a look costs less: every poll of the machine looks
+ * here. Of two NAPIs with one place, the second has none. The id is in the low
+ * half, 0 if no NAPI of ours has this place, and the slot in the high half: both
+ * are written at once.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NEAR_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} near_slots SEC(".maps");
+
+/* The slots of NAPIs that threads poll, by the pid of the thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIVE_NAPIS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} threads SEC(".maps");
 
 /* Slots given out: of NAPIs and of threads. */
 struct {
@@ -205,9 +235,14 @@ static __always_inline __u64 width_of(__u32 bucket)
 	return bucket < 32 ? 1 : 1ULL << ((bucket >> 4) - 1);
 }
 
+static __always_inline void add_at(__u32 *buckets, __u32 bucket, __u32 weight)
+{
+	buckets[bounded(bucket, LIVE_BUCKETS)] += weight;
+}
+
 static __always_inline void add(__u32 *buckets, __u64 span, __u32 weight)
 {
-	buckets[bounded(bucket_of(span), LIVE_BUCKETS)] += weight;
+	add_at(buckets, bucket_of(span), weight);
 }
 
 static __always_inline bool ours(const struct sock *sk)
@@ -226,6 +261,16 @@ static __always_inline bool ours(const struct sock *sk)
 			return false;
 	}
 	return sk->__sk_common.skc_net.net->ns.inum == config.netns;
+}
+
+/* The slot of a NAPI is this; the place stays with the first that has it. */
+static __always_inline void has_place(__u32 id, __u32 slot)
+{
+	__u32 place = id & (NEAR_MAX - 1);
+	__u64 *near = bpf_map_lookup_elem(&near_slots, &place);
+
+	if (near && !*near)
+		*near = (__u64)slot << 32 | id;
 }
 
 /* The slot of a NAPI or a thread, which keeps it for as long as the maps live. */
@@ -255,12 +300,43 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 		known = bpf_map_lookup_elem(&slots, &key);
 		return known ? *known : is_worker ? 0 : NO_SLOT;
 	}
+	if (!key.is_worker)
+		has_place(id, slot);
 	return slot;
+}
+
+/* The slot of a NAPI, or NO_SLOT: no packet of ours came by it. */
+static __always_inline __u32 slot_of_napi(__u32 id)
+{
+	__u32 place = id & (NEAR_MAX - 1), *known;
+	__u64 *near = bpf_map_lookup_elem(&near_slots, &place), both;
+	struct live_key key = {
+		.id = id,
+	};
+
+	both = near ? *near : 0;
+	if (!both)
+		return NO_SLOT;
+	if ((__u32)both == id)
+		return both >> 32;
+	known = bpf_map_lookup_elem(&slots, &key);
+	return known ? *known : NO_SLOT;
 }
 
 static __always_inline struct napi_state *napi_at(__u32 slot)
 {
 	return slot < LIVE_NAPIS_MAX ? bpf_map_lookup_elem(&napis, &slot) : 0;
+}
+
+/* A thread polls this NAPI from now on. */
+static __always_inline void is_polled_by(struct napi_state *napi, __u32 slot, __u32 thread)
+{
+	__u32 before = napi->thread;
+
+	if (before)
+		bpf_map_delete_elem(&threads, &before);
+	if (!bpf_map_update_elem(&threads, &thread, &slot, BPF_ANY))
+		napi->thread = thread;
 }
 
 static __always_inline struct live_part *part_at(__u32 slot)
@@ -295,7 +371,7 @@ static __always_inline struct socket_state *state_for(struct sock *sk)
 		state->last_send = 0;
 		state->switches = 0;
 		state->write_seq = 0;
-		state->partial = state->pipelined = state->answered = 0;
+		state->partial = state->pipelined = state->answered = state->more = 0;
 	}
 	return state;
 }

@@ -2,7 +2,8 @@
 //! answer is.
 
 use libbpf_rs::OpenObject;
-use model::{NetnsId, SpanCounts};
+use model::{Nanoseconds, NetnsId, SpanCounts};
+use sys::clock::monotonic;
 use sys::error::KernelError;
 
 use super::loaded::Loaded;
@@ -25,7 +26,8 @@ mirrored! {
 
     /// `struct wire_gate`.
     struct Gate = "wire_gate" {
-        open: u64,
+        opens: u64,
+        closes: u64,
     }
 
     /// `struct wire_seen`.
@@ -73,10 +75,39 @@ impl Wire {
     /// # Errors
     /// The kernel's refusal.
     pub fn begin(&mut self) -> Result<(), KernelError> {
+        self.begin_closed()?;
+        self.opens_at(Nanoseconds::ZERO)
+    }
+
+    /// The same, but no request counts until [`Wire::opens_at`] says when.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn begin_closed(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
         self.before = self.seen()?;
-        self.loaded.map(".data.gate")?.set(&ONLY, &Gate { open: 1 }.to_bytes())?;
+        self.gate(u64::MAX, u64::MAX)?;
         self.loaded.attach()
+    }
+
+    /// Requests count that are transmitted at this moment of the monotonic clock or later.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the program is gone.
+    pub fn opens_at(&mut self, moment: Nanoseconds) -> Result<(), KernelError> {
+        self.gate(moment.0, u64::MAX)
+    }
+
+    /// Requests that are transmitted from now on do not count; the answers of those before do.
+    ///
+    /// # Errors
+    /// As [`Wire::opens_at`].
+    pub fn closes(&mut self) -> Result<(), KernelError> {
+        self.gate(0, monotonic().0)
+    }
+
+    fn gate(&self, opens: u64, closes: u64) -> Result<(), KernelError> {
+        self.loaded.map(".data.gate")?.set(&ONLY, &Gate { opens, closes }.to_bytes())
     }
 
     /// Ends it, and says what was seen since [`Wire::begin`].

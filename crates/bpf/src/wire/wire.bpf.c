@@ -109,7 +109,7 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 	bool of_server;
 	__u64 now;
 
-	if (!gate.open || !sk)
+	if (!sk)
 		return 0;
 	of_server = sk->__sk_common.skc_num == config.port;
 	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
@@ -130,7 +130,7 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 	if (of_server) {
 		client = bpf_ntohs(sk->__sk_common.skc_dport);
 		answered(here, client, tcp[8] << 24 | tcp[9] << 16 | tcp[10] << 8 | tcp[11], now);
-	} else {
+	} else if (now >= gate.opens && now < gate.closes) {
 		client = sk->__sk_common.skc_num;
 		requested(here, client, (tcp[4] << 24 | tcp[5] << 16 | tcp[6] << 8 | tcp[7]) + bytes, now);
 	}

@@ -14,9 +14,10 @@ struct wire_config {
 	__u64 client;
 };
 
-/* The map .data.gate: what is seen is counted while it is 1. */
+/* The map .data.gate: requests that are transmitted from one moment until another count, and their answers whenever they come. */
 struct wire_gate {
-	__u64 open;
+	__u64 opens;
+	__u64 closes;
 };
 
 /* The map seen, of one entry. Every value is per CPU. */

@@ -129,6 +129,7 @@ impl<'a> LiveStage<'a> {
         let address = server.as_ref().map(Server::address);
         let Some(address) = address else { return Err(Fault::failed("the server was stopped").into()) };
         let workload = self.arguments.workload(load, round);
+        self.meter.is_polled_by_threads(matches!(mode, DeliveryMode::Threaded | DeliveryMode::ThreadedBusy));
         let observers = Observers {
             netns: self.lab.client(),
             layout: &self.layout,
@@ -390,8 +391,12 @@ impl Surroundings for Observers<'_> {
         let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
         let observed = &mut *observed;
         let done = match edge {
-            Edge::Opens => observed.wire.begin().and_then(|()| observed.meter.begin_with_stack()),
-            Edge::Closes => observed.meter.end().and_then(|window| {
+            // Both see the same requests, and none that came while programs were attached or detached.
+            Edge::Opens => observed.wire.begin_closed().and_then(|()| {
+                observed.meter.begin_with_stack()?;
+                observed.wire.opens_at(observed.meter.opened().unwrap_or_default())
+            }),
+            Edge::Closes => observed.wire.closes().and_then(|()| observed.meter.end()).and_then(|window| {
                 observed.window = Some(window);
                 observed.seen = Some(observed.wire.end()?);
                 Ok(())

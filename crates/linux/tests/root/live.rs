@@ -6,13 +6,14 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
+use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use linux::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 use linux::bpf::wire::Wire;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
 use model::live::LiveWindow;
-use model::{Nanoseconds, Pid};
+use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
 use rustix::process::{Signal, kill_process};
 
 use super::subject::{Scratch, Subject, eventually};
@@ -30,8 +31,14 @@ pub(crate) fn tests() -> Vec<Trial> {
             by_uring,
         ),
         test("live/a_client_that_stamps_in_microseconds_is_known_by_its_stamps", ASKED, stamped),
+        test(
+            "live/the_wake_up_of_a_thread_that_polls_is_seen",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::ThreadPerNapi],
+            woken,
+        ),
         test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
         test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
+        test("live/a_request_that_is_answered_while_a_window_ends_does_not_hang", BPF, answered_at_the_end),
         test("live/an_answer_that_nobody_asked_for_is_unsolicited", BPF, unsolicited),
         test("live/requests_over_ipv6_that_pass_no_napi_are_told_as_such", BPF, without_napi),
         test("live/between_windows_and_after_a_kill_nothing_is_attached", BPF, leaves_nothing),
@@ -131,6 +138,33 @@ fn stamped() -> Result<(), Failed> {
     assert_eq!(counts.answered, wire.answered, "{counts:?}");
     assert!(counts.stamped * 2 > counts.answered && counts.stamped < counts.answered, "{counts:?}");
     assert_eq!(window.spans.stamped.total(), counts.stamped, "{counts:?}");
+    Ok(())
+}
+
+/// One request at a time: the thread sleeps before each, and what wakes it is a packet.
+fn woken() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let host = linux::observe(lab.server(), &linux::Processes::None)?;
+    let mut queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    let queue = queues.find(|queue| queue.napi.is_some()).ok_or("a queue with a NAPI")?.id;
+    linux::Kernel::new().write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
+    open(&mut meter)?;
+    ask(&mut connections, 500)?;
+    let first = meter.end()?.counts;
+    assert_eq!(first.woken, 0, "the first window shows that a thread polls: {first:?}");
+    open(&mut meter)?;
+    ask(&mut connections, REQUESTS)?;
+    let counts = meter.end()?.counts;
+    assert_eq!(counts.answered, u64::try_from(REQUESTS)?, "{counts:?}");
+    assert!(counts.threaded * 10 >= counts.answered * 9, "{counts:?}");
+    assert!(counts.woken * 10 >= counts.threaded * 8, "{counts:?}");
     Ok(())
 }
 
@@ -245,6 +279,43 @@ fn loopback() -> Result<Netns, Failed> {
     let up = netns.run(|| Command::new("ip").args(["link", "set", "lo", "up"]).status())??;
     assert!(up.success(), "{up}");
     Ok(netns)
+}
+
+/// A server that takes longer and longer: some answers come before a window ends, some after it, and some meanwhile.
+fn answered_at_the_end() -> Result<(), Failed> {
+    const ROUNDS: u64 = 60;
+    const STEP: Duration = Duration::from_micros(250);
+    let netns = loopback()?;
+    let (listener, mut client) = netns.run(|| {
+        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        Ok::<_, std::io::Error>((listener, client))
+    })??;
+    let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
+    std::thread::scope(|scope| -> Result<(), Failed> {
+        scope.spawn(move || -> std::io::Result<()> {
+            let (mut server, _) = listener.accept()?;
+            let mut line = [0; 4];
+            for round in 0..ROUNDS {
+                server.read_exact(&mut line)?;
+                std::thread::sleep(STEP * u32::try_from(round).unwrap_or(0));
+                server.write_all(&line)?;
+            }
+            Ok(())
+        });
+        let (mut answer, mut waited) = ([0; 4], 0);
+        for round in 0..ROUNDS {
+            open(&mut meter)?;
+            client.write_all(b"ask\n")?;
+            waited += meter.end()?.waiting.requests;
+            client.read_exact(&mut answer)?;
+            meter.begin()?;
+            let later = meter.end()?.waiting;
+            assert_eq!((later.requests, later.oldest), (0, None), "round {round}");
+        }
+        assert!(waited > 0, "the premise: windows end before some answers");
+        Ok(())
+    })
 }
 
 /// A server that answers each line, and says something by itself after every fourth.

@@ -13,6 +13,7 @@ const LOST_MAX: f64 = 0.01;
 const UNSOLICITED_MAX: f64 = 0.05;
 const WITHOUT_NAPI_MAX: f64 = 0.01;
 const THREADED_MAX: f64 = 0.01;
+const KSOFTIRQD_MAX: f64 = 0.05;
 const ANSWERED_MIN: f64 = 0.9;
 /// The share of arrivals with the interrupt masked from which on estimate U is all there is.
 const MASKED_MIN: f64 = 0.05;
@@ -137,6 +138,16 @@ impl Found<'_> {
                 Some("give the thread a CPU of its own: kthread = { cpus = ... } in a policy file"),
             );
         }
+        let late = share(counts.by_ksoftirqd, counts.answered);
+        if late > KSOFTIRQD_MAX {
+            self.add(
+                "live-ksoftirqd",
+                Severity::Warning,
+                "ksoftirqd polls, as any other task does: how long packets waited until it had the CPU is not known",
+                vec![format!("{} of answered requests were polled by it", percent(late))],
+                Some("give the interrupt another CPU, or clients that stamp in microseconds (tcp_usec_ts): netpolicy doctor names who holds the CPU"),
+            );
+        }
         let masked = share(counts.masked, counts.masked + counts.unmasked);
         if masked > MASKED_MIN && counts.conditioned == 0 {
             self.add(
@@ -239,19 +250,23 @@ impl Found<'_> {
                 Some("measure longer, or a larger share of the time: --seconds, --sample"),
             );
         }
+        let by_polls = if series.counts().conditioned == 0 { Estimator::Uniform } else { Estimator::Larger };
+        if series.estimator() == Estimator::Stamped {
+            let apart = far_apart(series, Estimator::Stamped, by_polls);
+            if apart.len() > 1 {
+                self.add(
+                    "live-stamps-disagree",
+                    Severity::Warning,
+                    "the clients' stamps and the polls say different response times: requests wait before the ring, or a clock is being slewed",
+                    apart,
+                    Some("look at both hosts' clocks (chronyc tracking), and measure again when they have settled"),
+                );
+            }
+        }
         if series.counts().conditioned == 0 {
             return;
         }
-        let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
-        let apart: Vec<String> = ["p50", "p90", "p99"]
-            .iter()
-            .zip(by(Estimator::Uniform).into_iter().zip(by(Estimator::Conditional)))
-            .filter_map(|(name, (uniform, conditional))| {
-                let (u, c) = (uniform?.interval.estimate, conditional?.interval.estimate);
-                let far = (u - c).abs() > APART_MAX_NS && (u / c - 1.0).abs() > APART_MAX;
-                far.then(|| format!("{name}: U {:.0} us, C {:.0} us", u / 1e3, c / 1e3))
-            })
-            .collect();
+        let apart = far_apart(series, Estimator::Uniform, Estimator::Conditional);
         if !apart.is_empty() {
             self.add(
                 "live-estimators-disagree",
@@ -262,6 +277,21 @@ impl Found<'_> {
             );
         }
     }
+}
+
+/// The percentiles at which two estimates are far apart.
+fn far_apart(series: &Series, one: Estimator, other: Estimator) -> Vec<String> {
+    let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
+    ["p50", "p90", "p99"]
+        .iter()
+        .zip(by(one).into_iter().zip(by(other)))
+        .filter_map(|(name, (a, b))| {
+            let (a, b) = (a?.interval.estimate, b?.interval.estimate);
+            let far = (a - b).abs() > APART_MAX_NS && (a / b - 1.0).abs() > APART_MAX;
+            let (one, other) = (one.letter(), other.letter());
+            far.then(|| format!("{name}: {one} {:.0} us, {other} {:.0} us", a / 1e3, b / 1e3))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -301,6 +331,7 @@ mod test {
         assert_eq!(rules(|w| w.counts.without_poll = 21), ["live-polls-lost"]);
         assert_eq!(rules(|w| w.counts.missed = 200), ["live-events-lost"]);
         assert_eq!(rules(|w| w.counts.threaded = 2_000), ["live-threaded"]);
+        assert_eq!(rules(|w| w.counts.by_ksoftirqd = 101), ["live-ksoftirqd"]);
         assert_eq!(rules(|w| w.counts.masked = 200), ["live-uniform-alone"]);
         assert_eq!(rules(|w| w.counts.unsolicited = 101), ["live-unsolicited"]);
         assert_eq!(rules(|w| w.counts.overflown = 21), ["live-pipelined"]);
@@ -323,6 +354,20 @@ mod test {
             ["live-hangs"]
         );
         assert_eq!(rules(|w| w.counts = LiveCounts::default()), ["live-nothing-arrived"]);
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_does_not_pass_for_a_slow_service_nor_for_a_quick_one() {
+        let stamped = |bucket: usize| {
+            rules(|w| {
+                (w.counts.stamped, w.counts.masked, w.counts.unmasked) = (2_000, 0, 2_000);
+                w.spans.stamped.add_to(bucket, 2_000);
+            })
+        };
+        assert_eq!(stamped(300), Vec::<String>::new(), "both say the same");
+        // Every stamp seems later than the fastest of its connection: their clock is slower than ours. Then faster.
+        assert_eq!(stamped(340), ["live-stamps-disagree"]);
+        assert_eq!(stamped(250), ["live-stamps-disagree"]);
     }
 
     #[test]
