@@ -192,7 +192,9 @@ impl Searching {
 
     /// These requests, with what was tried for each.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
-        let now = clock::now().unix_micros;
+        let now = clock::steady_unix_micros();
+        // By the wall clock as it is now, which may have been set since.
+        let shown = |at: u64| clock::now().unix_micros.saturating_sub(now.saturating_sub(at));
         for request in &mut requests {
             let trying = self.trying.as_ref().filter(|attempt| attempt.service == request.target);
             let Some(search) = self.searches.services.get(&request.target) else { continue };
@@ -202,7 +204,7 @@ impl Searching {
             let tried = search.tried.iter().map(|tried| TriedStatus {
                 mode: tried.mode.to_string(),
                 instead_of: tried.instead_of.to_string(),
-                at_unix_micros: tried.unix_micros,
+                at_unix_micros: shown(tried.unix_micros),
                 ruling: tried.ruling.map(|ruling| ruling.to_string()),
                 measured: tried.judgement.as_ref().map(model::Judgement::of_change),
             });
@@ -242,7 +244,7 @@ impl Daemon<'_> {
             intent.goal.on_missed == OnMissed::Search && matches!(intent.target, Target::Service(..))
         };
         let wanted = policy.intents.iter().filter(searched).map(|intent| intent.target.to_string()).collect();
-        self.quality.search.retain(&wanted, clock::now().unix_micros);
+        self.quality.search.retain(&wanted, clock::steady_unix_micros());
         let members = self.requests.members(&policy);
         for (place, intent) in policy.intents.iter().enumerate().filter(|(_, intent)| searched(intent)) {
             self.quality.search.renew(intent, &self.processes(&members, place));
@@ -281,7 +283,7 @@ impl Daemon<'_> {
         let known = self.quality.search.searches.services.get(&name).cloned();
         let mut search = known.unwrap_or_else(|| Search::of(intent, processes));
         let moment = Moment {
-            unix_micros: clock::now().unix_micros,
+            unix_micros: clock::steady_unix_micros(),
             missed: Some(Nanoseconds(now.0.saturating_sub(since.0))),
             patience: intent.goal.missed_for.unwrap_or(model::Goal::FOR),
             a_day: self.quality.search.a_day,

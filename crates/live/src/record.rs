@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use linux::Processes;
 use linux::machine::{Machine, seconds_since_1970};
@@ -38,7 +39,8 @@ pub struct Header {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
-    /// When the window ended, in seconds since 1970.
+    /// When the window ended, in seconds since 1970 by the clock as it was when the record began: a clock that is set meanwhile moves no
+    /// window.
     pub at: u64,
     /// What was measured.
     pub window: LiveWindow,
@@ -52,6 +54,8 @@ pub struct Recorded {
 pub struct Record {
     path: PathBuf,
     file: BufWriter<File>,
+    started: u64,
+    began: Instant,
     settings: Vec<String>,
 }
 
@@ -62,7 +66,9 @@ impl Record {
     /// As [`new_file`].
     pub fn create(path: &Path, target: &Target) -> Result<Self, Fault> {
         let file = new_file(path)?;
-        let mut record = Self { path: path.to_owned(), file: BufWriter::new(file), settings: Vec::new() };
+        let (started, began) = (seconds_since_1970(), Instant::now());
+        let (path, file) = (path.to_owned(), BufWriter::new(file));
+        let mut record = Self { path, file, started, began, settings: Vec::new() };
         let Machine { host, kernel, .. } = Machine::this();
         record.line(&Header {
             schema: Schema,
@@ -71,7 +77,7 @@ impl Record {
             ports: target.ports.clone(),
             host,
             kernel,
-            started: seconds_since_1970(),
+            started,
         })?;
         Ok(record)
     }
@@ -84,7 +90,8 @@ impl Record {
         let now = settings(&linux::observe(&target.netns, &Processes::None)?);
         let changed = (now != self.settings).then(|| now.clone());
         self.settings = now;
-        self.line(&Recorded { at: seconds_since_1970(), window: window.clone(), settings: changed })
+        let at = self.started.saturating_add(self.began.elapsed().as_secs());
+        self.line(&Recorded { at, window: window.clone(), settings: changed })
     }
 
     fn line(&mut self, document: &impl Serialize) -> Result<(), Fault> {

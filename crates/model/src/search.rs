@@ -248,6 +248,16 @@ mod test {
     }
 
     #[test]
+    fn a_clock_that_is_set_back_gives_no_try_and_takes_none_for_longer_than_a_day() {
+        let mut search = Search::of(&intent(), processes(&[1]));
+        let noon = 1_795_233_900_000_000;
+        search.begin(SUSPEND, DeliveryMode::Interrupt, noon);
+        let back = noon - 9 * Searches::DAY_MICROS;
+        assert_eq!(search.tries_of_the_day(back), (1, Some(back + Searches::DAY_MICROS)));
+        assert_eq!(search.tries_of_the_day(back + Searches::DAY_MICROS), (0, None));
+    }
+
+    #[test]
     fn a_search_is_read_as_it_was_written() {
         let mut search = Search::of(&intent(), processes(&[1]));
         search.begin(SUSPEND, DeliveryMode::Interrupt, 5);

@@ -64,6 +64,7 @@ mod services;
 mod spread;
 mod stacks;
 mod stage;
+mod stepped;
 #[path = "../../../linux/tests/root/subject.rs"]
 #[expect(dead_code, reason = "the tests of the room below start programs of their own")]
 mod subject;
@@ -143,6 +144,8 @@ pub enum Need {
     Prometheus,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
+    /// A machine whose clock may be set: a guest.
+    OwnClock,
     /// Devices of a kind that stand on others.
     Link(stacks::Kind),
     /// A program that not every distribution has.
@@ -193,6 +196,10 @@ impl Need {
             Self::VirtioNics => {
                 (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
+            Self::OwnClock => (
+                std::path::Path::new("/sys/class/net/virtio0").exists(),
+                "needs a guest, whose clock may be set",
+            ),
             Self::GuestsInit => (units::can_be_booted(), "needs a guest whose process 1 can be systemd"),
             Self::Link(kind) => (
                 kind.is_there(),
@@ -337,6 +344,7 @@ fn main() {
         upgrade::tests(),
         // Last: what comes after has another process 1.
         units::tests(),
+        stepped::tests(),
         watched::tests(),
         compared::tests(),
         guarded::tests(),
