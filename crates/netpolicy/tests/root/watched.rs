@@ -84,6 +84,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Bpf, Need::Memcached, Need::Python],
             refused,
         ),
+        test("watched/a_kernel_that_does_not_describe_its_types_is_refused_with_6", MEMCACHED, without_btf),
         test("watched/a_user_without_privileges_sees_the_required_capabilities", MEMCACHED, unprivileged),
     ]
 }
@@ -783,5 +784,18 @@ fn unprivileged() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let said = operator.runs_as_nobody(&["watch", "--port", "11211", "--seconds", "1"], 1)?;
     assert!(said.words.contains("run netpolicy as root"), "{}", said.words);
+    Ok(())
+}
+
+/// As on a kernel without BTF: where that would be, an empty directory is mounted for the command alone.
+fn without_btf() -> Result<(), Failed> {
+    let operator = Operator::new("watched-btf", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let arguments = ["watch", "--port", "11211", "--seconds", "1"];
+    let btf = std::path::Path::new("/sys/kernel/btf");
+    let output = operator.netpolicy_with_little_space(btf, 4, &arguments).output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{words}");
+    assert!(words.contains("CONFIG_DEBUG_INFO_BTF"), "{words}");
     Ok(())
 }
