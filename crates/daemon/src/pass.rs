@@ -162,9 +162,11 @@ impl Daemon<'_> {
         selection.policy = policy;
         let members = self.requests.members(&selection.policy);
         let pids = members.values().flatten().copied();
-        let ports = plan::ports_without_packets(pids, self.known.host());
-        let awaited = self.sources.await_connections(ports);
+        let awaited = self.sources.await_packets(plan::without_packets(pids, self.known.host()));
         self.telemetry.detail_of("first connections are not awaited", awaited.map_err(Fault::from));
+        let scans = self.sources.scans_for_packets();
+        self.reconciler
+            .scan_for(scans || !self.sources.sees_processes() && self.requests.any_service(), now());
         let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
         let measured = self.quality.goals.follow(subjects, self.known.netns());
         self.telemetry.detail_of("response times are not measured", measured);
