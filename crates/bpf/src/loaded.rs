@@ -65,9 +65,18 @@ impl Loaded {
         self.attach_by(wanted, |program| program.attach())
     }
 
-    /// Attaches every program to a cgroup.
-    pub(super) fn attach_to_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), KernelError> {
-        self.attach_by(|_| true, |program| program.attach_cgroup(cgroup.as_raw_fd()))
+    /// Whether this program is loaded.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.object.progs().any(|program| program.name() == name && program.autoload())
+    }
+
+    /// Attaches those programs to a cgroup whose names are wanted.
+    pub(super) fn attach_to_cgroup(
+        &mut self,
+        cgroup: BorrowedFd<'_>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), KernelError> {
+        self.attach_by(wanted, |program| program.attach_cgroup(cgroup.as_raw_fd()))
     }
 
     fn attach_by(

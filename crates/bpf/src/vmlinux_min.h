@@ -39,6 +39,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_CGROUP_ARRAY = 8,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_MAP_TYPE_RINGBUF = 27,
@@ -88,6 +89,19 @@ struct sk_reuseport_md {
 /* include/uapi/linux/stat.h */
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000
+
+/* include/uapi/linux/bpf.h: what a program of a cgroup sees of a socket, at fixed places. */
+struct bpf_sock {
+	__u32 bound_dev_if;
+	__u32 family;
+	__u32 type;
+	__u32 protocol;
+	__u32 mark;
+	__u32 priority;
+	__u32 src_ip4;
+	__u32 src_ip6[4];
+	__u32 src_port;	/* host byte order */
+};
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -29,7 +29,7 @@ use crate::known::Known;
 use crate::options::{OnStop, Options};
 use crate::reconciler::{Event, Reconciler, until};
 use crate::rejections::Rejections;
-use crate::requests::Requests;
+use crate::requests::{Requests, Serves};
 use crate::search::Searching;
 use crate::status::{Phase, Shared};
 use crate::telemetry::{Standing, Telemetry};
@@ -158,7 +158,7 @@ impl<'a> Daemon<'a> {
                     "the kernel does not report them immediately; they are found by {}",
                     hearing.how
                 ),
-                evidence: [format!("within {} s", within.as_secs())]
+                evidence: [format!("within {} s", within.as_secs_f64())]
                     .into_iter()
                     .chain(hearing.refused)
                     .collect(),
@@ -307,7 +307,7 @@ impl<'a> Daemon<'a> {
             match event.event {
                 ProcessEvent::Exec(process) => {
                     let known = self.sources.is_watched(process.pid);
-                    if self.judge(process.pid, None) || known {
+                    if self.judge(process.pid, Serves::AsBefore) || known {
                         self.note(&Event::Exec(process.pid), event.at);
                     }
                 }
@@ -327,7 +327,11 @@ impl<'a> Daemon<'a> {
                 ProcessEvent::Listener { process, port, netns } => {
                     let known = self.sources.is_watched(process.pid);
                     let by_device = netns == self.known.netns().id() && self.requests.any_device();
-                    if self.judge(process.pid, Some((netns, port))) || known || by_device {
+                    // A socket stays in its namespace when its process leaves it.
+                    let there = Criteria { netns: Some(netns), ..Criteria::default() };
+                    let left = meets(&there, process.pid).is_ok_and(|process| process.is_none());
+                    let meant = !left && self.judge(process.pid, Serves::Port(port));
+                    if meant || known || by_device {
                         self.note(&Event::Listener(process.pid), event.at);
                     }
                 }
@@ -356,17 +360,9 @@ impl<'a> Daemon<'a> {
     }
 
     /// Whether any request means this process by itself.
-    fn judge(&mut self, pid: Pid, listens: Option<ListenedPort>) -> bool {
-        // A socket stays in its namespace when its process leaves it.
-        let left = |(netns, _)| {
-            let there = Criteria { netns: Some(netns), ..Criteria::default() };
-            meets(&there, pid).is_ok_and(|process| process.is_none())
-        };
-        if listens.is_some_and(left) {
-            return false;
-        }
+    pub(crate) fn judge(&mut self, pid: Pid, serves: Serves) -> bool {
         let mut unread = Vec::new();
-        let means = self.requests.judge(pid, listens.map(|(_, port)| port), &mut unread);
+        let means = self.requests.judge(pid, serves, &mut unread);
         self.telemetry.unread(unread);
         means
     }

@@ -1,14 +1,16 @@
 //! The sources of the daemon's events: kernel notices, process events, signals, and file changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linux::bpf::process_events::{ListenedPort, ProcessEvent, ProcessEvents, TimedEvent, Waited};
+use linux::bpf::process_events::{ListenedPort, ProcessEvent, ProcessEvents, TimedEvent, Too, Waited};
 use linux::events::{Notice, Notices};
 use linux::{KernelError, Netns, Signals};
+use model::host::Process;
 use model::{NetnsId, Pid};
 use rustix::fs::inotify;
 use rustix::io::Errno;
@@ -16,6 +18,7 @@ use session::Fault;
 
 use crate::event_loop::EventLoop;
 use crate::first_connections::FirstConnections;
+use crate::scans::Scans;
 use crate::status::Hearing;
 
 /// The daemon's own descriptors in its loop.
@@ -35,12 +38,15 @@ pub(crate) struct EventSources {
     notices: Notices,
     process_events: Option<ProcessEvents>,
     refused: Vec<KernelError>,
-    sees_new_epolls: bool,
+    /// What BPF reports beside processes and listeners.
+    reports: Too,
     signals: Signals,
     files: Files,
     /// The processes whose forks, execs and exits are reported.
     watched: BTreeSet<Pid>,
     first_connections: FirstConnections,
+    /// What the kernel reports by no event.
+    scans: Scans,
 }
 
 impl EventSources {
@@ -49,16 +55,22 @@ impl EventSources {
         let failed = |errno: Errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let notices = Notices::of(netns)?;
         let mut refused = Vec::new();
-        let mut process_events = None;
-        let mut sees_new_epolls = false;
-        for epolls in [true, false] {
-            match ProcessEvents::of_processes_and_listeners(epolls) {
-                Ok(opened) => {
-                    (process_events, sees_new_epolls) = (Some(opened), epolls);
+        let mut opened = None;
+        for too in [(true, true), (false, true), (true, false), (false, false)] {
+            let too = Too { epolls: too.0, udp_ports: too.1 };
+            match ProcessEvents::of_processes_and_listeners(too) {
+                Ok(events) => {
+                    opened = Some((events, too));
                     break;
                 }
                 Err(error) => refused.push(error),
             }
+        }
+        let (process_events, reports) =
+            opened.map_or((None, Too::default()), |(events, too)| (Some(events), too));
+        let mut scans = Scans::default();
+        if process_events.is_none() {
+            scans.begin()?;
         }
         let signals = Signals::catch_with_hang_up()?;
         for descriptor in notices.descriptors() {
@@ -75,17 +87,18 @@ impl EventSources {
             notices,
             process_events,
             refused,
-            sees_new_epolls,
+            reports,
             signals,
             files,
             watched: BTreeSet::new(),
             first_connections: FirstConnections::default(),
+            scans,
         })
     }
 
     /// Whether BPF reports new epolls.
     pub(crate) fn sees_new_epolls(&self) -> bool {
-        self.sees_new_epolls
+        self.reports.epolls
     }
 
     /// Whether BPF reports processes and listeners.
@@ -97,6 +110,8 @@ impl EventSources {
     pub(crate) fn hearing(&self) -> Vec<Hearing> {
         let words = |errors: &[KernelError]| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
         let tick = Duration::from_nanos(crate::reconciler::TICK.0);
+        let scan = Duration::from_nanos(crate::reconciler::SCAN_EVERY.0);
+        let look = Duration::from_nanos(crate::known::LOOK_AT_ALL_EVERY.0);
         let immediate = |what: &str, how: &str, refused: Vec<String>| Hearing {
             what: what.to_owned(),
             how: how.to_owned(),
@@ -115,21 +130,24 @@ impl EventSources {
         let values = seen("values that other programs set", "looks", tick, Vec::new());
         let tracepoints = "BPF on tracepoints";
         let refused = words(&self.refused);
-        let [processes, epolls] = match (&self.process_events, self.sees_new_epolls) {
-            (Some(_), true) => [
-                immediate("processes and TCP listeners", tracepoints, Vec::new()),
-                immediate("epolls", "BPF at the return of do_epoll_create()", Vec::new()),
+        let [processes, udp, epolls] = ["processes and TCP listeners", "UDP ports", "epolls"];
+        let scanned = |what| seen(what, "scans of new processes", scan, refused.clone());
+        let young = "scans, each second while a process is young";
+        let of_processes = match &self.process_events {
+            Some(_) => [
+                immediate(processes, tracepoints, Vec::new()),
+                match self.reports.udp_ports {
+                    true => immediate(udp, "BPF at bind(2)", Vec::new()),
+                    false => seen(udp, "looks", look, refused.clone()),
+                },
+                match self.reports.epolls {
+                    true => immediate(epolls, "BPF at the return of do_epoll_create()", Vec::new()),
+                    false => seen(epolls, young, tick, refused),
+                },
             ],
-            (Some(_), false) => [
-                immediate("processes and TCP listeners", tracepoints, Vec::new()),
-                seen("epolls", "scans, each second while a process is young", tick, refused),
-            ],
-            (None, _) => [
-                seen("processes and TCP listeners", "scans of /proc", tick, refused.clone()),
-                seen("epolls", "scans, each second while a process is young", tick, refused),
-            ],
+            None => [scanned(processes), scanned(udp), seen(epolls, young, tick, refused)],
         };
-        vec![links, processes, epolls, values]
+        iter::once(links).chain(of_processes).chain([values]).collect()
     }
 
     /// The kernel's notices.
@@ -160,13 +178,37 @@ impl EventSources {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.wait_for(netns, waited))
     }
 
-    /// From here on, BPF reports the next connection of each of these ports, once.
+    /// From here on, BPF reports the next connection of each port on which these processes listen, once. What BPF does not
+    /// report of them is found by scans.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn await_connections(&mut self, ports: BTreeSet<ListenedPort>) -> Result<(), KernelError> {
+    pub(crate) fn await_packets<'a>(
+        &mut self,
+        processes: impl Iterator<Item = &'a Process>,
+    ) -> Result<(), KernelError> {
+        let (mut ports, mut scanned) = (BTreeSet::<ListenedPort>::new(), BTreeSet::new());
+        for process in processes {
+            let listened = plan::listened_ports(process);
+            // The first datagram of a UDP socket has no event.
+            if listened.is_empty() || self.process_events.is_none() {
+                scanned.insert(process.id.pid);
+            }
+            ports.extend(listened);
+        }
+        self.scans.look_at(scanned);
         let ports = self.first_connections.awaited(ports);
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.await_connections(&ports))
+    }
+
+    /// Whether a server's first packet is looked for by scans.
+    pub(crate) fn scans_for_packets(&self) -> bool {
+        self.scans.looks_at_any()
+    }
+
+    /// What is looked for by scans.
+    pub(crate) fn scans(&mut self) -> &mut Scans {
+        &mut self.scans
     }
 
     /// A tick has passed.

@@ -12,7 +12,7 @@ use crate::reconciler::Depth;
 
 /// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
 const LOOK_SHARE: u64 = 2_000;
-const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
+pub(crate) const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 
 /// How many objects other than NAPIs and epolls are compared at one tick; the next ones at the next.
 const COMPARED_MAX: usize = 64;

@@ -42,6 +42,7 @@ mod rejections;
 mod request_status;
 mod requests;
 mod run;
+mod scans;
 mod search;
 mod socket_file;
 pub mod status;

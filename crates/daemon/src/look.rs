@@ -19,6 +19,12 @@ impl Daemon<'_> {
         if work.policy || work.asked {
             self.wait_for_what_is_wanted();
         }
+        if work.scan {
+            self.scan()?;
+            if work.is_a_scan_alone() {
+                return Ok(false);
+            }
+        }
         if work.journal && !self.look_at_journal()? && work.is_of_the_journal_alone() {
             return Ok(false);
         }

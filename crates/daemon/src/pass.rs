@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
+use live::Selection;
 use model::setting::Disruption;
 use model::{Change, Finding, Guard, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
 use session::cycle::NotInForce;
@@ -161,9 +162,11 @@ impl Daemon<'_> {
         selection.policy = policy;
         let members = self.requests.members(&selection.policy);
         let pids = members.values().flatten().copied();
-        let ports = plan::ports_without_packets(pids, self.known.host());
-        let awaited = self.sources.await_connections(ports);
+        let awaited = self.sources.await_packets(plan::without_packets(pids, self.known.host()));
         self.telemetry.detail_of("first connections are not awaited", awaited.map_err(Fault::from));
+        let scans = self.sources.scans_for_packets();
+        self.reconciler
+            .scan_for(scans || !self.sources.sees_processes() && self.requests.any_service(), now());
         let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
         let measured = self.quality.goals.follow(subjects, self.known.netns());
         self.telemetry.detail_of("response times are not measured", measured);
@@ -210,13 +213,19 @@ impl Daemon<'_> {
     /// Takes out what has to be judged first, and begins to judge it.
     fn under_guard(&mut self, plan: &mut Plan) {
         let policy = self.policy();
-        let (guards, objects) = self.plan.guards(&policy);
+        let (mut guards, objects) = self.plan.guards(&policy);
         if guards.watched.is_empty() {
             return;
         }
         let host = self.known.host();
+        let placed = self.requests.members(&policy);
+        for watched in &mut guards.watched {
+            if let Selection::Service(name) = &watched.selection {
+                watched.selection = goals::selection(name, &policy.intents, &placed, host);
+            }
+        }
         let mut members = guards::Members::new();
-        for (place, pids) in self.requests.members(&policy) {
+        for (place, pids) in placed {
             let Some(intent) = policy.intents.get(place).filter(|intent| intent.guard.is_some()) else {
                 continue;
             };
@@ -393,8 +402,11 @@ impl Daemon<'_> {
     fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
         let Committed { repairs, repaired, released } = self.held.note(changes, name);
         if let Some(name) = name {
+            let journal = self.session.journal()?;
             for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
-                self.session.journal()?.note_judgement(name, &verdict)?;
+                // What was committed is in force all the same.
+                let noted = journal.note_judgement(name, &verdict).map_err(Fault::from);
+                self.telemetry.detail_of("a verdict is not in the journal", noted);
             }
         }
         self.reconciler.repaired(&repaired, now());

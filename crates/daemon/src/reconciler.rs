@@ -5,6 +5,7 @@
 //! - What failed is tried again after [`RETRY_FIRST`], twice that, and so on to [`TICK`], together with what is new.
 //! - What has no event is looked at every [`TICK`]; the epolls of a young process, where BPF does not report them, at
 //!   [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
+//! - What shows soon by itself and has no event, as the first packet of a UDP server, is looked for every [`SCAN_EVERY`].
 //! - An object is repaired [`REPAIRS_MAX`] times in [`REPAIRS_WITHIN`] at most, then it is left alone until some of that
 //!   has become older: the other program has its reasons, and a fight over a value serves neither.
 
@@ -28,6 +29,8 @@ pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
 /// For how long a process is young.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
+/// How often is looked for what shows soon and has no event.
+pub const SCAN_EVERY: Nanoseconds = Nanoseconds::from_millis(500);
 /// How often an object is repaired within [`REPAIRS_WITHIN`].
 pub const REPAIRS_MAX: usize = 10;
 /// The time in which [`REPAIRS_MAX`] repairs of an object are enough.
@@ -148,6 +151,8 @@ pub struct Work {
     pub journal: bool,
     /// What has no event.
     pub tick: bool,
+    /// What shows soon and has no event.
+    pub scan: bool,
     /// What failed before is in it.
     pub again: bool,
     /// The kinds of events that led to this, each with the time at which the first of them happened.
@@ -165,6 +170,11 @@ impl Work {
             && *self == Self { journal: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
+    /// Whether a scan is due, and nothing is known to have happened.
+    pub fn is_a_scan_alone(&self) -> bool {
+        self.scan && *self == Self { scan: true, first_events: self.first_events.clone(), ..Self::default() }
+    }
+
     /// Both, each thing once.
     fn join(&mut self, other: Self) {
         self.devices.extend(other.devices);
@@ -179,6 +189,7 @@ impl Work {
         self.app_requests |= other.app_requests;
         self.journal |= other.journal;
         self.tick |= other.tick;
+        self.scan |= other.scan;
         self.again |= other.again;
         for (kind, at) in other.first_events {
             self.note(kind, at);
@@ -240,6 +251,8 @@ pub struct Reconciler {
     rest_until: Nanoseconds,
     retry: Option<(Nanoseconds, Nanoseconds, Work)>,
     tick_at: Nanoseconds,
+    /// When the next scan is, while there is something to look for.
+    scan_at: Option<Nanoseconds>,
     sees_new_epolls: bool,
     young: BTreeMap<Pid, Young>,
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
@@ -323,7 +336,7 @@ impl Reconciler {
         let due = self.due.map(|due| due.max(self.rest_until));
         let retry = self.retry.as_ref().map(|(at, ..)| *at);
         let young = self.young.values().map(|young| young.next).min();
-        [due, retry, young].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
+        [due, retry, young, self.scan_at].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
     }
 
     /// What is to be done now, if anything is. The caller reports afterwards how it went: [`Reconciler::done`] or
@@ -343,6 +356,11 @@ impl Reconciler {
         if self.tick_at <= now {
             self.tick_at = plus(now, TICK);
             work.tick = true;
+            work.note(Kind::Timer, now);
+        }
+        if self.scan_at.is_some_and(|at| at <= now) {
+            self.scan_at = Some(plus(now, SCAN_EVERY));
+            work.scan = true;
             work.note(Kind::Timer, now);
         }
         for (pid, young) in &mut self.young {
@@ -371,9 +389,14 @@ impl Reconciler {
             Some((_, pause, again)) => (Nanoseconds(pause.0.saturating_mul(2)).min(TICK), again),
             None => (RETRY_FIRST, Work::default()),
         };
-        again.join(Work { tick: false, again: true, ..work });
+        again.join(Work { tick: false, scan: false, again: true, ..work });
         self.retry = Some((plus(now, pause), pause, again));
         self.rest_until = plus(now, took.min(PAUSE_MAX));
+    }
+
+    /// From now on there is something to scan for, or nothing any more.
+    pub fn scan_for(&mut self, anything: bool, now: Nanoseconds) {
+        self.scan_at = anything.then(|| self.scan_at.unwrap_or(plus(now, SCAN_EVERY)));
     }
 
     /// Takes a process out of the watch.

@@ -41,6 +41,17 @@ pub(crate) struct Asked {
     boot: String,
 }
 
+/// What is known of the ports that a process serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// Nothing has changed, as far as is known.
+    AsBefore,
+    /// The kernel just reported this one.
+    Port(u16),
+    /// Nothing: its sockets are read.
+    Unknown,
+}
+
 /// All that is wanted.
 pub(crate) struct Requests {
     /// Those of applications.
@@ -210,6 +221,11 @@ impl Requests {
         members
     }
 
+    /// Whether any service is known by what its processes are like.
+    pub(crate) fn any_service(&self) -> bool {
+        self.matches().next().is_some()
+    }
+
     /// Whether anything is asked of a device, so that every process that receives on it counts.
     pub(crate) fn any_device(&self) -> bool {
         self.all().any(|intent| matches!(intent.target, Target::Device(_) | Target::Devices(..)))
@@ -252,19 +268,19 @@ impl Requests {
         waited
     }
 
-    /// Judges one process again, which listens on a port if the kernel just reported that: whether any request matches it.
-    pub(crate) fn judge(&mut self, pid: Pid, listens: Option<u16>, unread: &mut Vec<Unread>) -> bool {
+    /// Judges one process again: whether any request matches it.
+    pub(crate) fn judge(&mut self, pid: Pid, serves: Serves, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
         for (name, matching) in self.matches() {
-            let meets = match (matching.port, listens) {
-                (Some(wanted), Some(port)) if wanted == port => {
+            let meets = match (matching.port, serves) {
+                (Some(wanted), Serves::Port(port)) if wanted == port => {
                     let rest = Match { port: None, ..matching.clone() };
                     rest == Match::default() || met(&rest, pid, unread)
                 }
                 // It served the port, and nothing says that it does not any more.
-                (Some(_), _) => before.contains(name),
-                (None, _) => met(matching, pid, unread),
+                (Some(_), Serves::AsBefore | Serves::Port(_)) => before.contains(name),
+                (Some(_), Serves::Unknown) | (None, _) => met(matching, pid, unread),
             };
             if meets {
                 names.insert(name.clone());

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use model::host::{Process, SocketState};
+use model::host::{Process, Socket, SocketState};
 use model::{Host, NetnsId, Pid};
 
 use crate::index::Index;
@@ -23,21 +23,31 @@ pub(crate) fn is_elsewhere(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
 }
 
-/// The TCP ports, each with its network namespace, on which those of these processes listen that are in another namespace and
-/// have shown by no packet yet by which NAPI they receive: the first connection to one of them shows it.
-pub fn ports_without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> BTreeSet<(NetnsId, u16)> {
+/// Those of these processes that serve a port in another namespace, and have shown by no packet yet by which NAPI they receive.
+pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let processes = pids.into_iter().filter_map(|pid| host.process(pid));
-    let unseen = processes.filter(|process| {
+    processes.filter(|process| {
         is_elsewhere(process, host)
+            && process.sockets.iter().any(serves)
             && process.sockets.iter().all(|socket| socket.napi.is_none())
             && matches!(Path::of(process), Path::NotSeen)
-    });
-    let listened = |process: &Process| {
-        let listeners = process.sockets.iter().filter(|socket| socket.state == SocketState::TcpListen);
-        let ports = listeners.filter_map(|socket| Some((process.netns?, socket.local?.port())));
-        ports.collect::<Vec<_>>()
-    };
-    unseen.flat_map(listened).collect()
+    })
+}
+
+/// Whether others come to this socket: it listens, or is a UDP socket with a port and without a peer.
+pub fn serves(socket: &Socket) -> bool {
+    match socket.state {
+        SocketState::TcpListen => true,
+        SocketState::Udp => socket.remote.is_none() && socket.local.is_some_and(|local| local.port() != 0),
+        _ => false,
+    }
+}
+
+/// The TCP ports, each with its network namespace, on which this process listens: the first connection to one of them shows
+/// by which NAPI it receives.
+pub fn listened_ports(process: &Process) -> BTreeSet<(NetnsId, u16)> {
+    let listeners = process.sockets.iter().filter(|socket| socket.state == SocketState::TcpListen);
+    listeners.filter_map(|socket| Some((process.netns?, socket.local?.port()))).collect()
 }
 
 /// How the packets of a process come that receives by no NAPI here.

@@ -53,7 +53,7 @@ pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;
 pub use divide::{Division, Share};
 pub use doctor::{Asked, doctor, doctor_with};
-pub use elsewhere::ports_without_packets;
+pub use elsewhere::{listened_ports, serves, without_packets};
 pub use engaged::engaged_share;
 pub use holders::HELD;
 pub use kthread::allowed_class;

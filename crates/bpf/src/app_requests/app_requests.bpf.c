@@ -48,11 +48,6 @@ const struct asker *described_asker __attribute__((unused));
 char LICENSE[] SEC("license") = "GPL";
 
 /* The context of cgroup/setsockopt and getsockopt: include/uapi/linux/bpf.h, so its places are fixed. */
-struct bpf_sock {
-	__u32 bound_dev_if;
-	__u32 family;
-};
-
 struct bpf_sockopt {
 	struct bpf_sock *sk;
 	void *optval;

@@ -273,7 +273,7 @@ impl RequestStore {
     /// Loads programs for a cgroup, and attaches them.
     fn load_for(&self, cgroup: &Cgroup) -> Result<Loaded, KernelError> {
         let mut loaded = self.load(&CGROUP_PROGRAMS, &SHARED_MAPS.map(|name| (name, self.registry())))?;
-        loaded.attach_to_cgroup(cgroup.as_fd())?;
+        loaded.attach_to_cgroup(cgroup.as_fd(), |_| true)?;
         Ok(loaded)
     }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
 use model::{EpollId, Fd, Label, Nanoseconds, NetnsId, Pid, ProcessId};
 use sys::error::KernelError;
 
+use crate::app_requests::Cgroup;
 use crate::in_initial_pid_namespace;
 use crate::loaded::{Loaded, refused};
 use crate::mirrored::{Field, Mirrored as _, mirrored, name};
@@ -34,16 +36,25 @@ pub struct Waited {
     /// New images of files with these names, without their directory, in every namespace. Only the first 31 bytes of a
     /// name are compared.
     pub images: BTreeSet<String>,
-    /// Every TCP socket that listens in the reader's network namespace.
+    /// Every TCP socket that listens in the reader's network namespace, and the first UDP port that a process binds there.
     pub all_listeners: bool,
-    /// Every TCP socket that listens in another one: how a server of a container is noticed that no name tells.
+    /// The same in other namespaces: how a server of a container is noticed that no name tells.
     pub listeners_elsewhere: bool,
-    /// TCP sockets that listen on these ports, in every namespace.
+    /// TCP sockets that listen on these ports, and UDP sockets that are bound to them, in every namespace.
     pub ports: BTreeSet<u16>,
 }
 
 /// A port of a network namespace, on which sockets listen.
 pub type ListenedPort = (NetnsId, u16);
+
+/// What is reported where the kernel allows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Too {
+    /// New epolls, at the return of `do_epoll_create()`.
+    pub epolls: bool,
+    /// UDP ports that are bound, at `bind(2)` of all cgroups.
+    pub udp_ports: bool,
+}
 
 /// An event, and when it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +81,9 @@ pub enum ProcessEvent {
     Exit(ProcessId),
     /// A watched process has a new epoll.
     Epoll(EpollId),
-    /// A process, watched or not, listens on a TCP port.
+    /// A process, watched or not, listens on a TCP port, or has bound a UDP one.
     Listener {
-        /// Who called `listen(2)`.
+        /// Who called `listen(2)` or `bind(2)`.
         process: ProcessId,
         /// On which port.
         port: u16,
@@ -118,16 +129,24 @@ impl ProcessEvents {
         Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
     }
 
-    /// Reports events of processes and listeners, and new epolls if `epolls`. [`ProcessEvents::wait_for`] requests events
-    /// beside those of watched processes.
+    /// Reports events of processes and TCP listeners, and what else is wanted of what not every kernel reports.
+    /// [`ProcessEvents::wait_for`] requests events beside those of watched processes.
     ///
     /// # Errors
-    /// As [`ProcessEvents::of_processes`], with `epolls` as [`ProcessEvents::of_processes_and_epolls`].
-    pub fn of_processes_and_listeners(epolls: bool) -> Result<Self, KernelError> {
-        match epolls {
-            true => Self::load(|open| load_too(open, &[LISTENERS, EPOLLS])).map_err(not_at_epolls),
-            false => Self::load(|open| load_too(open, &[LISTENERS])),
-        }
+    /// As [`ProcessEvents::of_processes`], with epolls as [`ProcessEvents::of_processes_and_epolls`]; with UDP ports also
+    /// without a mounted hierarchy of cgroup2, or if another program has the root of cgroups for itself alone.
+    pub fn of_processes_and_listeners(too: Too) -> Result<Self, KernelError> {
+        let epolls = too.epolls.then_some(EPOLLS);
+        let udp = if too.udp_ports { &UDP[..] } else { &[] };
+        let names: Vec<&str> = [LISTENERS].into_iter().chain(epolls).chain(udp.iter().copied()).collect();
+        let what = match too {
+            Too { epolls: true, udp_ports: true } => "report epolls and UDP ports",
+            Too { epolls: true, udp_ports: false } => "report epolls",
+            Too { epolls: false, udp_ports: true } => "report UDP ports",
+            Too { epolls: false, udp_ports: false } => "report processes and TCP listeners",
+        };
+        Self::load(|open| load_too(open, &names))
+            .map_err(|error| KernelError { what: what.to_owned(), ..error })
     }
 
     /// From here on, reports these too, to a reader that is in this namespace. If they do not fit into the tables, none of
@@ -187,7 +206,10 @@ impl ProcessEvents {
         let mut loaded = Loaded::load("process_events", OBJECT, prepare)?;
         let (sender, events) = channel();
         let ring = ring(&loaded, sender)?;
-        loaded.attach()?;
+        if loaded.has(UDP[0]) {
+            loaded.attach_to_cgroup(Cgroup::open(Path::new("/"))?.as_fd(), |name| UDP.contains(&name))?;
+        }
+        loaded.attach_if(|name| !UDP.contains(&name))?;
         Ok(Self { loaded, ring, events, waited: Waited::default(), awaited: BTreeSet::new(), lost: 0 })
     }
 
@@ -271,6 +293,7 @@ fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'stati
 /// The programs that are loaded on request.
 const EPOLLS: &str = "epoll_created";
 const LISTENERS: &str = "socket_changed";
+const UDP: [&str; 2] = ["udp_bound", "udp6_bound"];
 
 fn load_too(open: &mut OpenObject, names: &[&str]) -> libbpf_rs::Result<()> {
     for mut program in open.progs_mut().filter(|program| names.iter().any(|name| program.name() == *name)) {

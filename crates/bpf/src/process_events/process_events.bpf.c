@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reports when processes fork, exec and exit, and when they create epolls. It
- * attaches to the scheduler's tracepoints and, where the kernel allows it, to
- * the return of do_epoll_create(). No system call tracepoint: any of them makes
- * every system call of the machine slower.
+ * Reports when processes fork, exec and exit, when they serve a port, and when
+ * they create epolls. It attaches to the scheduler's tracepoints and, where the
+ * kernel allows it, to the return of do_epoll_create() and to bind(2) of all
+ * cgroups. No system call tracepoint: any of them makes every system call of the
+ * machine slower.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -72,6 +73,14 @@ struct {
 	__type(key, struct listener_key);
 	__type(value, __u8);
 } awaited SEC(".maps");
+
+/* When processes started, by tgid, whose first UDP port was reported. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, NAMES_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} udp_reported SEC(".maps");
 
 static const __u8 yes = 1;
 
@@ -171,13 +180,22 @@ static __always_inline void connected(const struct sock *sk)
 	bpf_ringbuf_submit(event, 0);
 }
 
+/* Whether servers of any port are reported, as this task that serves one in this namespace. */
+static __always_inline bool is_wanted_server(const struct wanted_where *where, struct task_struct *task,
+					     __u32 netns)
+{
+	__u32 all = netns == where->netns ? WANTED_ALL_LISTENERS : WANTED_LISTENERS_ELSEWHERE;
+
+	return where->flags & all || is_watched(task->tgid);
+}
+
 /* A listener's change runs in the context of the caller of listen(2). Loaded on request. */
 SEC("?tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const int newstate)
 {
 	struct wanted_where *where;
 	struct task_struct *task;
-	__u32 port, netns, all;
+	__u32 port, netns;
 
 	if (oldstate == TCP_SYN_RECV && newstate == TCP_ESTABLISHED) {
 		connected(sk);
@@ -191,10 +209,54 @@ int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const in
 	task = bpf_get_current_task_btf();
 	port = sk->__sk_common.skc_num;
 	netns = sk->__sk_common.skc_net.net->ns.inum;
-	all = netns == where->netns ? WANTED_ALL_LISTENERS : WANTED_LISTENERS_ELSEWHERE;
-	if (where->flags & all || is_watched(task->tgid) || bpf_map_lookup_elem(&ports, &port))
+	if (is_wanted_server(where, task, netns) || bpf_map_lookup_elem(&ports, &port))
 		report_of(PROCESS_LISTENER, task->group_leader, port, netns);
 	return 0;
+}
+
+/* Only the first of a process: a resolver binds another port for each question. */
+static __always_inline bool is_first_udp_port(struct task_struct *task)
+{
+	__u64 started = task->group_leader->start_boottime, *known;
+	__u32 tgid = task->tgid;
+
+	known = bpf_map_lookup_elem(&udp_reported, &tgid);
+	if (known && *known == started)
+		return false;
+	bpf_map_update_elem(&udp_reported, &tgid, &started, BPF_ANY);
+	return true;
+}
+
+/* Runs in the context of the caller of bind(2), whose network namespace is the socket's but for one that was passed on. */
+static __always_inline void bound(const struct bpf_sock *sk)
+{
+	struct wanted_where *where = wanted_where();
+	struct task_struct *task;
+	__u32 netns, port;
+
+	if (sk->protocol != IPPROTO_UDP || !where || !where->netns)
+		return;
+	port = sk->src_port;
+	task = bpf_get_current_task_btf();
+	netns = task->nsproxy->net_ns->ns.inum;
+	if (bpf_map_lookup_elem(&ports, &port) ||
+	    (is_wanted_server(where, task, netns) && is_first_udp_port(task)))
+		report_of(PROCESS_LISTENER, task->group_leader, port, netns);
+}
+
+/* Both are loaded on request, and attached to the root of cgroups. Neither refuses anything: that would be a 0. */
+SEC("?cgroup/post_bind4")
+int udp_bound(struct bpf_sock *sk)
+{
+	bound(sk);
+	return 1;
+}
+
+SEC("?cgroup/post_bind6")
+int udp6_bound(struct bpf_sock *sk)
+{
+	bound(sk);
+	return 1;
 }
 
 SEC("tp_btf/sched_process_exit")

@@ -8,15 +8,15 @@ enum process_event_kind {
 	PROCESS_EXEC = 2,		/* A watched process has a new image. */
 	PROCESS_EXIT = 3,		/* The last thread of a watched process is gone. */
 	PROCESS_EPOLL = 4,	/* A watched process has a new epoll. */
-	PROCESS_LISTENER = 5,	/* A requested or watched socket listens. */
+	PROCESS_LISTENER = 5,	/* A requested or watched process serves a TCP or UDP port. */
 	PROCESS_CONNECTION = 6,	/* An awaited listener has a connection. */
 };
 
 /* Events that are reported beside those of watched processes. */
 enum wanted {
 	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
-	WANTED_ALL_LISTENERS = 2,	/* Every socket that listens in it. */
-	WANTED_LISTENERS_ELSEWHERE = 4,	/* Every socket that listens in another one. */
+	WANTED_ALL_LISTENERS = 2,	/* Every TCP socket that listens in it, and each process's first UDP port. */
+	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same in other ones. */
 };
 
 struct wanted_where {

@@ -162,7 +162,10 @@ impl Pinned {
 }
 
 /// The pids of all processes that this `/proc` shows, in no order.
-pub(crate) fn pids() -> Result<Vec<Pid>, KernelError> {
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub fn pids() -> Result<Vec<Pid>, KernelError> {
     let mut pids = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, "/proc", flags, Mode::empty())

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,18 @@ impl House {
 
     /// Starts a daemon of this netpolicy, and waits until it is at work.
     pub(crate) fn daemon(&self, program: &str) -> Done<Daemon> {
-        let mut command = Command::new(program);
+        self.daemon_by(Command::new(program))
+    }
+
+    /// The same where the kernel has no BTF, as far as the daemon sees: it hears nothing by BPF.
+    pub(crate) fn daemon_without_bpf(&self, program: &str) -> Done<Daemon> {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /sys/kernel/btf && exec \"$@\"", "sh"]);
+        command.arg(program);
+        self.daemon_by(command)
+    }
+
+    fn daemon_by(&self, mut command: Command) -> Done<Daemon> {
         command.arg(format!("--netns=pid:{}", self.lab.server_pid()));
         command.arg("--state-dir").arg(self.scratch.join("state"));
         command.arg("--policy-dir").arg(self.scratch.join("policy.d")).arg("daemon");
@@ -149,6 +160,14 @@ impl House {
     /// A connection of the lab's client to the pod's server.
     pub(crate) fn connects(&self) -> Done<TcpStream> {
         Ok(self.lab.client().run(|| TcpStream::connect((POD, role::PORT)))??)
+    }
+
+    /// A datagram of the lab's client to the pod's server.
+    pub(crate) fn sends(&self) -> Done<()> {
+        let sent = self.lab.client().run(|| {
+            UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b".", (POD, role::PORT)))
+        })?;
+        Ok(sent.map(|_| ())?)
     }
 
     /// Starts a process that plays a role.

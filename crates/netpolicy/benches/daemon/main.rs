@@ -13,6 +13,7 @@ use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use linux::Netns;
 use linux::lab::SERVER_DEVICE;
 use linux::netlink::Netdev;
 use linux::netlink::rtlink::RtLink;
@@ -113,19 +114,47 @@ fn pods() -> Done<()> {
     house.asks(&role::policy(&house))?;
     house.fill(BESIDE)?;
     let pod = house.pod()?;
-    let _daemon = house.daemon(PROGRAM)?;
+    let settles = Duration::from_millis(50);
+    {
+        let _daemon = house.daemon(PROGRAM)?;
+        let tcp = || pod_server(&house, &pod, role::SERVE, settles);
+        let udp = || pod_server(&house, &pod, role::SERVE_UDP, settles);
+        println!(
+            "{}",
+            summary("from the connect to a pod's server to its epoll's parameters", &mut rounds(tcp)?)
+        );
+        println!(
+            "{}",
+            summary("from the first datagram to a pod's UDP server to the same", &mut rounds(udp)?)
+        );
+    }
+    let _daemon = house.daemon_without_bpf(PROGRAM)?;
+    let unnoticed = || pod_server(&house, &pod, role::SERVE, Duration::ZERO);
+    let what = "without BPF, from the connect to a pod's server that has just begun to listen to the same";
+    println!("{}", summary(what, &mut rounds(unnoticed)?));
+    Ok(())
+}
+
+fn rounds(one: impl Fn() -> Done<Vec<Duration>>) -> Done<Vec<Duration>> {
     let mut took = Vec::with_capacity(POD_ROUNDS);
     for _ in 0..POD_ROUNDS {
-        let server = house.role_in(&pod, role::SERVE)?;
-        // What the daemon does when it listens is not what is measured.
-        std::thread::sleep(Duration::from_millis(50));
-        let begun = clock();
-        let _client = house.connects()?;
-        let in_force = server.wait()?;
-        took.extend(in_force.iter().map(|at| at.saturating_sub(Duration::from_nanos(begun.0))));
+        took.extend(one()?);
     }
-    println!("{}", summary("from the connect to a pod's server to its epoll's parameters", &mut took));
-    Ok(())
+    Ok(took)
+}
+
+/// How long it takes from the first packet of a pod's server, which comes so long after the server listens, until its epoll is
+/// set.
+fn pod_server(house: &House, pod: &Netns, role: &str, settles: Duration) -> Done<Vec<Duration>> {
+    let server = house.role_in(pod, role)?;
+    std::thread::sleep(settles);
+    let begun = clock();
+    let client = if role == role::SERVE { Some(house.connects()?) } else { None };
+    if client.is_none() {
+        house.sends()?;
+    }
+    let in_force = server.wait()?;
+    Ok(in_force.iter().map(|at| at.saturating_sub(Duration::from_nanos(begun.0))).collect())
 }
 
 /// New epolls, without an event that reports them.

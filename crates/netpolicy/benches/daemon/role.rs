@@ -26,6 +26,8 @@ const AFTER_EXEC: &str = "after-exec";
 pub(crate) const LISTEN: &str = "listen";
 /// Serves one connection on that port, and says when its epoll has the parameters.
 pub(crate) const SERVE: &str = "serve";
+/// The same of a UDP socket, whether anything comes to it or not.
+pub(crate) const SERVE_UDP: &str = "serve-udp";
 /// Is meant, and makes epolls.
 pub(crate) const EPOLLS: &str = "epolls";
 const MAKES_EPOLLS: &str = "makes-epolls";
@@ -88,6 +90,14 @@ pub(crate) fn play() -> Done<Option<()>> {
             let (connection, _) = listener.accept()?;
             epoll::add(&epoll, &connection, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
             in_force(own, fd_of(&epoll)?, clock())?;
+            say(&format!("{}\n", clock().0))?;
+        }
+        SERVE_UDP => {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
+            epoll::add(&epoll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+            say(".")?;
+            in_force(own()?, fd_of(&epoll)?, clock())?;
             say(&format!("{}\n", clock().0))?;
         }
         EPOLLS | HOLD => {

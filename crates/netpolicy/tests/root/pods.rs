@@ -1,8 +1,9 @@
 //! Servers in other network namespaces, as those of pods: noticed when they listen, and set with their first connection.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::{Processes, observe};
@@ -23,6 +24,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("pods/a_server_is_set_with_its_first_connection_and_put_back", NEEDS, by_port),
         test("pods/a_server_that_only_a_pattern_names_is_noticed_when_it_listens", NEEDS, by_pattern),
+        test("pods/a_udp_server_is_noticed_when_it_binds_and_set_after_its_first_datagram", NEEDS, by_udp),
+        test("pods/without_bpf_a_new_server_and_its_first_connection_are_found_by_scans", NEEDS, without_bpf),
     ]
 }
 
@@ -65,7 +68,12 @@ impl Pod {
 
     /// Starts its server.
     fn serves(&mut self, program: &str) -> Result<Pid, Failed> {
-        let memcached = format!("{program} -u root -t 1 -U 0 -l {POD} -p {PORT}");
+        self.serves_by(program, &format!("-U 0 -p {PORT}"))
+    }
+
+    /// Starts its server with these ports.
+    fn serves_by(&mut self, program: &str, ports: &str) -> Result<Pid, Failed> {
+        let memcached = format!("{program} -u root -t 1 -l {POD} {ports}");
         self.0.push(self.inside(&memcached).spawn()?);
         Ok(Pid(self.0[1].id()))
     }
@@ -146,6 +154,60 @@ fn by_pattern() -> Result<(), Failed> {
     let before = events(&operator, "listener")?;
     let pid = pod.serves(&program.display().to_string())?;
     waited_for("the event of its listener", || Ok((events(&operator, "listener")? > before).then_some(())))?;
+    let client = connected(&operator)?;
+    waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    drop(client);
+    Ok(())
+}
+
+/// A UDP request that was answered: memcached's frame before a command of its text protocol.
+fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
+    const REQUEST: &[u8] = b"\0\x01\0\0\0\x01\0\0version\r\n";
+    waited_for("an answer by UDP", || {
+        let answered = operator.lab.client().run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+            socket.send_to(REQUEST, (POD, PORT))?;
+            let mut answer = [0; 64];
+            socket.recv(&mut answer).map(|length| answer[..length].ends_with(b"\r\n"))
+        })?;
+        Ok(answered.is_ok_and(|whole| whole).then_some(()))
+    })
+}
+
+fn by_udp() -> Result<(), Failed> {
+    let operator = Operator::new("pod-udp", 1)?;
+    let mut pod = Pod::new(&operator)?;
+    let policy = format!(
+        "[service.pod]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    );
+    let daemon = at_work(&operator, &policy)?;
+    let pid = pod.serves_by("memcached", &format!("-p 0 -U {PORT}"))?;
+    waited_for("the event of its port", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    asked_by_datagram(&operator)?;
+    waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
+    assert!(events(&operator, "connection")? > 0, "a scan found its first datagram");
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
+fn without_bpf() -> Result<(), Failed> {
+    let operator = Operator::new("pod-scans", 1)?;
+    let mut pod = Pod::new(&operator)?;
+    operator.asks(&format!(
+        "[service.pod]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    ))?;
+    let whole = operator.netpolicy(&["daemon"]);
+    let mut hidden = Command::new("unshare");
+    hidden.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /sys/kernel/btf && exec \"$@\"", "sh"]);
+    hidden.arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
+    let daemon = operator.starts_command(hidden)?;
+    operator.waits_to_hear("at work")?;
+    let pid = pod.serves("memcached")?;
+    waited_for("the server, by a scan", || Ok((events(&operator, "exec")? > 0).then_some(())))?;
+    assert_eq!((polling(&operator, pid)?, events(&operator, "listener")?), (0, 0), "BPF reports nothing");
     let client = connected(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));

@@ -1,5 +1,6 @@
 //! Who lives where, and what is refused.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use insta::assert_snapshot;
@@ -578,7 +579,9 @@ fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_pods_
     process.sockets[0].local = Some("10.77.0.2:6379".parse().expect("address"));
     process.sockets[0].remote = None;
     process.sockets.truncate(1);
-    let awaited = |host: &Host| plan::ports_without_packets([pid], host);
+    let awaited = |host: &Host| -> BTreeSet<(NetnsId, u16)> {
+        plan::without_packets([pid], host).flat_map(plan::listened_ports).collect()
+    };
     assert!(awaited(&host).is_empty(), "of this namespace all queues are taken meanwhile");
     host.processes[0].netns = Some(away);
     assert_eq!(awaited(&host), [(away, 6379)].into());
@@ -589,7 +592,28 @@ fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_pods_
     assert!(awaited(&host).is_empty(), "one that came by a backlog has shown it");
     host.processes[0].sockets[1].napi = Some(NapiId(513));
     assert!(awaited(&host).is_empty());
-    assert!(plan::ports_without_packets([], &host).is_empty());
+    assert_eq!(plan::without_packets([], &host).count(), 0);
+}
+
+#[test]
+fn a_pods_udp_server_waits_for_its_first_datagram_and_a_client_for_none() {
+    let pid = Pid(812);
+    let mut host = two_services();
+    let process = &mut host.processes[0];
+    process.netns = Some(NetnsId(4_026_532_000));
+    process.sockets.truncate(1);
+    let socket = &mut process.sockets[0];
+    (socket.state, socket.napi, socket.remote) = (SocketState::Udp, None, None);
+    socket.local = "10.77.0.2:53".parse().ok();
+    let waits = |host: &Host| plan::without_packets([pid], host).count();
+    assert_eq!(waits(&host), 1);
+    let process = plan::without_packets([pid], &host).next().expect("one");
+    assert!(plan::listened_ports(process).is_empty(), "no connection will come");
+    host.processes[0].sockets[0].napi = Some(NapiId(513));
+    assert_eq!(waits(&host), 0, "one came");
+    host.processes[0].sockets[0].napi = None;
+    host.processes[0].sockets[0].local = "0.0.0.0:0".parse().ok();
+    assert_eq!(waits(&host), 0, "it has no port");
 }
 
 #[test]

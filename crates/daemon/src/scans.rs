@@ -1,0 +1,145 @@
+//! Scans for what shows soon and has no event: new processes where BPF reports none, and the first packet of a server of
+//! another network namespace where BPF does not report that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+
+use linux::KernelError;
+use linux::process::pids;
+use model::{Nanoseconds, Pid};
+use session::Fault;
+
+use crate::daemon::{Daemon, now};
+use crate::reconciler::{Depth, Event, YOUNG_FOR};
+use crate::requests::Serves;
+
+/// How many new processes are judged in one scan, the newest first. Others are found at a tick.
+const NEW_MAX: usize = 64;
+
+/// How many servers are looked at in one scan; the next ones in the next.
+const SERVERS_MAX: usize = 4;
+
+/// What scans know.
+#[derive(Debug, Default)]
+pub(crate) struct Scans {
+    /// The processes of the last scan.
+    before: BTreeSet<Pid>,
+    /// New processes, each until when it is one.
+    new: BTreeMap<Pid, Nanoseconds>,
+    /// Servers that have shown by no packet yet by which NAPI they receive.
+    servers: BTreeSet<Pid>,
+    /// The server that was looked at last.
+    last: Option<Pid>,
+}
+
+impl Scans {
+    /// Whatever runs now is not new.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be listed.
+    pub(crate) fn begin(&mut self) -> Result<(), KernelError> {
+        self.before = pids()?.into_iter().collect();
+        Ok(())
+    }
+
+    /// From now on, the first packets of these servers are looked for, and of no others.
+    pub(crate) fn look_at(&mut self, servers: BTreeSet<Pid>) {
+        self.servers = servers;
+    }
+
+    /// Whether the first packet of any server is looked for.
+    pub(crate) fn looks_at_any(&self) -> bool {
+        !self.servers.is_empty()
+    }
+
+    /// The servers whose turn it is.
+    fn take_servers(&mut self) -> Vec<Pid> {
+        let behind = self.last.unwrap_or(Pid(0));
+        let others = self.servers.range(..=behind);
+        let turn: Vec<Pid> = self
+            .servers
+            .range((Excluded(behind), Unbounded))
+            .chain(others)
+            .take(SERVERS_MAX)
+            .copied()
+            .collect();
+        self.last = turn.last().copied();
+        turn
+    }
+
+    /// The processes that are new, given all that run now.
+    fn take_new(&mut self, running: BTreeSet<Pid>, now: Nanoseconds) -> Vec<Pid> {
+        let until = Nanoseconds(now.0.saturating_add(YOUNG_FOR.0));
+        self.new.extend(running.difference(&self.before).map(|pid| (*pid, until)));
+        self.new.retain(|pid, until| *until > now && running.contains(pid));
+        self.before = running;
+        let mut new: Vec<(Nanoseconds, Pid)> = self.new.iter().map(|(pid, until)| (*until, *pid)).collect();
+        new.sort_unstable_by(|one, other| other.cmp(one));
+        new.into_iter().map(|(_, pid)| pid).take(NEW_MAX).collect()
+    }
+
+    /// It is known what this one is.
+    fn settled(&mut self, pid: Pid) {
+        self.new.remove(&pid);
+    }
+}
+
+impl Daemon<'_> {
+    /// Looks for new processes of services, and for the first packets of servers. What it finds is looked at next.
+    pub(crate) fn scan(&mut self) -> Result<(), Fault> {
+        let at = now();
+        if !self.sources.sees_processes() {
+            let running = pids()?.into_iter().collect();
+            for pid in self.sources.scans().take_new(running, at) {
+                if self.judge(pid, Serves::Unknown) {
+                    self.sources.scans().settled(pid);
+                    self.note(&Event::Exec(pid), at);
+                }
+            }
+        }
+        for pid in self.sources.scans().take_servers() {
+            let gone = !self.known.process(pid, Depth::Whole);
+            if gone || plan::without_packets([pid], self.known.host()).next().is_none() {
+                self.note(&Event::Connection(pid), at);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn pids_of(numbers: impl IntoIterator<Item = u32>) -> BTreeSet<Pid> {
+        numbers.into_iter().map(Pid).collect()
+    }
+
+    #[test]
+    fn a_process_is_new_until_it_is_settled_ends_or_grows_old() {
+        let mut scans = Scans { before: pids_of([1, 2]), ..Scans::default() };
+        let second = |count: u64| Nanoseconds::from_millis(count * 1000);
+        assert_eq!(scans.take_new(pids_of([1, 2, 7, 8]), second(1)), [Pid(8), Pid(7)]);
+        scans.settled(Pid(7));
+        assert_eq!(scans.take_new(pids_of([1, 2, 7, 8, 3]), second(2)), [Pid(3), Pid(8)], "the newest first");
+        assert_eq!(scans.take_new(pids_of([1, 2, 7, 3]), second(3)), [Pid(3)], "8 has ended");
+        assert_eq!(scans.take_new(pids_of([1, 2, 7, 3]), second(12)), []);
+    }
+
+    #[test]
+    fn no_more_new_processes_are_judged_than_the_limit() {
+        let mut scans = Scans::default();
+        assert_eq!(scans.take_new(pids_of(1..1000), Nanoseconds(1)).len(), NEW_MAX);
+    }
+
+    #[test]
+    fn each_server_has_its_turn() {
+        let mut scans = Scans::default();
+        assert!(!scans.looks_at_any() && scans.take_servers().is_empty());
+        scans.look_at(pids_of([1, 2, 3, 4, 5, 6]));
+        assert_eq!(scans.take_servers(), [Pid(1), Pid(2), Pid(3), Pid(4)]);
+        assert_eq!(scans.take_servers(), [Pid(5), Pid(6), Pid(1), Pid(2)]);
+        scans.look_at(pids_of([6]));
+        assert_eq!(scans.take_servers(), [Pid(6)]);
+    }
+}
