@@ -192,7 +192,7 @@ impl<'a> Comparison<'a> {
         operator: &'a dyn Operator,
     ) -> Result<Self, Fault> {
         let target = Target::of(selection, session, operator)?;
-        let lock = ComparisonLock::take(session, target.netns.id())?;
+        let lock = ComparisonLock::take(session, &target.netns)?;
         let turn = options.window + options.guard;
         let once = match options.disruptive {
             true => Once::plan(&options, &target, session, operator)?,
