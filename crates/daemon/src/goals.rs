@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux::Netns;
-use live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Subject, Summary};
-use model::host::SocketState;
+use live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Subject, Summary};
+use model::host::{Process, SocketState};
 use model::live::{LivePolls, PartOfSecond};
-use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Severity, Target};
+use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, Severity, Target};
 use rustix::event::{EventfdFlags, eventfd};
 use session::{Exit, Fault};
 
@@ -246,20 +246,34 @@ pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Ve
             continue;
         }
         let pids = members.get(&place).into_iter().flatten();
-        let processes: Vec<_> = pids.filter_map(|pid| host.process(*pid)).collect();
-        let sockets = processes.iter().flat_map(|process| &process.sockets);
-        let ports: BTreeSet<u16> = sockets
-            .filter(|socket| socket.state == SocketState::TcpListen)
-            .filter_map(|socket| Some(socket.local?.port()))
-            .collect();
-        if !ports.is_empty() {
-            subjects.push(Subject {
-                name,
-                processes: processes.iter().map(|process| process.id).collect(),
-                ports: ports.into_iter().collect(),
-                goal: intent.goal,
-            });
-        }
+        subjects.extend(subject(name, pids, intent.goal, host));
     }
     subjects
+}
+
+/// A service by its processes in the host's network namespace; `None` if none of them listens. Those in others have ports of their own.
+fn subject<'p>(
+    name: String,
+    pids: impl Iterator<Item = &'p Pid>,
+    goal: Goal,
+    host: &Host,
+) -> Option<Subject> {
+    let is_here = |process: &&Process| process.netns.is_none_or(|netns| netns == host.netns);
+    let processes: Vec<_> = pids.filter_map(|pid| host.process(*pid)).filter(is_here).collect();
+    let sockets = processes.iter().flat_map(|process| &process.sockets);
+    let ports: BTreeSet<u16> = sockets
+        .filter(|socket| socket.state == SocketState::TcpListen)
+        .filter_map(|socket| Some(socket.local?.port()))
+        .collect();
+    let processes = processes.iter().map(|process| process.id).collect();
+    (!ports.is_empty()).then(|| Subject { name, processes, ports: ports.into_iter().collect(), goal })
+}
+
+/// How a service of the policy is found, by its name there: as the daemon knows it, which may have no right to look into its processes.
+pub(crate) fn selection(name: &str, intents: &[Intent], members: &Members, host: &Host) -> Selection {
+    let is_it = |intent: &Intent| matches!(&intent.target, Target::Service(other, _) if other == name);
+    let places = (0..intents.len()).filter(|place| is_it(&intents[*place]));
+    let pids = places.filter_map(|place| members.get(&place)).flatten();
+    let known = subject(name.to_owned(), pids, Goal::default(), host);
+    known.map_or_else(|| Selection::Service(name.to_owned()), Selection::Known)
 }

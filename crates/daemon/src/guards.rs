@@ -232,7 +232,7 @@ impl Guards {
         // It says only that there is something.
         let _ = rustix::io::read(&self.done, &mut counter);
         let judged = self.under_way.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let UnderWay { thread, settings, members, wrote, attempt, .. } = self.under_way.take()?;
+        let UnderWay { thread, settings, members, stop, wrote, attempt, .. } = self.under_way.take()?;
         let _ended = thread.join();
         if let Some(attempt) = attempt {
             let wrote = wrote.load(Ordering::Relaxed);
@@ -253,7 +253,9 @@ impl Guards {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return None,
             Err(fault) => {
-                self.not_before = Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0));
+                // What is asked for has changed, maybe: that is looked at immediately.
+                let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
+                self.not_before = Nanoseconds(now.0.saturating_add(again_after.0));
                 return Some(Judged::Asked {
                     said: format!("{services}: a change waits for its guard: {}", fault.cause),
                     finding: Some(finding(

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
+use live::Selection;
 use model::setting::Disruption;
 use model::{Change, Finding, Guard, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
 use session::cycle::NotInForce;
@@ -212,13 +213,19 @@ impl Daemon<'_> {
     /// Takes out what has to be judged first, and begins to judge it.
     fn under_guard(&mut self, plan: &mut Plan) {
         let policy = self.policy();
-        let (guards, objects) = self.plan.guards(&policy);
+        let (mut guards, objects) = self.plan.guards(&policy);
         if guards.watched.is_empty() {
             return;
         }
         let host = self.known.host();
+        let placed = self.requests.members(&policy);
+        for watched in &mut guards.watched {
+            if let Selection::Service(name) = &watched.selection {
+                watched.selection = goals::selection(name, &policy.intents, &placed, host);
+            }
+        }
         let mut members = guards::Members::new();
-        for (place, pids) in self.requests.members(&policy) {
+        for (place, pids) in placed {
             let Some(intent) = policy.intents.get(place).filter(|intent| intent.guard.is_some()) else {
                 continue;
             };
@@ -395,8 +402,11 @@ impl Daemon<'_> {
     fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
         let Committed { repairs, repaired, released } = self.held.note(changes, name);
         if let Some(name) = name {
+            let journal = self.session.journal()?;
             for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
-                self.session.journal()?.note_judgement(name, &verdict)?;
+                // What was committed is in force all the same.
+                let noted = journal.note_judgement(name, &verdict).map_err(Fault::from);
+                self.telemetry.detail_of("a verdict is not in the journal", noted);
             }
         }
         self.reconciler.repaired(&repaired, now());

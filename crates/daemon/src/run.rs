@@ -62,7 +62,7 @@ pub fn run(
         EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
     let shared = Shared::new();
     // Before anything is looked at: what this process may not look into, another may for it.
-    if linux::attach::is_needed() && attach_service::go_through(&sockets.attach) {
+    if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are looked into through {}.", sockets.attach.display()));
     }
     let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use judge::{SERVICES_MAX, Watched};
-use live::Selection;
 use model::setting::Disruption;
 use model::{
     Change, DeliveryMode, Finding, Guarded, Host, Intent, Nanoseconds, OnMissed, Plan, Policy, ProcessId,
@@ -15,6 +14,7 @@ use plan::{Moment, Next};
 use session::{Fault, clock};
 
 use crate::daemon::{Daemon, now};
+use crate::goals;
 use crate::guards::{Attempt, Attempted, Judging, Members};
 use crate::held::knob_of;
 use crate::placing::{self, Placed};
@@ -408,12 +408,14 @@ impl Daemon<'_> {
                 others.len()
             ));
         }
-        let selection = Selection::Service(name.clone());
+        let members = self.requests.members(policy);
+        let found = |name: &str| goals::selection(name, &policy.intents, &members, self.known.host());
+        let selection = found(name);
         let mut watched = vec![Watched { selection, limits: guard.limits, gain: Some(attempt.what) }];
         let mut within = guard.within;
         for (other, guard) in others {
             within = within.max(guard.within);
-            let selection = Selection::Service(other);
+            let selection = found(&other);
             watched.push(Watched { selection, limits: guard.limits, gain: None });
         }
         let netns = self.known.netns().again().map_err(|error| error.to_string())?;

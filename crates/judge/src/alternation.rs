@@ -146,11 +146,28 @@ impl<'a> Alternation<'a> {
                 &asked,
                 Allow::default(),
                 Some(deadline),
-            )?;
+            );
+            let committed = committed.map_err(|fault| self.overtaken(candidate, fault.into()))?;
             self.in_force = committed.map(|name| (candidate, name));
             self.newest = committed.or(self.newest);
         }
         Ok(Switched { took: began.elapsed(), written })
+    }
+
+    /// Why a candidate could not be brought into force, with what to do where another has set the same meanwhile.
+    fn overtaken(&mut self, candidate: usize, fault: Fault) -> Fault {
+        let mut before: Vec<Setting> =
+            self.candidates[candidate].plan.changes().map(|change| change.from().clone()).collect();
+        before.sort_by_key(Setting::object);
+        let is_same = before
+            .chunk_by(|one, other| one.object() == other.object())
+            .all(|object| self.kernel.read(object).map_or(true, |now| now == object));
+        match fault.is_passing() && !is_same {
+            true => fault.hint(
+                "what is compared has other values than at the beginning: begin again, once no other program changes them",
+            ),
+            false => fault,
+        }
     }
 
     /// Puts the host back to what it was without any candidate. Returns how many settings were written.

@@ -225,7 +225,7 @@ impl<'a> Comparison<'a> {
             return Err(Fault::new(Exit::Usage, format!("candidate {twice} is given twice")));
         }
         let target = Target::of(selection, session, operator)?;
-        let lock = ComparisonLock::take(session, target.netns.id())?;
+        let lock = ComparisonLock::take(session, &target.netns)?;
         let turn = options.window + options.guard;
         let once = match options.disruptive {
             true => Once::plan(&options, &target, session, operator)?,

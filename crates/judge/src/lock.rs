@@ -1,29 +1,45 @@
 //! One comparison at a time in a network namespace.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 
-use model::NetnsId;
+use linux::Netns;
+use linux::peer::Peer;
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
+
+/// The name of the socket that is the lock of a namespace, whatever the state directory: one comparison would take the other's candidate for what is to be put back.
+const NAME: &[u8] = b"netpolicy/comparison";
+
+/// The user whose comparisons count: anybody can bind a name.
+const ROOT: u32 = 0;
 
 /// A lock that is held while settings of a network namespace alternate. Two comparisons would disturb each other's windows, whether or not they
 /// share queues. The kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
-pub struct ComparisonLock(#[expect(dead_code, reason = "held for its lock")] File);
+pub struct ComparisonLock {
+    #[expect(dead_code, reason = "held for its lock")]
+    file: File,
+    /// `None` where a user without privileges has the name.
+    #[expect(dead_code, reason = "held for its name")]
+    listener: Option<UnixListener>,
+}
 
 impl ComparisonLock {
     /// Takes it.
     ///
     /// # Errors
     /// Exit 7 if another process has it, with its number.
-    pub fn take(session: &Session, netns: NetnsId) -> Result<Self, Fault> {
+    pub fn take(session: &Session, netns: &Netns) -> Result<Self, Fault> {
         // The journal's own checks come first: who may write there.
         session.journal()?;
         std::fs::create_dir_all(&session.state_dir)
             .map_err(|error| Fault::file(&session.state_dir, error))?;
-        let path = session.state_dir.join(format!("comparing-{}", netns.0));
+        let path = session.state_dir.join(format!("comparing-{}", netns.id().0));
         let failed = |error| Fault::file(&path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -32,15 +48,43 @@ impl ComparisonLock {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
             file.read_to_string(&mut holder).map_err(failed)?;
-            let holder = holder.trim();
-            return Err(Fault::new(
-                Exit::Refused,
-                format!("process {holder} compares or guards settings of this network namespace already"),
-            )
-            .hint(format!("wait until it ends, or end it: kill {holder}")));
+            return Err(held_by(holder.trim()));
         }
+        let listener = netns.run(listen)??;
         file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
-        Ok(Self(file))
+        Ok(Self { file, listener })
     }
+}
+
+fn held_by(process: &str) -> Fault {
+    let words = format!("process {process} compares or guards settings of this network namespace already");
+    Fault::new(Exit::Refused, words).hint(format!("wait until it ends, or end it: kill {process}"))
+}
+
+/// Takes the name in the network namespace of this thread.
+fn listen() -> Result<Option<UnixListener>, Fault> {
+    let failed = |error: io::Error| Fault::failed(format!("the lock of a comparison: {error}"));
+    match UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME).map_err(failed)?) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder() {
+            Some(peer) if peer.uid != ROOT => Ok(None),
+            Some(peer) => Err(held_by(&peer.pid.to_string())),
+            // It has ended since, or is asked by too many.
+            None => Err(Fault::new(
+                Exit::Refused,
+                "another process compares or guards settings of this network namespace already",
+            )
+            .hint("wait until it ends; ss -xlp | grep netpolicy/comparison names it")),
+        },
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Who has the name in the network namespace of this thread. It is not waited for.
+fn holder() -> Option<Peer> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(NAME).ok()?).ok()?;
+    Peer::of(&socket).ok()
 }

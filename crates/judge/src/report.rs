@@ -25,6 +25,9 @@ pub struct GuardReport {
     verdicts: Vec<Judgement>,
     /// The transactions that have the verdict: those in force, or the last ones that were rolled back.
     transactions: Vec<TransactionName>,
+    /// Why the verdict is not with them in the journal; absent if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unnoted: Option<String>,
 }
 
 impl GuardReport {
@@ -40,6 +43,7 @@ impl GuardReport {
             longest_switch_ms: longest,
             verdicts: outcome.judgements.clone(),
             transactions: kept.unwrap_or_else(|| outcome.transactions.clone()),
+            unnoted: outcome.unnoted.clone(),
         }
     }
 }
@@ -52,6 +56,9 @@ impl Report for GuardReport {
         page.styled(style, format!("{} after {:.1} s", self.ruling, self.seconds));
         for verdict in &self.verdicts {
             page.line(verdict.to_string());
+        }
+        if let Some(why) = &self.unnoted {
+            page.styled(Style::Bad, format!("The verdict is not in the journal: {why}"));
         }
     }
 }

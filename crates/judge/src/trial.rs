@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use apply::{Allow, AtExit, Journal, TransactionName};
+use apply::{Allow, AtExit, TransactionName};
 use linux::{Kernel, Netns};
 use live::{Cost, Sampler, Selection, Target};
 use measure::sequential::{PAIRS_MAX, mean_of_logs};
@@ -106,6 +106,8 @@ pub struct Outcome {
     pub switches: Vec<Duration>,
     /// The last transactions that brought the change into force: they have the verdict. Those of a change that was put back are rolled back.
     pub transactions: Vec<TransactionName>,
+    /// Why the verdict is not with them in the journal, as on a disk that is full.
+    pub unnoted: Option<String>,
 }
 
 impl Outcome {
@@ -211,7 +213,7 @@ impl<'a> Trial<'a> {
                 watched.len()
             )));
         }
-        let lock = ComparisonLock::take(session, netns.id())?;
+        let lock = ComparisonLock::take(session, &netns)?;
         let (plan, stays) = match changes {
             Some(plan) if is_disruptive(&plan) => {
                 return Err(refused("a change that stops a queue or the link cannot alternate")
@@ -396,9 +398,9 @@ impl<'a> Trial<'a> {
         let by = self.by();
         let judgements = self.services.iter().map(|service| service.judgement(ruling, by, took)).collect();
         let switches = std::mem::take(&mut self.switches);
-        let outcome = Outcome { ruling, judgements, took, switches, transactions };
+        let mut outcome = Outcome { ruling, judgements, took, switches, transactions, unnoted: None };
         if !outcome.is_kept() {
-            note(&self.session.journal()?, &outcome.transactions, &outcome.judgements)?;
+            outcome.unnoted = self.unnoted(&outcome.transactions, &outcome.judgements);
         }
         Ok(outcome)
     }
@@ -407,13 +409,23 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// What could not be written.
-    pub fn keep(&mut self, outcome: &Outcome) -> Result<Vec<TransactionName>, Fault> {
+    pub fn keep(&mut self, outcome: &mut Outcome) -> Result<Vec<TransactionName>, Fault> {
         let kept: Vec<TransactionName> = match &mut self.way {
             Way::Alternates(alternation) => alternation.keep(CHANGED)?.into_iter().collect(),
             Way::Stays(held) => held.confirm()?,
         };
-        note(&self.session.journal()?, &kept, &outcome.judgements)?;
+        outcome.unnoted = self.unnoted(&kept, &outcome.judgements);
         Ok(kept)
+    }
+
+    /// Notes a verdict in the journal. Why it could not be: what was decided holds all the same.
+    fn unnoted(&self, names: &[TransactionName], judgements: &[Judgement]) -> Option<String> {
+        let noted = self.session.journal().map_err(|fault| fault.cause.to_string());
+        let noted = noted.and_then(|journal| {
+            let mut all = names.iter().flat_map(|name| judgements.iter().map(|one| (*name, one)));
+            all.try_for_each(|(name, one)| journal.note_judgement(name, one)).map_err(|e| e.to_string())
+        });
+        noted.err()
     }
 
     /// Pairs of windows with and without the change, in random order.
@@ -788,15 +800,6 @@ fn is_disruptive(plan: &Plan) -> bool {
 
 fn stops_traffic(change: &Change) -> bool {
     change.to().disruption() != Disruption::None
-}
-
-fn note(journal: &Journal, names: &[TransactionName], judgements: &[Judgement]) -> Result<(), Fault> {
-    for name in names {
-        for judgement in judgements {
-            journal.note_judgement(*name, judgement)?;
-        }
-    }
-    Ok(())
 }
 
 fn refused(words: impl Into<String>) -> Fault {

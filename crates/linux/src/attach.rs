@@ -4,6 +4,7 @@
 //! them and writing to their epolls, io_urings and sockets go through it; the process does everything else itself.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use model::host::{Process, Unread};
@@ -55,16 +56,21 @@ pub fn is_needed() -> bool {
     !held.is_ok_and(|held| held.contains(rustix::thread::CapabilitySet::SYS_PTRACE))
 }
 
-static SERVICE: OnceLock<Box<dyn Attach>> = OnceLock::new();
+static SERVICE: OnceLock<(Box<dyn Attach>, PathBuf)> = OnceLock::new();
 
-/// From here on, this process accesses others through this service. The first one that is set stays.
-pub fn through(service: Box<dyn Attach>) {
-    let _ = SERVICE.set(service);
+/// From here on, this process accesses others through this service, which answers at a socket. The first one that is set stays.
+pub fn through(service: Box<dyn Attach>, socket: PathBuf) {
+    let _ = SERVICE.set((service, socket));
 }
 
 /// The service, if one was set.
 pub(crate) fn service() -> Option<&'static dyn Attach> {
-    SERVICE.get().map(AsRef::as_ref)
+    SERVICE.get().map(|(service, _)| service.as_ref())
+}
+
+/// Where the service answers, if one was set: a process that is started for this one needs it, too.
+pub fn socket() -> Option<&'static Path> {
+    SERVICE.get().map(|(_, socket)| socket.as_path())
 }
 
 /// Whether a knob is one of those that take the right to look into a process.

@@ -13,7 +13,7 @@ use sys::clock::run_time_of;
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
-use crate::process::{identify, ports_of};
+use crate::process::{Pinned, ports_of};
 
 /// The threads of a service whose context switches are counted; of those beyond, none is.
 pub const THREADS_MAX: usize = 4096;
@@ -143,11 +143,12 @@ impl ServiceWatch {
         self.napis.clear();
     }
 
-    /// Those of the processes that still run.
+    /// Those of the processes that still run. One that has ended does not, although its parent has not waited for it yet.
     pub fn running(&self) -> impl Iterator<Item = &ProcessId> {
-        self.processes
-            .iter()
-            .filter(|process| identify(process.pid).is_ok_and(|now| now.started == process.started))
+        self.processes.iter().filter(|process| {
+            let now = Pinned::open(process.pid);
+            now.is_ok_and(|now| now.id.started == process.started && now.confirm_running().is_ok())
+        })
     }
 
     /// Whether all of them run.

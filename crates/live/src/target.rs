@@ -11,6 +11,8 @@ use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Tar
 
 use session::{Exit, Fault, Operator, Session, count, privileges};
 
+use crate::rounds::Subject;
+
 /// What the operator names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
@@ -22,6 +24,8 @@ pub enum Selection {
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
+    /// A service that is found already, in the namespace of the session: who may not look into processes has it from another.
+    Known(Subject),
 }
 
 /// A service as it is found.
@@ -49,11 +53,18 @@ impl Target {
     /// # Errors
     /// No process is found, or none that listens; processes in several namespaces.
     pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
-        let (name, processes, goal) = processes(selection, session, operator)?;
+        let (name, processes, goal) = match selection {
+            Selection::Known(Subject { name, processes, ports, goal }) => {
+                let (name, processes, ports) = (name.clone(), processes.clone(), ports.clone());
+                let (target, _) = Self::at_ports(name, session.netns()?, processes, *goal, ports)?;
+                return Ok(target);
+            }
+            selection => processes(selection, session, operator)?,
+        };
         let netns = namespace(&name, &processes, selection, session)?;
         let port = match selection {
             Selection::Port(port) => Some(*port),
-            Selection::Service(_) | Selection::Process(_) | Selection::Unit(_) => None,
+            _ => None,
         };
         let (target, left_out) = Self::of_processes(name, netns, processes, goal, port)?;
         if left_out > 0 {
@@ -170,6 +181,9 @@ fn processes(
                 return Err(not_found(format!("unit {unit} has no running process"), unread, None));
             }
             return Ok((unit.clone(), found, Goal::default()));
+        }
+        Selection::Known(Subject { name, processes, goal, .. }) => {
+            return Ok((name.clone(), processes.clone(), *goal));
         }
         Selection::Service(name) => name.clone(),
     };

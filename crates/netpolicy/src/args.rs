@@ -610,6 +610,9 @@ pub struct Guard {
     /// That program.
     #[arg(long, value_name = "PID")]
     pub program: Option<u32>,
+    /// Where a process with CAP_SYS_PTRACE looks into others for it, if it has not that right itself.
+    #[arg(long, value_name = "PATH")]
+    pub attach_socket: Option<PathBuf>,
 }
 
 #[cfg(test)]

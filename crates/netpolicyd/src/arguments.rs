@@ -82,6 +82,8 @@ pub struct Guard {
     pub session: Session,
     /// What it waits for.
     pub watch: Watch,
+    /// Where a process with `CAP_SYS_PTRACE` looks into others for it, if it has not that right itself.
+    pub attach: Option<PathBuf>,
 }
 
 /// The word that starts a guard process, as in `netpolicy guard`.
@@ -92,7 +94,7 @@ const GUARD_OPTIONS_MAX: usize = 64;
 
 fn guard(mut words: impl Iterator<Item = OsString>) -> Result<Request, String> {
     let mut session = Session { command: "netpolicyd guard".to_owned(), ..Session::default() };
-    let (mut deadline, mut holding, mut pipe, mut program) = (None, Vec::new(), None, None);
+    let (mut deadline, mut holding, mut pipe, mut program, mut attach) = (None, Vec::new(), None, None, None);
     for _ in 0..GUARD_OPTIONS_MAX {
         let Some(word) = words.next() else { break };
         let option = text(GUARD, &word)?;
@@ -102,13 +104,14 @@ fn guard(mut words: impl Iterator<Item = OsString>) -> Result<Request, String> {
             "--state-dir" => session.state_dir = PathBuf::from(value),
             "--holding" => holding.push(parsed("holding", &value, "a descriptor")?),
             "--until-closed" => pipe = Some(parsed("until-closed", &value, "a descriptor")?),
+            "--attach-socket" => attach = Some(PathBuf::from(value)),
             "--program" => program = Some(Pid(parsed("program", &value, "a process")?)),
             _ => return Err(format!("{GUARD} takes no {option}")),
         }
     }
     let deadline = deadline.ok_or_else(|| format!("{GUARD} needs a --deadline"))?;
     let watch = Watch { deadline, holding, until_closed: pipe.zip(program) };
-    Ok(Request::Guard(Box::new(Guard { session, watch })))
+    Ok(Request::Guard(Box::new(Guard { session, watch, attach })))
 }
 
 /// An option of the command line.
@@ -478,9 +481,10 @@ mod test {
 
     #[test]
     fn a_guard_process_is_started_with_what_the_daemon_gives_it() {
-        let line = "guard --deadline 7 --state-dir /s --holding 5 --holding 6 --until-closed 8 --program 9";
+        let line = "guard --deadline 7 --state-dir /s --holding 5 --holding 6 --until-closed 8 --program 9 --attach-socket /a";
         let Ok(Request::Guard(guard)) = typed(line) else { panic!("{:?}", typed(line)) };
-        let Guard { session, watch } = *guard;
+        let Guard { session, watch, attach } = *guard;
+        assert_eq!(attach, Some(PathBuf::from("/a")));
         assert_eq!(session.state_dir, PathBuf::from("/s"));
         assert_eq!((watch.deadline, watch.holding), (Nanoseconds(7), vec![5, 6]));
         assert_eq!(watch.until_closed, Some((8, Pid(9))));

@@ -46,7 +46,8 @@ pub fn main() -> ExitCode {
             (log, ended)
         }
         Request::Guard(guard) => {
-            let Guard { session, watch } = *guard;
+            let Guard { session, watch, attach } = *guard;
+            attach.as_deref().map(daemon::attach_service::go_through);
             let log = Log::default();
             let ended = guard_process::run(&watch, &session, &log, announce);
             (log, ended)

@@ -271,13 +271,20 @@ impl Reader<'_> {
         // A table that other sections have is named as such.
         let is_table = KEYS.iter().any(|key| inside(key) && (table.is_none() || key.of.contains(&kind)));
         match value.get_ref().as_table() {
+            Some(inner) if inner.is_empty() && matches!(path.as_str(), "guard" | "goal") => {
+                let help = format!(
+                    "leave it out, or say what it is, as in {path} = {{ {} = … }}",
+                    first_name(kind, &path)
+                );
+                self.wrong(value.span(), format!("`{path}` is empty"), Some(help));
+            }
             Some(inner) if is_table => {
                 for (name, value) in inner {
                     self.key(kind, Some(&path), name, value, asks);
                 }
             }
             None if is_table => {
-                let example = names(kind, Some(&path)).first().map_or("", |first| first);
+                let example = first_name(kind, &path);
                 self.wrong(
                     value.span(),
                     format!("`{path}` takes a table, as in {word} = {{ {example} = … }}"),
@@ -330,6 +337,11 @@ fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
         }
     }
     names
+}
+
+/// A key of a table, as an example.
+fn first_name(kind: Kind, table: &str) -> &'static str {
+    names(kind, Some(table)).first().copied().unwrap_or("")
 }
 
 /// Of a word that is like none that this version knows: the file may be written for a later one.

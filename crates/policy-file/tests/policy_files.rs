@@ -27,6 +27,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "[device.eth0]\npolicy = \"latency\"\ngro_flush_timeout = \"0.5ns\"\n",
     ),
     ("a_goal_of_no_time_at_all", "[device.eth0]\npolicy = \"latency\"\ngoal = { p99 = \"0\" }\n"),
+    ("a_goal_that_is_empty", "[device.eth0]\npolicy = \"latency\"\ngoal = {}\n"),
+    (
+        "a_guard_that_is_empty",
+        "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\nguard = {}\n",
+    ),
     (
         "a_search_of_a_device",
         "[device.eth0]\npolicy = \"latency\"\ngoal = { p99 = \"1ms\", on_missed = \"search\" }\n",

@@ -1,6 +1,6 @@
-//! Trials whose deadline passed without a confirmation, and whose guard did not live to see it.
+//! Trials whose deadline passed without a confirmation, or whose program was killed, and whose guard did not live to see it.
 
-use apply::Expiry;
+use apply::{Expiry, Journal, RollBackError, Transaction};
 use linux::Kernel;
 
 use crate::clock;
@@ -17,7 +17,7 @@ pub enum Who {
     Guard,
 }
 
-/// Rolls back every trial that has expired, and says so. Every command that reads or changes the host begins with
+/// Rolls back every trial that has expired, or whose program has ended, and says so. Every command that reads or changes the host begins with
 /// this, so that a trial ends even if its guard was killed.
 ///
 /// # Errors
@@ -51,8 +51,19 @@ pub fn roll_back_expired_by(
         }
     }
     let mut failed = None;
-    for transaction in history.transactions.iter().rev().filter(|t| t.expired(clock::now())) {
+    let is_over = |one: &&Transaction| one.expired(clock::now()) || is_left_on_trial(&journal, one);
+    for transaction in history.transactions.iter().rev().filter(is_over) {
         let name = transaction.name();
+        if is_left_on_trial(&journal, transaction) {
+            match journal.roll_back(name, kernel, clock::now()) {
+                Ok(undone) => operator
+                    .say(&format!("{name} was on trial, and its program ended: rolled back. {undone}")),
+                // Its guard was faster.
+                Err(RollBackError::NothingToUndo { .. }) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+            continue;
+        }
         match journal.roll_back_if_unconfirmed(name, kernel, clock::now()) {
             Ok(Expiry::RolledBack(undone)) => operator
                 .say(&format!("{name} was on trial and was not confirmed in time: rolled back. {undone}")),
@@ -61,4 +72,9 @@ pub fn roll_back_expired_by(
         }
     }
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Whether the program that has this on trial ended before it decided.
+fn is_left_on_trial(journal: &Journal, transaction: &Transaction) -> bool {
+    transaction.deadline().is_some() && journal.is_abandoned(transaction)
 }

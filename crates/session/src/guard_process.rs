@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use apply::{Journal, JournalError, RollBackError, Transaction, TransactionName};
-use linux::{Kernel, Netns};
+use linux::{Kernel, Netns, Signal, Signals};
 use model::{Nanoseconds, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
@@ -41,7 +41,7 @@ const ATTEMPTS_MAX: u32 = 1_000;
 /// What a guard process was started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The deadline, in time since boot.
+    /// The deadline, in time since boot; zero to put back at once what others have left on trial.
     pub deadline: Nanoseconds,
     /// Descriptors of the namespaces that the trial changes.
     pub holding: Vec<i32>,
@@ -49,12 +49,14 @@ pub struct Watch {
     pub until_closed: Option<(i32, Pid)>,
 }
 
-/// A guard process that puts back what this program leaves, however it ends. Dropping it leaves the guard at its post, which acts when this program ends.
+/// A guard process that puts back what this program leaves, however it ends. Dropping it is such an end: the guard acts as soon as this program lets go of
+/// the journal.
 #[derive(Debug)]
 pub struct Guardian {
-    guard: Child,
+    /// `None` once it has ended.
+    guard: Option<Child>,
     /// Closes when this program ends.
-    ours: OwnedFd,
+    ours: Option<OwnedFd>,
 }
 
 impl Guardian {
@@ -66,14 +68,26 @@ impl Guardian {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
         let guard = start(session, deadline, namespaces, Some(&theirs))?;
-        Ok(Self { guard, ours })
+        Ok(Self { guard: Some(guard), ours: Some(ours) })
     }
 
     /// Nothing is left for it to put back: it ends.
     pub fn dismiss(mut self) {
-        let _ = self.guard.kill();
-        let _ = self.guard.wait();
-        drop(self.ours);
+        if let Some(mut guard) = self.guard.take() {
+            let _ = guard.kill();
+            let _ = guard.wait();
+        }
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        drop(self.ours.take());
+        if let Some(mut guard) = self.guard.take() {
+            // It waits for locks that are this program's until the caller has returned. Without a thread to wait for its end it stays a zombie.
+            let waits = move || drop(guard.wait());
+            let _reaper = std::thread::Builder::new().name("guard's end".to_owned()).spawn(waits);
+        }
     }
 }
 
@@ -99,6 +113,9 @@ pub fn start(
     guard.arg("--state-dir").arg(&session.state_dir);
     for netns in namespaces {
         guard.arg("--holding").arg(netns.as_fd().as_raw_fd().to_string());
+    }
+    if let Some(socket) = linux::attach::socket() {
+        guard.arg("--attach-socket").arg(socket);
     }
     if let Some(pipe) = until_closed {
         guard.arg("--until-closed").arg(pipe.as_raw_fd().to_string());
@@ -151,6 +168,9 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 /// Waits for the deadline, and rolls back what is unconfirmed by then. Ends within a second after the trial was confirmed, or
 /// ended otherwise.
 ///
+/// A signal does not end the watch. Stopping a unit or a session sends one to all processes there: the program that is guarded puts back by itself then, and if it
+/// cannot, its end is seen as any other. A trial that no program attends is put back at SIGTERM and SIGINT, as at its deadline.
+///
 /// # Errors
 /// What could not be put back in the end.
 pub fn run(
@@ -159,15 +179,22 @@ pub fn run(
     operator: &dyn Operator,
     announce: impl FnOnce() -> std::io::Result<()>,
 ) -> Result<Exit, Fault> {
+    let mut signals = Signals::catch()?;
     // A session of its own: no terminal, and no hang-up or Ctrl-C of another process reaches this one from here on.
-    rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
+    // What systemd starts leads one already.
+    if rustix::process::getpgrp() != rustix::process::getpid() {
+        rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
+    }
     let held = watch.holding.iter().map(|number| Netns::inherited(*number));
     let held = held.collect::<Result<Vec<_>, _>>()?;
     let mut kernel = Kernel::new().holding(held);
-    announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     let deadline = watch.deadline;
+    // A deadline of zero is for one that is not waited for: what is left of others is put back.
+    if deadline != Nanoseconds::ZERO {
+        announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
+    }
     let journal = session.journal()?;
-    let mut trial = None;
+    let (mut trial, mut is_to_end) = (None, false);
     loop {
         let left = Duration::from_nanos(deadline.0.saturating_sub(clock::now().since_boot.0));
         if left.is_zero() {
@@ -176,13 +203,20 @@ pub fn run(
         match watch.until_closed {
             Some((pipe, program)) => {
                 if is_closed(pipe, left.min(NAP_MAX))? {
-                    return put_back(program, deadline, &mut kernel, session, operator);
+                    return put_back(Left::By(program), deadline, &mut kernel, session, operator);
                 }
+                // A program that was stopped leaves in force what it had for a window. Whatever fails now is tried again.
+                let _until_next_time = roll_back_expired_by(&mut kernel, session, operator, Who::Anybody);
             }
             None => {
                 std::thread::sleep(left.min(LOOK_EVERY));
                 if is_settled(&journal, deadline, &mut trial) {
                     return Ok(Exit::Done);
+                }
+                is_to_end |= is_asked_to_end(&mut signals);
+                // One that is not in the journal yet is on its way there.
+                if is_to_end && trial.is_some() {
+                    return put_back(Left::Unattended, deadline, &mut kernel, session, operator);
                 }
             }
         }
@@ -197,6 +231,11 @@ pub fn run(
         std::thread::sleep(AGAIN_AFTER);
     }
     last.map(|()| Exit::Done)
+}
+
+/// Whether one of the signals that have arrived asks this process to end. A hang-up is not meant for it.
+fn is_asked_to_end(signals: &mut Signals) -> bool {
+    std::iter::from_fn(|| signals.take()).any(|arrived| arrived.signal != Signal::HangUp)
 }
 
 /// Whether the trial with this deadline, once it is in the journal, waits for it no more. While it cannot be read it is taken
@@ -228,9 +267,18 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     }
 }
 
-/// Puts back what a program has left that ended before it could.
+/// Whose transactions are put back before their deadline.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// Those of a program that ended before it could.
+    By(Pid),
+    /// A trial that only this process attends, which is asked to end.
+    Unattended,
+}
+
+/// Puts back what was left.
 fn put_back(
-    program: Pid,
+    left: Left,
     deadline: Nanoseconds,
     kernel: &mut Kernel,
     session: &Session,
@@ -239,7 +287,7 @@ fn put_back(
     let journal = session.journal()?;
     let mut last = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        last = put_back_once(program, deadline, &journal, kernel, operator);
+        last = put_back_once(left, deadline, &journal, kernel, operator);
         match &last {
             Ok(()) => break,
             Err(fault) => operator.say(&report::words(fault, false)),
@@ -250,26 +298,32 @@ fn put_back(
 }
 
 fn put_back_once(
-    program: Pid,
+    left: Left,
     deadline: Nanoseconds,
     journal: &Journal,
     kernel: &mut Kernel,
     operator: &dyn Operator,
 ) -> Result<(), Fault> {
     let history = journal.history()?;
-    let is_left = |left: &&Transaction| {
-        let attended = left.begin().attended_by == Some(program) && !left.begin().left_in_force;
+    let is_left = |one: &&Transaction| {
+        let begin = one.begin();
+        let attended = matches!(left, Left::By(program) if begin.attended_by == Some(program));
         // What waits for the same deadline is the same program's: it was chosen to the nanosecond.
-        (attended || left.deadline() == Some(deadline)) && left.standing().is_live()
+        let is_its = (attended && !begin.left_in_force) || one.deadline() == Some(deadline);
+        is_its && one.standing().is_live()
     };
-    let left = history.transactions.iter().rev().filter(is_left);
     // Its pipe may be closed a moment before its lock is released: such a rollback is refused, and tried again.
-    for transaction in left {
+    for transaction in history.transactions.iter().rev().filter(is_left) {
         let name = transaction.name();
         match journal.roll_back(name, kernel, clock::now()) {
-            Ok(undone) => {
-                operator.say(&format!("process {program} ended and left {name}: rolled back. {undone}"));
-            }
+            Ok(undone) => operator.say(&match left {
+                Left::By(program) => {
+                    format!("process {program} ended and left {name}: rolled back. {undone}")
+                }
+                Left::Unattended => {
+                    format!("the guard of {name} was asked to end: rolled back. {undone}")
+                }
+            }),
             Err(RollBackError::NothingToUndo { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -15,7 +15,7 @@ use model::host::{Process, Unread};
 use model::{KernelVersion, NetnsId, Patterns, Pid, ProcessId, Setting};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::go_through;
+pub use client::go_through;
 pub use server::run;
 
 use linux::{Cause, Errno, KernelError};

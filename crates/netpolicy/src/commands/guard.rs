@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use daemon::attach_service;
 use model::{Nanoseconds, Pid};
 use session::guard_process::{READY, Watch};
 use session::{Exit, Fault, guard_process};
@@ -17,6 +18,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
         holding: arguments.holding.clone(),
         until_closed: arguments.until_closed.zip(arguments.program.map(Pid)),
     };
+    arguments.attach_socket.as_deref().map(attach_service::go_through);
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 

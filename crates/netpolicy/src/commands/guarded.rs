@@ -115,9 +115,9 @@ pub(crate) fn run(
     let stays = u64::try_from((trial.takes() + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
     let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
     let guard = Guardian::start(&context.session, deadline, &trial.namespaces()?)?;
-    let outcome = trial.run(deadline, &mut stop, &mut |words| context.console.progress(words));
+    let mut outcome = trial.run(deadline, &mut stop, &mut |words| context.console.progress(words));
     context.console.progress("");
-    let kept = match &outcome {
+    let kept = match &mut outcome {
         Ok(outcome) if outcome.is_kept() => trial.keep(outcome).map(Some),
         Ok(_) | Err(_) => Ok(None),
     };

@@ -411,6 +411,10 @@ fn refused() -> Result<(), Failed> {
     operator.waits_to_hear("Ctrl-C ends it")?;
     let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
     assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);
+    // Whatever their journals: one would put back what the other had in force for a window.
+    let said = operator.runs_elsewhere(&["compare", "memcached", "--b", "defer20"], 7)?;
+    let kills = format!("kill {}", first.child.id());
+    assert!(said.words.contains("already") && said.words.contains(&kills), "{}", said.words);
     assert_eq!(first.terminated()?, Some(0));
     let daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;
     let its = format!("process {}, manages this network namespace", daemon.child.id());

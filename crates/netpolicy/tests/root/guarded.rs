@@ -43,6 +43,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             daemon_killed,
         ),
+        test("guarded/what_a_program_that_is_stopped_has_in_force_is_put_back", NEEDS, stopped),
         test("guarded/clients_that_leave_are_no_stall", NEEDS, left),
         test("guarded/what_cannot_be_judged_is_refused_with_what_to_do", NEEDS, refused),
     ]
@@ -216,7 +217,9 @@ fn ended() -> Result<(), Failed> {
     let code = while_asked(&operator, || {
         let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "120"])?;
         waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
-        drop(server);
+        // Its parent has not waited for it yet.
+        let pid = i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::KILL)?;
         Ok(waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?.code())
     })?;
     let said = operator.said()?;
@@ -322,6 +325,41 @@ fn daemon_killed() -> Result<(), Failed> {
         daemon.child.wait()?;
         // Sooner than the half minute after which any netpolicy does.
         waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))
+    })
+}
+
+fn stopped() -> Result<(), Failed> {
+    use rustix::process::Signal;
+    let operator = Operator::new("guarded-stopped", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(SLIGHT)?;
+    let before = operator.host()?.devices;
+    let is_as_before = || Ok((operator.host()?.devices == before).then_some(()));
+    while_asked(&operator, || {
+        let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "3600"])?;
+        waited_for("the change in force", || {
+            if is_as_before()?.is_some() {
+                return Ok(None);
+            }
+            trial.signalled(Signal::STOP)?;
+            // In the middle of a window: while it writes, it has the journal's lock, and no other process may.
+            let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
+            let writes =
+                rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err();
+            let is_in_force = !writes && is_as_before()?.is_none();
+            if !is_in_force {
+                trial.signalled(Signal::CONT)?;
+            }
+            Ok(is_in_force.then_some(()))
+        })?;
+        waited_long_for("the host as it was, by the guard process", is_as_before)?;
+        // It goes on, and puts back what it has then.
+        trial.signalled(Signal::CONT)?;
+        waited_for("the change in force again", || Ok(is_as_before()?.is_none().then_some(())))?;
+        trial.signalled(Signal::TERM)?;
+        assert_eq!(trial.child.wait()?.code(), Some(4), "{}", operator.said()?);
+        assert!(is_as_before()?.is_some());
+        Ok(())
     })
 }
 

@@ -32,6 +32,7 @@ mod goals;
 mod guarded;
 mod judged;
 mod kthreads;
+mod lacking;
 #[path = "../markdown/mod.rs"]
 mod markdown;
 mod matrix;
@@ -306,6 +307,7 @@ fn main() {
         goals::tests(),
         judged::tests(),
         kthreads::tests(),
+        lacking::tests(),
         matrix::tests(),
         monitored::tests(),
         remedy::tests(),

@@ -122,10 +122,19 @@ impl Operator {
 
     /// The command, with a file system of this size on a directory that it alone sees so.
     pub(crate) fn netpolicy_with_little_space(&self, at: &Path, kib: u32, arguments: &[&str]) -> Command {
-        const SCRIPT: &str = "mount -t tmpfs -o size=$1k,mode=0711 tmpfs \"$0\" && shift && exec \"$@\"";
+        self.netpolicy_on_a_disk_of(&format!("size={kib}k"), at, arguments)
+    }
+
+    /// The same, with room for so many files and directories.
+    pub(crate) fn netpolicy_with_few_files(&self, at: &Path, files: u32, arguments: &[&str]) -> Command {
+        self.netpolicy_on_a_disk_of(&format!("nr_inodes={files}"), at, arguments)
+    }
+
+    fn netpolicy_on_a_disk_of(&self, size: &str, at: &Path, arguments: &[&str]) -> Command {
+        const SCRIPT: &str = "mount -t tmpfs -o $1,mode=0711 tmpfs \"$0\" && shift && exec \"$@\"";
         let whole = self.netpolicy(arguments);
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", SCRIPT]).arg(at).arg(kib.to_string());
+        command.args(["--mount", "sh", "-c", SCRIPT]).arg(at).arg(size);
         command.arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
         command
     }

@@ -6,8 +6,10 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
-use crate::operator::{Operator, at_work, flushes, waited_for};
-use crate::{Need, requests, test, watched};
+use rustix::process::Signal;
+
+use crate::operator::{Operator, Started, at_work, flushes, waited_for};
+use crate::{Need, requests, test, trial, watched};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
@@ -19,6 +21,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("searched/what_is_better_is_kept_by_all_daemons_until_the_policy_is_another", NEEDS, found),
         test("searched/nothing_is_tried_where_a_goal_is_only_reported_or_no_try_is_left", NEEDS, reported),
+        test(
+            "searched/a_try_that_is_cut_short_by_a_signal_is_put_back_counts_and_is_made_again_by_the_next_daemon",
+            NEEDS,
+            cut_short,
+        ),
     ]
 }
 
@@ -199,6 +206,91 @@ fn reported() -> Result<(), Failed> {
         assert!(waits["summary"].as_str().is_some_and(|words| words.contains("0 tries a day")), "{waits}");
         assert_eq!(transactions(&operator)?, 0, "nothing was written");
         assert_eq!(operator.host()?.devices, before);
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+/// Waits until what is tried is in force, and stops the daemon then, so that it stays so.
+fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
+    const TRIED: [u64; 1] = [400_000];
+    waited_long_for("what is tried in force", || {
+        if flushes(&operator.host()?) != TRIED {
+            return Ok(None);
+        }
+        daemon.signalled(Signal::STOP)?;
+        let is_in_force = flushes(&operator.host()?) == TRIED;
+        if !is_in_force {
+            daemon.signalled(Signal::CONT)?;
+        }
+        Ok(is_in_force.then_some(()))
+    })
+}
+
+/// How many tries are noted beside the journal.
+fn tries_noted(operator: &Operator) -> Result<usize, Failed> {
+    let noted: Value = serde_json::from_slice(&std::fs::read(operator.state().join("searches.json"))?)?;
+    Ok(noted["services"]["service cache"]["begun"].as_array().map_or(0, Vec::len))
+}
+
+fn cut_short() -> Result<(), Failed> {
+    let operator = Operator::new("searched-cut-short", 1)?;
+    recipes(&operator, HURTS)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?.devices;
+    let policy = guarded("p50 = \"1us\", for = \"10s\", on_missed = \"search\"");
+    let policy = policy.replacen("[daemon]", "[daemon]\nsearches = 3", 1);
+    let is_as_before = || Ok((operator.host()?.devices == before).then_some(()));
+    // Nothing of a try is in force, and all that the journal has of it can be read.
+    let is_whole = || -> Result<(), Failed> {
+        let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+        let history = &history["data"];
+        assert_eq!(history["unreadable"].as_array().map_or(0, Vec::len), 0, "{history}");
+        let all = history["transactions"].as_array().ok_or("transactions")?;
+        assert!(all.iter().all(|one| one["standing"] == "rolled-back"), "{history}");
+        Ok(())
+    };
+    requests::while_asked(&operator, || {
+        // Its guard process puts it back, without any other netpolicy.
+        let mut daemon = at_work(&operator, &policy)?;
+        stopped_in_the_middle(&operator, &daemon)?;
+        assert_eq!(tries_noted(&operator)?, 1, "noted before it is made");
+        // As systemd does with what is left of a unit whose main process was killed; and `kill -HUP $(pidof netpolicy)` goes to all.
+        for guard in trial::guards(&operator)? {
+            rustix::process::kill_process(guard, Signal::TERM)?;
+            rustix::process::kill_process(guard, Signal::HUP)?;
+        }
+        daemon.signalled(Signal::KILL)?;
+        daemon.child.wait()?;
+        waited_for("the host as it was, by the guard process", is_as_before)?;
+        waited_for("the end of the guard process", || {
+            Ok(trial::guards(&operator)?.is_empty().then_some(()))
+        })?;
+        is_whole()?;
+        // Where both are killed, the next daemon puts it back at its start, before it measures anything.
+        let mut daemon = at_work(&operator, &policy)?;
+        stopped_in_the_middle(&operator, &daemon)?;
+        let guards = trial::guards(&operator)?;
+        assert_eq!(guards.len(), 1, "one guard process");
+        rustix::process::kill_process(guards[0], Signal::KILL)?;
+        daemon.signalled(Signal::KILL)?;
+        daemon.child.wait()?;
+        assert!(is_as_before()?.is_none(), "nothing is left that could put it back");
+        let daemon = at_work(&operator, &policy)?;
+        waited_for("the host as it was, by the next daemon", is_as_before)?;
+        is_whole()?;
+        // It goes on with what is left of the day's tries, and puts back what it has in hand when it is asked to end.
+        waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
+        waited_long_for("it in force", || Ok((flushes(&operator.host()?) == [400_000]).then_some(())))?;
+        assert_eq!(daemon.terminated()?, Some(0), "{}", operator.said()?);
+        assert!(is_as_before()?.is_some(), "put back before the daemon ends");
+        assert!(trial::guards(&operator)?.is_empty(), "no guard process is left");
+        is_whole()?;
+        let daemon = at_work(&operator, &policy)?;
+        let waits = waited_long_for("the end of the day's tries", || finding(&operator, "search-waits"))?;
+        assert!(waits["summary"].as_str().is_some_and(|words| words.contains("3 tries a day")), "{waits}");
+        assert_eq!(service(&operator)?["search"]["tries_today"], 3);
+        assert!(is_as_before()?.is_some());
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
     })

@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
     vec![
         test("trial/a_trial_ends_although_its_command_and_its_terminal_were_killed", NEEDS, killed),
+        test("trial/a_guard_that_is_asked_to_end_puts_its_trial_back_first", NEEDS, asked_to_end),
         test("trial/a_trial_that_is_confirmed_stays", NEEDS, confirmed),
         test("trial/a_trial_whose_guard_was_killed_ends_with_the_next_command", NEEDS, unguarded),
         test(
@@ -117,6 +118,25 @@ fn unguarded() -> Result<(), Failed> {
     Ok(())
 }
 
+fn asked_to_end() -> Result<(), Failed> {
+    let operator = Operator::new("asked-to-end", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    operator.runs(&["try", "--seconds", "600"], 0)?;
+    let guard = guards(&operator)?[0];
+    rustix::process::kill_process(guard, rustix::process::Signal::HUP)?;
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(guards(&operator)?, [guard], "a hang-up is for the daemon, and not for it");
+    assert_eq!(flushes(&operator.host()?), [20_000], "the trial goes on");
+    rustix::process::kill_process(guard, rustix::process::Signal::TERM)?;
+    waited_for("the end of the trial", || when_restored(&operator, &before))?;
+    waited_for("the end of the guard", || Ok(guards(&operator)?.is_empty().then_some(())))?;
+    assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
+    let log = std::fs::read_to_string(operator.state().join("guard.log"))?;
+    assert!(log.contains("was asked to end: rolled back"), "{log}");
+    Ok(())
+}
+
 fn relative() -> Result<(), Failed> {
     let operator = Operator::new("relative", 1)?;
     operator.asks(SUSPEND20)?;
@@ -211,7 +231,7 @@ fn held_open() -> Result<(), Failed> {
 }
 
 /// The guards of this operator's trials, known by the journal in their command line.
-fn guards(operator: &Operator) -> Result<Vec<rustix::process::Pid>, Failed> {
+pub(crate) fn guards(operator: &Operator) -> Result<Vec<rustix::process::Pid>, Failed> {
     let state = operator.state().display().to_string();
     let mut guards = Vec::new();
     for entry in std::fs::read_dir("/proc")? {

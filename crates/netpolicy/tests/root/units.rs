@@ -1,9 +1,12 @@
 //! The units, run by systemd as process 1 of a guest: confined as they are shipped, killed, reloaded and stopped.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
@@ -24,6 +27,9 @@ const DAEMON: &str = "netpolicy.service";
 const ATTACH: &str = "netpolicy-attach.service";
 
 const DEVICE: &str = "virtio0";
+
+/// The other end of its cable.
+const PEER: &str = "virtio1";
 
 /// How long an emulated machine may take to boot systemd with nothing but these units.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -46,12 +52,14 @@ pub(crate) fn can_be_booted() -> bool {
 
 fn units() -> Result<(), Failed> {
     let server = prepared()?;
-    let outcome = booted().and_then(|()| lived_through(&server));
+    let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
     outcome.map_err(|failed| {
         let log = said("dmesg", &[]).unwrap_or_default();
         let ours: Vec<&str> = log.lines().filter(|line| line.contains("netpolicy")).collect();
-        format!("{failed:?}\n{}\n{}", ours.join("\n"), said("netpolicy", &["status"]).unwrap_or_default())
-            .into()
+        // It ends with 3 where something is wrong, which is what is looked for.
+        let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
+        let status = String::from_utf8_lossy(&status.unwrap_or_default()).into_owned();
+        format!("{failed:?}\n{}\n{status}", ours.join("\n")).into()
     })
 }
 
@@ -99,6 +107,89 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     Ok(())
 }
 
+/// What is on trial when the daemon dies is put back, by what is left of its unit: systemd starts no other daemon here.
+fn put_back(server: &Server) -> Result<(), Failed> {
+    let drop_in = Path::new("/etc/systemd/system").join(format!("{DAEMON}.d"));
+    std::fs::create_dir_all(&drop_in)?;
+    std::fs::write(drop_in.join("50-test.conf"), "[Service]\nRestart=no\n")?;
+    said("systemctl", &["daemon-reload"])?;
+    let policy = "[service.cache]\nmatch = { exe = \"/usr/bin/memcached\" }\npolicy = \"latency\"\n\
+                  delivery = \"suspend20\"\nguard = { p50 = \"+1000%\", within = \"3600s\" }\n";
+    std::fs::write(POLICY_FILE, policy)?;
+    while_asked(|| {
+        // The daemon alone, as by the kernel for want of memory: systemd asks its guard process to end then. And all of the unit.
+        for whom in ["--kill-who=main", "--kill-who=all"] {
+            said("systemctl", &["start", DAEMON, ATTACH])?;
+            stopped_in_the_middle(server)?;
+            said("systemctl", &["kill", "--signal=KILL", whom, DAEMON])?;
+            until("the daemon is dead", || Ok(state(DAEMON)? == "failed"))?;
+            until(&format!("what was on trial is put back after {whom}"), || server.has_nothing_set())?;
+        }
+        // Stopped as an operator does it.
+        said("systemctl", &["start", DAEMON, ATTACH])?;
+        until("a change is on trial", || Ok(server.flushes()? != [0; 2]))?;
+        said("systemctl", &["stop", DAEMON, ATTACH])?;
+        assert!(server.has_nothing_set()?);
+        assert_eq!((state(DAEMON)?.as_str(), show(DAEMON, "Result")?.as_str()), ("inactive", "success"));
+        Ok(())
+    })
+}
+
+/// Waits until what is on trial is in force, and stops the daemon then, so that it stays so.
+fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
+    let signalled = |signal: &str| said("systemctl", &["kill", signal, "--kill-who=main", DAEMON]);
+    until("a change is on trial", || {
+        if server.flushes()? == [0; 2] {
+            return Ok(false);
+        }
+        signalled("--signal=STOP")?;
+        let is_in_force = server.flushes()? != [0; 2];
+        if !is_in_force {
+            signalled("--signal=CONT")?;
+        }
+        Ok(is_in_force)
+    })
+}
+
+/// What a body comes to while memcached is asked over the cable.
+fn while_asked<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    const CLIENT: &str = "client";
+    for words in [
+        &["netns", "add", CLIENT][..],
+        &["link", "set", PEER, "netns", CLIENT],
+        &["-n", CLIENT, "address", "add", "192.0.2.2/24", "dev", PEER],
+        &["-n", CLIENT, "link", "set", PEER, "up"],
+    ] {
+        said("ip", words)?;
+    }
+    let (client, stop) = (Netns::named(CLIENT)?, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask(&client, &stop));
+        let result = body();
+        stop.store(true, Ordering::Relaxed);
+        asking.join().map_err(|_| "the client panicked")??;
+        result
+    })
+}
+
+/// Asks all the time, a request after the answer to the one before it.
+fn ask(client: &Netns, stop: &AtomicBool) -> Result<(), Failed> {
+    const BETWEEN: Duration = Duration::from_millis(2);
+    let address = (Ipv4Addr::new(192, 0, 2, 1), 11_211);
+    let mut stream = client.run(|| TcpStream::connect(address))??;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = [0; 64];
+    while !stop.load(Ordering::Relaxed) {
+        stream.write_all(b"get nothing\r\n")?;
+        if stream.read(&mut answer)? == 0 {
+            return Err("memcached closed the connection".into());
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    Ok(())
+}
+
 /// A memcached on [`DEVICE`]. Dropping it kills it.
 struct Server(Child);
 
@@ -121,6 +212,13 @@ impl Server {
             .flat_map(|process| &process.epolls)
             .filter_map(|epoll| epoll.params)
             .collect())
+    }
+}
+
+impl Server {
+    /// Whether neither the device's queues nor the epolls have a value of ours.
+    fn has_nothing_set(&self) -> Result<bool, Failed> {
+        Ok(self.flushes()? == [0; 2] && self.epolls()? == [EpollParams::default(); 2])
     }
 }
 
@@ -172,13 +270,16 @@ fn prepared() -> Result<Server, Failed> {
     Ok(Server(memcached.spawn()?))
 }
 
-/// Writes the policy file.
+/// What the daemon reads.
+const POLICY_FILE: &str = "/etc/netpolicy/policy.d/10-test.toml";
+
+/// Writes it.
 fn asked(delivery: &str) -> Result<(), Failed> {
     let text = format!(
         "[device.{DEVICE}]\npolicy = \"latency\"\ndelivery = \"{delivery}\"\n\n\
          [service.cache]\nmatch = {{ exe = \"/usr/bin/memcached\" }}\npolicy = \"latency\"\ndelivery = \"{delivery}\"\n"
     );
-    Ok(std::fs::write("/etc/netpolicy/policy.d/10-test.toml", text)?)
+    Ok(std::fs::write(POLICY_FILE, text)?)
 }
 
 /// Process 1 becomes systemd, and the units are at work.

@@ -1,0 +1,148 @@
+//! Guards where something is missing: space on the disk, the right to look into processes.
+
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
+use model::EpollParams;
+use rustix::process::Signal;
+
+use crate::operator::{Operator, Started, flushes, waited_for};
+use crate::requests::while_asked;
+use crate::{Need, test, trial};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    const SUSPENDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::Suspension];
+    vec![
+        test("lacking/a_change_is_kept_although_its_verdict_does_not_fit_on_the_disk", NEEDS, verdict),
+        test("lacking/a_daemon_whose_trials_fail_gathers_no_processes", NEEDS, processes),
+        test(
+            "lacking/a_daemon_without_the_right_to_look_into_processes_judges_and_its_guard_puts_back",
+            SUSPENDS,
+            right,
+        ),
+    ]
+}
+
+/// What no packet of these clients is about.
+const HARMLESS: &str =
+    "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
+
+/// A mode with settings of queues and epolls, and a guard that nothing is beyond.
+const GUARDED: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"suspend20\"\n\
+                       guard = { p50 = \"+1000%\", within = \"3600s\" }\n";
+
+fn verdict() -> Result<(), Failed> {
+    // A change takes a directory with two files; before its verdict one of a window is forgotten.
+    const FILES: std::ops::Range<u32> = 9..24;
+    let operator = Operator::new("lacking-verdict", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(HARMLESS)?;
+    let state = operator.state();
+    std::fs::create_dir_all(&state)?;
+    let before = operator.host()?.devices;
+    let guard = ["try", "--guard", "p50=+1000%", "--seconds", "20", "--on", "11211"];
+    while_asked(&operator, || {
+        for files in FILES {
+            let output = operator.netpolicy_with_few_files(&state, files, &guard).output()?;
+            let said = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let is_kept = operator.host()?.devices != before;
+            assert_eq!(is_kept, output.status.code() == Some(0), "{files} files: {said}");
+            if is_kept {
+                // The fewest with which it goes through.
+                assert!(said.contains("The verdict is not in the journal: "), "{files} files: {said}");
+                assert!(said.contains("Kept. To undo it: "), "{said}");
+                return Ok(());
+            }
+            // Or there was no word in time, as on a machine that stood still.
+            assert!(said.contains("No space left") || said.contains("not-judged"), "{files} files: {said}");
+        }
+        Err("it was never kept".into())
+    })
+}
+
+fn processes() -> Result<(), Failed> {
+    let operator = Operator::new("lacking-processes", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks("# nothing yet\n")?;
+    let state = operator.state();
+    std::fs::create_dir_all(&state)?;
+    let daemon = operator.starts_command(operator.netpolicy_with_little_space(&state, 256, &["daemon"]))?;
+    operator.waits_to_hear("at work")?;
+    let there = format!("--mount=/proc/{}/ns/mnt", daemon.child.id());
+    // The comparison's lock is there; what fills the disk ends where there is no space left.
+    let fills = ["sh", "-c", "echo > \"$0/comparing-$1\"; cat /dev/zero > \"$0/full\""];
+    let netns = operator.lab.server().id().to_string();
+    Command::new("nsenter").arg(&there).args(fills).arg(&state).arg(netns).stderr(Stdio::null()).status()?;
+    while_asked(&operator, || {
+        operator.asks(GUARDED)?;
+        operator.waits_to_hear("a change waits for its guard: cannot write")?;
+        waited_for("the end of the guard process", || Ok(children(&daemon)?.is_empty().then_some(())))
+    })
+}
+
+/// The processes that a daemon has started, and those that have ended and were not waited for.
+fn children(daemon: &Started) -> Result<Vec<String>, Failed> {
+    let own = daemon.child.id().to_string();
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Ok(stat) = std::fs::read_to_string(entry?.path().join("stat")) else { continue };
+        // The name of a program may have blanks and parentheses.
+        let Some((_, fields)) = stat.rsplit_once(')') else { continue };
+        if fields.split_whitespace().nth(1) == Some(own.as_str()) {
+            children.push(stat);
+        }
+    }
+    Ok(children)
+}
+
+fn right() -> Result<(), Failed> {
+    let operator = Operator::new("lacking-right", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    std::fs::create_dir_all(operator.state())?;
+    let socket = operator.state().join("attach").to_string_lossy().into_owned();
+    let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
+    let inside = |without: &[&str], arguments: &[&str]| {
+        let ours = operator.netpolicy_here(arguments);
+        let mut command = Command::new("nsenter");
+        command.arg(&there).args(without).arg(ours.get_program()).args(ours.get_args()).stdin(Stdio::null());
+        command
+    };
+    let mut attach = inside(&[], &["attach-service", "--socket", &socket]);
+    let _attach = Started { child: attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn()? };
+    waited_for("the attach service", || Ok(std::fs::exists(&socket)?.then_some(())))?;
+    let epolls = || -> Result<Vec<Option<EpollParams>>, Failed> {
+        let host = operator.host()?;
+        let process = host.process(server.process().pid).ok_or("the server")?;
+        Ok(process.epolls.iter().map(|epoll| epoll.params).collect())
+    };
+    let before = (operator.host()?.devices, epolls()?);
+    let is_as_before = || Ok(((operator.host()?.devices, epolls()?) == before).then_some(()));
+    while_asked(&operator, || {
+        operator.asks(GUARDED)?;
+        let without = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--"];
+        let daemon = inside(&without, &["daemon", "--attach-socket", &socket]);
+        let mut daemon = operator.starts_command(daemon)?;
+        waited_for("a change in force", || {
+            if flushes(&operator.host()?) != [20_000] {
+                return Ok(None);
+            }
+            daemon.signalled(Signal::STOP)?;
+            let is_in_force = flushes(&operator.host()?) == [20_000] && epolls()? != before.1;
+            if !is_in_force {
+                daemon.signalled(Signal::CONT)?;
+            }
+            Ok(is_in_force.then_some(()))
+        })
+        .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
+        daemon.child.kill()?; // SIGKILL
+        daemon.child.wait()?;
+        waited_for("all as it was, by the guard process", is_as_before)?;
+        waited_for("its end", || Ok(trial::guards(&operator)?.is_empty().then_some(())))
+    })
+}
