@@ -9,7 +9,7 @@ use super::style::CSS;
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
-const LEFT: f64 = 60.0;
+const LEFT: f64 = 78.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
