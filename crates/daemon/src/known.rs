@@ -55,6 +55,12 @@ impl Known {
         self.observer.isolation_changed(&self.host)
     }
 
+    /// Looks at the routes again: which devices the default route goes by, and what tunnels stand on. Says whether that
+    /// changed.
+    pub(crate) fn routes(&mut self) -> bool {
+        self.observer.routes(&mut self.host)
+    }
+
     /// Looks at the CPUs again.
     pub(crate) fn cpus(&mut self) {
         self.observer.cpus(&mut self.host);

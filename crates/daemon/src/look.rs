@@ -123,6 +123,10 @@ impl Daemon<'_> {
             self.known.cpus();
             self.rejections.clear();
         }
+        if self.known.routes() {
+            // Sections may mean other devices, and tunnels stand on others.
+            self.rejections.clear();
+        }
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
             return self.look_at_everything();
         }

@@ -159,6 +159,24 @@ impl Observer {
         matches!(now, Ok(Ok(isolated)) if isolated != host.topology.isolated)
     }
 
+    /// Where packets go by the routes as they are now: which devices the default route goes by, and what a tunnel stands on.
+    /// Says whether that is another matter than was known. What cannot be read stays as it was.
+    pub fn routes(&mut self, host: &mut Host) -> bool {
+        let mut unread = Vec::new();
+        let Ok(linked) = device::linked(self.netns.id(), &mut self.sources, &mut unread) else {
+            return false;
+        };
+        let mut changed = false;
+        for now in linked.into_iter().filter(|_| unread.is_empty()) {
+            let known = host.devices.iter_mut().find(|device| device.id.ifindex == now.id.ifindex);
+            let Some(known) = known.map(|device| &mut device.link) else { continue };
+            let (lower, default_route) = (now.link.lower, now.link.default_route);
+            changed |= (known.lower, known.default_route) != (lower, default_route);
+            (known.lower, known.default_route) = (lower, default_route);
+        }
+        changed
+    }
+
     /// The CPUs as they are now.
     pub fn cpus(&mut self, host: &mut Host) {
         let mut unread = Vec::new();

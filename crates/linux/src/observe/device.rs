@@ -43,23 +43,7 @@ pub(super) fn devices(
     only: Option<IfIndex>,
     unread: &mut Vec<Unread>,
 ) -> Result<Vec<Seen>, KernelError> {
-    let links = sources.links.all(|link| device(netns, &link).map(|device| (device, link.remote)))?;
-    let mut devices: Vec<(Device, Option<IpAddr>)> =
-        links.into_iter().filter_map(|link| link.map(Some).or_unread(unread)).collect();
-    devices.sort_by_key(|(device, _)| device.id.ifindex);
-    let routed: BTreeSet<IfIndex> = match &mut sources.routes {
-        Ok(routes) => {
-            for (device, remote) in &mut devices {
-                let Some(remote) = remote.filter(|_| device.link.lower.is_none()) else { continue };
-                let towards = routes.device_towards(remote).or_unread(unread);
-                device.link.lower = towards.filter(|lower| *lower != device.id.ifindex);
-            }
-            routes.default_route_devices().or_unread(unread)
-        }
-        Err(error) => Err(error.clone()).or_unread(unread),
-    };
-    let mut devices: Vec<Device> = devices.into_iter().map(|(device, _)| device).collect();
-    mark_default_route(&mut devices, &routed);
+    let mut devices = linked(netns, sources, unread)?;
     let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
     devices.retain(|device| only.is_none_or(|only| device.id.ifindex == only));
     if devices.is_empty() {
@@ -93,6 +77,32 @@ pub(super) fn devices(
         Seen { device, vectors }
     });
     Ok(seen.collect())
+}
+
+/// All devices as their links and the routes describe them: what stands on what, and by which the default route goes.
+pub(super) fn linked(
+    netns: NetnsId,
+    sources: &mut Sources,
+    unread: &mut Vec<Unread>,
+) -> Result<Vec<Device>, KernelError> {
+    let links = sources.links.all(|link| device(netns, &link).map(|device| (device, link.remote)))?;
+    let mut devices: Vec<(Device, Option<IpAddr>)> =
+        links.into_iter().filter_map(|link| link.map(Some).or_unread(unread)).collect();
+    devices.sort_by_key(|(device, _)| device.id.ifindex);
+    let routed: BTreeSet<IfIndex> = match &mut sources.routes {
+        Ok(routes) => {
+            for (device, remote) in &mut devices {
+                let Some(remote) = remote.filter(|_| device.link.lower.is_none()) else { continue };
+                let towards = routes.device_towards(remote).or_unread(unread);
+                device.link.lower = towards.filter(|lower| *lower != device.id.ifindex);
+            }
+            routes.default_route_devices().or_unread(unread)
+        }
+        Err(error) => Err(error.clone()).or_unread(unread),
+    };
+    let mut devices: Vec<Device> = devices.into_iter().map(|(device, _)| device).collect();
+    mark_default_route(&mut devices, &routed);
+    Ok(devices)
 }
 
 /// Whether sysfs shows the devices of this namespace. Where a process may not mount it, as one that `nsenter --net` has put

@@ -3,7 +3,7 @@
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
 
-use crate::operator::{Operator, are, at_work, flushes};
+use crate::operator::{Operator, are, at_work, flushes, waited_for};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -12,6 +12,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("selected/a_pattern_means_the_devices_that_meet_it_and_cat_says_which", NEEDS, by_pattern),
         test("selected/a_match_finds_the_device_that_the_default_route_goes_by", NEEDS, by_route),
         test("selected/two_sections_for_one_device_are_refused_with_both_places", NEEDS, clash),
+        test("selected/the_daemon_follows_the_default_route", NEEDS, route_followed),
         test("selected/the_daemon_follows_a_device_that_comes_to_meet_a_pattern", NEEDS, followed),
     ]
 }
@@ -94,4 +95,23 @@ fn followed() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     are(&operator, &[0; 2])
+}
+
+fn route_followed() -> Result<(), Failed> {
+    let operator = Operator::new("selected-route-followed", 1)?;
+    let daemon = at_work(
+        &operator,
+        "[device.uplink]\ndelivery = \"defer50\"\nmatch = { carries = \"default-route\" }\n",
+    )?;
+    waited_for("the first look", || {
+        let status: serde_json::Value =
+            serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
+        Ok(status["data"]["counters"]["whole_looks"].as_u64().filter(|looks| *looks > 0))
+    })?;
+    are(&operator, &[0])?;
+    // A route comes without an event of its device, as from DHCP. The next look at everything is a minute away.
+    operator.inside(&format!("ip route add default dev {SERVER_DEVICE}"))?;
+    are(&operator, &[DEFER50])?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
 }
