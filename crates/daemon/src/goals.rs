@@ -104,6 +104,14 @@ impl Goals {
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
     }
 
+    /// What was found of a service so far was with other settings.
+    pub(crate) fn begin_again(&mut self, name: &str) {
+        self.found.retain(|measured| measured.name != name);
+        if let Some(rounds) = &self.rounds {
+            rounds.begin_again(name);
+        }
+    }
+
     /// What was found last of each service.
     pub(crate) fn found(&self) -> &[Measured] {
         &self.found

@@ -159,7 +159,7 @@ impl Guards {
         members: &Members,
         now: Nanoseconds,
     ) -> Plan {
-        self.reverted.retain(|_, (_, of)| of == members);
+        self.reverted.retain(|_, (_, of)| are_the_same(of, members));
         let mut unjudged = Plan::default();
         for step in std::mem::take(&mut plan.steps) {
             let is_free = |change: &model::Change| {
@@ -314,10 +314,19 @@ impl Drop for Guards {
     }
 }
 
+/// Whether services are those that a change was judged on: of each, one of its processes is still there. Workers come and go, and a service matched
+/// by its executable has processes in containers that the change never meant.
+fn are_the_same(judged: &Members, now: &Members) -> bool {
+    judged.len() == now.len()
+        && judged.iter().all(|(service, then)| {
+            now.get(service).is_some_and(|now| then.is_empty() && now.is_empty() || !then.is_disjoint(now))
+        })
+}
+
 fn finding(rule: &str, severity: Severity, services: &str, evidence: Vec<String>) -> Finding {
     let summary = match rule {
         REVERTED => {
-            "a change hurt it and was put back: it is not tried again until its policy or its processes change"
+            "a change hurt it and was put back: it is not tried again until its policy changes or all its processes are others"
         }
         _ => "a change waits until it can be judged on its traffic",
     };
@@ -328,5 +337,28 @@ fn finding(rule: &str, severity: Severity, services: &str, evidence: Vec<String>
         summary: summary.to_owned(),
         evidence,
         remedy: Some(format!("to try it again now: kill -HUP {}", std::process::id())),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::{Label, Pid};
+
+    use super::*;
+
+    #[test]
+    fn what_hurt_a_service_is_not_tried_again_because_one_of_its_workers_is_another() {
+        let members = |pids: &[u32]| {
+            let process = |pid: &u32| ProcessId { pid: Pid(*pid), started: 1, comm: Label::new("cache") };
+            Members::from([("service cache".to_owned(), pids.iter().map(process).collect())])
+        };
+        let judged = members(&[7, 8]);
+        assert!(are_the_same(&judged, &judged) && are_the_same(&judged, &members(&[7, 9])));
+        assert!(!are_the_same(&judged, &members(&[9])), "it was started again");
+        assert!(!are_the_same(&judged, &members(&[])), "it has ended");
+        let mut two = judged.clone();
+        two.insert("service store".to_owned(), BTreeSet::new());
+        assert!(!are_the_same(&judged, &two) && !are_the_same(&two, &judged), "another policy");
+        assert!(are_the_same(&two, &two), "a service that does not run stays one");
     }
 }

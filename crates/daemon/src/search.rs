@@ -509,7 +509,10 @@ impl Daemon<'_> {
                 });
                 match ruling {
                     // From now on it has to show what it does for the goal.
-                    Ruling::Better | Ruling::Kept => drop(self.quality.search.missed.remove(&name)),
+                    Ruling::Better | Ruling::Kept => {
+                        self.quality.search.missed.remove(&name);
+                        self.quality.goals.begin_again(&name);
+                    }
                     Ruling::NotJudged => {
                         let summary = "a try could not be judged on its traffic".to_owned();
                         self.quality.search.holds_up(

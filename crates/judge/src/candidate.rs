@@ -29,6 +29,12 @@ pub enum Wanted {
 /// Settings of a service that a candidate may give, as policy files spell them.
 const OF_SERVICE: [&str; 3] = ["defer_hard_irqs", "gro_flush_timeout", "irq_suspend_timeout"];
 
+/// A key as policy files spell it, where it is one of a service: plans and the kernel write `gro-flush-timeout`.
+fn of_service(key: &str) -> String {
+    let spelt = key.replace('-', "_");
+    if OF_SERVICE.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
+}
+
 impl std::str::FromStr for Candidate {
     type Err = String;
 
@@ -46,11 +52,12 @@ impl std::str::FromStr for Candidate {
         for (at, part) in text.split(',').enumerate() {
             match part.split_once('=') {
                 Some((key, value)) => {
-                    let bare = key.split_once(':').map_or(key, |(_, bare)| bare);
+                    let key = of_service(key);
+                    let bare = key.split_once(':').map_or(key.as_str(), |(_, bare)| bare);
                     if !OF_SERVICE.contains(&bare) {
                         setting(&format!("{bare}={value}"))?;
                     }
-                    settings.push((key.to_owned(), value.to_owned()));
+                    settings.push((key, value.to_owned()));
                 }
                 None if at == 0 => {
                     first = Some(word(part).map_err(|why| format!("{why}; or `current`, or a policy file"))?)
@@ -185,6 +192,7 @@ mod test {
         };
         assert_eq!(settings, [("gro_flush_timeout".to_owned(), "80us".to_owned())]);
         assert!(matches!(read("eth0:rx-usecs=8"), Ok(Wanted::Settings(None, _))));
+        assert_eq!(read("defer50,gro-flush-timeout=80us"), read("defer50,gro_flush_timeout=80us"));
     }
 
     #[test]

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use apply::{AtExit, TransactionName};
 use linux::Signals;
 use live::{Selection, Target, Turn, Watcher};
+use measure::live::series::requests_for;
 use measure::switchback::{Figures, Metric, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
 use model::{Chance, Finding, JudgedBy, Nanoseconds};
-use session::{Fault, Operator, Session};
+use session::{Exit, Fault, HostState, Operator, Session};
 
 use crate::alternation::Alternation;
 use crate::before_after::Once;
@@ -62,6 +63,12 @@ const RESTART_SETTLES: Duration = Duration::from_secs(1);
 /// The most restarts in one comparison: a service that crashes under a candidate is not restarted for ever.
 const RESTARTS_MAX: usize = 8;
 
+/// So many rounds at the beginning without enough requests end a comparison: nothing would come of the others.
+const SILENT_ROUNDS_MAX: usize = 6;
+
+/// So many rounds at the beginning without one that counts are enough to say that clients wait for answers.
+const CLOSED_LOOP_ROUNDS: usize = 6;
+
 /// Why a comparison ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -73,6 +80,8 @@ pub enum Ended {
     Interrupted,
     /// The service ended and did not come back.
     Service,
+    /// Too few requests came to compare anything.
+    Requests,
 }
 
 impl Ended {
@@ -83,6 +92,24 @@ impl Ended {
             Self::Time => "the time was up",
             Self::Interrupted => "interrupted",
             Self::Service => "the service ended and did not come back",
+            Self::Requests => "too few requests",
+        }
+    }
+
+    /// What keeps a comparison that ended so from being one.
+    pub fn fault(self, service: &str) -> Option<Fault> {
+        match self {
+            Self::Decided | Self::Time | Self::Interrupted => None,
+            Self::Service => {
+                Some(Fault::failed(format!("{service} ended while it was measured, and did not come back")))
+            }
+            Self::Requests => {
+                let least = requests_for(0.5);
+                let words =
+                    format!("{service}: too few requests to compare anything: a window takes {least}");
+                let hint = "give it traffic, name the port that has it (--port N), or lengthen windows (--window 10s)";
+                Some(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
+            }
         }
     }
 }
@@ -191,6 +218,12 @@ impl<'a> Comparison<'a> {
         session: &'a Session,
         operator: &'a dyn Operator,
     ) -> Result<Self, Fault> {
+        let names = || options.candidates.iter().skip(1).map(|candidate| &candidate.name);
+        if let Some((_, twice)) =
+            names().enumerate().find(|(at, name)| names().take(*at).any(|one| one == *name))
+        {
+            return Err(Fault::new(Exit::Usage, format!("candidate {twice} is given twice")));
+        }
         let target = Target::of(selection, session, operator)?;
         let lock = ComparisonLock::take(session, &target.netns)?;
         let turn = options.window + options.guard;
@@ -306,6 +339,7 @@ impl<'a> Comparison<'a> {
         let arms = self.options.candidates.len();
         let turn = self.options.window + self.options.guard;
         let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
+        self.say_if_too_short(round_takes, turn);
         // What is polled, and when clients come back, is known after a window: of the host as it is.
         if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
             return Ok(Ended::Interrupted);
@@ -355,8 +389,33 @@ impl<'a> Comparison<'a> {
             if switchback.is_decided() {
                 return Ok(Ended::Decided);
             }
+            if switchback.rounds() > 0 {
+                continue;
+            }
+            let too_few = switchback.voided() == [(Unfair::Requests, number)];
+            if too_few && number >= SILENT_ROUNDS_MAX {
+                return Ok(Ended::Requests);
+            }
+            if number == CLOSED_LOOP_ROUNDS && (1..arms).any(|candidate| switchback.closed_loop(candidate)) {
+                progress.stretch("")?;
+                self.operator.say("No round counts so far: clients wait for answers, so that their rate is the candidate's own doing. Ctrl-C, and decide by the rate itself: --metric requests");
+            }
         }
         Ok(Ended::Time)
+    }
+
+    /// Says that the time is too short for any verdict, where it is.
+    fn say_if_too_short(&self, round_takes: Duration, first: Duration) {
+        let arms = self.options.candidates.len();
+        let least = self.options.rule().pairs_least(arms.saturating_sub(1));
+        let takes = first + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
+        if takes > self.options.most {
+            self.operator.say(&format!(
+                "{} s are too short for a verdict: {least} rounds are the fewest that decide, and take {:.0} s (--max-seconds).",
+                self.options.most.as_secs(),
+                takes.as_secs_f64().ceil()
+            ));
+        }
     }
 
     /// The window of one candidate of a round.

@@ -614,7 +614,11 @@ const CHANGED: usize = 1;
 
 impl Service {
     fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
-        let target = Target::of(&watched.selection, session, operator)?;
+        let target = Target::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
+            // As where a service of the policy files does not run: there is nothing to judge the change by.
+            Exit::Failed => Fault { exit: Exit::Refused, ..fault },
+            _ => fault,
+        })?;
         let sampler = Sampler::load(&target, WINDOW_LONGEST)?;
         let limits: Vec<(Metric, f64)> =
             watched.limits.iter().map(|(guarded, growth)| (metric_of(guarded), growth.share())).collect();

@@ -100,7 +100,7 @@ impl Record {
 /// If there is a file that is not empty, or it cannot be written.
 pub fn new_file(path: &Path) -> Result<File, Fault> {
     if path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
-        return Err(Fault::file(path, std::io::ErrorKind::AlreadyExists.into())
+        return Err(Fault::failed(format!("{}: the file is not empty", path.display()))
             .hint("no record is overwritten: name another file, or remove this one"));
     }
     File::create(path).map_err(|error| Fault::file(path, error))

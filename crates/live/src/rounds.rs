@@ -1,6 +1,6 @@
 //! Several services, measured one after another in the background.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -142,6 +142,8 @@ struct Desk {
 struct State {
     subjects: Vec<Subject>,
     found: Vec<Measured>,
+    /// Services of which nothing that was measured counts any more.
+    again: BTreeSet<String>,
     ends: bool,
 }
 
@@ -192,6 +194,13 @@ impl Rounds {
         self.desk.state().subjects = subjects;
     }
 
+    /// What was measured of a service so far is of other settings: its percentiles are made of what comes. Its counters go on.
+    pub fn begin_again(&self, name: &str) {
+        let mut state = self.desk.state();
+        state.found.retain(|measured| measured.name != name);
+        state.again.insert(name.to_owned());
+    }
+
     /// What is known of each service that is measured, once anything is.
     pub fn found(&self) -> Vec<Measured> {
         self.desk.state().found.clone()
@@ -236,6 +245,7 @@ impl Worker {
         loop {
             let next = Instant::now() + INTERVAL;
             self.take(desk.state().subjects.clone());
+            self.begin_again(&std::mem::take(&mut desk.state().again));
             let mut is_new = false;
             for service in self.services.values_mut() {
                 match service.turn(&self.netns, self.pace, desk) {
@@ -262,6 +272,13 @@ impl Worker {
             if !desk.wait_until(next) {
                 return;
             }
+        }
+    }
+
+    /// Of these services, nothing that was measured counts any more.
+    fn begin_again(&mut self, names: &BTreeSet<String>) {
+        for (_, service) in self.services.iter_mut().filter(|(name, _)| names.contains(*name)) {
+            (service.recent, service.summary, service.outcome) = (Recent::new(), None, None);
         }
     }
 
@@ -371,5 +388,30 @@ impl Service {
 
     fn measured(&self) -> Option<Measured> {
         Some(Measured { name: self.subject.name.clone(), outcome: self.outcome.clone()? })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_with_other_settings_does_not_count_and_what_was_of_other_services_does() {
+        let service = |name: &str| {
+            let (name, processes, ports) = (name.to_owned(), Vec::new(), vec![11_211]);
+            let mut service =
+                Service::of(Subject { name: name.clone(), processes, ports, goal: Goal::default() });
+            let outcome = Measured::of_window(&name, LiveWindow::default()).outcome;
+            (service.outcome, service.retry) = (Some(outcome), None);
+            (name, service)
+        };
+        let pace = Pace { sample: Duration::from_millis(20), windows_per_summary: 1 };
+        let netns = Netns::own().expect("a namespace");
+        let services = ["cache", "store"].map(service).into_iter().collect();
+        let mut worker = Worker { netns, pace, services };
+        worker.begin_again(&BTreeSet::from(["cache".to_owned()]));
+        let known: Vec<String> =
+            worker.services.values().filter_map(Service::measured).map(|of| of.name).collect();
+        assert_eq!(known, ["store"]);
     }
 }

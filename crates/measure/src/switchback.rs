@@ -306,6 +306,14 @@ impl Rule {
     fn level(&self, contrasts: usize) -> f64 {
         self.alpha / count_of(self.deciding.len().max(1) * contrasts.max(1))
     }
+
+    /// The fewest pairs that decide anything, with so many candidates beside the first: no pair more than doubles the stake.
+    pub fn pairs_least(&self, contrasts: usize) -> usize {
+        let refused = 2.0 / self.level(contrasts);
+        (1..64)
+            .find(|pairs| 2_f64.powi(*pairs) >= refused)
+            .map_or(64, |pairs| usize::try_from(pairs).unwrap_or(64))
+    }
 }
 
 /// What is known of one metric of one candidate, compared with the first.
@@ -529,7 +537,11 @@ impl Switchback {
             }
             _ => Word::CannotTell { more: None },
         };
-        let as_share = |bounds: Bounds| if metric.is_ratio() { bounds.map(f64::exp_m1) } else { bounds };
+        let as_share = |bounds: Bounds| match metric.is_ratio() {
+            true => bounds.map(f64::exp_m1),
+            // Shares lie between 0 and 1, so that no change of one is larger.
+            false => bounds.map(|difference| difference.clamp(-1.0, 1.0)),
+        };
         Change {
             metric,
             before: typical(&contrast.before),
@@ -802,6 +814,33 @@ mod test {
             switchback.add(&[figures(100.0), slow], None);
         }
         assert_eq!((switchback.verdict(1), switchback.winner()), (Verdict::Mixed, None));
+    }
+
+    #[test]
+    fn a_share_changes_by_no_more_than_all_of_it() {
+        let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+        for at in 0..12 {
+            let none = Figures { engaged: Some(0.002 * f64::from(at % 3)), ..figures(100.0) };
+            switchback.add(&[none, Figures { engaged: Some(1.0), ..none }], None);
+        }
+        let engaged = switchback.change(1, Metric::Engaged);
+        assert_eq!(engaged.change.and_then(|change| change.high), Some(1.0), "{engaged}");
+    }
+
+    #[test]
+    fn fewer_pairs_than_the_fewest_decide_nothing_whatever_they_show() {
+        for candidates in 1..=3_usize {
+            let names = (0..=candidates).map(|at| at.to_string()).collect();
+            let mut switchback = Switchback::new(names, rule());
+            let least = rule().pairs_least(candidates);
+            for pairs in 1..=least {
+                let mut windows = vec![figures(1.0)];
+                windows.resize(candidates + 1, figures(100.0));
+                switchback.add(&windows, None);
+                let is_decided = switchback.is_decided();
+                assert_eq!(is_decided, pairs == least, "{pairs} of {least} with {candidates}");
+            }
+        }
     }
 
     #[test]

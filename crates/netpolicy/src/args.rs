@@ -250,7 +250,7 @@ pub struct Try {
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
     /// Judge by this service alone: a name, or a TCP port. Without it, by all services of the policy files.
-    #[arg(long, value_name = "SERVICE", requires = "guard")]
+    #[arg(long, value_name = "SERVICE", requires = "guard", add = ArgValueCandidates::new(completing::served))]
     pub on: Vec<String>,
     /// What else may be done.
     #[command(flatten)]

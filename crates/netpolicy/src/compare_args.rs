@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use judge::Candidate;
 use measure::switchback::Metric;
 use model::Nanoseconds;
 
+use crate::completing;
 use crate::watch_args::ServiceChoice;
 
 /// Compare settings on the live traffic of a service: better, worse, or no difference.
@@ -36,10 +38,10 @@ pub struct Compare {
     #[command(flatten)]
     pub service: ServiceChoice,
     /// What all others are compared with.
-    #[arg(long, value_name = "CANDIDATE", default_value = "current")]
+    #[arg(long, value_name = "CANDIDATE", default_value = "current", add = ArgValueCandidates::new(completing::candidates))]
     pub a: Candidate,
     /// What is compared with it. May be given more than once: then all of them are in force in turn.
-    #[arg(long, value_name = "CANDIDATE", required = true)]
+    #[arg(long, value_name = "CANDIDATE", required = true, add = ArgValueCandidates::new(completing::candidates))]
     pub b: Vec<Candidate>,
     /// How long each is in force at a time, 1s to 60s.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = window)]

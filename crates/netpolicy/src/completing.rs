@@ -32,6 +32,11 @@ pub(crate) fn words() -> Vec<CompletionCandidate> {
     policies().into_iter().chain(modes()).collect()
 }
 
+/// What `compare` takes without a value of the operator's.
+pub(crate) fn candidates() -> Vec<CompletionCandidate> {
+    std::iter::once(offered("current", "the host as it is")).chain(words()).collect()
+}
+
 fn host(processes: &Processes) -> Option<Host> {
     observe(&Netns::own().ok()?, processes).ok()
 }
@@ -62,6 +67,14 @@ fn services() -> Vec<CompletionCandidate> {
     let merged = merge(&files).map(|merged| merged.sections).unwrap_or_default();
     let services = merged.into_iter().filter(|section| section.kind.word() == "service");
     services.map(|section| offered(section.name, "a service of the policy files")).collect()
+}
+
+/// What can be measured by its name: services, and executables with sockets that receive.
+pub(crate) fn served() -> Vec<CompletionCandidate> {
+    let Some(host) = host(&Processes::Networking) else { return services() };
+    let names: std::collections::BTreeSet<&str> =
+        host.processes.iter().filter_map(|process| process.exe.rsplit('/').next()).collect();
+    services().into_iter().chain(names.into_iter().map(|name| offered(name, "an executable"))).collect()
 }
 
 /// What can be explained: policies, devices, services.

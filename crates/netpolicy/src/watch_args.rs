@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use live::Selection;
 use model::{Nanoseconds, Pid};
+
+use crate::completing;
 
 /// Measure the response times of a service that runs, from outside.
 ///
@@ -39,7 +42,7 @@ pub struct Watch {
 #[derive(Clone, Debug, Args)]
 pub struct ServiceChoice {
     /// A service of the policy files, a unit, or an executable.
-    #[arg(value_name = "SERVICE", required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
+    #[arg(value_name = "SERVICE", add = ArgValueCandidates::new(completing::served), required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
     pub service: Option<String>,
     /// The process with this number, and its children.
     #[arg(long, value_name = "N", conflicts_with_all = ["port", "unit"], value_parser = clap::value_parser!(u32).range(1..))]

@@ -211,6 +211,8 @@ fn a_shell_is_offered_values_as_well_as_options() {
         (&["netpolicy", "set", "device", ""], "lo"),
         (&["netpolicy", "set", "device", "lo", "def"], "defer50"),
         (&["netpolicy", "explain", "pow"], "power"),
+        (&["netpolicy", "compare", "x", "--b", "sus"], "suspend20"),
+        (&["netpolicy", "compare", "x", "--a", ""], "current"),
         (&["netpolicy", "roll"], "rollback"),
     ] {
         let offered = offered_by_bash(words);

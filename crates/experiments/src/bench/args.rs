@@ -47,7 +47,7 @@ Examples:
   netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
     /// What a bench wrote with `--json` or printed with `-o json`, as it is or packed by gzip; - for standard input.
-    /// Several of the benches with netpolicy's own server are shown side by side. Or what `watch` wrote with --record.
+    /// Several of the benches with netpolicy's own server are shown side by side. Or what `watch` or `compare` wrote with --record.
     #[arg(value_name = "FILE", required = true)]
     pub evidence: Vec<PathBuf>,
     /// What configurations must reach of others, for the benches with netpolicy's own server.

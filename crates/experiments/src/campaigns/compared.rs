@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use judge::{Header, Recording};
+use judge::{Header, Recording, pairs};
 use measure::report::{CompareChart, ComparePoint, html_of_compare};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
@@ -22,8 +22,14 @@ pub(super) fn report(
     let Some(path) = into else { return Ok(Exit::Done) };
     let Header { service, host, kernel, candidates, rule, .. } = &recording.header;
     let switchback = recording.switchback();
-    let mut charts = Vec::new();
+    let (mut charts, mut verdicts) = (Vec::new(), Vec::new());
     for (candidate, name) in candidates.iter().enumerate().skip(1) {
+        let verdict = switchback.verdict(candidate);
+        verdicts.push(format!(
+            "{name} compared with {}: {verdict}, {}",
+            candidates[0],
+            pairs(switchback.rounds())
+        ));
         for metric in [Metric::P50, Metric::P90, Metric::P99, Metric::Cpu] {
             let change = switchback.change(candidate, metric);
             charts.push(CompareChart {
@@ -38,8 +44,8 @@ pub(super) fn report(
         JudgedBy::BeforeAfter => "before, with and after a change that was made once",
     };
     let place = format!("Measured on {host}, Linux {kernel}, on live traffic, {how}.");
-    let page =
-        html_of_compare(&format!("Settings of {service} compared"), &place, rule.margin * 100.0, &charts);
+    let title = format!("Settings of {service} compared");
+    let page = html_of_compare(&title, &place, &verdicts, rule.margin * 100.0, &charts);
     std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
     context.console.say(&format!("Report: {}", path.display()));
     Ok(Exit::Done)

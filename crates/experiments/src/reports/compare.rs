@@ -5,7 +5,7 @@ use std::time::Duration;
 use judge::{Recording, Round};
 use measure::sequential::Bounds;
 use measure::switchback::{Change, Figures, Metric, Switchback, Unfair, Verdict, Word};
-use model::{Finding, JudgedBy, Nanoseconds};
+use model::{Finding, JudgedBy};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -229,8 +229,8 @@ impl Report for CompareReport {
                     self.service, contrast.candidate, contrast.with
                 ),
             );
-            let pairs = self.rounds;
-            page.line(format!("{pairs} pairs in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
+            let pairs = judge::pairs(self.rounds);
+            page.line(format!("{pairs} in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
             if self.by == JudgedBy::BeforeAfter {
                 page.line(CERTAINTY);
             }
@@ -272,29 +272,6 @@ impl Report for CompareReport {
             self.findings.iter().for_each(|finding| found(page, finding));
         }
     }
-}
-
-/// How far a comparison is, in one line.
-pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) -> String {
-    let mut parts = Vec::new();
-    for candidate in 1..so_far.names().len() {
-        let of = |metric: &Metric| {
-            let change = so_far.change(candidate, *metric);
-            change.change.is_some().then(|| format!("{metric} {change}"))
-        };
-        let deciding = so_far.rule().deciding.iter().filter(|metric| **metric != Metric::Stalls);
-        let changes: Vec<String> = deciding.filter_map(of).collect();
-        parts.push(format!("{}: {}", so_far.names()[candidate], changes.join(", ")));
-    }
-    let voided: usize = so_far.voided().iter().map(|(_, rounds)| rounds).sum();
-    let voided = if voided > 0 { format!(", {voided} void") } else { String::new() };
-    let most = Nanoseconds::from_millis(u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
-    format!(
-        "{:.0} s of at most {most}, {} pairs{voided}; {}",
-        elapsed.as_secs_f64(),
-        so_far.rounds(),
-        parts.join("; ")
-    )
 }
 
 /// The interval of a change in percent, for a chart.

@@ -13,7 +13,7 @@ mod watch;
 pub use bench::{BenchReport, GridReport};
 pub use calibration::CalibrationReport;
 pub(crate) use compare::in_percent;
-pub use compare::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, progress_words};
+pub use compare::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
 pub use live_bench::{LiveBenchReport, LiveCostReport};
 pub use prediction::PredictionReport;
 pub use rule_loading::{BenchRow, RuleBenchReport};

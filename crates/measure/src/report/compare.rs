@@ -1,14 +1,15 @@
 //! The report of a comparison: how the interval of each change narrowed, pair by pair.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use super::Escaped;
-use super::chart::{Scale, short};
+use super::chart::Scale;
 use super::style::CSS;
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
-const LEFT: f64 = 60.0;
+const LEFT: f64 = 78.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
@@ -39,8 +40,14 @@ pub struct CompareChart {
     pub points: Vec<ComparePoint>,
 }
 
-/// The report as HTML: one file that needs no other, and no script.
-pub fn html_of_compare(title: &str, place: &str, margin: f64, charts: &[CompareChart]) -> String {
+/// The report as HTML: one file that needs no other, and no script. `verdicts` are the sentences on top.
+pub fn html_of_compare(
+    title: &str,
+    place: &str,
+    verdicts: &[String],
+    margin: f64,
+    charts: &[CompareChart],
+) -> String {
     let mut page = String::new();
     let _ = write!(
         page,
@@ -52,6 +59,15 @@ pub fn html_of_compare(title: &str, place: &str, margin: f64, charts: &[CompareC
         title = Escaped(title),
         place = Escaped(place),
     );
+    for verdict in verdicts {
+        let _ = writeln!(page, "<p>{}</p>", Escaped(verdict));
+    }
+    let _ = writeln!(
+        page,
+        "<p class=\"note\">Line: the best single value after each pair. Band: the interval that holds the true change in 95 of 100 \
+         comparisons, however often one looks. Dots: single pairs. Dashed: no change, and the margin of ±{margin} %. The scale is \
+         logarithmic: +100 % is twice as much, −50 % half. What is beyond the frame is drawn at its edge.</p>"
+    );
     for chart in charts.iter().filter(|chart| !chart.points.is_empty()) {
         draw(&mut page, chart, margin);
     }
@@ -60,9 +76,7 @@ pub fn html_of_compare(title: &str, place: &str, margin: f64, charts: &[CompareC
 }
 
 fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
-    // Single pairs may be anywhere: the picture is of the intervals, once there are some.
-    let ends = chart.points.iter().flat_map(|point| [point.low, point.high, Some(point.estimate)]);
-    let reach = ends.flatten().map(f64::abs).fold(margin * 2.0, f64::max).min(200.0) * 1.15;
+    let reach = reach(chart, margin);
     let y = Scale { low: -reach, high: reach, from: HEIGHT - BOTTOM, to: TOP, logarithmic: false };
     let last = count(chart.points.last().map_or(1, |point| point.pairs)).max(2.0);
     let x = Scale { low: 1.0, high: last, from: LEFT, to: WIDTH - RIGHT, logarithmic: false };
@@ -70,18 +84,18 @@ fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
     let title = Escaped(&chart.title);
     let _ = write!(
         page,
-        "<figure>\n<figcaption><b>{title}</b>, %, over pairs: {}</figcaption>\n\
+        "<figure>\n<figcaption><b>{title}</b>, over pairs: {}</figcaption>\n\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n",
         Escaped(&chart.words)
     );
-    for tick in y.ticks(5.0) {
-        let at = y.place(tick);
+    for tick in ticks(reach) {
+        let at = y.place(factor(tick));
         let _ = writeln!(
             page,
             "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 7.0,
             at + 4.0,
-            short(tick)
+            percent(tick)
         );
     }
     for tick in x.ticks(9.0) {
@@ -90,17 +104,18 @@ fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
             page,
             "<path class=\"grid\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             bottom + 19.0,
-            short(tick)
+            tick.round()
         );
     }
     for line in [-margin, 0.0, margin] {
-        let at = y.place(line);
+        let at = y.place(factor(line));
         let _ = writeln!(page, "<path class=\"m\" d=\"M{LEFT} {at:.1}H{right}\"/>");
     }
-    let place = |value: f64| y.place(value.clamp(-reach, reach));
+    let place = |value: f64| y.place(factor(value).clamp(-reach, reach));
     let known = || chart.points.iter().filter(|point| point.low.is_some() && point.high.is_some());
-    let upper = known().map(|point| (x.place(count(point.pairs)), place(point.high.unwrap_or(reach))));
-    let lower = known().rev().map(|point| (x.place(count(point.pairs)), place(point.low.unwrap_or(-reach))));
+    let upper =
+        known().map(|point| (x.place(count(point.pairs)), place(point.high.unwrap_or(f64::INFINITY))));
+    let lower = known().rev().map(|point| (x.place(count(point.pairs)), place(point.low.unwrap_or(-100.0))));
     let band: String = upper.chain(lower).map(|(x, y)| format!("{x:.1} {y:.1} ")).collect();
     if !band.is_empty() {
         let _ = writeln!(page, "<polygon class=\"b\" points=\"{}\"/>", band.trim_end());
@@ -113,6 +128,43 @@ fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
     }
     let _ = writeln!(page, "<path class=\"w\" d=\"{path}\"><title>{title}</title></path>");
     page.push_str("</svg>\n</figure>\n");
+}
+
+/// A change in percent as the logarithm of a factor: twice as much and half of it are equally far from no change.
+fn factor(percent: f64) -> f64 {
+    (percent / 100.0).max(-1.0).ln_1p()
+}
+
+/// How far the picture reaches on both sides: over all best values and the last interval. Single pairs, and the first intervals, may be anywhere.
+fn reach(chart: &CompareChart, margin: f64) -> f64 {
+    /// A hundred thousand times as much.
+    const REACH_MAX: f64 = 11.6;
+    let last = chart.points.last().into_iter().flat_map(|point| [point.low, point.high]);
+    let ends = chart.points.iter().map(|point| point.estimate).chain(last.flatten());
+    let least = factor(margin * 2.0);
+    ends.map(|end| factor(end).abs()).filter(|end| end.is_finite()).fold(least, f64::max).min(REACH_MAX)
+        * 1.15
+}
+
+/// Changes in percent that the scale names, from the smallest.
+fn ticks(reach: f64) -> Vec<f64> {
+    /// Factors that are named as far as they are within the frame and as many as it has room for.
+    const NAMED: [&[f64]; 4] =
+        [&[1.02, 1.05, 1.1], &[1.1, 1.2, 1.5, 2.0], &[1.5, 2.0, 5.0, 10.0], &[10.0, 100.0, 1e3, 1e4, 1e5]];
+    let step = NAMED.into_iter().find(|factors| factors.last().is_some_and(|last| reach <= last.ln() * 1.2));
+    let factors = step.unwrap_or(NAMED[3]).iter().copied().filter(|factor| factor.ln() <= reach);
+    let less = factors.clone().rev().map(|factor| (1.0 / factor - 1.0) * 100.0);
+    less.chain([0.0]).chain(factors.map(|factor| (factor - 1.0) * 100.0)).collect()
+}
+
+/// A change as an axis names it: `+900 %`, `−99.9 %`.
+fn percent(value: f64) -> String {
+    let size = (value.abs() * 1000.0).round() / 1000.0;
+    match value.partial_cmp(&0.0) {
+        Some(Ordering::Less) => format!("−{size} %"),
+        Some(Ordering::Greater) => format!("+{size} %"),
+        Some(Ordering::Equal) | None => "0".to_owned(),
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of pairs")]
@@ -136,11 +188,44 @@ mod test {
         let points =
             vec![point(1, None, None), point(7, Some(-60.0), Some(40.0)), point(8, Some(-30.0), Some(-2.0))];
         let chart = CompareChart { title: "p50 of <latency>".to_owned(), words: "better".to_owned(), points };
-        let page = html_of_compare("<cache>", "here", 5.0, &[chart, CompareChart::default()]);
+        let page = html_of_compare(
+            "<cache>",
+            "here",
+            &["latency: <better>".to_owned()],
+            5.0,
+            &[chart, CompareChart::default()],
+        );
+        assert!(page.contains("<p>latency: &lt;better&gt;</p>"));
         assert!(page.contains("<h1>&lt;cache&gt;</h1>") && page.contains("p50 of &lt;latency&gt;"));
         assert_eq!((page.matches("<figure>").count(), page.matches("<circle").count()), (1, 3));
         let band = page.lines().find(|line| line.contains("polygon")).expect("a band");
         assert_eq!(band.matches(' ').count(), 2 + 7, "two ends of two pairs: {band}");
         assert!(!page.contains("<script"));
+    }
+
+    #[test]
+    fn a_change_of_many_times_is_within_the_frame_and_no_scale_names_less_than_nothing() {
+        let point = |pairs, estimate| ComparePoint {
+            pairs,
+            own: estimate,
+            estimate,
+            low: Some(estimate / 2.0),
+            high: Some(estimate * 2.0),
+        };
+        let points: Vec<ComparePoint> = (7..10).map(|pairs| point(pairs, 3_800.0)).collect();
+        let chart = CompareChart { points, ..CompareChart::default() };
+        let page = html_of_compare("cache", "here", &[], 5.0, &[chart]);
+        let line = page.lines().find(|line| line.contains("class=\"w\"")).expect("a line");
+        assert!(!line.contains(&format!(" {TOP:.1}")), "not at the edge: {line}");
+        assert!(page.contains(">+900 %<") && page.contains(">−90 %<"), "{page}");
+        for reach in [0.05, 0.2, 0.7, 1.5, 3.0, 8.0, 13.0] {
+            let named = ticks(reach);
+            assert!((3..=11).contains(&named.len()), "{reach}: {named:?}");
+            assert!(
+                named.is_sorted() && named.iter().all(|tick| factor(*tick).abs() <= reach * 1.001),
+                "{named:?}"
+            );
+        }
+        assert_eq!([-99.9, -90.0, -99.0, 900.0].map(percent), ["−99.9 %", "−90 %", "−99 %", "+900 %"]);
     }
 }

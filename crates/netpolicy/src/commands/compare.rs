@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use apply::TransactionName;
 use daemon::beside;
-use experiments::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, progress_words};
-use judge::{Candidate, Comparison, Ended, Options, PairRecord, Progress, Round, Shown};
+use experiments::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
+use judge::{Candidate, Comparison, Options, PairRecord, Progress, Round, Shown, progress_words};
 use linux::Signals;
 use measure::switchback::Switchback;
 use model::{JudgedBy, Nanoseconds};
@@ -77,11 +77,8 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         }
         None => context.console.say("The host is as it was before."),
     }
-    if shown.ended == Ended::Service {
-        return Err(Fault::failed(format!("{service} ended while it was measured, and did not come back")));
-    }
-    match listener.unrecorded {
-        Some(fault) => Err(fault.leaving(HostState::Done)),
+    match shown.ended.fault(&service).or(listener.unrecorded.map(|fault| fault.leaving(HostState::Done))) {
+        Some(fault) => Err(fault),
         None => Ok(Exit::Done),
     }
 }
@@ -94,7 +91,8 @@ fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Contex
     let mut words = Vec::new();
     for (at, candidate) in options.candidates.iter().enumerate() {
         let changes = comparison.alternation().changes(at).changes().count();
-        words.push(format!("{} ({changes} settings)", candidate.name));
+        let settings = if changes == 1 { "setting" } else { "settings" };
+        words.push(format!("{} ({changes} {settings})", candidate.name));
     }
     context.console.say(&format!(
         "{name}: {}; at most {} s, Ctrl-C ends it",

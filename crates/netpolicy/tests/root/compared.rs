@@ -8,7 +8,7 @@ use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
 use crate::operator::{Operator, Started, at_work, delivered_by, flushes, flushes_of, waited_for};
-use crate::requests::while_asked;
+use crate::requests::{while_asked, while_asked_every};
 use crate::{Need, test};
 
 /// Packets wait for two milliseconds.
@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("compared/what_disturbs_traffic_is_made_once_and_taken_back", NEEDS, once),
         test("compared/what_disturbs_traffic_and_wins_is_kept_in_all_its_transactions", NEEDS, once_kept),
         test("compared/the_wire_says_the_same_of_a_change_that_hurts", NEEDS, on_the_wire),
+        test("compared/clients_that_wait_for_answers_are_named_before_the_time_is_up", NEEDS, closed_loop),
         test("compared/what_cannot_be_compared_is_refused_with_what_to_do", NEEDS, refused),
     ]
 }
@@ -371,6 +372,18 @@ fn on_the_wire() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Each connection asks as soon as it is answered, so that two milliseconds in the ring are a tenth of the rate and less.
+fn closed_loop() -> Result<(), Failed> {
+    let operator = Operator::new("compared-closed-loop", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    while_asked_every(&operator, Duration::ZERO, || {
+        let compare = operator.starts(&["compare", "memcached", "--b", WORSE])?;
+        operator.waits_to_hear("--metric requests")?;
+        assert_eq!(compare.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
 fn refused() -> Result<(), Failed> {
     let operator = Operator::new("compared-refused", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -380,11 +393,21 @@ fn refused() -> Result<(), Failed> {
     operator.runs(&["compare", "memcached", "--b", "defer50", "--window", "500ms"], 2)?;
     let said = operator.runs(&["compare", "memcached", "--b", "gro_flush_timeout=50us"], 2)?;
     assert!(said.words.contains("belongs to a delivery mode"), "{}", said.words);
+    let said = operator.runs(&["compare", "memcached", "--b", "defer50", "--b", "defer50"], 2)?;
+    assert!(said.words.contains("given twice"), "{}", said.words);
+    let record = operator.file("full.jsonl", b"{}\n")?;
+    let said = operator.runs(&["compare", "memcached", "--b", "defer50", "--record", &record], 1)?;
+    assert!(said.words.contains("the file is not empty"), "{}", said.words);
     let silent =
         operator.runs(&["-o", "json", "compare", "memcached", "--b", "defer50", "--max-seconds", "6"], 0)?;
+    assert!(silent.words.contains("6 s are too short for a verdict"), "{}", silent.words);
     let silent: Value = serde_json::from_str(&silent.data)?;
     assert_eq!(silent["data"]["void"][0]["reason"], "requests", "{silent}");
-    let first = operator.starts(&["compare", "memcached", "--b", "defer50"])?;
+    let silent = operator.runs(&["-o", "json", "compare", "memcached", "--b", "defer50"], 7)?;
+    assert!(silent.words.contains("too few requests to compare anything"), "{}", silent.words);
+    let silent: Value = serde_json::from_str(&silent.data)?;
+    assert_eq!(silent["data"]["ended"], "too few requests", "{silent}");
+    let first = operator.starts(&["compare", "memcached", "--b", "defer50", "--window", "10s"])?;
     operator.waits_to_hear("Ctrl-C ends it")?;
     let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
     assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);

@@ -414,7 +414,7 @@ fn refused() -> Result<(), Failed> {
     refused(&["try", "--guard", "p99=+5%", "--seconds", "5"], 2, "a guard takes 20s to")?;
     refused(&["try", "--guard", "p99=+5%"], 7, "name no service")?;
     refused(&["try", "--guard", "p50=+5%", "--on", "memcached"], 7, "nothing to judge by")?;
-    refused(&["try", "--guard", "p50=+5%", "--on", "no-such-thing"], 1, "no-such-thing")?;
+    refused(&["try", "--guard", "p50=+5%", "--on", "no-such-thing"], 7, "no-such-thing")?;
     assert_eq!(flushes(&operator.host()?), [0], "nothing was changed");
     let _daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;
     operator.asks(SLIGHT)?;

@@ -11,9 +11,8 @@ use linux::lab::{Lab, SERVER_ADDRESS};
 use crate::operator::Operator;
 
 /// Asks memcached over several connections at fixed times, whether or not it has answered.
-fn ask(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
+fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     const CONNECTIONS: u64 = 8;
-    const EVERY: Duration = Duration::from_millis(8);
     std::thread::scope(|scope| {
         let mut asking = Vec::new();
         for at in 0..CONNECTIONS {
@@ -29,7 +28,7 @@ fn ask(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
                 let (mut connection, mut answer) = (None, String::new());
                 while !stop.load(Ordering::Relaxed) {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                    due = (due + EVERY).max(Instant::now());
+                    due = (due + every).max(Instant::now());
                     let open = match &mut connection {
                         Some(open) => open,
                         // It may be between its end and its next start.
@@ -57,9 +56,18 @@ pub(crate) fn while_asked<T>(
     operator: &Operator,
     body: impl FnOnce() -> Result<T, Failed>,
 ) -> Result<T, Failed> {
+    while_asked_every(operator, Duration::from_millis(8), body)
+}
+
+/// The same while each connection asks so long after it has asked before, and immediately where its answer took longer.
+pub(crate) fn while_asked_every<T>(
+    operator: &Operator,
+    every: Duration,
+    body: impl FnOnce() -> Result<T, Failed>,
+) -> Result<T, Failed> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let asking = scope.spawn(|| ask(&operator.lab, &stop));
+        let asking = scope.spawn(|| ask(&operator.lab, &stop, every));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         stop.store(true, Ordering::Relaxed);
         asking.join().map_err(|_| "the clients panicked")??;
