@@ -47,7 +47,9 @@ pub fn main() -> ExitCode {
         }
         Request::Guard(guard) => {
             let Guard { session, watch, attach } = *guard;
-            attach.as_deref().map(daemon::attach_service::go_through);
+            if let Some(socket) = &attach {
+                daemon::attach_service::go_through_once_it_answers(socket);
+            }
             let log = Log::default();
             let ended = guard_process::run(&watch, &session, &log, announce);
             (log, ended)

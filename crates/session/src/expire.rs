@@ -51,10 +51,10 @@ pub fn roll_back_expired_by(
         }
     }
     let mut failed = None;
-    let is_over = |one: &&Transaction| one.expired(clock::now()) || is_left_on_trial(&journal, one);
+    let is_over = |one: &&Transaction| one.expired(clock::now()) || is_left_on_trial(&journal, one, who);
     for transaction in history.transactions.iter().rev().filter(is_over) {
         let name = transaction.name();
-        if is_left_on_trial(&journal, transaction) {
+        if is_left_on_trial(&journal, transaction, who) {
             match journal.roll_back(name, kernel, clock::now()) {
                 Ok(undone) => operator
                     .say(&format!("{name} was on trial, and its program ended: rolled back. {undone}")),
@@ -74,7 +74,11 @@ pub fn roll_back_expired_by(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Whether the program that has this on trial ended before it decided.
-fn is_left_on_trial(journal: &Journal, transaction: &Transaction) -> bool {
-    transaction.deadline().is_some() && journal.is_abandoned(transaction)
+/// Whether the program that has this on trial ended before it decided. A guard, which tries again, takes up what was put back in part, too.
+fn is_left_on_trial(journal: &Journal, transaction: &Transaction, who: Who) -> bool {
+    let deadline = match who {
+        Who::Anybody => transaction.deadline(),
+        Who::Guard => transaction.begin().asked.deadline,
+    };
+    deadline.is_some() && journal.is_abandoned(transaction)
 }

@@ -38,6 +38,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
+/// The same where the end of the guard is waited for, as by systemd when it has stopped the daemon: the attach service may be started again meanwhile.
+const ATTEMPTS_AT_ONCE: u32 = 20;
+
 /// What a guard process was started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
@@ -222,7 +225,8 @@ pub fn run(
         }
     }
     let mut last = Ok(());
-    for _ in 0..ATTEMPTS_MAX {
+    let attempts = if deadline == Nanoseconds::ZERO { ATTEMPTS_AT_ONCE } else { ATTEMPTS_MAX };
+    for _ in 0..attempts {
         last = roll_back_expired_by(&mut kernel, session, operator, Who::Guard);
         match &last {
             Ok(()) => break,

@@ -25,12 +25,19 @@ pub fn go_through(path: &Path) -> bool {
     if !linux::attach::is_needed() {
         return false;
     }
-    let connection = Connection { path: path.to_owned(), stream: Mutex::new(None) };
+    let connection = Connection::to(path);
     let answers = connection.connect().is_ok();
     if answers {
         linux::attach::through(Box::new(connection), path.to_owned());
     }
     answers
+}
+
+/// The same, whether or not one answers there now: for a process that does what it has to until it succeeds.
+pub fn go_through_once_it_answers(path: &Path) {
+    if linux::attach::is_needed() {
+        linux::attach::through(Box::new(Connection::to(path)), path.to_owned());
+    }
 }
 
 /// A connection that is made again when it breaks: the service may be started again under it.
@@ -41,6 +48,10 @@ struct Connection {
 }
 
 impl Connection {
+    fn to(path: &Path) -> Self {
+        Self { path: path.to_owned(), stream: Mutex::new(None) }
+    }
+
     fn connect(&self) -> io::Result<UnixStream> {
         socket_file::connect(&self.path, PATIENCE)
     }

@@ -18,7 +18,9 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
         holding: arguments.holding.clone(),
         until_closed: arguments.until_closed.zip(arguments.program.map(Pid)),
     };
-    arguments.attach_socket.as_deref().map(attach_service::go_through);
+    if let Some(socket) = &arguments.attach_socket {
+        attach_service::go_through_once_it_answers(socket);
+    }
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 

@@ -307,7 +307,11 @@ fn by_daemon() -> Result<(), Failed> {
         })
         .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
         waited_for("it in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
-        assert_eq!(newest_verdicts(&operator)?[0]["ruling"], "kept");
+        // It is noted once the change is made.
+        waited_for("its verdict", || {
+            let verdicts = newest_verdicts(&operator)?;
+            Ok(verdicts.first().is_some_and(|verdict| verdict["ruling"] == "kept").then_some(()))
+        })?;
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
     })
