@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use apply::{AtExit, TransactionName};
+use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
 use live::{Selection, Target, Turn, Watcher};
 use measure::live::series::requests_for;
@@ -14,6 +14,7 @@ use session::{Exit, Fault, HostState, Operator, Session};
 use crate::alternation::Alternation;
 use crate::before_after::Once;
 use crate::candidate::Candidate;
+use crate::judgement::judgement;
 use crate::lock::ComparisonLock;
 
 /// How a comparison is made.
@@ -173,8 +174,8 @@ pub struct Shown {
     pub switches: Vec<Duration>,
     /// What is not to be believed of the windows.
     pub findings: Vec<Finding>,
-    /// The last transaction of each candidate: that which has its verdict.
-    pub transactions: Vec<Option<TransactionName>>,
+    /// Why the verdicts are not in the journal, if they are not.
+    pub unnoted: Option<String>,
 }
 
 /// A comparison that can be made.
@@ -316,17 +317,28 @@ impl<'a> Comparison<'a> {
             }
         };
         let ended = ended?;
-        let of_once = self.once.as_ref().and_then(Once::transaction);
-        let transactions = (0..self.options.candidates.len())
-            .map(|candidate| self.alternation.transaction(candidate).or(of_once.filter(|_| candidate > 0)));
+        let took = began.elapsed();
+        let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
         Ok(Shown {
             ended,
-            took: began.elapsed(),
+            took,
+            unnoted,
             switches: std::mem::take(&mut self.switches),
             findings: self.watcher.summary(&self.target).findings,
-            transactions: transactions.collect(),
             switchback,
         })
+    }
+
+    /// Notes the verdict of each candidate beside its last transaction, which is rolled back.
+    fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
+        let of_once = self.once.as_ref().and_then(Once::transaction);
+        for candidate in (0..self.options.candidates.len()).filter(|_| switchback.rounds() > 0) {
+            let known = self.alternation.transaction(candidate).or(of_once.filter(|_| candidate > 0));
+            let Some(name) = known else { continue };
+            let verdict = judgement(switchback, candidate, &self.target.name, took);
+            self.alternation.journal().note_judgement(name, &verdict)?;
+        }
+        Ok(())
     }
 
     fn rounds(

@@ -53,6 +53,9 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let guard = Guardian::start(&context.session, deadline, &namespaces)?;
     let shown = comparison.run(&mut signals, &mut listener);
     context.console.progress("");
+    if let Ok(Shown { unnoted: Some(why), .. }) = &shown {
+        context.console.say(&format!("The verdict is not in the journal: {why}"));
+    }
     let kept = match &shown {
         Ok(shown) if arguments.keep_winner => keep_winner(&mut comparison, shown, &options, context),
         Ok(_) | Err(_) => Ok(Vec::new()),

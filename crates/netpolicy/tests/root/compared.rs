@@ -67,6 +67,11 @@ fn worse() -> Result<(), Failed> {
     let report = documents.last().ok_or("no report")?;
     assert_eq!(report["data"]["comparisons"][0]["verdict"], "worse", "{report}");
     assert_eq!((&report["data"]["winner"], &report["data"]["ended"]), (&"current".into(), &"decided".into()));
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    let newest = &history["data"]["transactions"][0];
+    let verdict = &newest["verdicts"][0];
+    let known = (&verdict["ruling"], &verdict["with"]);
+    assert_eq!(known, (&"worse".into(), &"current".into()), "what was put back has its verdict: {history}");
     let p50 = of_metric(report, "p50");
     assert!(p50["change"]["low"].as_f64().is_some_and(|low| low > 1.0), "{p50}");
     assert!(of_metric(report, "engaged")["after"].as_f64().is_some_and(|share| share > 0.9), "{report}");
