@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
-use model::{Change, Guard, Host, Intent, Object, Plan, Policy, Setting, Target};
+use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
 use plan::{Part, Refusal, Runs, Selection};
 use session::wake::HeldWake;
 
 use crate::app_requests::{self, Asker};
+use crate::guard_groups::GuardedService;
 use crate::held::knob_of;
 use crate::placing::{self, Members, Placed};
 use crate::request_status;
@@ -45,25 +46,19 @@ impl CurrentPlan {
         places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()
     }
 
-    /// The guards of the operator's services that run, and the objects that are for these services.
-    pub(crate) fn guards(&self, policy: &Policy) -> (judge::Guards, BTreeSet<Object>) {
-        let Some(placement) = &self.placed.placement else { return Default::default() };
-        let guarded = placement.parts.iter().filter(|part| part.intent.guard.is_some());
-        let objects = guarded.flat_map(plan::Part::all_objects).collect();
-        (judge::guards(policy, placement, None), objects)
-    }
-
-    /// The guards of other services than this one that have any of these objects.
-    pub(crate) fn guards_of(&self, objects: &BTreeSet<Object>, but: &Target) -> BTreeMap<String, Guard> {
+    /// The services that have a guard and run, by their targets. No change hurts one that does not run.
+    pub(crate) fn guarded(&self) -> BTreeMap<String, GuardedService> {
+        let mut guarded = BTreeMap::new();
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
-        let others = parts.filter(|part| {
-            part.intent.target != *but && part.runs != Runs::No && !part.all_objects().is_disjoint(objects)
-        });
-        let guard = |part: &Part| match (&part.intent.target, part.intent.guard) {
-            (Target::Service(name, _), Some(guard)) => Some((name.clone(), guard)),
-            _ => None,
-        };
-        others.filter_map(guard).collect()
+        for part in parts.filter(|part| part.runs != Runs::No) {
+            let (Target::Service(name, _), Some(guard)) = (&part.intent.target, part.intent.guard) else {
+                continue;
+            };
+            let none = || GuardedService { name: name.clone(), guard, objects: BTreeSet::new() };
+            let of_service = guarded.entry(part.intent.target.to_string()).or_insert_with(none);
+            of_service.objects.append(&mut part.all_objects());
+        }
+        guarded
     }
 
     /// The request for a target with its objects; `None` where it is not followed.

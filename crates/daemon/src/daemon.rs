@@ -257,11 +257,12 @@ impl<'a> Daemon<'a> {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
             Judged::Attempt(attempted) => self.take_attempted(attempted),
-            Judged::Asked { said, finding, verdicts } => {
+            Judged::Asked { services, said, finding, verdicts } => {
                 self.telemetry.say(&said);
                 self.telemetry.judged(&verdicts);
                 for rule in [REVERTED, WAITS] {
-                    self.telemetry.mended(rule, &BTreeSet::new());
+                    let is_of_these = |object: &str| object.split(", ").any(|name| services.contains(name));
+                    self.telemetry.mended_where(rule, is_of_these);
                 }
                 if let Some(finding) = finding {
                     self.telemetry.find(finding);

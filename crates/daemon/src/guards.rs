@@ -20,6 +20,7 @@ use session::{Fault, Session, Silent, clock};
 
 use crate::event_loop::EventLoop;
 use crate::event_sources::GUARDED;
+use crate::guard_groups::{Group, GuardedService, grouped};
 use crate::held::knob_of;
 
 /// The rules that say what became of a change under guard.
@@ -90,8 +91,8 @@ pub(crate) struct Guards {
     kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
     /// What was put back, and for which processes: it is not tried again for these.
     reverted: BTreeMap<Knob, (Setting, Members)>,
-    /// Not before this moment is one tried again that could not be judged.
-    not_before: Nanoseconds,
+    /// Not before this moment are changes for these services tried again that could not be judged.
+    not_before: BTreeMap<BTreeSet<String>, Nanoseconds>,
     done: Arc<OwnedFd>,
 }
 
@@ -99,6 +100,8 @@ pub(crate) struct Guards {
 pub(crate) enum Judged {
     /// Of one that the policy asks for.
     Asked {
+        /// The targets of the services that it is about.
+        services: BTreeSet<String>,
         /// A sentence for the log.
         said: String,
         /// What an operator should know of, if it was not kept.
@@ -120,7 +123,7 @@ impl Guards {
             under_way: None,
             kept: BTreeMap::new(),
             reverted: BTreeMap::new(),
-            not_before: Nanoseconds::ZERO,
+            not_before: BTreeMap::new(),
             done: Arc::new(done),
         })
     }
@@ -148,37 +151,52 @@ impl Guards {
     /// Everything may be tried again.
     pub(crate) fn take_up(&mut self) {
         self.reverted.clear();
-        self.not_before = Nanoseconds::ZERO;
+        self.not_before.clear();
     }
 
-    /// Takes out of a plan what was put back for these very processes, and returns what has to be judged before it is made.
+    /// Takes out of a plan what has to be judged before it is made, and returns those changes whose turn it is: of the groups of services that wait
+    /// for nothing, the one that waited first. What was put back for these very processes is left out.
     pub(crate) fn sift(
         &mut self,
         plan: &mut Plan,
-        is_guarded: impl Fn(&Setting) -> bool,
+        guarded: &BTreeMap<String, GuardedService>,
+        wants: impl Fn(&Setting) -> bool,
         members: &Members,
         now: Nanoseconds,
-    ) -> Plan {
-        self.reverted.retain(|_, (_, of)| are_the_same(of, members));
+    ) -> Option<Group> {
         let mut unjudged = Plan::default();
         for step in std::mem::take(&mut plan.steps) {
+            let object = step.object();
+            let is_guarded = guarded.values().any(|service| service.objects.contains(&object));
             let is_free = |change: &model::Change| {
                 let kept = self.kept.get(&knob_of(change.to())).map(|(to, _)| to);
-                !is_guarded(change.to()) || kept == Some(change.to())
+                !is_guarded || !wants(change.to()) || kept == Some(change.to())
             };
             let (may, must): (Vec<_>, Vec<_>) = Vec::from(step).into_iter().partition(is_free);
             plan.steps.extend(model::Step::try_from(may).ok());
             unjudged.steps.extend(model::Step::try_from(must).ok());
         }
+        let mut groups = grouped(unjudged, guarded);
+        self.not_before.retain(|services, _| groups.iter().any(|group| group.services == *services));
+        for group in &groups {
+            let members = of_group(group, members);
+            for knob in group.changes.changes().map(|change| knob_of(change.to())) {
+                if self.reverted.get(&knob).is_some_and(|(_, of)| !are_the_same(of, &members)) {
+                    self.reverted.remove(&knob);
+                }
+            }
+        }
         // What was put back is tried again as soon as it comes with something else: that is another change.
         let is_known = |change: &model::Change| {
             self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
         };
-        if unjudged.changes().all(is_known) || now < self.not_before {
-            return Plan::default();
+        let since = |group: &Group| self.not_before.get(&group.services).copied().unwrap_or_default();
+        groups.retain(|group| !group.changes.changes().all(is_known) && since(group) <= now);
+        let next = groups.into_iter().min_by_key(since)?;
+        for change in next.changes.changes() {
+            self.reverted.remove(&knob_of(change.to()));
         }
-        self.reverted.clear();
-        unjudged
+        Some(next)
     }
 
     /// Begins to judge changes.
@@ -248,15 +266,17 @@ impl Guards {
             };
             return Some(Judged::Attempt(Attempted { attempt, outcome }));
         }
-        let services = members.keys().cloned().collect::<Vec<_>>().join(", ");
+        let of: BTreeSet<String> = members.keys().cloned().collect();
+        let services = of.iter().cloned().collect::<Vec<_>>().join(", ");
         let outcome = match judged {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return None,
             Err(fault) => {
                 // What is asked for has changed, maybe: that is looked at immediately.
                 let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
-                self.not_before = Nanoseconds(now.0.saturating_add(again_after.0));
+                self.not_before.insert(of.clone(), Nanoseconds(now.0.saturating_add(again_after.0)));
                 return Some(Judged::Asked {
+                    services: of,
                     said: format!("{services}: a change waits for its guard: {}", fault.cause),
                     finding: Some(finding(
                         WAITS,
@@ -273,19 +293,20 @@ impl Guards {
         let verdicts = outcome.judgements.clone();
         if outcome.is_kept() {
             self.keep(settings, &outcome.judgements);
-            return Some(Judged::Asked { said, finding: None, verdicts });
+            return Some(Judged::Asked { services: of, said, finding: None, verdicts });
         }
         if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
-            self.not_before = match outcome.ruling {
+            let again = match outcome.ruling {
                 Ruling::Interrupted => now,
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),
             };
+            self.not_before.insert(of.clone(), again);
             let finding = Some(finding(WAITS, Severity::Warning, &services, words));
-            return Some(Judged::Asked { said, finding, verdicts });
+            return Some(Judged::Asked { services: of, said, finding, verdicts });
         }
         self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
         let finding = Some(finding(REVERTED, Severity::Problem, &services, words));
-        Some(Judged::Asked { said, finding, verdicts })
+        Some(Judged::Asked { services: of, said, finding, verdicts })
     }
 
     /// These settings were judged, and may be made.
@@ -312,6 +333,11 @@ impl Drop for Guards {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// The processes of the services of a group.
+pub(crate) fn of_group(group: &Group, members: &Members) -> Members {
+    group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
 /// Whether services are those that a change was judged on: of each, one of its processes is still there. Workers come and go, and a service matched
@@ -345,6 +371,7 @@ mod test {
     use model::{Label, Pid};
 
     use super::*;
+    use crate::guard_groups::test::{of_queues, service};
 
     #[test]
     fn what_hurt_a_service_is_not_tried_again_because_one_of_its_workers_is_another() {
@@ -360,5 +387,70 @@ mod test {
         two.insert("service store".to_owned(), BTreeSet::new());
         assert!(!are_the_same(&judged, &two) && !are_the_same(&two, &judged), "another policy");
         assert!(are_the_same(&two, &two), "a service that does not run stays one");
+    }
+
+    fn members(processes: &[(&str, u32)]) -> Members {
+        let process = |pid| ProcessId { pid: Pid(pid), started: 1, comm: Label::new("server") };
+        processes
+            .iter()
+            .map(|(name, pid)| (format!("service {name}"), BTreeSet::from([process(*pid)])))
+            .collect()
+    }
+
+    fn guards() -> Guards {
+        Guards::watched_by(&EventLoop::new().expect("an epoll")).expect("guards")
+    }
+
+    /// The changes whose turn it is.
+    fn sifted(guards: &mut Guards, queues: &[u32], members: &Members, now: u64) -> Option<Group> {
+        let guarded = BTreeMap::from([service("a", &[0, 1]), service("b", &[2])]);
+        let mut plan = of_queues(queues);
+        let group = guards.sift(&mut plan, &guarded, |_| true, members, Nanoseconds(now));
+        assert_eq!(plan, of_queues(&queues.iter().copied().filter(|number| *number > 2).collect::<Vec<_>>()));
+        group
+    }
+
+    #[test]
+    fn a_service_that_waits_for_its_traffic_holds_up_no_other() {
+        let (mut guards, members) = (guards(), members(&[("a", 7), ("b", 8)]));
+        let first = sifted(&mut guards, &[0, 2, 5], &members, 100).expect("a group");
+        assert_eq!(first.changes, of_queues(&[0]));
+        guards.not_before.insert(first.services, Nanoseconds(160));
+        let second = sifted(&mut guards, &[0, 2, 5], &members, 100).expect("the other");
+        assert_eq!(second.changes, of_queues(&[2]));
+        guards.not_before.insert(second.services, Nanoseconds(170));
+        assert_eq!(sifted(&mut guards, &[0, 2, 5], &members, 150), None, "both wait");
+        let again = sifted(&mut guards, &[0, 2, 5], &members, 200).expect("one is due");
+        assert_eq!(again.changes, of_queues(&[0]), "the one that waited first");
+    }
+
+    #[test]
+    fn what_was_put_back_comes_again_with_other_processes_or_with_something_else() {
+        let (mut guards, then) = (guards(), members(&[("a", 7), ("b", 8)]));
+        let group = sifted(&mut guards, &[0], &then, 100).expect("a group");
+        let judged_on = of_group(&group, &then);
+        let put_back = |guards: &mut Guards| {
+            let changes = of_queues(&[0]);
+            let settings = changes.changes().map(|change| change.to().clone());
+            guards.reverted.extend(settings.map(|to| (knob_of(&to), (to, judged_on.clone()))));
+        };
+        put_back(&mut guards);
+        assert_eq!(sifted(&mut guards, &[0], &then, 200), None);
+        assert_eq!(
+            sifted(&mut guards, &[0], &members(&[("a", 7), ("b", 9)]), 200),
+            None,
+            "b is not about it"
+        );
+        let other_group = sifted(&mut guards, &[0, 2], &then, 200).expect("that of b");
+        assert_eq!(other_group.changes, of_queues(&[2]));
+        assert_eq!(
+            sifted(&mut guards, &[0, 1], &then, 200).map(|group| group.changes),
+            Some(of_queues(&[0, 1]))
+        );
+        put_back(&mut guards);
+        assert_eq!(
+            sifted(&mut guards, &[0], &members(&[("a", 9)]), 200).map(|group| group.changes),
+            Some(of_queues(&[0]))
+        );
     }
 }

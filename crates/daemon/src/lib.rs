@@ -23,6 +23,7 @@ pub mod event_loop;
 mod event_sources;
 mod first_connections;
 mod goals;
+mod guard_groups;
 mod guards;
 mod held;
 mod instance_lock;

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, TransactionName};
+use judge::Watched;
 use linux::{Cause, Kernel, KernelError};
-use live::Selection;
 use model::setting::Disruption;
 use model::{Change, Finding, Guard, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
 use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
 use crate::daemon::{Daemon, left_to_others, now};
+use crate::guard_groups::GuardedService;
 use crate::held::{Committed, PutBack};
 use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
@@ -212,40 +213,44 @@ impl Daemon<'_> {
 
     /// Takes out what has to be judged first, and begins to judge it.
     fn under_guard(&mut self, plan: &mut Plan) {
-        let policy = self.policy();
-        let (mut guards, objects) = self.plan.guards(&policy);
-        if guards.watched.is_empty() {
+        let guarded = self.plan.guarded();
+        let is_of_others = |object: &str| object.split(", ").any(|name| !guarded.contains_key(name));
+        [guards::REVERTED, guards::WAITS]
+            .iter()
+            .for_each(|rule| self.telemetry.mended_where(rule, is_of_others));
+        if guarded.is_empty() {
             return;
         }
-        let host = self.known.host();
-        let placed = self.requests.members(&policy);
-        for watched in &mut guards.watched {
-            if let Selection::Service(name) = &watched.selection {
-                watched.selection = goals::selection(name, &policy.intents, &placed, host);
-            }
-        }
+        let policy = self.policy();
+        let (host, placed) = (self.known.host(), self.requests.members(&policy));
         let mut members = guards::Members::new();
-        for (place, pids) in placed {
-            let Some(intent) = policy.intents.get(place).filter(|intent| intent.guard.is_some()) else {
-                continue;
-            };
-            let of_service = members.entry(intent.target.to_string()).or_default();
+        for (place, pids) in &placed {
+            let target =
+                policy.intents.get(*place).map(|intent| intent.target.to_string()).unwrap_or_default();
+            let of_service = members.entry(target).or_default();
             of_service.extend(pids.iter().filter_map(|pid| Some(host.process(*pid)?.id)));
         }
-        let wanted = |setting: &Setting| objects.contains(&setting.object()) && self.plan.wants(setting);
-        let unjudged = self.quality.guards.sift(plan, wanted, &members, now());
-        if unjudged.is_empty() || self.quality.guards.is_under_way() {
+        let wants = |setting: &Setting| self.plan.wants(setting);
+        let Some(group) = self.quality.guards.sift(plan, &guarded, wants, &members, now()) else { return };
+        if self.quality.guards.is_under_way() {
             return;
         }
-        let changes = unjudged.changes().count();
-        let services: Vec<String> = members.keys().cloned().collect();
+        let services = || group.services.iter().filter_map(|target| guarded.get(target));
+        let watched = services().map(|GuardedService { name, guard, .. }| Watched {
+            selection: goals::selection(name, &policy.intents, &placed, host),
+            limits: guard.limits,
+            gain: None,
+        });
+        let watched = watched.collect();
+        let within = services().map(|service| service.guard.within).max().unwrap_or(Guard::WITHIN);
+        let members = guards::of_group(&group, &members);
+        let names: Vec<&str> = group.services.iter().map(String::as_str).collect();
+        let changes = group.changes.changes().count();
         self.telemetry
-            .say(&format!("{}: {changes} changes are judged on live traffic first", services.join(", ")));
-        let within = guards.within.unwrap_or(Guard::WITHIN);
+            .say(&format!("{}: {changes} changes are judged on live traffic first", names.join(", ")));
         let begun = self.known.netns().again().map_err(Fault::from).and_then(|netns| {
-            let judging =
-                guards::Judging { policy, netns, watched: guards.watched, within, members, attempt: None };
-            self.quality.guards.judge(unjudged, judging, self.session.clone())
+            let judging = guards::Judging { policy, netns, watched, within, members, attempt: None };
+            self.quality.guards.judge(group.changes, judging, self.session.clone())
         });
         self.telemetry.detail_of("a change is not judged, and not made", begun);
     }

@@ -30,17 +30,17 @@ fn settled(sees_new_epolls: bool) -> Reconciler {
     mind
 }
 
-fn queue(index: u32) -> RxQueue {
+pub(crate) fn queue(index: u32) -> RxQueue {
     let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
     RxQueue { device, index: QueueIndex(index) }
 }
 
-fn change(index: u32, from: u64, to: u64) -> Change {
+pub(crate) fn change(index: u32, from: u64, to: u64) -> Change {
     let span = |us| Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(us)));
     Change::new(span(from), span(to), Reason::new("test", "test"))
 }
 
-fn plan(changes: Vec<Change>) -> Plan {
+pub(crate) fn plan(changes: Vec<Change>) -> Plan {
     Plan { steps: changes.into_iter().map(|change| Step::new(vec![change])).collect() }
 }
 

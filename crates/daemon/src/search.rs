@@ -15,6 +15,7 @@ use session::{Fault, clock};
 
 use crate::daemon::{Daemon, now};
 use crate::goals;
+use crate::guard_groups::GuardedService;
 use crate::guards::{Attempt, Attempted, Judging, Members};
 use crate::held::knob_of;
 use crate::placing::{self, Placed};
@@ -402,8 +403,15 @@ impl Daemon<'_> {
             return Err(format!("{} services were searched for today", Searches::SERVICES_MAX));
         }
         let guard = intent.guard.unwrap_or_else(Searches::guard_unasked);
-        let objects = changes.changes().map(|change| change.to().object()).collect();
-        let others = self.plan.guards_of(&objects, &intent.target);
+        let objects: BTreeSet<_> = changes.changes().map(|change| change.to().object()).collect();
+        let is_changed = |target: &str, service: &GuardedService| {
+            *target != attempt.service && !service.objects.is_disjoint(&objects)
+        };
+        let guarded = self.plan.guarded().into_iter();
+        let others: Vec<GuardedService> = guarded
+            .filter(|(target, service)| is_changed(target, service))
+            .map(|(_, service)| service)
+            .collect();
         if others.len() >= SERVICES_MAX {
             return Err(format!(
                 "it would change something of {} more services that have a guard, and at most {SERVICES_MAX} are judged at once",
@@ -415,7 +423,7 @@ impl Daemon<'_> {
         let selection = found(name);
         let mut watched = vec![Watched { selection, limits: guard.limits, gain: Some(attempt.what) }];
         let mut within = guard.within;
-        for (other, guard) in others {
+        for GuardedService { name: other, guard, .. } in others {
             within = within.max(guard.within);
             let selection = found(&other);
             watched.push(Watched { selection, limits: guard.limits, gain: None });

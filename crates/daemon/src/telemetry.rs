@@ -212,6 +212,11 @@ impl<'a> Telemetry<'a> {
         self.findings.retain(|(found, object), _| found != rule || but.contains(object));
     }
 
+    /// What was found by a rule of objects like these is mended.
+    pub(crate) fn mended_where(&mut self, rule: &str, is_meant: impl Fn(&str) -> bool) {
+        self.findings.retain(|(found, object), _| found != rule || !is_meant(object));
+    }
+
     /// What a rule found of an object.
     pub(crate) fn finding(&self, rule: &str, object: &str) -> Option<&Finding> {
         self.findings.get(&(rule.to_owned(), object.to_owned()))

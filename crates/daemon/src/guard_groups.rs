@@ -1,0 +1,105 @@
+//! Which changes are judged together, and on whose traffic: those that have a service in common.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Guard, Object, Plan, Step};
+
+/// A service that has a guard.
+#[derive(Clone, Debug)]
+pub(crate) struct GuardedService {
+    /// Its name.
+    pub(crate) name: String,
+    /// How it is guarded.
+    pub(crate) guard: Guard,
+    /// What delivers its packets.
+    pub(crate) objects: BTreeSet<Object>,
+}
+
+/// Changes that are judged together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Group {
+    /// The targets of the services that they are about.
+    pub(crate) services: BTreeSet<String>,
+    /// The changes, in the order of the plan.
+    pub(crate) changes: Plan,
+}
+
+/// Steps, each with its place in the plan.
+type Steps = Vec<(usize, Step)>;
+
+/// Deals out the steps of a plan: two are judged together if they have a service in common, also by way of others. Steps that are about no
+/// guarded service are left out.
+pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>) -> Vec<Group> {
+    let mut groups: Vec<(BTreeSet<String>, Steps)> = Vec::new();
+    for (place, step) in changes.steps.into_iter().enumerate() {
+        let object = step.object();
+        let about = guarded.iter().filter(|(_, service)| service.objects.contains(&object));
+        let mut services: BTreeSet<String> = about.map(|(target, _)| target.clone()).collect();
+        if services.is_empty() {
+            continue;
+        }
+        let mut steps = vec![(place, step)];
+        // All groups that this step joins become one.
+        for (others, theirs) in
+            groups.extract_if(.., |(others, _)| !others.is_disjoint(&services)).collect::<Vec<_>>()
+        {
+            services.extend(others);
+            steps.extend(theirs);
+        }
+        groups.push((services, steps));
+    }
+    let group = |(services, mut steps): (BTreeSet<String>, Steps)| {
+        steps.sort_by_key(|(place, _)| *place);
+        Group { services, changes: Plan { steps: steps.into_iter().map(|(_, step)| step).collect() } }
+    };
+    groups.into_iter().map(group).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod test {
+    use model::{Limits, Nanoseconds};
+
+    use super::*;
+    use crate::reconciler_test::{change, plan, queue};
+
+    /// A service whose packets come by these queues.
+    pub(crate) fn service(name: &str, queues: &[u32]) -> (String, GuardedService) {
+        let objects = queues.iter().map(|number| Object::Queue(queue(*number))).collect();
+        let guard = Guard { limits: Limits::default(), within: Nanoseconds::from_millis(20_000) };
+        (format!("service {name}"), GuardedService { name: name.to_owned(), guard, objects })
+    }
+
+    /// A plan that sets timeouts of these queues, in this order.
+    pub(crate) fn of_queues(queues: &[u32]) -> Plan {
+        plan(queues.iter().map(|number| change(*number, 0, 20)).collect())
+    }
+
+    /// The names of the services of each group, and its changes.
+    fn named(groups: &[Group]) -> Vec<(Vec<&str>, Plan)> {
+        let mut all = Vec::new();
+        for Group { services, changes } in groups {
+            all.push((services.iter().map(|target| &target["service ".len()..]).collect(), changes.clone()));
+        }
+        all
+    }
+
+    #[test]
+    fn services_that_share_nothing_are_judged_apart_and_those_that_share_a_queue_together() {
+        let guarded = BTreeMap::from([service("a", &[0, 1]), service("b", &[2]), service("c", &[1, 3])]);
+        let groups = grouped(of_queues(&[2, 0, 7]), &guarded);
+        assert_eq!(named(&groups), [(vec!["b"], of_queues(&[2])), (vec!["a"], of_queues(&[0]))]);
+        let groups = grouped(of_queues(&[3, 2, 0, 1]), &guarded);
+        assert_eq!(
+            named(&groups),
+            [(vec!["b"], of_queues(&[2])), (vec!["a", "c"], of_queues(&[3, 0, 1]))],
+            "queue 1 is of both"
+        );
+    }
+
+    #[test]
+    fn nothing_is_judged_where_no_change_is_about_a_service_with_a_guard() {
+        let guarded = BTreeMap::from([service("a", &[0])]);
+        assert_eq!(grouped(of_queues(&[5]), &guarded), []);
+        assert_eq!(grouped(Plan::default(), &guarded), []);
+    }
+}
