@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
-use live::{Selection, Target, Turn, Watcher};
+use live::{Estimator, Selection, Target, Turn, Watcher, moderation_differs};
 use measure::live::series::requests_for;
 use measure::switchback::{Figures, Metric, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
@@ -318,15 +318,25 @@ impl<'a> Comparison<'a> {
         };
         let ended = ended?;
         let took = began.elapsed();
+        let mut summary = self.watcher.summary(&self.target);
+        if summary.estimator != Estimator::Stamped {
+            summary.findings.extend(self.moderation_differs());
+        }
         let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
         Ok(Shown {
             ended,
             took,
             unnoted,
             switches: std::mem::take(&mut self.switches),
-            findings: self.watcher.summary(&self.target).findings,
+            findings: summary.findings,
             switchback,
         })
+    }
+
+    /// What candidates do to the NIC's moderation that no window shows.
+    fn moderation_differs(&self) -> Option<Finding> {
+        let all = 0..self.options.candidates.len();
+        moderation_differs(&self.target.name, all.map(|candidate| self.alternation.changes(candidate)))
     }
 
     /// Notes the verdict of each candidate beside its last transaction, which is rolled back.

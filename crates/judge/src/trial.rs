@@ -243,6 +243,10 @@ impl<'a> Trial<'a> {
         for watched in watched {
             services.push(Service::find(&watched, session, operator)?);
         }
+        let named = services.first().map_or("", |service| service.target.name.as_str());
+        if let Some(hidden) = live::moderation_differs(named, [&Plan::default(), &plan]) {
+            operator.say(&format!("{}: {}", hidden.summary, hidden.evidence.join(", ")));
+        }
         let way = match stays {
             true => {
                 let proposed = Proposed::Policy(Cow::Borrowed(policy));

@@ -8,6 +8,7 @@
 
 mod cost;
 mod last_measured;
+mod moderation;
 mod recent;
 mod record;
 mod rounds;
@@ -21,6 +22,7 @@ mod watcher;
 pub use cost::Cost;
 pub use last_measured::LastMeasured;
 pub use measure::live::{Estimate, Estimator, Percentiles, Summary};
+pub use moderation::moderation_differs;
 pub use record::{Header, Record, Recorded, Recording, new_file};
 pub use rounds::{Measured, Outcome, Pace, Rounds, Subject};
 pub use rules::RULES;

@@ -1,0 +1,62 @@
+//! What a change of the NIC's interrupt moderation hides of response times.
+
+use model::{CoalesceParam, Finding, NicKnob, Plan, RxQueueKnob, Setting, Severity};
+
+/// What plans that are compared do not agree on of how long the NIC delays its receive interrupts; `None` if they agree. A packet that waits in the
+/// NIC before the interrupt is in no estimate that begins with a poll or an interrupt: the plan that delays more looks better than it is.
+pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p Plan>) -> Option<Finding> {
+    let plans: Vec<Vec<String>> = plans.into_iter().map(moderation).collect();
+    if plans.windows(2).all(|two| two[0] == two[1]) {
+        return None;
+    }
+    Some(Finding {
+        rule: "live-moderation-differs".to_owned(),
+        severity: Severity::Warning,
+        object: service.to_owned(),
+        summary: "how long packets wait in the NIC before it interrupts differs, and is in no response time here: what delays more looks better than it is"
+            .to_owned(),
+        evidence: plans.into_iter().flatten().collect(),
+        remedy: Some(
+            "measure with the clients' microsecond stamps (ip route change … features tcp_usec_ts), or at a client"
+                .to_owned(),
+        ),
+    })
+}
+
+/// The changes of a plan to when the NIC interrupts for received packets.
+fn moderation(plan: &Plan) -> Vec<String> {
+    let is_of_receiving = |setting: &Setting| {
+        use CoalesceParam::{AdaptiveRx, CqeModeRx, RxMaxFrames, RxUsecs};
+        let (Setting::Nic(_, NicKnob::Coalescing(param, _))
+        | Setting::RxQueue(_, RxQueueKnob::Coalescing(param, _))) = setting
+        else {
+            return false;
+        };
+        matches!(param, RxUsecs | RxMaxFrames | AdaptiveRx | CqeModeRx)
+    };
+    let changes = plan.changes().filter(|change| is_of_receiving(change.to()));
+    changes.map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use model::{Change, DeviceId, IfIndex, Label, NetnsId, Reason, Step};
+
+    use super::*;
+
+    fn setting(param: CoalesceParam, value: u32) -> Plan {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        let of = |value| Setting::Nic(device, NicKnob::Coalescing(param, value));
+        Plan { steps: vec![Step::new(vec![Change::new(of(50), of(value), Reason::new("test", "test"))])] }
+    }
+
+    #[test]
+    fn candidates_whose_interrupts_are_delayed_differently_are_named_and_no_others() {
+        let (current, slower) = (Plan::default(), setting(CoalesceParam::RxUsecs, 100));
+        let found = moderation_differs("cache", [&current, &slower]).expect("a finding");
+        assert_eq!(found.rule, "live-moderation-differs");
+        assert!(found.evidence[0].contains("eth0: rx-usecs 50 → 100"), "{:?}", found.evidence);
+        assert_eq!(moderation_differs("cache", [&slower, &slower]), None, "both delay alike");
+        assert_eq!(moderation_differs("cache", [&current, &setting(CoalesceParam::TxUsecs, 100)]), None);
+    }
+}
