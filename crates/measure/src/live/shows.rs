@@ -1,7 +1,7 @@
 //! What the windows of a live service show: whether a goal is met, where the time goes, who is slower than the others.
 
 use model::live::{LivePart, SpanCounts};
-use model::{Finding, Goal, Nanoseconds, Severity};
+use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
 
 use super::series::{Series, Stretch, requests_for};
 use super::summary::{Estimate, Percentiles};
@@ -28,6 +28,9 @@ const OF_WORKERS: (&str, &str, &str) = (
     "fewer connections for it, or a CPU of its own: netpolicy doctor names threads that wait for a CPU",
 );
 
+/// What helps a service whose goal the daemon keeps.
+const SEARCHED: &str = "the daemon tries the other modes of its policy: netpolicy status";
+
 /// What these windows of a service show, `object` by name. `names` says what each NAPI and each thread
 /// is called, by its place in the series.
 pub fn shows(
@@ -39,7 +42,8 @@ pub fn shows(
     let mut findings = Vec::new();
     let found = Percentiles::of(series, Stretch::Response(series.estimator()));
     let time = of_time(object, series);
-    let remedy = time.as_ref().and_then(|time| time.remedy.as_deref());
+    let searched = (goal.on_missed == OnMissed::Search).then_some(SEARCHED);
+    let remedy = time.as_ref().and_then(|time| time.remedy.as_deref()).or(searched);
     for (name, goal, found) in [("p50", goal.p50, found.p50), ("p99", goal.p99, found.p99)] {
         findings.extend(goal.and_then(|goal| of_goal(object, name, goal, found, remedy)));
     }
@@ -188,6 +192,10 @@ mod test {
 
     /// Requests by two workers, with these medians and this time spent in ring, wake-up and service, in microseconds.
     fn rules(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<String> {
+        found(medians, spent, goal).into_iter().map(|found| found.rule).collect()
+    }
+
+    fn found(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<Finding> {
         const REQUESTS: u64 = 1_500;
         let mut window = LiveWindow { span: Nanoseconds::from_millis(1_000), ..LiveWindow::default() };
         for (worker, median) in (0..).zip(medians) {
@@ -203,7 +211,7 @@ mod test {
         let mut series = Series::new();
         series.add(&window);
         let names = |at: usize| format!("worker {at}");
-        shows("memcached", &series, goal, (&names, &names)).into_iter().map(|found| found.rule).collect()
+        shows("memcached", &series, goal, (&names, &names))
     }
 
     fn p99(us: u64) -> Goal {
@@ -215,6 +223,9 @@ mod test {
         assert_eq!(rules([100, 100], [10, 10, 10], &p99(50)), ["live-goal-missed"]);
         assert_eq!(rules([100, 100], [10, 10, 10], &p99(500)), ["live-goal-met"]);
         assert_eq!(rules([100, 100], [10, 10, 10], &Goal::default()), Vec::<String>::new());
+        let searched = Goal { on_missed: OnMissed::Search, ..p99(50) };
+        let found = found([100, 100], [10, 10, 10], &searched);
+        assert_eq!(found[0].remedy.as_deref(), Some(SEARCHED));
     }
 
     #[test]
