@@ -145,6 +145,20 @@ pub(super) fn purged_with_var_full(container: &Container, packages: &Packages) -
     as_before(container, packages, &said)
 }
 
+/// The journal is on another disk: dpkg must not take the link to it.
+pub(super) fn purged_by_link(container: &Container, packages: &Packages) -> Result {
+    container.runs("mkdir -m 0700 /srv/journal && ln -s /srv/journal /var/lib/netpolicy")?;
+    install(container, &packages.this)?;
+    container.runs("netpolicy set device veth-server defer200")?;
+    let removed = container.runs("dpkg --remove netpolicy")?;
+    must(container.runs("test -f /var/lib/netpolicy/roll-back.sh").is_ok(), "the link went", &removed)?;
+    install(container, &packages.this)?;
+    must(container.runs("netpolicy history")?.contains("kept"), "history lost it", &removed)?;
+    let said = container.runs("dpkg --purge netpolicy && rmdir /srv/journal")?;
+    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    as_before(container, packages, &said)
+}
+
 /// A daemon that no unit has started holds the journal.
 pub(super) fn purged_under_daemon(container: &Container, packages: &Packages) -> Result {
     install(container, &packages.this)?;
