@@ -1,4 +1,6 @@
 # What is in force stays so; a daemon that runs is replaced, one that does not is not started.
+# The journal's directory is in no package: with it, both kinds would remove a link to another disk.
+[ -d /var/lib/netpolicy ] || mkdir -m 0700 /var/lib/netpolicy
 # The group that may ask the daemon.
 if command -v systemd-sysusers >/dev/null; then
 	systemd-sysusers netpolicy.conf || echo "netpolicy: group netpolicy was not made: --api-group needs another one" >&2

@@ -5,11 +5,10 @@ if [ -d /run/systemd/system ]; then
 fi
 # The undo scripts of what is in force, for the operator and for a purge: they need no netpolicy.
 if [ -d /var/lib/netpolicy/journal ]; then
-	if /usr/sbin/netpolicy rollback --script >"$script.new" && mv "$script.new" "$script"; then
+	# Nothing is written where the program does not trust the directory.
+	if text=$(/usr/sbin/netpolicy rollback --script) && printf '%s\n' "$text" >"$script.new" && mv "$script.new" "$script"; then
 		if grep -q '^sh ' "$script"; then
 			echo "netpolicy: settings stay in force. To put them back: @PUT_BACK@"
-		else
-			rm -f "$script"
 		fi
 	else
 		rm -f "$script.new"

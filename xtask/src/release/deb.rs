@@ -42,6 +42,9 @@ pub(crate) fn pack(
         std::os::unix::fs::symlink("netpolicy", &link).map_err(|e| format!("{}: {e}", link.display()))?;
     }
 
+    // A script makes it: dpkg would remove a link to another disk, and the journal would be lost.
+    remove(&stage.root.join("var"))?;
+
     let control = stage.root.join("DEBIAN");
     write(&control.join("control"), &filled("control.in", &stage.root)?)?;
     for name in ["preinst", "postinst", "prerm", "postrm"] {
@@ -55,7 +58,7 @@ pub(crate) fn pack(
     let sums = output(
         Command::new("sh")
             .current_dir(&stage.root)
-            .args(["-c", "find usr etc var -type f | LC_ALL=C sort | xargs -r md5sum"]),
+            .args(["-c", "find usr etc -type f | LC_ALL=C sort | xargs -r md5sum"]),
     )?;
     write(&control.join("md5sums"), &sums)?;
     write(&stage.debug_root.join("DEBIAN/control"), &filled("control-dbgsym.in", &stage.debug_root)?)?;

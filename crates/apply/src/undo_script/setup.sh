@@ -1,6 +1,10 @@
 
 # Everything was set in the running kernel, and went with it.
-if [ "$(cat /proc/sys/kernel/random/boot_id)" != "$boot" ]; then
+running=$(cat /proc/sys/kernel/random/boot_id) || {
+	echo "$transaction: NOT undone: whether the host has been booted since cannot be read: mount /proc" >&2
+	exit 5
+}
+if [ "$running" != "$boot" ]; then
 	echo "The host has been booted since $transaction: there is nothing to undo."
 	exit 0
 fi

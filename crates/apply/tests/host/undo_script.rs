@@ -61,6 +61,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_file_that_does_not_take_its_old_value_is_stuck", taskset, a_stuck_thread_is_reported),
         test("netpolicy_is_asked_first", None, netpolicy_is_asked_first),
         test("after_a_reboot_nothing_is_undone", None, nothing_after_a_reboot),
+        test("without_proc_no_reboot_is_claimed", None, no_reboot_without_proc),
     ]
 }
 
@@ -634,6 +635,15 @@ fn nothing_after_a_reboot() -> Result<(), Failed> {
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("nothing to undo"), "{said}");
     assert!(!said.contains("gone"), "{said}");
+    Ok(())
+}
+
+fn no_reboot_without_proc() -> Result<(), Failed> {
+    let stage = Stage::new(&[])?;
+    stage.program("cat", "#!/bin/sh\necho \"cat: $1: No such file or directory\" >&2\nexit 1\n")?;
+    let (code, said) = stage.run(&["--by-hand"])?;
+    assert_eq!(code, 5, "{said}");
+    assert!(said.contains("mount /proc") && !said.contains("has been booted since 2"), "{said}");
     Ok(())
 }
 

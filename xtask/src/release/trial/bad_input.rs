@@ -62,7 +62,7 @@ pub(super) fn later_policy_file(container: &Container, _: &Packages) -> Result {
     let before = settings(container)?;
     let later = "[device.veth-server]\npolicy = \"latency\"\ndelivery = \"defer50\"\nforesight = 3\n";
     contents::write(&container.root().0.join(&POLICY[1..]), later)?;
-    container.runs("systemctl reload netpolicy; sleep 1")?;
+    container.runs("systemctl reload netpolicy && sleep 1")?;
     let said = container.runs("netpolicy plan; netpolicy status; true")?;
     must(
         said.contains("`foresight` is not a key") && said.contains(&format!("{POLICY}:4:1")),
@@ -116,5 +116,92 @@ pub(super) fn purge_refused(container: &Container, packages: &Packages) -> Resul
     must(said.contains("put back to 0"), "the second purge put nothing back", &said)?;
     install(container, &packages.this)?;
     must(deferred(container, 200)? == 0, "settings stayed", &said)?;
+    container.runs("dpkg --purge netpolicy").map(drop)
+}
+
+/// Unpacked and never configured: no script of the package runs before its files are gone.
+pub(super) fn purged_unconfigured(container: &Container, packages: &Packages) -> Result {
+    install(container, &packages.this)?;
+    container
+        .runs("netpolicy set device veth-server defer200 && netpolicy set device veth-server defer50")?;
+    container.runs(&format!("dpkg --unpack /packages/{}", packages.earlier))?;
+    let said = container.runs("dpkg --purge netpolicy")?;
+    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    as_before(container, packages, &said)
+}
+
+/// The script of what is in force cannot be written: the journal must not go before its settings.
+pub(super) fn purged_with_var_full(container: &Container, packages: &Packages) -> Result {
+    install(container, &packages.this)?;
+    container.runs(
+        "mount -t tmpfs -o size=256k,mode=700 tmpfs /var/lib/netpolicy && netpolicy set device veth-server defer200; \
+         cat /dev/zero > /var/lib/netpolicy/full 2>/dev/null || true",
+    )?;
+    must(deferred(container, 200)? == 2, "not in force", "")?;
+    let purged = container.runs("dpkg --purge netpolicy");
+    container.runs("umount /var/lib/netpolicy; rmdir /var/lib/netpolicy")?;
+    let said = purged?;
+    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    as_before(container, packages, &said)
+}
+
+/// The journal is on another disk: dpkg must not take the link to it.
+pub(super) fn purged_by_link(container: &Container, packages: &Packages) -> Result {
+    container.runs("mkdir -m 0700 /srv/journal && ln -s /srv/journal /var/lib/netpolicy")?;
+    install(container, &packages.this)?;
+    container.runs("netpolicy set device veth-server defer200")?;
+    let removed = container.runs("dpkg --remove netpolicy")?;
+    must(container.runs("test -f /var/lib/netpolicy/roll-back.sh").is_ok(), "the link went", &removed)?;
+    install(container, &packages.this)?;
+    must(container.runs("netpolicy history")?.contains("kept"), "history lost it", &removed)?;
+    let said = container.runs("dpkg --purge netpolicy && rmdir /srv/journal")?;
+    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    as_before(container, packages, &said)
+}
+
+/// A daemon that no unit has started holds the journal.
+pub(super) fn purged_under_daemon(container: &Container, packages: &Packages) -> Result {
+    install(container, &packages.this)?;
+    ask(container, "defer200")?;
+    container.runs(
+        "setsid netpolicy daemon >/run/by-hand.log 2>&1 & \
+         for i in $(seq 100); do netpolicy show | grep -q 200us && exit; sleep 0.1; done; cat /run/by-hand.log; exit 1",
+    )?;
+    let refused = container.runs("dpkg --purge netpolicy").err().unwrap_or_default();
+    must(
+        refused.contains("a netpolicy is at work") && refused.contains("the journal stays"),
+        "it is not refused",
+        &refused,
+    )?;
+    must(!refused.contains("put back to"), "something was put back under the daemon", &refused)?;
+    let said = container.runs(
+        "kill $(cat /var/lib/netpolicy/journal/daemon) && flock /var/lib/netpolicy/journal/daemon dpkg --version >/dev/null && \
+         dpkg --purge netpolicy",
+    )?;
+    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    as_before(container, packages, &said)
+}
+
+/// Another user's directory, with a script that root must not run.
+pub(super) fn purged_with_foreign_state(container: &Container, packages: &Packages) -> Result {
+    install(container, &packages.this)?;
+    container.runs(
+        "chown 65534 /var/lib/netpolicy && mkdir /var/lib/netpolicy/journal && ln -s /run/overwritten /var/lib/netpolicy/roll-back.sh.new && \
+         echo 'touch /run/run-as-root' > /var/lib/netpolicy/roll-back.sh",
+    )?;
+    let refused = container.runs("dpkg --purge netpolicy").err().unwrap_or_default();
+    must(refused.contains("belongs to another user"), "it is not refused", &refused)?;
+    let touched = container.runs("test -e /run/run-as-root || test -e /run/overwritten");
+    must(touched.is_err(), "root ran or wrote what another user laid there", &refused)?;
+    let said = container.runs("rm -r /var/lib/netpolicy && dpkg --purge netpolicy")?;
+    as_before(container, packages, &said)
+}
+
+/// Nothing of the package is left, nor what it had set.
+fn as_before(container: &Container, packages: &Packages, said: &str) -> Result {
+    must(container.runs("test -e /var/lib/netpolicy").is_err(), "the journal is left", said)?;
+    install(container, &packages.this)?;
+    let left = deferred(container, 200)? + deferred(container, 50)?;
+    must(left == 0, "settings are left", said)?;
     container.runs("dpkg --purge netpolicy").map(drop)
 }

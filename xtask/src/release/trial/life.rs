@@ -139,7 +139,7 @@ pub(super) fn removed_and_purged(container: &Container, _: &Packages) -> Result 
 /// The files as `make install` lays them out, a daemon that runs, and a package over it.
 pub(super) fn from_make_install(container: &Container, packages: &Packages) -> Result {
     let laid = "mkdir /tmp/laid && dpkg-deb --extract /packages/EARLIER /tmp/laid && rm -r /tmp/laid/usr/share/doc \
-                /tmp/laid/etc /tmp/laid/var && cp -r /tmp/laid/usr / && systemd-sysusers && systemd-tmpfiles --create netpolicy.conf";
+                /tmp/laid/etc && cp -r /tmp/laid/usr / && systemd-sysusers && systemd-tmpfiles --create netpolicy.conf";
     container.runs(&laid.replace("EARLIER", &packages.earlier))?;
     start(container, "defer200")?;
     must(

@@ -50,6 +50,11 @@ const IN_CONTAINER: &[InContainer] = &[
     ("packages/a_policy_file_of_a_later_version_is_named_and_the_policy_kept", bad_input::later_policy_file),
     ("packages/a_second_daemon_is_refused_with_the_pid_of_the_first", bad_input::two_versions),
     ("packages/a_purge_that_cannot_roll_back_keeps_the_journal", bad_input::purge_refused),
+    ("packages/a_purge_of_what_was_never_configured_rolls_back_first", bad_input::purged_unconfigured),
+    ("packages/a_purge_with_var_full_rolls_back_first", bad_input::purged_with_var_full),
+    ("packages/removal_leaves_a_journal_on_another_disk", bad_input::purged_by_link),
+    ("packages/a_purge_runs_no_script_of_another_user", bad_input::purged_with_foreign_state),
+    ("packages/a_purge_under_a_daemon_of_no_unit_is_refused", bad_input::purged_under_daemon),
 ];
 
 /// A trial in a root of its own.

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::container::{Root, own_suite};
 use super::{Packages, WITH_SYSTEMD, must};
 use crate::guest::cache::{need_program, output, read};
-use crate::release::contents::put;
+use crate::release::contents::{make_directory, put};
 use crate::release::{Effort, pack};
 use crate::shell::Result;
 
@@ -47,6 +47,11 @@ pub(super) fn by_rpm(packages: &Packages) -> Result {
         ]);
         output(rpm.arg(&root.0).args(arguments))
     };
+    // The journal is on another disk: rpm must not take the link to it.
+    let link = root.0.join("var/lib/netpolicy");
+    make_directory(&root.0.join("srv/journal"))?;
+    std::os::unix::fs::symlink("../../srv/journal", &link)
+        .map_err(|error| format!("{}: {error}", link.display()))?;
     let file = root.0.join("netpolicy.rpm");
     put(&packages.rpm, &file, 0o644)?;
     let file = file.display().to_string();
