@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use session::{Exit, Fault, Operator, Session};
 
 use crate::api;
@@ -95,7 +96,7 @@ fn admit(
     };
     let mut sources = api::open(shared, options).map_err(|error| match error {
         api::OpenError::NoPlace(error) => Fault::from(error),
-        other => Fault::failed(other),
+        other => not_opened(other),
     })?;
     let notifier = Notifier::of_environment().map_err(|error| Fault::file("NOTIFY_SOCKET", error))?;
     if let Some(notifier) = notifier {
@@ -106,6 +107,18 @@ fn admit(
     }
     Ok(())
 }
+
+/// A socket that could not be opened. As shipped, the unit lets the daemon open none of the network.
+fn not_opened(error: api::OpenError) -> Fault {
+    let confined = matches!(&error, api::OpenError::Refused { error, .. }
+        if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT));
+    let fault = Fault::failed(error);
+    if confined { fault.hint(NO_NETWORK_SOCKET) } else { fault }
+}
+
+/// What lets the unit open a socket of the network.
+const NO_NETWORK_SOCKET: &str = "netpolicy.service allows no network socket: its drop-in needs RestrictAddressFamilies=AF_INET (or AF_INET6) \
+     and IPAddressAllow=localhost, too";
 
 #[cfg(test)]
 mod test {
@@ -134,5 +147,16 @@ mod test {
             assert_eq!(fault.exit, Exit::Usage);
             assert!(fault.cause.to_string().starts_with(said), "{}", fault.cause);
         }
+    }
+
+    #[test]
+    fn a_socket_that_the_unit_forbids_is_refused_with_what_would_allow_it() {
+        let refused = |errno: Errno| {
+            not_opened(api::OpenError::Refused { path: "127.0.0.1:9989".to_owned(), error: errno.into() })
+        };
+        let forbidden = refused(Errno::AFNOSUPPORT);
+        assert!(forbidden.cause.to_string().starts_with("127.0.0.1:9989: "), "{}", forbidden.cause);
+        assert!(forbidden.hint.is_some_and(|hint| hint.contains("RestrictAddressFamilies=AF_INET")));
+        assert_eq!(refused(Errno::ADDRINUSE).hint, None);
     }
 }

@@ -3,7 +3,7 @@
 
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
-use model::{Host, KernelVersion, Prerequisites};
+use model::{Host, KernelVersion, KthreadState, Prerequisites};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -26,6 +26,8 @@ pub struct Mechanism {
 pub enum Need {
     /// A part of the kernel, found by asking it.
     Kernel(&'static str, fn(&Host) -> bool),
+    /// A part of the kernel that is seen in one of its threads.
+    Thread(&'static str, fn(&KthreadState) -> bool),
     /// Something of the machine or a right of the caller.
     Held(&'static str, fn(&Host, &Prerequisites) -> bool),
     /// A device whose driver has it.
@@ -36,7 +38,10 @@ impl Need {
     /// What it is.
     pub const fn words(&self) -> &'static str {
         match self {
-            Self::Kernel(words, _) | Self::Held(words, _) | Self::Device(words, _) => words,
+            Self::Kernel(words, _)
+            | Self::Thread(words, _)
+            | Self::Held(words, _)
+            | Self::Device(words, _) => words,
         }
     }
 }
@@ -143,9 +148,7 @@ pub const MECHANISMS: &[Mechanism] = &[
         meaning: "scheduling class and CPUs of the kernel threads that poll",
         since: since(5, 12),
         needs: &[
-            Need::Kernel("threads of the kernel that can be seen", |host| {
-                host.kthread_begins.as_ref().is_some_and(|begins| begins.scheduling.is_some())
-            }),
+            Need::Thread("sched_getattr", |begins| begins.scheduling.is_some()),
             Need::Held("CAP_SYS_NICE", |_, has| has.cap_sys_nice),
         ],
     },
@@ -153,17 +156,13 @@ pub const MECHANISMS: &[Mechanism] = &[
         name: "thread-slice",
         meaning: "how long these threads run before another one of their CPU",
         since: since(6, 12),
-        needs: &[Need::Kernel("sched_attr with a slice", |host| {
-            host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_some())
-        })],
+        needs: &[Need::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
     Mechanism {
         name: "thread-util-clamp",
         meaning: "how much of a CPU these threads count for",
         since: since(5, 12),
-        needs: &[Need::Kernel("CONFIG_UCLAMP_TASK", |host| {
-            host.kthread_begins.as_ref().is_some_and(|begins| begins.util_clamp.is_some())
-        })],
+        needs: &[Need::Thread("CONFIG_UCLAMP_TASK", |begins| begins.util_clamp.is_some())],
     },
     Mechanism {
         name: "irq-affinity",
@@ -328,10 +327,14 @@ impl Mechanism {
         let mut devices: Option<Vec<&Device>> = None;
         for need in self.needs {
             match need {
-                Need::Kernel(words, has_it) if !has_it(host) => lacks.push(match self.since {
-                    Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
-                    _ => format!("{words}, which this kernel is without"),
-                }),
+                Need::Kernel(words, has_it) if !has_it(host) => lacks.push(self.without(words, host)),
+                Need::Thread(words, has_it) => match &host.kthread_begins {
+                    Some(begins) if has_it(begins) => {}
+                    None if self.since.is_none_or(|since| host.kernel >= since) => {
+                        lacks.push(NO_THREAD.to_owned());
+                    }
+                    _ => lacks.push(self.without(words, host)),
+                },
                 Need::Held(words, has_it) if !has_it(host, has) => lacks.push((*words).to_owned()),
                 Need::Kernel(..) | Need::Held(..) => {}
                 Need::Device(words, has_it) => {
@@ -362,16 +365,29 @@ impl Mechanism {
         }
     }
 
+    /// What is missing where this kernel has not a part that is needed.
+    fn without(&self, words: &str, host: &Host) -> String {
+        match self.since {
+            Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
+            _ => format!("{words}, which this kernel is without"),
+        }
+    }
+
     /// What it needs beside a kernel that is recent enough, in words.
     pub fn needed(&self) -> Vec<&'static str> {
         let beside = self.needs.iter().filter(|need| match need {
             // A kernel may be built without it, however recent it is.
-            Need::Kernel(words, _) => self.since.is_none() || words.starts_with("CONFIG_"),
+            Need::Kernel(words, _) | Need::Thread(words, _) => {
+                self.since.is_none() || words.starts_with("CONFIG_")
+            }
             Need::Held(..) | Need::Device(..) => true,
         });
         beside.map(Need::words).collect()
     }
 }
+
+/// What is missing where no thread of the kernel could be read, so that nothing is known of what they have.
+const NO_THREAD: &str = "threads of the kernel that can be read: a container's PID namespace shows none";
 
 /// The device that no mechanism is for.
 const LOOPBACK: &str = "lo";

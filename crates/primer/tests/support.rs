@@ -65,6 +65,19 @@ fn what_is_configured_out_is_not_blamed_on_the_version() {
 }
 
 #[test]
+fn in_a_container_a_kernel_is_not_blamed_for_threads_that_cannot_be_seen() {
+    let mut host = server();
+    host.kthread_begins = None;
+    let matrix = SupportMatrix::of(&host, &EVERYTHING);
+    for name in ["thread-class", "thread-slice", "thread-util-clamp"] {
+        let lacks = &row(&matrix, name).lacks;
+        assert!(lacks.len() == 1 && lacks[0].contains("PID namespace"), "{name}: {lacks:?}");
+    }
+    let matrix = SupportMatrix::of(&with_kernel(host, "6.8.0"), &EVERYTHING);
+    assert_eq!(row(&matrix, "thread-slice").lacks, ["Linux 6.12: this is 6.8"]);
+}
+
+#[test]
 fn without_privileges_each_missing_right_is_named() {
     let mut host = server();
     (host.capabilities.net_admin, host.capabilities.ptrace) = (false, false);

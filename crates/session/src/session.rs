@@ -1,5 +1,6 @@
 //! The place that a session works in: namespace, journal, policy files, and what is noted of it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -282,9 +283,15 @@ impl Session {
 
     /// Reports what a placement leaves out, and what could not be read.
     pub fn report(planned: &Planned, operator: &dyn Operator) {
+        // A service has a part for each of its processes, of which most notes are the same.
+        let mut said = BTreeSet::new();
         for part in &planned.placement.parts {
             for note in &part.notes {
-                operator.say(&format!("{}: {note}", part.intent.target));
+                let line = format!("{}: {note}", part.intent.target);
+                if !said.contains(&line) {
+                    operator.say(&line);
+                    said.insert(line);
+                }
             }
         }
         planned.desired.notes.iter().for_each(|note| operator.say(note));

@@ -75,7 +75,11 @@ fn stage(
         operator.plan(changes)?;
     }
     if changes.is_empty() {
-        let because = words.nothing.map_or_else(|| planned.as_asked(), Ok)?;
+        let because = match words.nothing {
+            Some(_) if planned.desired.wanted.is_empty() => "it comes to no setting here",
+            Some(because) => because,
+            None => planned.as_asked()?,
+        };
         operator.say(&format!("Nothing to change: {because}."));
         session.report_trials(operator);
     }

@@ -22,6 +22,7 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/sysusers/netpolicy.conf", "lib/sysusers.d/netpolicy.conf"),
     ("include/netpolicy.h", "include/netpolicy.h"),
     ("packaging/container/seccomp.json", "share/netpolicy/container/seccomp.json"),
+    ("packaging/container/Containerfile", "share/netpolicy/container/Containerfile"),
 ];
 
 /// The licences, where a package has no `copyright` in which they stand: from where in the project.

@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
 fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => {
-            Fault::file(path, error).hint("nothing is overwritten: name another file")
+            Fault::file(path, error).hint("nothing is overwritten: remove it first, or name another file")
         }
         _ => Fault::file(path, error),
     };

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use super::container::Container;
 use super::{Packages, must};
+use crate::guest::cache::read;
 use crate::release::contents;
-use crate::shell::Result;
+use crate::shell::{self, Result};
 
 /// How long a fresh root may take to its first policy in force, in seconds.
 const FIRST_POLICY_SECONDS: u64 = 60;
@@ -17,6 +18,10 @@ const REQUESTS_MIN: u64 = 500;
 
 /// A policy file for the device of [`prepare`].
 pub(super) const POLICY: &str = "/etc/netpolicy/policy.d/10-trial.toml";
+
+/// The page on monitoring, and how many drop-ins for the unit it has: one for a socket, one for a file.
+const MONITORING: &str = "docs/howto/monitoring.md";
+const DROP_INS: usize = 2;
 
 /// Makes a lab in the container: a device of two queues, and a client's namespace at its other end.
 pub(super) fn prepare(container: &Container) -> Result {
@@ -205,4 +210,31 @@ pub(super) fn downgraded(container: &Container, packages: &Packages) -> Result {
     must(settings(container)? == before && daemon(container)? != 0, "settings changed", &said)?;
     must(container.runs("netpolicy -o json history")? == history, "the journal changed", &said)?;
     install(container, &packages.this).map(drop)
+}
+
+/// The drop-ins of the page on monitoring, each with the unit as it is shipped: the confined daemon starts and serves metrics.
+pub(super) fn monitored(container: &Container, _: &Packages) -> Result {
+    let page = read(&shell::root().join(MONITORING))?;
+    let blocks = page.split("```ini\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let drop_ins: Vec<&str> = blocks.map(|(text, _)| text).collect();
+    must(drop_ins.len() == DROP_INS, "the page has other drop-ins", &drop_ins.join("\n"))?;
+    container.runs("mkdir -p /var/lib/node_exporter/textfile")?;
+    let file = "/etc/systemd/system/netpolicy.service.d/monitoring.conf";
+    let looks = [
+        "exec 3<>/dev/tcp/127.0.0.1/9989 && echo GET /metrics HTTP/1.0 >&3 && echo >&3 && cat <&3",
+        "until test -s /var/lib/node_exporter/textfile/netpolicy.prom; do sleep 0.2; done; \
+         cat /var/lib/node_exporter/textfile/netpolicy.prom",
+    ];
+    for (drop_in, look) in drop_ins.into_iter().zip(looks) {
+        contents::write(&container.root().0.join(&file[1..]), drop_in)?;
+        container.runs("systemctl daemon-reload && systemctl restart netpolicy.service").map_err(|why| {
+            let log = container.runs("journalctl --unit=netpolicy --no-pager --lines=20").unwrap_or_default();
+            format!("{why}\nwith\n{drop_in}\n{log}")
+        })?;
+        let said = container.runs(&format!("timeout 30 bash -c '{look}'"))?;
+        must(said.contains("netpolicy_settings_held 4"), "no metrics", &said)?;
+    }
+    container
+        .runs(&format!("rm {file} && systemctl daemon-reload && systemctl restart netpolicy.service"))
+        .map(drop)
 }

@@ -45,6 +45,7 @@ const IN_CONTAINER: &[InContainer] = &[
     ("packages/what_make_install_laid_out_is_upgraded_with_what_is_in_force", life::from_make_install),
     ("packages/an_upgrade_under_load_fails_no_request_and_changes_no_setting", life::upgraded_under_load),
     ("packages/a_downgrade_keeps_what_is_in_force", life::downgraded),
+    ("packages/the_drop_ins_of_the_page_on_monitoring_serve_metrics", life::monitored),
     ("packages/what_is_half_installed_can_be_finished", bad_input::half_installed),
     ("packages/with_var_full_nothing_is_set_and_nothing_is_lost", bad_input::var_full),
     ("packages/a_policy_file_of_a_later_version_is_named_and_the_policy_kept", bad_input::later_policy_file),
