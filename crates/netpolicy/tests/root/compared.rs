@@ -359,8 +359,17 @@ fn on_the_wire() -> Result<(), Failed> {
     let operator = Operator::new("compared-wire", 1)?;
     let bench =
         ["bench", "judge", "--scenario", "same-short,much-slower", "--seconds", "40", "--trials", "100"];
-    let said = operator.runs(&[&["-o", "json"], &bench[..]].concat(), 0)?;
-    let report: Value = serde_json::from_str(&said.data)?;
+    let judged = || -> Result<Value, Failed> {
+        Ok(serde_json::from_str(&operator.runs(&[&["-o", "json"], &bench[..]].concat(), 0)?.data)?)
+    };
+    // On a busy machine there may be too few pairs for a word: that is not a wrong one.
+    let mut report = judged()?;
+    for _ in 0..2 {
+        if report["data"]["scenarios"][1]["said"]["verdict"] != "cannot-tell" {
+            break;
+        }
+        report = judged()?;
+    }
     let [same, slower] = [0, 1].map(|at| &report["data"]["scenarios"][at]);
     assert_eq!(
         (&slower["said"]["verdict"], &slower["truth"]["verdict"]),
