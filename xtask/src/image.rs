@@ -45,9 +45,6 @@ impl Asked {
 /// Makes the image.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let asked = Asked::read(arguments)?;
-    if !shell::has("podman") {
-        return Err("image needs podman: cargo xtask setup installs it".to_owned());
-    }
     let version = linked::version()?;
     let target = shell::root().join("target");
     let program = match asked.program {
@@ -59,14 +56,22 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     };
     let out = asked.out.unwrap_or_else(|| target.join(format!("netpolicy-{version}.oci.tar")));
     let out = std::path::absolute(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-    // One for each run: two at the same time do not meet.
-    let making = target.join(format!("image-{}", std::process::id()));
-    let made = make(&program, &version, &making, &out);
-    let removed = std::fs::remove_dir_all(&making);
-    made?;
-    removed.map_err(|error| format!("{}: {error}", making.display()))?;
+    pack(&program, &version, &out)?;
     println!("{}", out.display());
     Ok(())
+}
+
+/// Makes an image of this program.
+pub(crate) fn pack(program: &Path, version: &str, out: &Path) -> Result {
+    if !shell::has("podman") {
+        return Err("an image needs podman: cargo xtask setup installs it".to_owned());
+    }
+    // One for each run: two at the same time do not meet.
+    let making = shell::root().join(format!("target/image-{}", std::process::id()));
+    let made = make(program, version, &making, out);
+    let removed = std::fs::remove_dir_all(&making);
+    made?;
+    removed.map_err(|error| format!("{}: {error}", making.display()))
 }
 
 fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {

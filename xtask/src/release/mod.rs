@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::guest::cache::{output, read, remove, write};
+use crate::image;
 use crate::shell::{self, Result};
 use sources::Licences;
 use stage::Stage;
@@ -113,6 +114,10 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     let archive = archive(&stage, version, out)?;
     let rpm = rpm::pack(&stage, version, out, effort)?;
     let deb = deb::pack(&stage, version, &program.build_id, out, effort)?;
+    if effort == Effort::Release {
+        let image = out.join(format!("netpolicy-{}-{}.oci.tar", version.debian(), std::env::consts::ARCH));
+        image::pack(&program.stripped, &version.number, &image)?;
+    }
     remove(&making)?;
     sums(out)?;
     Ok(Artefacts { directory: out.to_path_buf(), deb, rpm, archive })
