@@ -10,7 +10,7 @@ use std::time::Duration;
 use linux::bpf::process_events::{ListenedPort, ProcessEvent, ProcessEvents, TimedEvent, Too, Waited};
 use linux::events::{Notice, Notices};
 use linux::{KernelError, Netns, Signals};
-use model::host::Process;
+use model::host::{Process, Socket, SocketState};
 use model::{NetnsId, Pid};
 use rustix::fs::inotify;
 use rustix::io::Errno;
@@ -190,8 +190,9 @@ impl EventSources {
         let (mut ports, mut scanned) = (BTreeSet::<ListenedPort>::new(), BTreeSet::new());
         for process in processes {
             let listened = plan::listened_ports(process);
-            // The first datagram of a UDP socket has no event.
-            if listened.is_empty() || self.process_events.is_none() {
+            // The first datagram of a UDP socket has no event, also of a process that listens on TCP, too.
+            let by_udp = |socket: &Socket| socket.state == SocketState::Udp && plan::serves(socket);
+            if process.sockets.iter().any(by_udp) || self.process_events.is_none() {
                 scanned.insert(process.id.pid);
             }
             ports.extend(listened);
