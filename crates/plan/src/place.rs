@@ -42,6 +42,18 @@ impl Resolved {
         self
     }
 
+    /// The same without these processes, whichever request means them.
+    #[must_use]
+    pub fn without(mut self, ended: &BTreeSet<Pid>) -> Self {
+        self.pids.values_mut().for_each(|pids| pids.retain(|pid| !ended.contains(pid)));
+        self
+    }
+
+    /// Every process that a request means.
+    pub fn pids(&self) -> impl Iterator<Item = Pid> {
+        self.pids.values().flatten().copied()
+    }
+
     /// So many processes could not be looked into, the first for this reason: whether the request at this index means
     /// them is not known.
     #[must_use]

@@ -64,6 +64,7 @@ impl From<NotInForce> for Fault {
 pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
     let (resolved, processes) = services::resolve(policy)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
+    let resolved = services::without_ended(resolved, &host); // processes end while they are looked at
     let selection = plan::select(policy, &host); // Policy × Host → which devices each request is for
     let selection = selection.without_clashes().map_err(|refusal| Fault::refused(refusal, &host))?;
     let (policy, resolved) = (&selection.policy, selection.noting(resolved));

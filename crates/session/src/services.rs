@@ -38,6 +38,21 @@ pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
     Ok((resolved, processes))
 }
 
+/// The same without the processes that ended before the host was observed. Services lose processes at any time; only one
+/// that a policy names by its pid must be there.
+pub fn without_ended(resolved: Resolved, host: &Host) -> Resolved {
+    let unseen = resolved.pids().filter(|pid| host.process(*pid).is_none());
+    let ended = ended(unseen);
+    resolved.without(&ended)
+}
+
+/// Those of these processes that run no more.
+fn ended(pids: impl Iterator<Item = Pid>) -> BTreeSet<Pid> {
+    let has_ended =
+        |pid: &Pid| Netns::of_process(*pid).is_err_and(|error| matches!(error.cause, linux::Cause::Gone(_)));
+    pids.filter(has_ended).collect()
+}
+
 /// Adds the processes of services that are in other network namespaces to a host that was observed without them.
 pub fn add_elsewhere(host: &mut Host, netns: &Netns, which: &Processes) {
     let (Processes::Only(pids) | Processes::NetworkingAnd(pids)) = which else { return };
@@ -63,4 +78,21 @@ fn processes_of(matching: &Match) -> Result<Found, Fault> {
     let own = std::process::id();
     let found = found.into_iter().map(|process| process.pid).filter(|pid| pid.0 != own).collect();
     Ok(Found { found, unjudged })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ended_after_the_search_is_left_out_and_one_that_runs_stays() {
+        let mut child = std::process::Command::new("true").spawn().expect("coreutils are there");
+        let gone = Pid(child.id());
+        child.wait().expect("it ends by itself");
+        let running = Pid(std::process::id());
+        let resolved = Resolved::default().with(0, [gone, running]).with(1, [gone]);
+        let left = resolved.clone().without(&ended(resolved.pids()));
+        assert_eq!(left.pids_of(0), BTreeSet::from([running]));
+        assert_eq!(left.pids_of(1), BTreeSet::new());
+    }
 }
