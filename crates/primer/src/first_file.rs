@@ -274,12 +274,13 @@ impl FirstFile {
                 lines.iter().for_each(|line| comment(&format!("- {line}")));
             }
         }
+        let names = self.devices.iter().map(|device| device.name.clone());
+        let mut taken: BTreeSet<String> = names.filter(|name| !Glob::is_pattern(name)).collect();
         for DeviceSection { name, facts } in &self.devices {
             section(&mut text, facts);
             if Glob::is_pattern(name) {
-                let key = format!("device-{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-                let _ =
-                    writeln!(text, "[device.{}]\nmatch  = {{ name = {} }}", quoted(&key), patterned(name));
+                let key = quoted(&untaken(name, &mut taken));
+                let _ = writeln!(text, "[device.{key}]\nmatch  = {{ name = {} }}", patterned(name));
             } else {
                 let _ = writeln!(text, "[device.{}]", key(name));
             }
@@ -320,6 +321,14 @@ const MEANINGS: [(PolicyName, &str); 6] = [
     (PolicyName::Mix, "a device that services with policies of their own share"),
     (PolicyName::None, "nothing is set"),
 ];
+
+/// What the section of a device is called whose name would be a pattern: as no other section is.
+fn untaken(device: &str, taken: &mut BTreeSet<String>) -> String {
+    let first = format!("device-{}", device.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+    let others = (2..).map(|number: u32| format!("{first}-{number}"));
+    let mut names = std::iter::once(first.clone()).chain(others);
+    names.find(|name| taken.insert(name.clone())).expect("there are more numbers than devices")
+}
 
 fn section(text: &mut String, facts: &[String]) {
     text.push('\n');
