@@ -64,7 +64,7 @@ const RESTART_SETTLES: Duration = Duration::from_secs(1);
 /// The most restarts in one comparison: a service that crashes under a candidate is not restarted for ever.
 const RESTARTS_MAX: usize = 8;
 
-/// So many rounds at the beginning without enough requests end a comparison: nothing would come of the others.
+/// So many rounds without enough requests end a comparison: nothing would come of the others.
 const SILENT_ROUNDS_MAX: usize = 6;
 
 /// So many rounds at the beginning without one that counts are enough to say that clients wait for answers.
@@ -366,7 +366,7 @@ impl<'a> Comparison<'a> {
         if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
             return Ok(Ended::Interrupted);
         }
-        let mut restarts = 0;
+        let (mut restarts, mut said_closed) = (0, false);
         for number in 1..=ROUNDS_MAX {
             if began.elapsed() + round_takes > self.options.most {
                 return Ok(Ended::Time);
@@ -414,11 +414,12 @@ impl<'a> Comparison<'a> {
             if switchback.rounds() > 0 {
                 continue;
             }
-            let too_few = switchback.voided() == [(Unfair::Requests, number)];
-            if too_few && number >= SILENT_ROUNDS_MAX {
+            if switchback.is_silent(SILENT_ROUNDS_MAX) {
                 return Ok(Ended::Requests);
             }
-            if number == CLOSED_LOOP_ROUNDS && (1..arms).any(|candidate| switchback.closed_loop(candidate)) {
+            let closed = |candidate| switchback.closed_loop(candidate);
+            if !said_closed && number >= CLOSED_LOOP_ROUNDS && (1..arms).any(closed) {
+                said_closed = true;
                 progress.stretch("")?;
                 self.operator.say("No round counts so far: clients wait for answers, so that their rate is the candidate's own doing. Ctrl-C, and decide by the rate itself: --metric requests");
             }

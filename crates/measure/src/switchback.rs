@@ -654,10 +654,24 @@ impl Switchback {
         })
     }
 
+    /// How many rounds do not count for this reason.
+    pub fn voided_by(&self, why: Unfair) -> usize {
+        self.void.iter().find(|(known, _)| *known == why).map_or(0, |(_, rounds)| *rounds)
+    }
+
+    /// Whether so many rounds had too few requests, and no round says anything else of the service: in one in which the machine
+    /// stood still there may have been none either.
+    pub fn is_silent(&self, rounds: usize) -> bool {
+        let silent = self.voided_by(Unfair::Requests);
+        let still = self.voided_by(Unfair::Machine);
+        let void: usize = self.void.iter().map(|(_, rounds)| rounds).sum();
+        self.rounds == 0 && silent >= rounds && silent + still == void
+    }
+
     /// Why rounds are void again and again, where that is the candidates' own doing: the requests of closed loops come as fast as they are
     /// answered.
     pub fn closed_loop(&self, candidate: usize) -> bool {
-        let rates = self.void.iter().find(|(why, _)| *why == Unfair::Rates).map_or(0, |(_, rounds)| *rounds);
+        let rates = self.voided_by(Unfair::Rates);
         let change = self.change(candidate, Metric::Requests);
         let moves = change.change.is_some_and(|change| {
             change.low.is_some_and(|low| low > 0.0) || change.high.is_some_and(|high| high < 0.0)
@@ -867,6 +881,18 @@ mod test {
         let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
         let seen = switchback.add(&[figures(100.0), figures(1.0)], Some(Unfair::Restart));
         assert_eq!((seen, switchback.change(1, Metric::P50).pairs), (Some(Unfair::Restart), 0));
+    }
+
+    #[test]
+    fn a_service_without_requests_is_silent_also_where_the_machine_stood_still_for_rounds() {
+        let few = Figures { requests: 1, ..figures(100.0) };
+        let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+        for seen in [None, Some(Unfair::Machine), None] {
+            switchback.add(&[few, few], seen);
+        }
+        assert!(switchback.is_silent(2) && !switchback.is_silent(3));
+        switchback.void(Unfair::Restart);
+        assert!(!switchback.is_silent(2), "a restart says something else");
     }
 
     #[test]
