@@ -43,7 +43,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 }
 
 #[test]
-fn whoever_looks_on_changes_nothing() {
+fn watching_a_simulation_changes_nothing() {
     let scenario = of(&[("delivery.mode", "napibusy"), ("clients.load", "400K")]);
     let (watched, _) = run_watched(&scenario, 3, LENGTH, Checker::new()).expect("can be");
     assert_eq!(watched, run(&scenario, 3, LENGTH).expect("can be"));
@@ -240,7 +240,7 @@ fn a_full_ring_drops_packets_and_every_drop_is_counted() {
 }
 
 #[test]
-fn an_overloaded_server_is_told_from_one_that_keeps_up() {
+fn an_overloaded_server_is_distinguished_from_one_that_keeps_up() {
     let length = Length { warmup: 50_000_000, window: 200_000_000 };
     let at = |load: &str| {
         run(&of(&[("clients.load", load), ("delivery.mode", "defer20")]), 1, length).expect("can be")

@@ -39,8 +39,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
         test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
         test("live/a_request_that_is_answered_while_a_window_ends_does_not_hang", BPF, answered_at_the_end),
-        test("live/an_answer_that_nobody_asked_for_is_unsolicited", BPF, unsolicited),
-        test("live/requests_over_ipv6_that_pass_no_napi_are_told_as_such", BPF, without_napi),
+        test("live/an_answer_without_a_request_is_unsolicited", BPF, unsolicited),
+        test("live/requests_over_ipv6_that_pass_no_napi_are_reported_as_such", BPF, without_napi),
         test("live/between_windows_and_after_a_kill_nothing_is_attached", BPF, leaves_nothing),
     ]
 }

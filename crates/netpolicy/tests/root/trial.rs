@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("trial/a_guard_ends_soon_after_its_trial_was_confirmed_or_rolled_back", NEEDS, settled),
         test("trial/a_trial_ends_although_no_process_leads_to_its_namespace_any_more", NEEDS, unreachable),
         test("trial/what_holds_in_a_namespace_that_is_only_held_open_is_rolled_back", NEEDS, held_open),
-        test("trial/whoever_asks_for_what_is_on_trial_hears_that_it_will_go", NEEDS, asked_meanwhile),
+        test("trial/an_apply_of_what_is_on_trial_says_how_to_confirm_it", NEEDS, asked_meanwhile),
     ]
 }
 
