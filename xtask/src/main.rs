@@ -10,6 +10,7 @@ mod fuzz;
 mod guest;
 mod image;
 mod install;
+mod lanes;
 mod linked;
 mod nics;
 mod pace;

@@ -11,6 +11,9 @@ const SLOWEST: usize = 10;
 /// How many parts of steps are remembered; there are about two thousand tests.
 const PARTS_MAX: usize = 20_000;
 
+/// What a part takes at least of which the next run shall know: the others are less than what runs differ by.
+const PART_NOTED: Duration = Duration::from_millis(500);
+
 /// A step, or a part of one.
 struct Took {
     name: String,
@@ -27,6 +30,8 @@ pub(crate) struct Pace {
     steps: usize,
     /// What took how long: steps, and what they are made of.
     took: Mutex<Vec<Took>>,
+    /// What the last run noted, by name.
+    recorded: BTreeMap<String, Duration>,
     record: PathBuf,
 }
 
@@ -46,6 +51,7 @@ impl Pace {
             steps: ahead.len(),
             ahead,
             took: Mutex::default(),
+            recorded,
             record: record.to_path_buf(),
         }
     }
@@ -76,6 +82,11 @@ impl Pace {
         self.ahead.remove(0);
     }
 
+    /// How long a part of a step took in the last run, if that was noted.
+    pub(crate) fn expected_of(&self, part: &str) -> Option<Duration> {
+        self.recorded.get(part).copied()
+    }
+
     /// Remembers how long a part of a step took.
     pub(crate) fn part(&self, name: impl Into<String>, took: Duration) {
         self.remember(Took { name: name.into(), time: took, has_parts: false });
@@ -92,11 +103,13 @@ impl Pace {
         self.took.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len()
     }
 
-    /// Writes down what the steps took and shows the slowest of all parts.
+    /// Writes down what the steps and the longer parts took, and shows the slowest of all.
     pub(crate) fn end(self, names: &[(&'static str, u64)]) {
         let all = self.took.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let steps = all.iter().filter(|took| names.iter().any(|(step, _)| *step == took.name));
-        let text: String = steps.map(|took| format!("{} {}\n", took.time.as_secs_f64(), took.name)).collect();
+        let noted = all
+            .iter()
+            .filter(|took| took.time >= PART_NOTED || names.iter().any(|(step, _)| *step == took.name));
+        let text: String = noted.map(|took| format!("{} {}\n", took.time.as_secs_f64(), took.name)).collect();
         if let Err(error) = std::fs::write(&self.record, text) {
             eprintln!("{}: {error}", self.record.display());
         }
@@ -116,10 +129,10 @@ fn slowest(mut all: Vec<Took>) -> Vec<Took> {
 }
 
 /// Reads the record of an earlier run.
-fn read(text: &str) -> BTreeMap<&str, Duration> {
+fn read(text: &str) -> BTreeMap<String, Duration> {
     let line = |line| {
         let (seconds, name) = str::split_once(line, ' ')?;
-        Some((name, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+        Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
     };
     text.lines().filter_map(line).collect()
 }
@@ -149,10 +162,16 @@ mod runs {
         assert_eq!(pace.ahead, [("format", Duration::from_secs(2)), ("lints", Duration::from_secs(60))]);
         pace.leave_out("format");
         assert_eq!(pace.step("lints", |pace| pace.part("lints of one crate", Duration::from_secs(1))), ());
+        pace.part("a longer test", PART_NOTED);
+        pace.part("a short test", PART_NOTED / 2);
         pace.end(&steps);
         let next = Pace::begin(&record, &steps);
         assert_eq!(next.ahead[0].1, Duration::from_secs(2), "nothing was recorded of it");
         assert!(next.ahead[1].1 < Duration::from_secs(60), "{:?}", next.ahead);
+        assert_eq!(
+            (next.expected_of("a longer test"), next.expected_of("a short test")),
+            (Some(PART_NOTED), None)
+        );
         std::fs::remove_file(&record).expect("it was written");
     }
 

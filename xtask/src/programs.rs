@@ -13,6 +13,14 @@ pub(crate) struct Program {
     pub(crate) name: String,
 }
 
+impl Program {
+    /// Whether its tests make labs of their own and wait most of the time, so that they may run in lanes. Those of `linux` look at the
+    /// machine's own devices, and count.
+    pub(crate) fn waits_in_labs(&self) -> bool {
+        self.name == "netpolicy test root"
+    }
+}
+
 /// What a line of a test program's output says of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {

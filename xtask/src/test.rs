@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::guest::{Making, Skipped};
+use crate::lanes::{self, Listed};
 use crate::pace::Pace;
-use crate::programs::{self, Program, Verdict, read_line};
+use crate::programs::{self, Program, Verdict, name_and_reason, read_line};
 use crate::shell::{self, Result};
 use crate::{deny, fuzz, guest, linked, setup, tidy};
 
@@ -24,8 +25,7 @@ const STEPS: &[(&str, u64)] = &[
     (PURE, 60),
     (KERNELS, 240),
     (RUNNING_KERNEL, 300),
-    (GUESTS, 180),
-    (PACKAGES, 120),
+    (ELSEWHERE, 300),
 ];
 
 const FORMAT: &str = "format";
@@ -40,11 +40,19 @@ const FUZZ: &str = "known inputs of the fuzz targets";
 const PURE: &str = "tests of rooms that read no clock";
 const KERNELS: &str = "waiting for the guests' kernels";
 const RUNNING_KERNEL: &str = "tests of this machine";
-const GUESTS: &str = "tests in guests";
-const PACKAGES: &str = "packages: installed, upgraded, removed";
+const ELSEWHERE: &str = "tests in guests, and packages: installed, upgraded, removed";
 
 /// Packages whose tests read no clock: a kernel may be built beside them.
 const READ_NO_CLOCK: &[&str] = &["model", "plan", "rules", "sim"];
+
+/// When the lines of a test program are printed.
+#[derive(Clone, Copy)]
+enum Print {
+    /// All as they come.
+    Lines,
+    /// The tests' as they come and the others at the end: lines of other programs come between.
+    Tests,
+}
 
 /// What the runners counted, over all of them.
 #[derive(Default)]
@@ -96,7 +104,7 @@ fn oldest_rust() -> Result<Option<String>> {
 }
 
 /// The checks, then the tests. What compiles and what reads no clock goes first, and the guests' kernels are fetched and built
-/// beside it; the tests of the running kernel and those in guests then have the machine to themselves.
+/// beside it; then come the tests of the running kernel, then those in guests and of packages.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let given = |option: &str| arguments.iter().any(|argument| argument == option);
     let pure = given("--pure");
@@ -131,7 +139,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     pace.step(EXAMPLES, |pace| {
         let mut examples = shell::cargo();
         examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
-        broken.extend(tally.add(&mut examples, "examples", pace).err());
+        broken.extend(tally.add(&mut examples, "examples", Print::Lines, pace).err());
     });
     pace.step(FUZZ, |_| broken.extend(fuzz::run(&["--replay".to_owned()]).err()));
     pace.step(PURE, |pace| tally.add_all(&no_clock, pure, pace, &mut broken));
@@ -142,17 +150,18 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             None
         }
     };
-    pace.step(RUNNING_KERNEL, |pace| tally.add_all(&clock, pure, pace, &mut broken));
-    if let Some(prepared) = prepared {
-        pace.step(GUESTS, |pace| match prepared.run_skipped() {
-            Ok(guests) => tally.add_guests(guests, pace, &mut broken),
-            Err(why) => broken.push(why),
-        });
-    }
+    pace.step(RUNNING_KERNEL, |pace| {
+        let (waiting, counting): (Vec<_>, Vec<_>) =
+            clock.into_iter().partition(|program| program.waits_in_labs() && !pure);
+        tally.add_all(&counting, pure, pace, &mut broken);
+        for program in &waiting {
+            broken.extend(tally.add_in_lanes(program, pace));
+        }
+    });
     if pure {
-        pace.leave_out(PACKAGES);
+        pace.leave_out(ELSEWHERE);
     } else {
-        pace.step(PACKAGES, |pace| broken.extend(tally.add_packages(pace).err()));
+        pace.step(ELSEWHERE, |pace| tally.add_elsewhere(prepared, pace, &mut broken));
     }
     pace.end(STEPS);
 
@@ -179,36 +188,76 @@ impl Tally {
     /// Runs test programs one after the other.
     fn add_all(&mut self, programs: &[Program], pure: bool, pace: &Pace, broken: &mut Vec<String>) {
         for program in programs {
-            let mut command = Command::new(&program.executable);
-            // As cargo would start it.
-            command.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
-            command.env("CARGO", shell::cargo().get_program());
-            command.env("INSTA_UPDATE", "no").env("INSTA_WORKSPACE_ROOT", shell::root());
+            let mut command = as_cargo_would(program, Command::new(&program.executable));
             if pure {
                 command.env("NETPOLICY_TEST_PURE", "1");
             }
-            if let Err(what) = self.add(&mut command, &program.name, pace) {
-                broken.push(what);
-            }
+            broken.extend(self.add(&mut command, &program.name, Print::Lines, pace).err());
         }
     }
 
+    /// Runs the tests of a program in lanes, and then those that run alone; what failed.
+    fn add_in_lanes(&mut self, program: &Program, pace: &Pace) -> Vec<String> {
+        let listed = match Listed::ask(as_cargo_would(program, Command::new(&program.executable))) {
+            Ok(listed) => listed,
+            Err(why) => return vec![why],
+        };
+        for test in &listed.skipped {
+            println!("test {test} ... ignored");
+            self.skipped.push(Skipped::by("this machine", test));
+        }
+        let (lanes, alone) = listed.lanes(|test| pace.expected_of(test));
+        let name = program.name.as_str();
+        let run = |mut command: Command, names: &[String]| {
+            let mut tally = Self::default();
+            command.env(lanes::ONLY, names.join("\n"));
+            let ended = tally.add(&mut command, name, Print::Tests, pace);
+            (tally, ended)
+        };
+        let mut ended: Vec<(Self, Result)> = std::thread::scope(|scope| {
+            let mut running = Vec::new();
+            for names in &lanes {
+                let command = as_cargo_would(program, lanes::lane(&program.executable));
+                running.push(scope.spawn(move || run(command, names)));
+            }
+            let gone = |_| (Self::default(), Err(format!("{name}: the thread of a lane panicked")));
+            running.into_iter().map(|lane| lane.join().unwrap_or_else(gone)).collect()
+        });
+        if !alone.is_empty() {
+            let mut command = Command::new(&program.executable);
+            command.arg("--test-threads=1");
+            ended.push(run(as_cargo_would(program, command), &alone));
+        }
+        let mut broken = Vec::new();
+        for (tally, ended) in ended {
+            self.passed += tally.passed;
+            self.failed += tally.failed;
+            broken.extend(ended.err());
+        }
+        broken
+    }
+
     /// Runs a test command, passes its output through, counts its result lines and notes how long its tests took.
-    fn add(&mut self, command: &mut Command, name: &str, pace: &Pace) -> Result {
+    fn add(&mut self, command: &mut Command, name: &str, print: Print, pace: &Pace) -> Result {
         shell::show(command);
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{}: {error}", shell::name(command)))?;
         let output = child.stdout.take().expect("stdout was asked for");
         let begun = Instant::now();
-        let mut times = Vec::new();
+        let (mut times, mut at_the_end) = (Vec::new(), String::new());
         for line in BufReader::new(output).lines() {
             let line = line.map_err(|error| format!("reading the tests' output: {error}"))?;
-            println!("{line}");
             self.read(&line);
-            if let Some((Verdict::Passed | Verdict::Failed, test)) = read_line(&line) {
-                times.push((test.to_owned(), begun.elapsed()));
+            let verdict = read_line(&line);
+            match print {
+                Print::Tests if verdict.is_none() => at_the_end.extend([line.as_str(), "\n"]),
+                Print::Tests | Print::Lines => println!("{line}"),
+            }
+            if let Some((Verdict::Passed | Verdict::Failed, test)) = verdict {
+                times.push((name_and_reason(test).0.to_owned(), begun.elapsed()));
             }
         }
+        print!("{at_the_end}");
         let status = child.wait().map_err(|error| format!("waiting for the tests: {error}"))?;
         // A program that runs one test at a time says when each ended; of the others the whole is known.
         if name.ends_with(" root") || name.ends_with(" host") {
@@ -221,6 +270,24 @@ impl Tally {
         if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
     }
 
+    /// Runs what needs other systems: in guests what was skipped here, and beside them the trials of packages.
+    fn add_elsewhere(&mut self, guests: Option<guest::Prepared>, pace: &Pace, broken: &mut Vec<String>) {
+        let (mut packages, mut unpacked) = (Self::default(), Ok(()));
+        let ran = std::thread::scope(|scope| {
+            scope.spawn(|| unpacked = packages.add_packages(pace));
+            guests.map(guest::Prepared::run_skipped)
+        });
+        self.passed += packages.passed;
+        self.failed += packages.failed;
+        self.skipped.extend(packages.skipped);
+        broken.extend(unpacked.err());
+        match ran {
+            None => {}
+            Some(Ok(guests)) => self.add_guests(guests, pace, broken),
+            Some(Err(why)) => broken.push(why),
+        }
+    }
+
     /// Runs the trials of packages, which are this program's own.
     fn add_packages(&mut self, pace: &Pace) -> Result {
         let here = std::env::current_exe().map_err(|error| format!("xtask's own place: {error}"))?;
@@ -229,7 +296,7 @@ impl Tally {
             .args(["release", "--trial"])
             .current_dir(shell::root())
             .env("CARGO", shell::cargo().get_program());
-        self.add(&mut trials, "packages", pace)
+        self.add(&mut trials, "packages", Print::Lines, pace)
     }
 
     /// Counts what guests ran of what was skipped here. What they could not run is skipped for every machine's reasons.
@@ -265,6 +332,14 @@ impl Tally {
             self.skipped.push(Skipped::by("this machine", test));
         }
     }
+}
+
+/// The command of a test program with the environment that cargo would start it in.
+fn as_cargo_would(program: &Program, mut command: Command) -> Command {
+    command.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
+    command.env("CARGO", shell::cargo().get_program());
+    command.env("INSTA_UPDATE", "no").env("INSTA_WORKSPACE_ROOT", shell::root());
+    command
 }
 
 /// How long each test took, of the times at which they ended.

@@ -1,8 +1,8 @@
 //! The tests that the running kernel cannot run, in the guests that can.
 //!
 //! A test names its needs; the same program decides on every kernel which of its tests can run there. What is skipped on
-//! the host is offered to the emulated machine with the distribution's kernel, and what is skipped there to the same machine
-//! with the patched one. Each guest must run what it is there for, and what every machine skips must be known beforehand: a
+//! the host is offered to the emulated machine with the distribution's kernel, and what cannot run there to the same machine
+//! with the patched one, which runs at the same time: each guest first lists what it would skip. Each guest must run what it is there for, and what every machine skips must be known beforehand: a
 //! skip that is not is a failure.
 
 use std::collections::BTreeSet;
@@ -13,11 +13,9 @@ use std::time::{Duration, Instant};
 use super::boot::{self, Ended, Guest, LATER, Order, Stream};
 use super::cache::{self, Cache};
 use super::{Kind, budget, ready, selftests};
+use crate::lanes::ONLY;
 use crate::programs::{self, Program, Verdict, name_and_reason, read_line};
 use crate::shell::{self, Result};
-
-/// Names the tests that a test program shall run, with line feeds between them; it leaves out all others.
-const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
 /// How long all tests of one guest may take together.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -52,6 +50,10 @@ pub(crate) struct Guests {
     /// How long tests took.
     pub(crate) took: Vec<(String, Duration)>,
 }
+
+/// What begins a line of a guest that lists what it would skip, and the line after the last of them.
+const WOULD_SKIP: &str = "WOULD SKIP ";
+const LISTED: &str = "LISTED";
 
 /// Guests that are made while something else is done.
 pub(crate) struct Making(std::thread::JoinHandle<Vec<Made>>);
@@ -145,42 +147,64 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
         }
     }
     let cache = Cache::open()?;
-    // All of them boot at the same time and begin their own tests; one after the other is given those that were skipped, so
-    // that none disturbs another's.
+    // All of them boot at the same time, list what they would skip, and begin their own tests.
     std::thread::scope(|scope| {
         let mut booted = Vec::new();
         for Made { kind, guest } in made {
-            let (names, later) = channel();
-            let guest = guest.map(|guest| {
-                let (described, own) = (guest.described(), guest.selftests().is_some());
-                let (cache, programs) = (&cache, &programs);
-                let thread = scope.spawn(move || run_guest(cache, guest.as_ref(), programs, later));
-                (described, own, thread)
-            });
-            booted.push((kind, names, guest));
-        }
-        for (kind, names, guest) in booted {
-            match guest {
-                Err(why) => guests.cannot_be_made(kind, &why),
-                // The patched kernel has tests of its own.
-                Ok((_, false, _)) if guests.skipped.is_empty() => drop(names),
-                Ok((described, _, thread)) => {
-                    guests.offer(&described, &names);
-                    let output = thread.join().unwrap_or_else(|_| Output {
-                        lines: Vec::new(),
-                        ended: Err(format!("{described}: its thread panicked")),
-                    });
-                    guests.read(kind, &described, &output);
+            let guest = match guest {
+                Ok(guest) => guest,
+                Err(why) => {
+                    guests.cannot_be_made(kind, &why);
+                    continue;
                 }
+            };
+            let (names, later) = channel();
+            let (would_skip, listed) = channel();
+            let (described, own) = (guest.described(), guest.selftests().is_some());
+            let (cache, programs) = (&cache, &programs);
+            let thread = scope.spawn(move || run_guest(cache, guest.as_ref(), programs, later, &would_skip));
+            booted.push((kind, described, own, names, listed, thread));
+        }
+        // One after the other is given what those before it would skip; then they run beside each other.
+        let mut left: Vec<_> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
+        let mut running = Vec::new();
+        for (kind, described, own, names, listed, thread) in booted {
+            // The patched kernel has tests of its own.
+            if left.is_empty() && !own {
+                continue;
             }
+            println!("\nin {described}: {} tests that no machine before it runs", left.len());
+            // Should the guest be gone, its thread says so.
+            let _ = names.send(left.join("\n"));
+            let would_skip: BTreeSet<String> = listed.recv().unwrap_or_default();
+            left.retain(|name| would_skip.contains(name));
+            running.push((kind, described, names, thread));
+        }
+        for (kind, described, _names, thread) in running {
+            let output = thread.join().unwrap_or_else(|_| Output {
+                lines: Vec::new(),
+                ended: Err(format!("{described}: its thread panicked")),
+            });
+            guests.read(kind, &described, &output);
         }
     });
     Ok(guests)
 }
 
-/// Boots a guest, runs the tests that are its own, waits for the names of others, and runs those.
-fn run_guest(cache: &Cache, guest: &dyn Guest, programs: &[Program], later: Receiver<String>) -> Output {
+/// Boots a guest, lists what it would skip, runs the tests that are its own, waits for the names of others, and runs those.
+fn run_guest(
+    cache: &Cache,
+    guest: &dyn Guest,
+    programs: &[Program],
+    later: Receiver<String>,
+    would_skip: &Sender<BTreeSet<String>>,
+) -> Output {
     let mut script = String::from("status=0\n");
+    for program in programs {
+        let (directory, executable) = (program.directory.display(), program.executable.display());
+        script += &format!("cd '{directory}' && '{executable}' --list --ignored | sed 's/^/{WOULD_SKIP}/'\n");
+    }
+    script += &format!("echo {LISTED}\n");
     // Its own tests need no names and count system calls, wake-ups and polls: they run beside another guest's.
     if let Some(selftests) = guest.selftests() {
         script += &format!("sh '{0}/run' '{0}' || status=1\n", selftests.display());
@@ -200,28 +224,36 @@ fn run_guest(cache: &Cache, guest: &dyn Guest, programs: &[Program], later: Rece
     };
     let begun = Instant::now();
     let (mut lines, mut unfinished) = (Vec::new(), Vec::new());
+    let (mut listed, mut at_the_end) = (BTreeSet::new(), String::new());
     let ended = boot::execute(cache, guest, &order, &mut |stream, bytes| {
         if stream == Stream::Out {
             unfinished.extend_from_slice(bytes);
             while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = unfinished.drain(..=end).collect();
-                lines.push((begun.elapsed(), String::from_utf8_lossy(&line).trim_end().to_owned()));
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if let Some(test) = line.strip_prefix(WOULD_SKIP) {
+                    listed.extend(test.strip_suffix(": test").map(|test| name_and_reason(test).0.to_owned()));
+                } else if line == LISTED {
+                    // The one who waits for it may be gone: the run has ended then.
+                    let _ = would_skip.send(std::mem::take(&mut listed));
+                } else {
+                    // Lines of another guest come between.
+                    match read_line(&line) {
+                        Some(_) => println!("{line}"),
+                        None => at_the_end.extend([line.as_str(), "\n"]),
+                    }
+                    lines.push((begun.elapsed(), line));
+                }
             }
+        } else {
+            boot::print(stream, bytes);
         }
-        boot::print(stream, bytes);
     });
+    print!("{at_the_end}");
     Output { lines, ended }
 }
 
 impl Guests {
-    /// Gives a guest the names of the tests that are still skipped.
-    fn offer(&self, described: &str, names: &Sender<String>) {
-        let offered: Vec<_> = self.skipped.iter().map(|skipped| skipped.name.as_str()).collect();
-        println!("\nin {described}: {} tests that were skipped so far", offered.len());
-        // Should the guest be gone, its thread says so.
-        let _ = names.send(offered.join("\n"));
-    }
-
     /// Reads what a guest said: what passed and failed there is skipped no more.
     fn read(&mut self, kind: Kind, described: &str, output: &Output) {
         let (mut passed, mut failed) = (0, 0);

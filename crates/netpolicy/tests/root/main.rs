@@ -296,6 +296,11 @@ pub fn test(
     }
 }
 
+/// A test that must have no other test beside it (`xtask/src/lanes.rs`).
+pub fn alone(test: Trial) -> Trial {
+    if test.has_ignored_flag() { test } else { test.with_kind("alone") }
+}
+
 fn main() {
     if attached::play_role().is_some() || app_requests::play_role().is_some() || spread::play_role().is_some()
     {

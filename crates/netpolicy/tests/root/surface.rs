@@ -6,12 +6,13 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 
 use crate::operator::{Operator, at_work, flushes};
-use crate::{Need, test};
+use crate::{Need, alone, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];
     vec![
-        test("explain/a_service_is_explained_by_the_name_that_the_file_gives_it", NEEDS, explained),
+        // Servers of other tests' labs are found by the same executable.
+        alone(test("explain/a_service_is_explained_by_the_name_that_the_file_gives_it", NEEDS, explained)),
         test("journal/a_full_disk_is_said_to_be_full", &[Need::Root, Need::Suspension], full_disk),
         test("daemon/a_device_whose_queues_are_a_services_is_not_said_to_be_set", NEEDS, beside_a_service),
         test("daemon/others_reach_the_socket_in_a_state_directory_of_its_own", NEEDS, reached_by_others),
