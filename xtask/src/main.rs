@@ -12,6 +12,7 @@ mod image;
 mod install;
 mod lanes;
 mod linked;
+mod nic_lines;
 mod nics;
 mod pace;
 mod programs;
