@@ -479,6 +479,9 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;
 	}
+	/* What a full poll has left in the ring came after what it took. */
+	if (work >= budget && napi->first > napi->drained)
+		napi->drained = napi->first;
 	napi->window = gate.window;
 	napi->packets = 0;
 	napi->first = 0;
