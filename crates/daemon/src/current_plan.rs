@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
 use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
-use plan::{Part, Refusal, Runs, Selection};
+use plan::{Part, PlacedProcess, Refusal, Runs, Selection};
 use session::wake::HeldWake;
 
 use crate::app_requests::{self, Asker};
@@ -119,6 +119,15 @@ impl CurrentPlan {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let parts = parts.filter(|part| part.params.epoll != model::EpollParams::default());
         parts.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
+    }
+
+    /// The processes that wait without an epoll, so that each new socket of theirs is given options of its own.
+    pub(crate) fn processes_without_epolls(&self) -> BTreeSet<model::Pid> {
+        let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
+        let processes =
+            parts.filter(|part| part.params.epoll.prefer_busy_poll).flat_map(|part| &part.processes);
+        let waits = |process: &&PlacedProcess| process.epolls.is_empty() && process.rings.is_empty();
+        processes.filter(waits).map(|process| process.id.pid).collect()
     }
 
     /// The knobs that differ.

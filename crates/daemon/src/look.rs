@@ -150,6 +150,9 @@ impl Daemon<'_> {
         for pid in processes.into_iter().chain(self.requests.requesters()).collect::<BTreeSet<_>>() {
             self.look_at_process(pid, Depth::Epolls)?;
         }
+        for pid in self.plan.processes_without_epolls() {
+            self.look_at_process(pid, Depth::Whole)?;
+        }
         for object in self.known.due_to_compare(&others) {
             self.known.compared(object);
             self.compare(object, &others[&object])?;

@@ -204,6 +204,11 @@ impl PacketSize {
 knob_words! {
     /// A number that holds for the whole host. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
     Sysctl of SYSCTLS {
+        /// For how many microseconds `poll` and `select` busy-poll before they sleep, on sockets that busy-poll themselves; 0: not at
+        /// all. So does each epoll that watches a connection with a NAPI and has no time of its own. Of the whole host.
+        ///
+        /// Kernel: 3.11, `fs/select.c` `do_poll()`; `fs/eventpoll.c` `ep_busy_loop_on()`, `busy_loop_ep_timeout()`.
+        BusyPoll = "busy_poll" { unit: Unit::Microseconds, since: KernelVersion::since(3, 11) },
         /// How many packets one run of the receive softirq takes at most. Of the whole host.
         NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, RPS_FLOWS_MAX as u64)) },
         /// How long one run of the receive softirq lasts at most, in microseconds. Of the whole host.

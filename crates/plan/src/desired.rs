@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Napi};
 use model::{
-    CpuSet, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, Interruption, IrqKnob,
-    IrqNumber, KernelVersion, Nanoseconds, NapiKnob, NicKnob, Object, ProcessKnob, Reason, RingNapi, Setting,
-    SocketPolling, Target, Threading,
+    CpuSet, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, HostKnob, Interruption,
+    IrqKnob, IrqNumber, KernelVersion, Nanoseconds, NapiKnob, NicKnob, Object, ProcessKnob, Reason, RingNapi,
+    Setting, SocketPolling, Sysctl, Target, Threading,
 };
 
 use crate::affinity::Seats;
@@ -84,6 +84,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     let mut collected = Collected::default();
     let remaking = want_of_devices(placement, &index, &mut collected)?;
     note_interruptions(placement, &index, &mut collected);
+    note_busy_poll(&index, &mut collected);
     if !remaking.is_empty() {
         collected.desired.first_stage = true;
         collected.desired.notes.push(format!(
@@ -146,6 +147,18 @@ fn note_interruptions(placement: &Placement, index: &Index<'_>, collected: &mut 
         said.insert((*id, what), note);
     }
     collected.desired.notes.extend(said.into_values());
+}
+
+/// Says whom `net.core.busy_poll` concerns beside the service that it is for.
+fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
+    let Some(usecs @ 1..) = collected.sysctl(Sysctl::BusyPoll, index.host) else { return };
+    if index.host.sysctls.get(&Sysctl::BusyPoll) == Some(&usecs) {
+        return;
+    }
+    collected.desired.notes.push(format!(
+        "net.core.busy_poll is of the whole host: every epoll that watches a connection with a NAPI, and has no busy_poll_usecs, \
+         busy-polls for {usecs} us before it sleeps, too"
+    ));
 }
 
 /// What the requests want of devices: experts by name, and recipes. Returns the devices whose queues that recreates: if
@@ -293,6 +306,16 @@ impl Collected {
             _ => None,
         });
         irqs.collect()
+    }
+
+    /// A number of the host as it will be; `None` where it is not wanted and cannot be read.
+    fn sysctl(&self, sysctl: Sysctl, host: &Host) -> Option<u64> {
+        let like = HostKnob::Sysctl(sysctl, 0);
+        let wanted = self.by_knob.get(&(Object::Host, like.facts().name));
+        match wanted.map(|&at| &self.desired.wanted[at].setting) {
+            Some(&Setting::Host(HostKnob::Sysctl(_, value))) => Some(value),
+            _ => host.sysctls.get(&sysctl).copied(),
+        }
     }
 
     /// Notes what the operator should know.
@@ -473,11 +496,19 @@ impl Wants<'_> {
             polling += usize::from(wanted.polls());
         }
         if polling > 0 {
+            let others = match collected.sysctl(Sysctl::BusyPoll, self.index.host) {
+                Some(0) => {
+                    "do not, because net.core.busy_poll is 0: settings.busy_poll of a device section sets it, for the whole host".to_owned()
+                }
+                Some(usecs) => format!("do so for {usecs} us (net.core.busy_poll)"),
+                None => {
+                    "do so only where net.core.busy_poll, which the initial network namespace alone shows, is not 0".to_owned()
+                }
+            };
             let suspends = !self.part.params.irq_suspend_timeout.is_zero();
             let only = if suspends { ", and only epoll_wait suspends IRQs" } else { "" };
             collected.desired.notes.push(format!(
-                "{}: {polling} socket(s) that no epoll watches busy-poll while a receive waits{only}; poll and select do so only \
-                 where net.core.busy_poll is not 0",
+                "{}: {polling} socket(s) that no epoll watches busy-poll while a receive waits{only}; poll and select {others}",
                 placed.id
             ));
         }

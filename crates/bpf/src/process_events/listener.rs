@@ -36,7 +36,8 @@ pub struct Waited {
     /// New images of files with these names, without their directory, in every namespace. Only the first 31 bytes of a
     /// name are compared.
     pub images: BTreeSet<String>,
-    /// Every TCP socket that listens in the reader's network namespace, and the first UDP port that a process binds there.
+    /// Every TCP socket that listens in the reader's network namespace, and UDP ports that are bound there, 8 of a
+    /// process in ten seconds: a server binds a few at once, and a resolver another one for each question.
     pub all_listeners: bool,
     /// The same in other namespaces: how a server of a container is noticed that no name tells.
     pub listeners_elsewhere: bool,

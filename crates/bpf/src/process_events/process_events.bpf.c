@@ -74,12 +74,12 @@ struct {
 	__type(value, __u8);
 } awaited SEC(".maps");
 
-/* When processes started, by tgid, whose first UDP port was reported. */
+/* The UDP ports of processes that were reported last, by tgid. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, NAMES_MAX);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct udp_ports);
 } udp_reported SEC(".maps");
 
 static const __u8 yes = 1;
@@ -214,16 +214,26 @@ int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const in
 	return 0;
 }
 
-/* Only the first of a process: a resolver binds another port for each question. */
-static __always_inline bool is_first_udp_port(struct task_struct *task)
+/* A server binds a few at once; a resolver binds another one for each question. */
+static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 {
-	__u64 started = task->group_leader->start_boottime, *known;
+	struct udp_ports *known, first = {
+		.started_ns = task->group_leader->start_boottime,
+		.since_ns = bpf_ktime_get_ns(),
+		.count = 1,
+	};
 	__u32 tgid = task->tgid;
 
 	known = bpf_map_lookup_elem(&udp_reported, &tgid);
-	if (known && *known == started)
+	if (!known || known->started_ns != first.started_ns ||
+	    first.since_ns - known->since_ns > UDP_PORTS_NS) {
+		bpf_map_update_elem(&udp_reported, &tgid, &first, BPF_ANY);
+		return true;
+	}
+	if (known->count >= UDP_PORTS_MAX)
 		return false;
-	bpf_map_update_elem(&udp_reported, &tgid, &started, BPF_ANY);
+	/* Two threads that bind at the same time may count as one. */
+	known->count++;
 	return true;
 }
 
@@ -240,7 +250,7 @@ static __always_inline void bound(const struct bpf_sock *sk)
 	task = bpf_get_current_task_btf();
 	netns = task->nsproxy->net_ns->ns.inum;
 	if (bpf_map_lookup_elem(&ports, &port) ||
-	    (is_wanted_server(where, task, netns) && is_first_udp_port(task)))
+	    (is_wanted_server(where, task, netns) && is_one_of_few_udp_ports(task)))
 		report_of(PROCESS_LISTENER, task->group_leader, port, netns);
 }
 

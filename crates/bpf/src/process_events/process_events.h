@@ -15,7 +15,7 @@ enum process_event_kind {
 /* Events that are reported beside those of watched processes. */
 enum wanted {
 	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
-	WANTED_ALL_LISTENERS = 2,	/* Every TCP socket that listens in it, and each process's first UDP port. */
+	WANTED_ALL_LISTENERS = 2,	/* Every TCP socket that listens in it, and UDP ports that processes bind. */
 	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same in other ones. */
 };
 
@@ -23,6 +23,17 @@ struct wanted_where {
 	/* The reader's network namespace; nothing is reported while it is 0. */
 	__u32 netns;
 	__u32 flags;
+};
+
+/* So many UDP ports of a process are reported in this time, but for those that are wanted by their number. */
+#define UDP_PORTS_MAX 8
+#define UDP_PORTS_NS 10000000000ULL
+
+/* How many were, since when. */
+struct udp_ports {
+	__u64 started_ns;
+	__u64 since_ns;
+	__u64 count;
 };
 
 /* Sockets that listen on a port of a network namespace. */

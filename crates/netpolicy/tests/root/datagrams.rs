@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -12,7 +12,8 @@ use linux::{Processes, observe};
 use model::host::SocketState;
 use model::{SocketId, SocketPolling, Spread, Transport};
 
-use crate::operator::{Operator, waited_for};
+use crate::operator::{Operator, at_work, waited_for};
+use crate::wire::run;
 use crate::{Need, test};
 
 /// Where the servers are; they also listen there for TCP, so that it can be seen that they run.
@@ -23,28 +24,45 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Python];
+    const HOST: &[Need] = &[Need::Root, Need::Suspension, Need::Python, Need::OwnSysctls];
     vec![
         test("datagrams/a_server_that_blocks_in_recv_polls_its_napi_until_rolled_back", NEEDS, blocking),
+        test("datagrams/a_server_in_poll_polls_its_napi_where_the_policy_sets_it_for_the_host", HOST, || {
+            waits("poll")
+        }),
+        test(
+            "datagrams/a_server_in_select_polls_its_napi_where_the_policy_sets_it_for_the_host",
+            HOST,
+            || waits("select"),
+        ),
         test("datagrams/what_the_application_has_set_itself_comes_back_with_its_budget", NEEDS, own_values),
         test(
             "datagrams/the_daemon_sets_the_sockets_of_a_server_that_comes_and_undo_puts_them_back",
             NEEDS,
             daemon,
         ),
+        test("datagrams/the_daemon_sets_the_sockets_that_a_server_opens_later", NEEDS, opened_later),
         test("datagrams/each_worker_gets_the_datagrams_of_its_queue_until_rolled_back", NEEDS, by_queue),
         test("datagrams/a_server_that_steers_by_itself_is_left_alone_and_reported", NEEDS, steers),
     ]
 }
 
 /// A server of UDP. What `more` does with the socket `u` comes before it says, to each datagram, which worker has it and by
-/// which NAPI it came (`SO_INCOMING_NAPI_ID`).
+/// which NAPI it came (`SO_INCOMING_NAPI_ID`). With the datagram `more` it opens three sockets more.
 fn server(operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
+    server_of("python3", operator, workers, more)
+}
+
+/// The same, of another name.
+fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
     const SERVER: &str = "import ctypes, socket, struct, threading\n\
         def work(worker, u):\n    \
             while True:\n        \
                 data, peer = u.recvfrom(2048)\n        \
+                for _ in range(3 if data == b'more' else 0):\n            \
+                    o = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); o.bind(('0.0.0.0', 0)); opened.append(o)\n        \
                 u.sendto(b'%d %d' % (worker, u.getsockopt(1, 56)), peer)\n\
-        group = []\n\
+        group, opened = [], []\n\
         for _ in range(@WORKERS@):\n    \
             u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.setsockopt(1, socket.SO_REUSEPORT, 1)\n    \
             u.bind(('0.0.0.0', @PORT@)); group.append(u)\n\
@@ -56,19 +74,29 @@ fn server(operator: &Operator, workers: u32, more: &str) -> Result<Program, Fail
         .replace("@WORKERS@", &workers.to_string())
         .replace("@PORT@", &PORT.to_string())
         .replace("@MORE@", more);
-    let mut command = Command::new("python3");
+    let mut command = Command::new(python);
     command.args(["-c", &text]);
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
 /// Asks from the client, one datagram after the other from as many ports; the worker and the NAPI of each.
 fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32)>, Failed> {
+    asked_at((&CLIENT_ADDRESS.to_string(), &SERVER_ADDRESS.to_string()), operator, ports, each)
+}
+
+/// The same, from one address to another.
+fn asked_at(
+    (from, to): (&str, &str),
+    operator: &Operator,
+    ports: usize,
+    each: usize,
+) -> Result<Vec<(u32, u32)>, Failed> {
     let ask = || -> std::io::Result<Vec<(u32, u32)>> {
         let mut answers = Vec::new();
         for _ in 0..ports {
-            let socket = UdpSocket::bind((CLIENT_ADDRESS, 0))?;
+            let socket = UdpSocket::bind((from, 0))?;
             socket.set_read_timeout(Some(PATIENCE))?;
-            socket.connect((SERVER_ADDRESS, PORT))?;
+            socket.connect((to, PORT))?;
             for _ in 0..each {
                 let mut bytes = [0; 64];
                 socket.send(b"?")?;
@@ -85,7 +113,10 @@ fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32
 
 /// How many packets were delivered by busy polling in the server's namespace.
 fn busy_polled(operator: &Operator) -> Result<u64, Failed> {
-    let text = operator.inside("cat /proc/net/netstat")?;
+    busy_polled_in(&operator.inside("cat /proc/net/netstat")?)
+}
+
+fn busy_polled_in(text: &str) -> Result<u64, Failed> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
     let (names, values) = (lines.next().ok_or("TcpExt")?, lines.next().ok_or("TcpExt")?);
     let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "BusyPollRxPackets");
@@ -157,6 +188,111 @@ fn blocking() -> Result<(), Failed> {
     Ok(())
 }
 
+/// A server of UDP that waits in `poll` or `select`, in this process's own namespace: what is of the whole host is set there
+/// alone. Dropping it ends it.
+struct Waiting(Child);
+
+impl Waiting {
+    fn new(waits: &str) -> Result<Self, Failed> {
+        const SERVER: &str = "import select, socket\n\
+            u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('@ADDRESS@', @PORT@))\n\
+            p = select.poll(); p.register(u, select.POLLIN)\n\
+            while True:\n    \
+                p.poll() if '@WAITS@' == 'poll' else select.select([u], [], [])\n    \
+                data, peer = u.recvfrom(2048); u.sendto(b'0 0', peer)\n";
+        let text =
+            SERVER.replace("@ADDRESS@", HERE).replace("@PORT@", &PORT.to_string()).replace("@WAITS@", waits);
+        Ok(Self(Command::new("python3").args(["-c", &text]).spawn()?))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The addresses of a wire between this process's own namespace and the client's, and the end that is here.
+const HERE: &str = "198.51.100.1";
+const THERE: &str = "198.51.100.2";
+const OWN: &str = "own0";
+
+/// The host's number, from where it is shown.
+fn busy_poll() -> Result<u64, Failed> {
+    Ok(std::fs::read_to_string("/proc/sys/net/core/busy_poll")?.trim().parse()?)
+}
+
+/// How many packets of so many datagrams were delivered by busy polling in this process's own namespace.
+fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
+    let count = || busy_polled_in(&std::fs::read_to_string("/proc/net/netstat")?);
+    let begun = count()?;
+    asked_at((THERE, HERE), operator, 1, datagrams)?;
+    Ok(count()? - begun)
+}
+
+#[expect(clippy::print_stdout, reason = "the figure of docs/decisions/0053-poll-and-select.md")]
+fn waits(by: &str) -> Result<(), Failed> {
+    /// Longer than the pause between two requests on a slow guest.
+    const USECS: u64 = 20_000;
+    const ROUND: usize = 100;
+    const ROUNDS_MAX: usize = 20;
+    const ENOUGH: u64 = 20;
+    let operator = Operator::new(&format!("datagrams-{by}"), 1)?;
+    let client = operator.lab.client_path();
+    run(&format!("ip link add {OWN} type veth peer name own1 netns {}", client.display()))?;
+    let there = format!("nsenter --net={}", client.display());
+    for command in [
+        &format!("ethtool -K {OWN} gro on"),
+        &format!("{there} ethtool -K own1 tso off"),
+        &format!("ip addr add {HERE}/24 dev {OWN}"),
+        &format!("{there} ip addr add {THERE}/24 dev own1"),
+        &format!("ip link set {OWN} up"),
+        &format!("{there} ip link set own1 up"),
+    ] {
+        run(command)?;
+    }
+    let _server = Waiting::new(by)?;
+    let bound = format!(":{PORT:04X} ");
+    waited_for("the server", || {
+        Ok(std::fs::read_to_string("/proc/net/udp")?.contains(&bound).then_some(()))
+    })?;
+    let before = busy_poll()?;
+    assert_eq!(before, 0, "the premise: the guest is as it was booted");
+    let service = format!("[service.names]\nmatch = {{ port = {PORT} }}\ndelivery = \"napibusy\"\n");
+
+    operator.asks(&service)?;
+    let planned = operator.runs_here(&["plan"], 3)?;
+    let words = format!("{}{}", planned.data, planned.words);
+    assert!(words.contains("poll and select do not, because net.core.busy_poll is 0"), "{words}");
+    operator.runs_here(&["apply"], 0)?;
+    assert_eq!(polled_of(&operator, ROUND)?, 0, "the options of its socket are not enough");
+
+    operator.asks(&format!(
+        "[device.{OWN}]\npolicy = \"none\"\nsettings = {{ busy_poll = {USECS} }}\n{service}"
+    ))?;
+    let applied = operator.runs_here(&["apply"], 0)?;
+    assert!(applied.words.contains("every epoll that watches a connection"), "{}", applied.words);
+    assert_eq!(busy_poll()?, USECS);
+    operator.runs_here(&["verify"], 0)?;
+    let mut polled = 0;
+    for round in 1.. {
+        polled += polled_of(&operator, ROUND)?;
+        if polled >= ENOUGH {
+            println!("{polled} packets of {} were polled by {by}()", round * ROUND);
+            break;
+        }
+        assert!(round < ROUNDS_MAX, "{by}() polled {polled} packets of {}", round * ROUND);
+    }
+
+    let script = operator.runs_here(&["rollback", "--script"], 0)?.data;
+    let script = operator.file("undo.sh", script.as_bytes())?;
+    run(&format!("sh {script} --by-hand"))?;
+    assert_eq!(busy_poll()?, before);
+    assert_eq!(polled_of(&operator, ROUND)?, 0, "nothing polls any more");
+    run(&format!("ip link del {OWN}")).map(drop)
+}
+
 fn own_values() -> Result<(), Failed> {
     const OWN: SocketPolling =
         SocketPolling { busy_poll_usecs: 20, prefer_busy_poll: false, busy_poll_budget: Some(16) };
@@ -195,6 +331,33 @@ fn daemon() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     assert_eq!(polling(&operator, &server)?, [STILL; 2]);
+    Ok(())
+}
+
+/// No port names this server, and what it opens says so itself: at `bind(2)`, which BPF reports.
+fn opened_later() -> Result<(), Failed> {
+    let operator = Operator::new("datagrams-later", 1)?;
+    let python = operator.state().with_file_name("np-names");
+    std::fs::copy("/usr/bin/python3", &python)?;
+    let policy = "[service.names]\nmatch = { exe = \"np-names\" }\ndelivery = \"napibusy\"\n";
+    let daemon = at_work(&operator, policy)?;
+    let server = server_of(&python.display().to_string(), &operator, 1, "")?;
+    waited_for("the first socket", || Ok((polling(&operator, &server)? == [NAPIBUSY]).then_some(())))?;
+    let listened = || -> Result<u64, Failed> {
+        let status: serde_json::Value =
+            serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
+        Ok(status["data"]["counters"]["events"]["listener"].as_u64().unwrap_or(0))
+    };
+    let before = listened()?;
+    operator.lab.client().run(|| {
+        let socket = UdpSocket::bind((CLIENT_ADDRESS, 0))?;
+        socket.send_to(b"more", (SERVER_ADDRESS, PORT))
+    })??;
+    waited_for("all of them", || Ok((polling(&operator, &server)? == [NAPIBUSY; 4]).then_some(())))?;
+    assert!(listened()? > before, "BPF reported them");
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(polling(&operator, &server)?, [STILL; 4]);
     Ok(())
 }
 

@@ -145,8 +145,12 @@ pub enum Need {
     Prometheus,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
+    /// The emulated guest's joined igb NICs.
+    IgbNics,
     /// A machine whose clock may be set: a guest.
     OwnClock,
+    /// A machine whose sysctls may be set: a guest.
+    OwnSysctls,
     /// Devices of a kind that stand on others.
     Link(stacks::Kind),
     /// A program that not every distribution has.
@@ -197,6 +201,13 @@ impl Need {
             Self::VirtioNics => {
                 (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
+            Self::IgbNics => {
+                (std::path::Path::new("/sys/class/net/igb1").exists(), "needs a guest's igb NICs")
+            }
+            Self::OwnSysctls => (
+                std::path::Path::new("/sys/class/net/virtio0").exists(),
+                "needs a guest, whose sysctls may be set",
+            ),
             Self::OwnClock => (
                 std::path::Path::new("/sys/class/net/virtio0").exists(),
                 "needs a guest, whose clock may be set",

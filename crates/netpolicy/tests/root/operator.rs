@@ -106,6 +106,11 @@ impl Operator {
         Said::of(arguments, &self.netpolicy(arguments).output()?, code)
     }
 
+    /// As [`Operator::runs`], in the namespace of this test.
+    pub(crate) fn runs_here(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        Said::of(arguments, &self.netpolicy_here(arguments).output()?, code)
+    }
+
     /// The command with the same policy files and another state directory.
     pub(crate) fn netpolicy_elsewhere(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));

@@ -25,6 +25,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("pods/a_server_is_set_with_its_first_connection_and_put_back", NEEDS, by_port),
         test("pods/a_server_that_only_a_pattern_names_is_noticed_when_it_listens", NEEDS, by_pattern),
         test("pods/a_udp_server_is_noticed_when_it_binds_and_set_after_its_first_datagram", NEEDS, by_udp),
+        test(
+            "pods/a_server_of_tcp_and_udp_is_set_after_its_first_datagram_and_its_connection_later",
+            NEEDS,
+            by_both,
+        ),
         test("pods/without_bpf_a_new_server_and_its_first_connection_are_found_by_scans", NEEDS, without_bpf),
     ]
 }
@@ -190,6 +195,28 @@ fn by_udp() -> Result<(), Failed> {
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
     assert!(events(&operator, "connection")? > 0, "a scan found its first datagram");
     assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
+fn by_both() -> Result<(), Failed> {
+    let operator = Operator::new("pod-both", 1)?;
+    let mut pod = Pod::new(&operator)?;
+    let policy = format!(
+        "[service.pod]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    );
+    let daemon = at_work(&operator, &policy)?;
+    let pid = pod.serves_by("memcached", &format!("-p {PORT} -U {PORT}"))?;
+    waited_for("the event of its ports", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    asked_by_datagram(&operator)?;
+    waited_for("its epolls, by the datagram", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
+    waited_for("the queue", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
+    let client = connected(&operator)?;
+    assert!(polling(&operator, pid)? > 0, "its connection changes nothing");
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    drop(client);
     Ok(())
 }
 

@@ -1,16 +1,19 @@
 //! Devices that stand on others, one test for each kind: a policy for the upper device reaches the queues below, the daemon
 //! follows what joins, leaves and fails, and the host is afterwards as it was.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{CLIENT_ADDRESS, CLIENT_DEVICE, SERVER_DEVICE};
+use linux::{Netns, Processes, observe};
 use model::{Host, IfIndex, NapiId};
 
 use crate::operator::{Operator, Started, at_work, flushes_of, waited_for};
+use crate::wire::run;
 use crate::{Need, test};
 
 /// The kinds of devices that are stacked here.
@@ -191,6 +194,26 @@ pub(crate) fn tests() -> Vec<Trial> {
         let name = format!("stacks/the_daemon_follows_members_and_vlans_of_a/{name}");
         test(name, &needs, move || follows(made, upper, mastered))
     };
+    let on_nics = |members: Members, nics: &str| {
+        let needs = [Need::Root, Need::Suspension, Need::Link(Bond), Need::Link(Vlan), members.need()];
+        [
+            test(
+                format!("stacks/a_policy_for_a_vlan_on_a_bond_reaches_queues_and_interrupts_of/{nics}"),
+                &needs,
+                move || reaches_nics(members),
+            ),
+            test(
+                format!("stacks/the_daemon_follows_members_of_a_vlan_on_a_bond_of/{nics}"),
+                &needs,
+                move || follows_nics(members),
+            ),
+        ]
+    };
+    let routed = |kind: Kind, name: &str, made: &'static str| {
+        let needs = [Need::Root, Need::Suspension, Need::Link(kind)];
+        let name = format!("stacks/the_daemon_follows_a_tunnel_to_another_device_by_its_route/{name}");
+        test(name, &needs, move || follows_the_route(made))
+    };
     let bond: &[Need] = &[Need::Root, Need::Suspension, Need::Link(Bond)];
     let vlan_of_bond: &[Need] = &[Need::Root, Need::Suspension, Need::Link(Bond), Need::Link(Vlan)];
     let mut all: Vec<Trial> = reached.collect();
@@ -198,27 +221,28 @@ pub(crate) fn tests() -> Vec<Trial> {
         followed("bridge", &[Bridge], &["link add br0 type bridge"], "br0", "br0"),
         followed("team", &[Team], &["link add team0 type team"], "team0", "team0"),
         followed("vrf", &[Vrf], &["link add vrf0 type vrf table 10"], "vrf0", "vrf0"),
-        followed(
-            "vlan_on_bond",
-            &[Bond],
-            &[
-                "link add bond0 type bond mode active-backup miimon 20",
-                "link set bond0 up",
-                "link add link bond0 name lan5 type vlan id 5",
-                "link set lan5 up",
-            ],
-            "lan5",
-            "bond0",
-        ),
+        followed("vlan_on_bond", &[Bond], &VLAN_ON_BOND, "lan5", "bond0"),
         test("stacks/the_daemon_follows_a_bond_through_every_mode", bond, every_mode),
         test(
             "stacks/a_stack_that_the_kernel_refuses_leaves_the_policy_in_force",
             vlan_of_bond,
             refused_stacks,
         ),
+        routed(Kind::Vxlan, "vxlan", "type vxlan id 7 dstport 4789"),
+        routed(Kind::Geneve, "geneve", "type geneve id 7"),
     ]);
+    all.extend(on_nics(Members::Netdevsims, "netdevsims"));
+    all.extend(on_nics(Members::VethAndIgb, "igb_and_veth"));
     all
 }
+
+/// A bond in its simplest mode, and a VLAN on it.
+const VLAN_ON_BOND: [&str; 4] = [
+    "link add bond0 type bond mode active-backup miimon 20",
+    "link set bond0 up",
+    "link add link bond0 name lan5 type vlan id 5",
+    "link set lan5 up",
+];
 
 /// `gro-flush-timeout` of suspend20 and of defer50, in nanoseconds.
 const SUSPEND20: u64 = 20_000;
@@ -303,40 +327,134 @@ fn reaches(stack: &Stack) -> Result<(), Failed> {
     is_again(&operator, &before)
 }
 
-/// A second device of the operator's, whose other end is the client's.
+/// A second veth of the operator's, whose other end is the client's.
 const SPARE: &str = "spare0";
 const FAR: &str = "spare1";
+
+/// What joins and leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Members {
+    /// Two veths.
+    Veths,
+    /// Two NICs that netdevsim simulates.
+    Netdevsims,
+    /// A veth, and a guest's NIC with interrupts of its own.
+    VethAndIgb,
+}
+
+impl Members {
+    const fn need(self) -> Need {
+        match self {
+            Self::Veths => Need::Root,
+            Self::Netdevsims => Need::Netdevsim,
+            Self::VethAndIgb => Need::IgbNics,
+        }
+    }
+}
 
 /// An operator with two devices that join and leave a third.
 struct Pair {
     operator: Operator,
     mastered: &'static str,
+    members: Members,
+    /// The device whose carrier fails, and the client's end of its wire.
+    first: String,
+    there: String,
+    spare: String,
     /// Whether a daemon is at work. Events are made once without one: they change the host themselves (a bridge without a
     /// member loses its address), and what is compared is the host that they leave behind.
     is_followed: Cell<bool>,
 }
 
+/// The numbers of the NICs that netdevsim simulates for us; they are the whole kernel's, and another test process may have some.
+fn simulated() -> [u32; 2] {
+    let own = std::process::id() % 10_000 * 100 + 90;
+    [own, own + 1]
+}
+
+/// The guest's NIC that joins, and the one that it is wired to.
+const IGB: [&str; 2] = ["igb1", "igb0"];
+
 impl Pair {
-    fn new(name: &str, mastered: &'static str) -> Result<Self, Failed> {
+    fn new(name: &str, mastered: &'static str, members: Members) -> Result<Self, Failed> {
         let operator = Operator::new(&format!("stacks-{name}"), 2)?;
-        let there = operator.lab.client_path();
-        let queues = "numrxqueues 2 numtxqueues 2";
-        let veth =
-            format!("link add {SPARE} {queues} type veth peer name {FAR} {queues} netns {}", there.display());
-        ip(&operator, &veth)?;
-        operator.inside(&format!("ethtool -K {SPARE} gro on"))?;
-        ip(&operator, &format!("link set {SPARE} up"))?;
-        let pair = Self { operator, mastered, is_followed: Cell::new(false) };
-        pair.at_the_far_end(FAR, "up")?;
-        is_up(&pair.operator, SPARE)?;
+        let mut pair = Self {
+            operator,
+            mastered,
+            members,
+            first: SERVER_DEVICE.to_owned(),
+            there: CLIENT_DEVICE.to_owned(),
+            spare: SPARE.to_owned(),
+            is_followed: Cell::new(false),
+        };
+        match members {
+            Members::Veths => {
+                let there = pair.operator.lab.client_path();
+                let queues = "numrxqueues 2 numtxqueues 2";
+                ip(
+                    &pair.operator,
+                    &format!(
+                        "link add {SPARE} {queues} type veth peer name {FAR} {queues} netns {}",
+                        there.display()
+                    ),
+                )?;
+                pair.operator.inside(&format!("ethtool -K {SPARE} gro on"))?;
+                pair.far(&format!("ip link set {FAR} up"))?;
+            }
+            Members::Netdevsims => {
+                let [near, far] = simulated();
+                let here = pair.operator.lab.server();
+                let near = simulate(near, here, || pair.operator.inside("cat /proc/net/dev"))?;
+                let far = simulate(far, pair.operator.lab.client(), || pair.far("cat /proc/net/dev"))?;
+                for (near, far) in near.iter().zip(&far) {
+                    pair.far(&format!("ip link set {far} up"))?;
+                    pair.wires(near, far)?;
+                }
+                let [first, spare] = near;
+                let [there, _] = far;
+                (pair.first, pair.there, pair.spare) = (first, there, spare);
+                ip(&pair.operator, &format!("link set {} up", pair.first))?;
+            }
+            Members::VethAndIgb => {
+                let [near, far] = IGB;
+                let client = pair.operator.lab.client_path();
+                run(&format!("ip link set {near} netns {}", pair.operator.lab.server_pid()))?;
+                run(&format!("ip link set {far} netns {}", client.display()))?;
+                near.clone_into(&mut pair.spare);
+                pair.far(&format!("ip link set {far} up"))?;
+            }
+        }
+        ip(&pair.operator, &format!("link set {} up", pair.spare))?;
+        for device in [&pair.first, &pair.spare] {
+            is_up(&pair.operator, device)?;
+        }
         Ok(pair)
     }
 
-    /// Takes the other end of a device down or up: so its carrier goes and comes.
-    fn at_the_far_end(&self, device: &str, state: &str) -> Result<(), Failed> {
-        let there = format!("--net={}", self.operator.lab.client_path().display());
-        let status = Command::new("nsenter").args([&there, "ip", "link", "set", device, state]).status()?;
-        status.success().then_some(()).ok_or_else(|| format!("{device} {state}: {status}").into())
+    /// Runs a command on the client.
+    fn far(&self, command: &str) -> Result<String, Failed> {
+        run(&format!("nsenter --net={} {command}", self.operator.lab.client_path().display()))
+    }
+
+    /// Joins two simulated NICs by a wire.
+    ///
+    /// Kernel: 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`: namespaces by the writer's descriptors.
+    fn wires(&self, near: &str, far: &str) -> Result<(), Failed> {
+        let index = |line: String| line.split(':').next().unwrap_or_default().to_owned();
+        let ends = [
+            (self.operator.lab.server(), index(self.operator.inside(&format!("ip -o link show {near}"))?)),
+            (self.operator.lab.client(), index(self.far(&format!("ip -o link show {far}"))?)),
+        ];
+        let ends = ends.map(|(netns, index)| format!("{}:{index}", netns.as_fd().as_raw_fd()));
+        Ok(std::fs::write("/sys/bus/netdevsim/link_device", ends.join(" "))?)
+    }
+
+    /// The CPUs of the interrupts of a device's receive queues.
+    fn affinities(&self, device: &str) -> Result<BTreeSet<String>, Failed> {
+        let host = observe(self.operator.lab.server(), &Processes::None)?;
+        let device = host.device_named(device).ok_or("the device")?;
+        let irqs = device.rx_queues.iter().filter_map(|queue| host.irq(host.napi_of(queue.id)?.irq?.irq));
+        Ok(irqs.map(|irq| irq.affinity.to_string()).collect())
     }
 
     fn joins(&self, device: &str) -> Result<(), Failed> {
@@ -355,36 +473,76 @@ impl Pair {
         if !self.is_followed.get() {
             return Ok(());
         }
+        let seen = RefCell::new([Vec::new(), Vec::new()]);
         let converged = || {
             let host = self.operator.host()?;
-            let of = |name| flushes_of(&host, host.device_named(name));
-            Ok((of(SERVER_DEVICE) == [first; 2] && of(SPARE) == [spare; 2]).then_some(()))
+            let of = |name: &str| flushes_of(&host, host.device_named(name));
+            let found = [of(&self.first), of(&self.spare)];
+            let as_wanted = found == [[first; 2], [spare; 2]];
+            seen.replace(found);
+            Ok(as_wanted.then_some(()))
         };
         let waited = waited_for(&format!("{event}: timeouts of {first} and {spare} ns"), converged);
         if let Err(failed) = waited {
-            return Err(format!("{failed:?}, the daemon: {}", self.operator.said()?).into());
+            let seen = seen.borrow();
+            return Err(format!("{failed:?}, and saw {seen:?}, the daemon: {}", self.operator.said()?).into());
         }
         Ok(())
     }
 
     /// The first member's carrier goes and comes back: the queues of both keep their values.
     fn fails_over(&self) -> Result<(), Failed> {
-        self.at_the_far_end(CLIENT_DEVICE, "down")?;
+        self.far(&format!("ip link set {} down", self.there))?;
         waited_for("the lost carrier", || {
             let host = self.operator.host()?;
-            Ok(host.device_named(SERVER_DEVICE).is_some_and(|device| !device.up).then_some(()))
+            Ok(host.device_named(&self.first).is_some_and(|device| !device.up).then_some(()))
         })?;
         self.have("a member failed", DEFER50, DEFER50)?;
         if self.operator.inside(&format!("ip -d link show {}", self.mastered))?.contains("active-backup") {
             let now = || self.operator.inside(&format!("ip -d link show {}", self.mastered));
             waited_for("the other member as the active one", || {
-                Ok(now()?.contains(&format!("active_slave {SPARE}")).then_some(()))
+                Ok(now()?.contains(&format!("active_slave {}", self.spare)).then_some(()))
             })?;
         }
-        self.at_the_far_end(CLIENT_DEVICE, "up")?;
-        is_up(&self.operator, SERVER_DEVICE)?;
+        self.far(&format!("ip link set {} up", self.there))?;
+        is_up(&self.operator, &self.first)?;
         self.have("a member came back", DEFER50, DEFER50)
     }
+}
+
+/// What is not the namespaces' alone goes before they do.
+impl Drop for Pair {
+    fn drop(&mut self) {
+        match self.members {
+            Members::Veths => {}
+            Members::Netdevsims => {
+                for number in simulated() {
+                    let _ = std::fs::write("/sys/bus/netdevsim/del_device", number.to_string());
+                }
+            }
+            Members::VethAndIgb => {
+                let [near, far] = IGB;
+                let _ = self.operator.inside(&format!("ip link set {near} down nomaster netns 1"));
+                let _ = self.far(&format!("ip link set {far} down netns 1"));
+            }
+        }
+    }
+}
+
+/// Makes a NIC with two ports of two queues in a namespace, whose devices are listed before and after; the names of its ports.
+fn simulate(
+    number: u32,
+    netns: &Netns,
+    listed: impl Fn() -> Result<String, Failed>,
+) -> Result<[String; 2], Failed> {
+    let names = || -> Result<BTreeSet<String>, Failed> {
+        let named = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
+        Ok(listed()?.lines().filter_map(named).collect())
+    };
+    let before = names()?;
+    netns.run(|| std::fs::write("/sys/bus/netdevsim/new_device", format!("{number} 2 2")))??;
+    let made: Vec<String> = names()?.difference(&before).cloned().collect();
+    made.try_into().map_err(|made| format!("the ports of netdevsim{number}: {made:?}").into())
 }
 
 /// A daemon that follows a device, and is ended as its unit ends it; what it set is taken back.
@@ -409,14 +567,14 @@ impl<'p> Followed<'p> {
 }
 
 fn follows(made: &[&str], upper: &'static str, mastered: &'static str) -> Result<(), Failed> {
-    let pair = Pair::new(&format!("follow-{upper}"), mastered)?;
+    let pair = Pair::new(&format!("follow-{upper}"), mastered, Members::Veths)?;
     for command in made {
         ip(&pair.operator, command)?;
     }
     ip(&pair.operator, &format!("link set {mastered} up"))?;
     members_come_and_go(&pair)?;
     a_vlan_comes_and_goes(&pair)?;
-    pair.leaves(SERVER_DEVICE)?;
+    pair.leaves(&pair.first)?;
     let before = settled(&pair.operator)?;
 
     let followed = Followed::begin(&pair, upper)?;
@@ -425,29 +583,48 @@ fn follows(made: &[&str], upper: &'static str, mastered: &'static str) -> Result
     let followed = Followed::begin(&pair, "lan7")?;
     a_vlan_comes_and_goes(&pair)?;
     followed.end()?;
-    pair.leaves(SERVER_DEVICE)?;
+    pair.leaves(&pair.first)?;
+    is_again(&pair.operator, &before)
+}
+
+/// The same of NICs, without what does not depend on them.
+fn follows_nics(members: Members) -> Result<(), Failed> {
+    let pair = Pair::new("follow-nics", "bond0", members)?;
+    for command in VLAN_ON_BOND {
+        ip(&pair.operator, command)?;
+    }
+    members_come_and_go(&pair)?;
+    pair.leaves(&pair.first)?;
+    for device in [&pair.first, &pair.spare] {
+        is_up(&pair.operator, device)?;
+    }
+    let before = settled(&pair.operator)?;
+    let followed = Followed::begin(&pair, "lan5")?;
+    members_come_and_go(&pair)?;
+    followed.end()?;
+    pair.leaves(&pair.first)?;
     is_again(&pair.operator, &before)
 }
 
 /// At the end the first device is a member.
 fn members_come_and_go(pair: &Pair) -> Result<(), Failed> {
     pair.have("no member", 0, 0)?;
-    pair.joins(SERVER_DEVICE)?;
+    pair.joins(&pair.first)?;
     pair.have("the first member added", DEFER50, 0)?;
-    pair.joins(SPARE)?;
+    pair.joins(&pair.spare)?;
     pair.have("a member added", DEFER50, DEFER50)?;
     pair.fails_over()?;
-    pair.leaves(SERVER_DEVICE)?;
+    pair.leaves(&pair.first)?;
     pair.have("a member removed", 0, DEFER50)?;
-    pair.joins(SERVER_DEVICE)?;
-    pair.leaves(SPARE)?;
+    pair.joins(&pair.first)?;
+    pair.leaves(&pair.spare)?;
     pair.have("a member replaced", DEFER50, 0)
 }
 
 fn a_vlan_comes_and_goes(pair: &Pair) -> Result<(), Failed> {
     pair.have("no VLAN", 0, 0)?;
     // A VRF takes no VLAN: its member does.
-    let carrier = if pair.mastered == "vrf0" { SERVER_DEVICE } else { pair.mastered };
+    let carrier = if pair.mastered == "vrf0" { &pair.first } else { pair.mastered };
     ip(&pair.operator, &format!("link add link {carrier} name lan7 type vlan id 7"))?;
     ip(&pair.operator, "link set lan7 up")?;
     pair.have("a VLAN added", DEFER50, 0)?;
@@ -455,8 +632,60 @@ fn a_vlan_comes_and_goes(pair: &Pair) -> Result<(), Failed> {
     pair.have("a VLAN removed", 0, 0)
 }
 
+fn reaches_nics(members: Members) -> Result<(), Failed> {
+    let pair = Pair::new("nics", "bond0", members)?;
+    let operator = &pair.operator;
+    for command in VLAN_ON_BOND {
+        ip(operator, command)?;
+    }
+    for device in [&pair.first, &pair.spare] {
+        pair.joins(device)?;
+        is_up(operator, device)?;
+    }
+    let (before, affinities) = (settled(operator)?, pair.affinities(&pair.spare)?);
+    assert_eq!(
+        affinities.is_empty(),
+        members == Members::Netdevsims,
+        "an igb has interrupts: {affinities:?}"
+    );
+    operator.asks("[device.lan5]\ndelivery = \"suspend20\"\ncpus = \"1\"\n")?;
+    operator.runs(&["apply"], 0)?;
+    let host = operator.host()?;
+    let shown = operator.runs(&["show"], 0)?.data;
+    for name in [&pair.first, &pair.spare] {
+        let device = host.device_named(name).ok_or("a member")?;
+        assert_eq!(flushes_of(&host, [device]), [SUSPEND20; 2], "{name}");
+        let drawn = format!("─ {name} ({}, 2 queues)", device.kind);
+        assert!(shown.contains(&drawn), "{drawn}: {shown}");
+    }
+    let placed = pair.affinities(&pair.spare)?;
+    assert!(placed.iter().all(|cpus| cpus == "1") && placed != affinities || placed.is_empty(), "{placed:?}");
+    operator.runs(&["verify"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(pair.affinities(&pair.spare)?, affinities);
+    is_again(operator, &before)
+}
+
+/// A tunnel names no device: its packets leave by the route to its other end, which is another one later.
+fn follows_the_route(made: &str) -> Result<(), Failed> {
+    const OTHER_END: &str = "198.51.100.9";
+    let pair = Pair::new("routed", "none", Members::Veths)?;
+    let goes_by = |device: &str| ip(&pair.operator, &format!("route replace {OTHER_END}/32 dev {device}"));
+    goes_by(SERVER_DEVICE)?;
+    ip(&pair.operator, &format!("link add tun7 {made} remote {OTHER_END}"))?;
+    ip(&pair.operator, "link set tun7 up")?;
+    let before = settled(&pair.operator)?;
+    let followed = Followed::begin(&pair, "tun7")?;
+    pair.have("the first route", DEFER50, 0)?;
+    goes_by(SPARE)?;
+    pair.have("another route", 0, DEFER50)?;
+    followed.end()?;
+    goes_by(SERVER_DEVICE)?;
+    is_again(&pair.operator, &before)
+}
+
 fn every_mode() -> Result<(), Failed> {
-    let pair = Pair::new("modes", "bond0")?;
+    let pair = Pair::new("modes", "bond0", Members::Veths)?;
     ip(&pair.operator, "link add bond0 type bond miimon 20")?;
     // The host that is compared is the one that the last mode leaves behind.
     modes_one_after_the_other(&pair, &MODES[MODES.len() - 1..])?;
@@ -472,17 +701,17 @@ fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> 
         // The kernel changes the mode of a bond that is down and has no member, and of no other.
         ip(&pair.operator, &format!("link set bond0 type bond mode {mode}"))?;
         ip(&pair.operator, "link set bond0 up")?;
-        pair.joins(SERVER_DEVICE)?;
+        pair.joins(&pair.first)?;
         pair.have(&format!("{mode}: mode changed"), DEFER50, 0)?;
-        pair.joins(SPARE)?;
+        pair.joins(&pair.spare)?;
         pair.have(&format!("{mode}: a member added"), DEFER50, DEFER50)?;
         let other = if mode == "balance-xor" { "broadcast" } else { "balance-xor" };
         let refused = ip(&pair.operator, &format!("link set bond0 type bond mode {other}"));
         assert!(refused.is_err(), "{mode}: the mode of a bond with members");
         pair.fails_over()?;
-        pair.leaves(SERVER_DEVICE)?;
+        pair.leaves(&pair.first)?;
         pair.have(&format!("{mode}: a member removed"), 0, DEFER50)?;
-        pair.leaves(SPARE)?;
+        pair.leaves(&pair.spare)?;
         pair.have(&format!("{mode}: no member left"), 0, 0)?;
         ip(&pair.operator, "link set bond0 down")?;
     }
@@ -491,11 +720,11 @@ fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> 
 
 /// A bond takes a VLAN for a member, but none of its own: the kernel refuses circles, and what is up.
 fn refused_stacks() -> Result<(), Failed> {
-    let pair = Pair::new("refused", "bond0")?;
+    let pair = Pair::new("refused", "bond0", Members::Veths)?;
     let operator = &pair.operator;
     ip(operator, "link add bond0 type bond mode active-backup miimon 20")?;
     ip(operator, "link set bond0 up")?;
-    pair.joins(SERVER_DEVICE)?;
+    pair.joins(&pair.first)?;
     let followed = Followed::begin(&pair, "bond0")?;
     pair.have("the bond's member", DEFER50, 0)?;
     ip(operator, "link add link bond0 name lan7 type vlan id 7")?;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use model::{DeliveryMode, DeviceId, Severity, Threading};
+use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading};
 
-use super::case::{Case, NapiCase};
+use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::{Causes, Found, Rule, remedy};
 
 /// The rules of this family.
@@ -43,6 +43,11 @@ pub(super) const RULES: &[Rule] = &[
         id: "prefer-off",
         doc: "irq-suspend-timeout is set, but an epoll that receives from the NAPI has prefer_busy_poll off.",
         find: prefer_off,
+    },
+    Rule {
+        id: "busy-poll-everywhere",
+        doc: "net.core.busy_poll makes every epoll of the host without a time of its own busy-poll, beside poll and select.",
+        find: busy_poll_everywhere,
     },
     Rule {
         id: "napi-threaded",
@@ -237,6 +242,30 @@ fn prefer_off(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
     }
     found
+}
+
+fn busy_poll_everywhere(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(usecs @ 1..) = case.host.sysctls.get(&Sysctl::BusyPoll) else { return Vec::new() };
+    let with_a_napi = |epoll: &&EpollCase<'_>| {
+        !epoll.napis.is_empty() && epoll.epoll.params.is_some_and(|params| params.busy_poll_usecs == 0)
+    };
+    let concerned = |process: &&ProcessCase<'_>| process.epolls.iter().any(|epoll| with_a_napi(&epoll));
+    let processes: Vec<&ProcessCase<'_>> = case.processes.values().filter(concerned).collect();
+    let Some(first) = processes.first() else { return Vec::new() };
+    let epolls: usize =
+        processes.iter().map(|process| process.epolls.iter().filter(with_a_napi).count()).sum();
+    vec![
+        Found::new(
+            Severity::Note,
+            Object::Host,
+            format!(
+                "net.core.busy_poll is {usecs}: {epolls} epoll(s) without a busy_poll_usecs of their own busy-poll for {usecs} us before \
+                 they sleep"
+            ),
+        )
+        .evidence(format!("of {} process(es), such as {}", processes.len(), first.process.id))
+        .remedy("sysctl -w net.core.busy_poll=0, unless a policy file asks for it by settings.busy_poll"),
+    ]
 }
 
 fn napi_threaded(case: &Case<'_>, _: &Causes) -> Vec<Found> {

@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use model::host::{IoUring, SocketState, Unread};
 use model::{
     CpuWait, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid,
-    PolicyName, PollCounts, RingId, RingNapi, Severity, Threading,
+    PolicyName, PollCounts, RingId, RingNapi, Severity, Sysctl, Threading,
 };
 use plan::doctor::{CommandPrefix, HostContext, Peer};
 use plan::{Asked, Resolved, doctor, doctor_with, place};
@@ -410,6 +410,24 @@ fn timers_that_could_not_be_watched_do_not_change_the_verdict() {
     counts.application = PollCounts { polls: 743, packets: 50, empty: 0 };
     counts.interrupt = PollCounts { polls: 5_300, packets: 950, empty: 4_400 };
     assert_eq!(rules(&doctor(&host, Some(&hidden(counts)), &[])), ["timers-hidden", "idle"]);
+}
+
+#[test]
+fn a_busy_poll_of_the_whole_host_is_noted_while_epolls_have_no_time_of_their_own() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let epoll = |host: &mut Host, usecs| {
+        let params = host.processes[0].epolls[0].params.get_or_insert_default();
+        params.busy_poll_usecs = usecs;
+    };
+    epoll(&mut host, 0);
+    assert!(!rules(&doctor(&host, None, &[])).contains(&"busy-poll-everywhere"));
+    host.sysctls.insert(Sysctl::BusyPoll, 50);
+    let findings = doctor(&host, None, &[]);
+    let summary = &found(&findings, "busy-poll-everywhere").summary;
+    let words = "net.core.busy_poll is 50: 1 epoll(s) without a busy_poll_usecs of their own busy-poll for 50 us before they sleep";
+    assert_eq!(summary, words);
+    epoll(&mut host, 20);
+    assert!(!rules(&doctor(&host, None, &[])).contains(&"busy-poll-everywhere"), "it has a time of its own");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use model::host::{Socket, SocketState};
 use model::policy::Match;
 use model::{
-    DeliveryMode, Fd, Host, Intent, NapiId, Pid, Policy, PolicyName, ProcessKnob, RingId, Setting,
-    SocketPolling, Target,
+    DeliveryMode, Fd, Host, Intent, NapiId, NicRequest, Pid, Policy, PolicyName, ProcessKnob, RingId,
+    Setting, SocketPolling, Sysctl, Target,
 };
 use plan::{Desired, Resolved, desired, diff, place};
 
@@ -126,4 +126,31 @@ fn of_very_many_sockets_the_first_are_set_and_the_others_reported() {
     let placement = place(&asked(DeliveryMode::NapiBusy), &host, &resolved).expect("a placement");
     let notes = placement.parts[0].notes.join("\n");
     assert!(notes.contains("44 more sockets that no epoll watches are left as they are"), "{notes}");
+}
+
+/// What a plan says of `poll` and `select`, and whether it warns of every epoll of the host.
+fn said_of_poll(host: &Host, wants: Option<u64>) -> (String, bool) {
+    let mut policy = asked(DeliveryMode::NapiBusy);
+    if let Some(usecs) = wants {
+        let nic = vec![NicRequest::Sysctl(Sysctl::BusyPoll, usecs)];
+        policy.intents.push(Intent { nic, ..on_device(2, "eth0", PolicyName::None) });
+    }
+    let placement = place(&policy, host, &Resolved::default().with(0, [SERVER])).expect("a placement");
+    let notes = desired(&placement, host).expect("what is wanted").notes;
+    let (_, of_poll) = notes.iter().find_map(|note| note.split_once("poll and select ")).expect("a note");
+    (of_poll.to_owned(), notes.iter().any(|note| note.contains("every epoll")))
+}
+
+#[test]
+fn whether_poll_and_select_poll_is_said_as_the_host_has_it_and_as_the_plan_makes_it() {
+    let mut host = with_sockets(vec![udp(3, Some(300), Some(STILL))]);
+    let elsewhere =
+        "do so only where net.core.busy_poll, which the initial network namespace alone shows, is not 0";
+    assert_eq!(said_of_poll(&host, None), (elsewhere.to_owned(), false));
+    host.sysctls.insert(Sysctl::BusyPoll, 0);
+    let off = "do not, because net.core.busy_poll is 0: settings.busy_poll of a device section sets it, for the whole host";
+    assert_eq!(said_of_poll(&host, None), (off.to_owned(), false));
+    assert_eq!(said_of_poll(&host, Some(70)), ("do so for 70 us (net.core.busy_poll)".to_owned(), true));
+    host.sysctls.insert(Sysctl::BusyPoll, 50);
+    assert_eq!(said_of_poll(&host, None), ("do so for 50 us (net.core.busy_poll)".to_owned(), false));
 }
