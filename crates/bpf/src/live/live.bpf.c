@@ -193,6 +193,12 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	return 0;
 }
 
+/* When TCP took a segment last; 0 where it does not say. */
+static __always_inline __u64 took_last(struct tcp_sock *tcp)
+{
+	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
+}
+
 /*
  * Bytes are read that no program saw arrive: they came with the handshake
  * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel ran no program there. TCP
@@ -201,7 +207,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, struct socket_state *state)
 {
 	struct live_counts *all = counted();
-	__u64 came = tcp->tcp_clock_cache;
+	__u64 came = took_last(tcp);
 	struct arrival *arrival;
 	__u32 copied = tcp->copied_seq;
 
@@ -249,7 +255,7 @@ int BPF_PROG(live_read, struct sock *sk)
 	if (!tcp)
 		return 0;
 	copied = tcp->copied_seq;
-	if (!state && gate.opens && tcp->tcp_clock_cache >= gate.opens)
+	if (!state && gate.opens && took_last(tcp) >= gate.opens)
 		state = state_for(sk);
 	if (!state)
 		return 0;
