@@ -11,6 +11,7 @@ mod guest;
 mod image;
 mod install;
 mod linked;
+mod nic_lines;
 mod nics;
 mod pace;
 mod programs;

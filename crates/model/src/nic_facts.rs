@@ -43,6 +43,8 @@ pub struct DriverFacts {
     pub adaptive_by_default: Option<Fact<bool>>,
     /// Whether there are rules for single flows.
     pub ntuple: Option<Fact<bool>>,
+    /// The most rules for single flows; none where the driver's source has no number, but asks the NIC.
+    pub ntuple_rules: Option<Fact<u32>>,
     /// The most contexts of the receive hash beside the device's own.
     pub rss_contexts: Option<Fact<u32>>,
     /// What it refuses, in words.

@@ -179,6 +179,9 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
         let facts = policy_file::nic_facts();
         let persists = facts.drivers[driver].napi_config_persists.as_ref().is_some_and(|fact| fact.is);
         assert_eq!(forgets, !persists, "{driver}");
+        let loses = findings.iter().any(|finding| finding.rule == "driver-forgets-affinity");
+        let kept = facts.drivers[driver].irq_affinity_kept.as_ref().is_some_and(|fact| fact.is);
+        assert_eq!(loses, !kept && expected > 0, "{driver}");
         assert!(!findings.iter().any(|finding| finding.rule == "irq-inferred"), "{driver}");
         for change in plan.changes().collect::<Vec<_>>().into_iter().rev() {
             made::write(&mut host, change.from());
@@ -297,4 +300,84 @@ fn another_ring_size_says_that_the_driver_takes_the_carrier_off() {
     let words = printed(&policy(vec![asked]), &host, &Resolved::default()).expect("planned");
     assert!(words.contains("takes its carrier off for a moment (ena, Linux 7.3.4:"), "{words}");
     assert!(words.contains("ena_netdev.c:2248 ena_down"), "{words}");
+}
+
+/// What is printed of a plan for a NIC of this driver with these requests.
+fn said_of(driver: &str, change: impl FnOnce(&mut Device), nic: Vec<model::NicRequest>) -> String {
+    let mut host = built_from_source(driver);
+    change(&mut host.devices[0]);
+    let mut asked = intent(Target::Device("eth0".to_owned()), PolicyName::None, 2);
+    asked.delivery = Some("interrupt".parse().expect("a mode"));
+    asked.nic = nic;
+    printed(&policy(vec![asked]), &host, &Resolved::default()).expect("planned")
+}
+
+#[test]
+fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
+    let span = |first| model::QueueSpan { first, count: 1 };
+    let context = |id| model::host::RssContext { id, queues: None, table: vec![0] };
+    let there = |count: u32| {
+        move |device: &mut Device| {
+            device.rss_contexts = Some((1..=count).map(context).collect());
+            device.flow_rules = Some(Vec::new());
+        }
+    };
+    let wants = || vec![model::NicRequest::RssContexts(vec![span(1), span(2)])];
+    let said = said_of("mlx5_core", there(14), wants());
+    assert!(said.contains("2 more contexts of the receive hash beside 14 that are there"), "{said}");
+    assert!(said.contains("15 at most") && said.contains("rx_res.h:13 MLX5E_MAX_NUM_RSS"), "{said}");
+    assert!(!said_of("mlx5_core", there(13), wants()).contains("at most"), "15 are not too many");
+
+    let flow = |port: u16| {
+        let ip = model::IpFlow { destination_port: Some(port), ..model::IpFlow::all(model::Transport::Tcp) };
+        let to = model::SteerTo::Queue(model::QueueIndex(1));
+        model::FlowRule { flow: model::FlowMatch::Ip4(ip), to }
+    };
+    let rules = |count: u16| {
+        move |device: &mut Device| {
+            let placed = |at: u16| model::host::PlacedRule {
+                location: u32::from(at),
+                flow: Some(flow(at + 1).flow),
+                to: model::SteerTo::Queue(model::QueueIndex(0)),
+            };
+            device.flow_rules = Some((0..count).map(placed).collect());
+        }
+    };
+    let wants = || vec![model::NicRequest::FlowRules(vec![flow(1), flow(9_001)])];
+    let said = said_of("iavf", rules(128), wants());
+    assert!(
+        said.contains("1 more rules for single flows beside 128") && said.contains("iavf.h:472"),
+        "{said}"
+    );
+    assert!(
+        !said_of("iavf", rules(127), wants()).contains("at most"),
+        "a rule for a flow that has one keeps its place"
+    );
+}
+
+#[test]
+fn a_plan_says_what_the_driver_does_with_moderation_and_what_it_refuses() {
+    let coalesce =
+        model::host::Coalesce { rx_usecs: Some(50), adaptive_rx: Some(true), ..Default::default() };
+    let moderated = |device: &mut Device| device.coalesce = Some(coalesce);
+    let usecs = model::NicRequest::Coalescing(model::CoalesceParam::RxUsecs, 8);
+    let said = said_of("ice", moderated, vec![usecs.clone()]);
+    assert!(
+        said.contains("its driver adapts rx-usecs to the traffic unless adaptive-rx is off (ice, Linux"),
+        "{said}"
+    );
+    let off = model::NicRequest::Coalescing(model::CoalesceParam::AdaptiveRx, 0);
+    assert!(!said_of("ice", moderated, vec![usecs.clone(), off]).contains("adapts rx-usecs"));
+    assert!(!said_of("igc", moderated, vec![usecs]).contains("adapts rx-usecs"), "it does not by default");
+
+    let many = |device: &mut Device| {
+        let pair = model::host::Pair { current: 4, max: 8 };
+        device.channels = Some(model::host::Channels { combined: pair, ..Default::default() });
+    };
+    let fewer = vec![model::NicRequest::Channels(model::ChannelKind::Combined, 2)];
+    let said = said_of("mlx5_core", many, fewer);
+    assert!(
+        said.contains("its driver refuses fewer channels than a user's table of the receive hash names"),
+        "{said}"
+    );
 }

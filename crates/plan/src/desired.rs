@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Napi};
 use model::{
-    CpuSet, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, HostKnob, Interruption,
-    IrqKnob, IrqNumber, KernelVersion, Nanoseconds, NapiKnob, NicKnob, Object, ProcessKnob, Reason, RingNapi,
-    Setting, SocketPolling, Sysctl, Target, Threading,
+    CpuSet, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, HostKnob, IrqKnob,
+    IrqNumber, KernelVersion, Nanoseconds, NapiKnob, Object, ProcessKnob, Reason, RingNapi, Setting,
+    SocketPolling, Sysctl, Target, Threading,
 };
 
 use crate::affinity::Seats;
 use crate::divide;
+use crate::driver_facts;
 use crate::in_force;
 use crate::index::Index;
 use crate::irqbalance;
@@ -83,7 +84,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     let index = Index::new(host);
     let mut collected = Collected::default();
     let remaking = want_of_devices(placement, &index, &mut collected)?;
-    note_interruptions(placement, &index, &mut collected);
+    driver_facts::note(placement, &index, &mut collected);
     note_busy_poll(&index, &mut collected);
     if !remaking.is_empty() {
         collected.desired.first_stage = true;
@@ -120,33 +121,8 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     }
     reuseport::want(placement, &index, &mut collected)?;
     irqbalance::want(host, &mut collected)?;
+    driver_facts::note_limits(placement, &index, &mut collected);
     Ok(collected.desired)
-}
-
-/// Says what the driver's source shows of changes that the plan makes: whether the carrier goes off meanwhile.
-fn note_interruptions(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
-    let mut said: BTreeMap<(DeviceId, &str), String> = BTreeMap::new();
-    for wanted in &collected.desired.wanted {
-        let Setting::Nic(id, knob) = &wanted.setting else { continue };
-        let Some(&device) = index.devices.get(id) else { continue };
-        let Some(facts) = placement.recipes.nics.of(device) else { continue };
-        let (what, fact) = match knob {
-            NicKnob::Ring(..) => ("another size of its rings", &facts.ring_change),
-            NicKnob::Channels(..) => ("another number of queues", &facts.channel_change),
-            _ => continue,
-        };
-        let differs = in_force::value(&wanted.setting, index).is_ok_and(|now| now != wanted.setting);
-        let Some(fact) = fact.as_ref().filter(|_| differs) else { continue };
-        let does = match fact.is {
-            Interruption::CarrierOff => "takes its carrier off for a moment",
-            Interruption::QueueReset => "resets its queues, and drops what is in them",
-            Interruption::Nothing | Interruption::Unsupported => continue,
-        };
-        let kernel = &placement.recipes.nics.kernel;
-        let note = format!("{id}: {what} {does} ({}, Linux {kernel}: {})", device.kind, fact.source());
-        said.insert((*id, what), note);
-    }
-    collected.desired.notes.extend(said.into_values());
 }
 
 /// Says whom `net.core.busy_poll` concerns beside the service that it is for.

@@ -28,6 +28,7 @@ mod desired;
 mod diff;
 mod divide;
 pub mod doctor;
+mod driver_facts;
 mod elsewhere;
 mod engaged;
 mod holders;

@@ -1,7 +1,8 @@
-//! Servers that receive datagrams without an epoll, and workers that share a UDP address.
+//! Servers that receive without an epoll, datagrams for the most part, and workers that share a UDP address.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -42,6 +43,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             daemon,
         ),
         test("datagrams/the_daemon_sets_the_sockets_that_a_server_opens_later", NEEDS, opened_later),
+        test(
+            "datagrams/the_daemon_sets_a_connection_that_a_thread_blocks_on_and_undo_puts_it_back",
+            NEEDS,
+            connected,
+        ),
         test("datagrams/each_worker_gets_the_datagrams_of_its_queue_until_rolled_back", NEEDS, by_queue),
         test("datagrams/a_server_that_steers_by_itself_is_left_alone_and_reported", NEEDS, steers),
     ]
@@ -125,9 +131,18 @@ fn busy_polled_in(text: &str) -> Result<u64, Failed> {
 
 /// The UDP sockets of the server, with how they busy-poll; the budget as BPF reads it.
 fn polling(operator: &Operator, server: &Program) -> Result<Vec<SocketPolling>, Failed> {
+    polling_of(SocketState::Udp, operator, server)
+}
+
+/// The same of its sockets in this state.
+fn polling_of(
+    state: SocketState,
+    operator: &Operator,
+    server: &Program,
+) -> Result<Vec<SocketPolling>, Failed> {
     let host = observe(operator.lab.server(), &Processes::Only(vec![server.process().pid]))?;
     let process = host.processes.first().ok_or("the server")?;
-    let sockets = process.sockets.iter().filter(|socket| socket.state == SocketState::Udp);
+    let sockets = process.sockets.iter().filter(|socket| socket.state == state);
     let mut found = Vec::new();
     for socket in sockets {
         let id = SocketId { process: process.id, fd: socket.fd, inode: socket.inode };
@@ -358,6 +373,51 @@ fn opened_later() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     assert_eq!(polling(&operator, &server)?, [STILL; 4]);
+    Ok(())
+}
+
+/// A thread for each connection, as in servers of databases. Nothing reports a connection but a look.
+fn connected() -> Result<(), Failed> {
+    const SERVER: &str = "import socket, threading\n\
+        def work(c):\n    \
+            while data := c.recv(2048):\n        \
+                c.sendall(data)\n\
+        t = socket.socket(); t.setsockopt(1, socket.SO_REUSEADDR, 1); t.bind(('0.0.0.0', @PORT@)); t.listen(8)\n\
+        while True:\n    threading.Thread(target=work, args=(t.accept()[0],)).start()\n";
+    const ROUND: usize = 500;
+    const ROUNDS_MAX: usize = 20;
+    const ENOUGH: u64 = 50;
+    let operator = Operator::new("datagrams-connected", 1)?;
+    let policy = format!("[service.names]\nmatch = {{ port = {PORT} }}\ndelivery = \"napibusy\"\n");
+    let daemon = at_work(&operator, &policy)?;
+    let mut python = Command::new("python3");
+    python.args(["-c", &SERVER.replace("@PORT@", &PORT.to_string())]);
+    let server = operator.lab.start_program(python, PORT)?;
+    let mut stream = operator.lab.client().run(|| TcpStream::connect((SERVER_ADDRESS, PORT)))??;
+    stream.set_nodelay(true)?;
+    let mut asks = |requests: usize| -> Result<u64, Failed> {
+        let begun = busy_polled(&operator)?;
+        for _ in 0..requests {
+            stream.write_all(b"?")?;
+            stream.read_exact(&mut [0])?;
+        }
+        Ok(busy_polled(&operator)? - begun)
+    };
+    asks(1)?;
+    let of_connections = || polling_of(SocketState::TcpEstablished, &operator, &server);
+    waited_for("the connection", || Ok((of_connections()? == [NAPIBUSY]).then_some(())))?;
+    let mut polled = 0;
+    for round in 1.. {
+        polled += asks(ROUND)?;
+        if polled >= ENOUGH {
+            break;
+        }
+        assert!(round < ROUNDS_MAX, "recv() polled {polled} packets of {}", round * ROUND);
+    }
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(of_connections()?, [STILL]);
+    assert_eq!(asks(ROUND)?, 0, "nothing polls any more");
     Ok(())
 }
 

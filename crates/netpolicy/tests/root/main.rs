@@ -24,6 +24,7 @@ mod datagrams;
 #[path = "../../../daemon/tests/desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
+mod driver_facts;
 mod engaged;
 mod exchange;
 #[path = "../command/fits.rs"]
@@ -37,6 +38,8 @@ mod lacking;
 mod markdown;
 mod matrix;
 mod monitored;
+#[path = "../../../../xtask/src/nic_lines.rs"]
+mod nic_lines;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
 mod operator;
@@ -115,6 +118,8 @@ pub enum Need {
     Strace,
     /// The kernel's own tests of tc, in a source that `cargo xtask guest` unpacked.
     KernelsTcTests,
+    /// The kernel's source of the release that the facts on NIC drivers name, likewise.
+    FactsSource,
     /// The tc of iproute2 6.1.0, whose bytes are recorded.
     Iproute61,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
@@ -231,6 +236,10 @@ impl Need {
             Self::KernelsTcTests => {
                 (rule_corpus::directory().is_some(), "needs the kernel's source (cargo xtask guest build)")
             }
+            Self::FactsSource => (
+                driver_facts::source().is_some(),
+                "needs the source of the kernel that the facts on NIC drivers name",
+            ),
             Self::Iproute61 => (rule_corpus::is_iproute_61(), "needs iproute2 6.1.0"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
@@ -320,6 +329,7 @@ fn main() {
         daemon_asked::tests(),
         daemon_spared::tests(),
         datagrams::tests(),
+        driver_facts::tests(),
         engaged::tests(),
         exchange::tests(),
         goals::tests(),

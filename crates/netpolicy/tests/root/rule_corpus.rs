@@ -41,10 +41,15 @@ pub(crate) fn is_iproute_61() -> bool {
 /// The newest kernel source that `cargo xtask guest` has unpacked, if it has the tests.
 pub(crate) fn directory() -> Option<PathBuf> {
     const TESTS: &str = "tools/testing/selftests/tc-testing/tc-tests";
+    let sources = std::fs::read_dir(sources()?).ok()?;
+    sources.filter_map(|entry| Some(entry.ok()?.path().join(TESTS))).filter(|tests| tests.is_dir()).max()
+}
+
+/// Where `cargo xtask guest build` unpacks sources of the kernel.
+pub(crate) fn sources() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let sources = std::fs::read_dir(cache.join("netpolicy/guest/source")).ok()?;
-    sources.filter_map(|entry| Some(entry.ok()?.path().join(TESTS))).filter(|tests| tests.is_dir()).max()
+    Some(cache.join("netpolicy/guest/source"))
 }
 
 /// The tests' files, each with its lines that change rules and actions; no line stands twice.

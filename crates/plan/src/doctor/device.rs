@@ -24,6 +24,11 @@ pub(super) const RULES: &[Rule] = &[
         find: driver_forgets_napi,
     },
     Rule {
+        id: "driver-forgets-affinity",
+        doc: "By its source the driver does not ask the kernel to keep the CPUs of its interrupts when it requests them again.",
+        find: driver_forgets_affinity,
+    },
+    Rule {
         id: "irq-on-isolated-cpu",
         doc: "An interrupt goes to a CPU that the scheduler leaves alone (isolcpus).",
         find: irq_on_isolated_cpu,
@@ -155,6 +160,28 @@ fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             )
             .evidence(format!("{}, Linux {}: {}", device.kind, case.context.nics.kernel, fact.source()))
             .remedy("netpolicy daemon sets them again"),
+        );
+    }
+    found
+}
+
+fn driver_forgets_affinity(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for device in &case.host.devices {
+        let irqs = device.napis.iter().filter_map(|napi| case.host.irq(napi.irq?.irq));
+        let online = &case.host.topology.online;
+        let placed = irqs.filter(|irq| irq.affinity.intersection(online) != *online).count();
+        let asked = case.napis.values().any(|napi| napi.device.id == device.id && napi.asked.is_some());
+        let fact = case.context.nics.of(device).and_then(|facts| facts.irq_affinity_kept.as_ref());
+        let Some(fact) = fact.filter(|fact| asked && placed > 0 && !fact.is) else { continue };
+        found.push(
+            Found::new(
+                Severity::Note,
+                device.id,
+                format!("{placed} of its interrupts are placed, and may lose their CPUs whenever the driver requests them again"),
+            )
+            .evidence(format!("{}, Linux {}: {}", device.kind, case.context.nics.kernel, fact.source()))
+            .remedy("netpolicy daemon places them again"),
         );
     }
     found
