@@ -181,8 +181,20 @@ fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     })
 }
 
+/// The looks at a young process's epolls, which come as often, may find the first datagram before a scan does.
 fn by_udp() -> Result<(), Failed> {
-    let operator = Operator::new("pod-udp", 1)?;
+    const ATTEMPTS_MAX: usize = 5;
+    for attempt in 1..=ATTEMPTS_MAX {
+        if is_found_by_a_scan(attempt)? {
+            return Ok(());
+        }
+    }
+    Err(format!("no scan found the first datagram of any of {ATTEMPTS_MAX} servers").into())
+}
+
+/// Whether it was a scan that found it; that it is found is asserted.
+fn is_found_by_a_scan(attempt: usize) -> Result<bool, Failed> {
+    let operator = Operator::new(&format!("pod-udp-{attempt}"), 1)?;
     let mut pod = Pod::new(&operator)?;
     let policy = format!(
         "[service.pod]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
@@ -193,9 +205,9 @@ fn by_udp() -> Result<(), Failed> {
     assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
     asked_by_datagram(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
-    assert!(events(&operator, "connection")? > 0, "a scan found its first datagram");
+    let by_scan = events(&operator, "connection")? > 0;
     assert_eq!(daemon.terminated()?, Some(0));
-    Ok(())
+    Ok(by_scan)
 }
 
 fn by_both() -> Result<(), Failed> {

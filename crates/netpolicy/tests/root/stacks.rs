@@ -3,12 +3,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Failed, Trial};
-use linux::lab::{CLIENT_ADDRESS, CLIENT_DEVICE, SERVER_DEVICE};
+use linux::lab::{CLIENT_ADDRESS, CLIENT_DEVICE, MemcachedOptions, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::{Netns, Processes, observe};
 use model::{Host, IfIndex, NapiId};
 
@@ -231,10 +233,40 @@ pub(crate) fn tests() -> Vec<Trial> {
         routed(Kind::Vxlan, "vxlan", "type vxlan id 7 dstport 4789"),
         routed(Kind::Geneve, "geneve", "type geneve id 7"),
     ]);
+    let served =
+        |name: &str, kinds: &[Kind], here: &'static [&'static str], there: &'static [&'static str]| {
+            let needs = [Need::Root, Need::Suspension, Need::Memcached].into_iter();
+            let needs: Vec<Need> = needs.chain(kinds.iter().copied().map(Need::Link)).collect();
+            let name = format!("stacks/a_services_queues_are_found_through_a/{name}");
+            test(name, &needs, move || serves(here, there))
+        };
+    all.push(served("bridge", &[Bridge], &SERVED_BY_BRIDGE, &[]));
+    all.push(served("vlan_on_bond", &[Bond, Vlan], &SERVED_BY_VLAN, &ASKED_BY_VLAN));
     all.extend(on_nics(Members::Netdevsims, "netdevsims"));
     all.extend(on_nics(Members::VethAndIgb, "igb_and_veth"));
     all
 }
+
+/// What makes a device the server's that stands on its veth. `DEV` is the veth, `ADDRESS` the server's or the client's address.
+const SERVED_BY_BRIDGE: [&str; 4] =
+    ["link add br0 type bridge", "link set DEV master br0", "addr add ADDRESS/24 dev br0", "link set br0 up"];
+const SERVED_BY_VLAN: [&str; 8] = [
+    "link add bond0 type bond mode active-backup miimon 20",
+    "link set DEV down",
+    "link set DEV master bond0",
+    "link set DEV up",
+    "link set bond0 up",
+    "link add link bond0 name lan7 type vlan id 7",
+    "addr add ADDRESS/24 dev lan7",
+    "link set lan7 up",
+];
+/// The same of the client's.
+const ASKED_BY_VLAN: [&str; 4] = [
+    "addr flush dev DEV",
+    "link add link DEV name lan7 type vlan id 7",
+    "addr add ADDRESS/24 dev lan7",
+    "link set lan7 up",
+];
 
 /// A bond in its simplest mode, and a VLAN on it.
 const VLAN_ON_BOND: [&str; 4] = [
@@ -630,6 +662,38 @@ fn a_vlan_comes_and_goes(pair: &Pair) -> Result<(), Failed> {
     pair.have("a VLAN added", DEFER50, 0)?;
     ip(&pair.operator, "link del lan7")?;
     pair.have("a VLAN removed", 0, 0)
+}
+
+fn serves(here: &[&str], there: &[&str]) -> Result<(), Failed> {
+    let operator = Operator::new("stacks-service", 1)?;
+    ip(&operator, &format!("addr flush dev {SERVER_DEVICE}"))?;
+    let of = |command: &str, device: &str, address: std::net::Ipv4Addr| {
+        command.replace("DEV", device).replace("ADDRESS", &address.to_string())
+    };
+    for command in here {
+        ip(&operator, &of(command, SERVER_DEVICE, SERVER_ADDRESS))?;
+    }
+    let client = operator.lab.client_path();
+    for command in there {
+        let command = of(command, CLIENT_DEVICE, CLIENT_ADDRESS);
+        run(&format!("nsenter --net={} ip {command}", client.display()))?;
+    }
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let mut stream = operator.lab.client().run(|| TcpStream::connect(server.address()))??;
+    stream.write_all(b"version\r\n")?;
+    stream.read_exact(&mut [0])?;
+    let before = settled(&operator)?;
+
+    operator.asks("[service.cache]\nmatch = { port = 11211 }\ndelivery = \"suspend20\"\n")?;
+    operator.runs(&["apply"], 0)?;
+    let host = operator.host()?;
+    assert_eq!(flushes_of(&host, host.device_named(SERVER_DEVICE)), [SUSPEND20]);
+    let process = host.process(server.process().pid).ok_or("the server")?;
+    let prefers = |epoll: &model::host::Epoll| epoll.params.is_some_and(|params| params.prefer_busy_poll);
+    assert!(process.epolls.iter().any(prefers), "{:?}", process.epolls);
+    operator.runs(&["verify"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    is_again(&operator, &before)
 }
 
 fn reaches_nics(members: Members) -> Result<(), Failed> {
