@@ -54,6 +54,12 @@ static __always_inline bool napi_timer_runs(struct napi_struct *napi)
 	return false;
 }
 
+/* Where the timer of a NAPI has when it expires, as a number; 0 where that is not known. */
+static __always_inline __u64 napi_timer_expires_at(struct napi_struct *napi)
+{
+	return bpf_core_field_exists(napi->timer.node.expires) ? (__u64)&napi->timer.node.expires : 0;
+}
+
 /*
  * Whether the task's own stack may carry softirqs now, because the interrupt
  * that raised them came from user mode. x86 handles such interrupts, and the

@@ -279,6 +279,7 @@ struct sock {
 	unsigned int sk_napi_id;
 	u16 sk_busy_poll_budget;
 	u16 sk_protocol;
+	u8 sk_shutdown;
 	struct sock_reuseport *sk_reuseport_cb;
 };
 
@@ -286,11 +287,17 @@ struct msghdr {
 	unsigned int msg_flags;
 };
 
+struct tcp_options_received {
+	u32 rcv_tsval;
+};
+
 /* By bpf_skc_to_tcp_sock(). */
 struct tcp_sock {
 	u32 copied_seq;
 	u32 write_seq;
 	u32 snd_una;
+	u64 tcp_clock_cache;
+	struct tcp_options_received rx_opt;
 };
 
 struct tcp_skb_cb {

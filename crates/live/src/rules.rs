@@ -36,6 +36,7 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     ("live-threaded", "A kernel thread polls: p99 is a lower bound."),
     ("live-ksoftirqd", "ksoftirqd polls: how long packets waited until it had the CPU is not known."),
+    ("live-arrivals-unseen", "More than 1 % of requests came without a BPF program that saw them."),
     ("live-polls-lost", "Requests are answered so late that their polls were forgotten."),
     (
         "live-events-lost",

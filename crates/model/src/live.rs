@@ -221,6 +221,10 @@ pub struct LiveCounts {
     /// Answered arrivals whose client stamps segments in microseconds.
     #[serde(default)]
     pub stamped: u64,
+    /// Answered arrivals that were found when they were read: no BPF program had seen them come. TCP's own clock dates them, and
+    /// how long they were in a ring is not known.
+    #[serde(default)]
+    pub unseen: u64,
     /// Events at which a BPF program did not run, because they interrupted a run of it on their CPU: they are in no other
     /// count. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
     #[serde(default)]
@@ -249,6 +253,7 @@ impl std::ops::AddAssign for LiveCounts {
         self.by_ksoftirqd += other.by_ksoftirqd;
         self.woken += other.woken;
         self.stamped += other.stamped;
+        self.unseen += other.unseen;
         self.missed += other.missed;
     }
 }

@@ -129,7 +129,7 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 	__u32 only = 0, weight = 1, bucket, at, low, high, slot;
 	struct napi_state *napi;
 	struct live_part *part;
-	bool known = false;
+	bool known = false, forgotten = false;
 
 	spans_here = bpf_map_lookup_elem(&spans, &only);
 	if (!spans_here || !all || !arrival)
@@ -155,10 +155,14 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 
 	best = arrival->probed;
 	napi = napi_at(arrival->napi);
-	if (!napi || !napi->polls_seen) {
+	if (arrival->unseen) {
+		all->unseen++;
+		forgotten = true;
+	} else if (!napi || !napi->polls_seen) {
 		all->without_napi++;
 	} else if (!bounds_of(napi, arrival, &bounds)) {
 		all->without_poll++;
+		forgotten = true;
 	} else {
 		known = true;
 		uniform = bounds.from;
@@ -198,6 +202,11 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 		}
 		if (best != uniform)
 			at = bucket_of(now - best);
+		add_at(spans_here->conditional, at, weight);
+	}
+	if (forgotten) {
+		/* Its wait in the ring counts as none: these are often the slowest, and belong to the tail. */
+		add_at(spans_here->uniform, at, weight);
 		add_at(spans_here->conditional, at, weight);
 	}
 	if (arrival->stamped) {
@@ -251,6 +260,26 @@ __noinline int settle(struct socket_state *state)
 }
 
 /*
+ * The ring may have been emptied since by polls that no program saw: each
+ * starts the NAPI's timer again. It shows when that was last, before this poll
+ * starts it. One that expires so late was started to suspend interrupts, which
+ * is no poll.
+ */
+static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 now)
+{
+	__u64 expires, drained;
+
+	if (!napi->expires || bpf_probe_read_kernel(&expires, sizeof(expires), (void *)napi->expires))
+		return;
+	drained = expires - napi->timeout;
+	if (drained <= napi->drained || drained >= now)
+		return;
+	if (napi->suspended && expires >= napi->drained + napi->suspended)
+		return;
+	napi->drained = drained;
+}
+
+/*
  * How long the thread of a NAPI has waited for a CPU since its last poll. What
  * woke it came when that began: at the moment that it was woken, if that was
  * seen. If it had not slept, what it polls now came at some moment meanwhile.
@@ -278,24 +307,13 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 /*
  * How much longer than the fastest of its connection a segment was on its way,
  * in microseconds, by the client's stamp (Linux 6.7, the route feature
- * tcp_usec_ts); false where that is not known. Once a connection's stamps are
- * known to have another unit, its segments are not looked at again.
+ * tcp_usec_ts); false where that is not known.
  */
-static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
+static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp, __u64 now, __u32 *late)
 {
-	__u32 option[2], stamp, distance, us = now / 1000;
+	__u32 distance = (__u32)(now / 1000) - stamp;
 	__u64 since;
 
-	if (state->stamps == STAMPS_OTHER)
-		return false;
-	if (bpf_probe_read_kernel(option, sizeof(option), skb->data + TCP_HEADER_BYTES))
-		return false;
-	if (option[0] != bpf_htonl(ALIGNED_TIMESTAMP)) {
-		state->stamps = STAMPS_OTHER;
-		return false;
-	}
-	stamp = bpf_ntohl(option[1]);
-	distance = us - stamp;
 	if (state->stamps == STAMPS_UNKNOWN) {
 		if (!state->stamped_at) {
 			state->stamped_at = now;
@@ -324,6 +342,22 @@ static __always_inline bool late_by(struct socket_state *state, struct sk_buff *
 		return false;
 	}
 	return *late < STAMP_LATE_MAX_US;
+}
+
+/* The same of a segment that arrives. Once a connection's stamps are known to have another unit, it is not looked at again. */
+static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
+{
+	__u32 option[2];
+
+	if (state->stamps == STAMPS_OTHER)
+		return false;
+	if (bpf_probe_read_kernel(option, sizeof(option), skb->data + TCP_HEADER_BYTES))
+		return false;
+	if (option[0] != bpf_htonl(ALIGNED_TIMESTAMP)) {
+		state->stamps = STAMPS_OTHER;
+		return false;
+	}
+	return stamped_late(state, bpf_ntohl(option[1]), now, late);
 }
 
 #endif

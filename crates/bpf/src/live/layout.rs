@@ -67,6 +67,7 @@ mirrored! {
         by_ksoftirqd: u64,
         woken: u64,
         stamped: u64,
+        unseen: u64,
     }
 
     /// `struct live_part`.

@@ -130,6 +130,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 			napi->waited = 0;
 			napi->cpu = bpf_get_smp_processor_id();
 			napi->flags &= THREADED;
+			if (napi->masked)
+				was_drained_unseen(napi, now);
 			if (task->flags & PF_KTHREAD) {
 				if (napi->flags & THREADED)
 					thread_waited(napi, task, now);
@@ -142,6 +144,9 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 		at = napi->packets++;
 	}
 
+	state->seen_seq = state->sees && (__s32)(sequence.end_seq - state->seen_seq) < 0 ? state->seen_seq :
+											   sequence.end_seq;
+	state->sees = 1;
 	if (gate.looks_at_stack && napi && !at && !napi->masked && !(napi->flags & THREADED) && !sk->sk_lock.owned)
 		took_to_receive(now);
 	/* To attach the programs has stopped this CPU for a moment: what came then is not typical. */
@@ -174,6 +179,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	arrival->stamped = late_by(state, skb, now, &arrival->late);
 	arrival->probed = now;
 	arrival->read = 0;
+	arrival->unseen = 0;
 	arrival->end_seq = sequence.end_seq;
 	arrival->bytes = sequence.end_seq - sequence.seq;
 	arrival->napi = state->napi;
@@ -185,6 +191,49 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	if (!(flags & TCP_PSH))
 		state->partial = 1;
 	return 0;
+}
+
+/* When TCP took a segment last; 0 where it does not say. */
+static __always_inline __u64 took_last(struct tcp_sock *tcp)
+{
+	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
+}
+
+/*
+ * Bytes are read that no program saw arrive: they came with the handshake
+ * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel ran no program there. TCP
+ * noted when it took the last segment; several that came so are one arrival.
+ */
+static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, struct socket_state *state)
+{
+	struct live_counts *all = counted();
+	__u64 came = took_last(tcp);
+	struct arrival *arrival;
+	__u32 copied = tcp->copied_seq;
+
+	/* A FIN counts as a byte, and is not looked at. */
+	if (!all || sk->sk_shutdown || !gate.opens || came < gate.opens)
+		return;
+	if (state->tail - state->head >= ARRIVALS_MAX)
+		return;
+	all->arrivals++;
+	arrival = &state->arrivals[state->tail & (ARRIVALS_MAX - 1)];
+	arrival->late = 0;
+	arrival->stamped = state->stamps == STAMPS_MICROSECONDS &&
+			   stamped_late(state, tcp->rx_opt.rcv_tsval, came, &arrival->late);
+	arrival->probed = came;
+	arrival->read = 0;
+	arrival->end_seq = copied;
+	arrival->bytes = state->sees ? copied - state->seen_seq : 0;
+	arrival->napi = NO_SLOT;
+	arrival->unseen = 1;
+	arrival->poll = 0;
+	arrival->at = 0;
+	arrival->floor = 0;
+	state->partial = 0;
+	state->seen_seq = copied;
+	state->sees = 1;
+	state->tail++;
 }
 
 SEC("tp_btf/tcp_rcv_space_adjust")
@@ -200,14 +249,18 @@ int BPF_PROG(live_read, struct sock *sk)
 	if (!ours(sk))
 		return 0;
 	state = state_of(sk);
-	if (!state || state->head == state->tail)
-		return 0;
-	if (state->head != state->read)
+	if (state && state->head != state->read)
 		settle(state);
 	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return 0;
 	copied = tcp->copied_seq;
+	if (!state && gate.opens && took_last(tcp) >= gate.opens)
+		state = state_for(sk);
+	if (!state)
+		return 0;
+	if (!state->sees || (__s32)(copied - state->seen_seq) > 0)
+		came_unseen(sk, tcp, state);
 	for (i = 0; i < ARRIVALS_MAX && state->read != state->tail; i++) {
 		arrival = &state->arrivals[state->read & (ARRIVALS_MAX - 1)];
 		if ((__s32)(copied - arrival->end_seq) < 0)
@@ -353,6 +406,21 @@ int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 	return sent(sk, flags);
 }
 
+/* A poll ends at @now that has started the timer of its NAPI. */
+static __always_inline void starts_timer(struct napi_state *napi, struct napi_struct *polled, __u64 now)
+{
+	__u64 at = napi_timer_expires_at(polled), expires;
+
+	if (!at)
+		return;
+	expires = polled->timer.node.expires;
+	if (expires <= now)
+		return;
+	napi->expires = at;
+	napi->timeout = expires - now;
+	napi->suspended = napi_irq_suspend_ns(polled);
+}
+
 SEC("tp_btf/napi_poll")
 int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 {
@@ -417,15 +485,23 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;
 	}
+	/* What a full poll has left in the ring came after what it took. */
+	if (work >= budget && napi->first > napi->drained)
+		napi->drained = napi->first;
 	napi->window = gate.window;
 	napi->packets = 0;
 	napi->first = 0;
 	if (work < budget) {
 		napi->drained = now;
-		napi->masked = napi_timer_runs(polled) ||
-			       (by == LIVE_BY_APPLICATION && polled->state & NAPIF_STATE_IN_BUSY_POLL);
+		napi->expires = 0;
+		napi->masked = napi_timer_runs(polled);
+		if (napi->masked)
+			starts_timer(napi, polled, now);
+		else
+			napi->masked = by == LIVE_BY_APPLICATION && polled->state & NAPIF_STATE_IN_BUSY_POLL;
 	} else {
 		napi->masked = 1;
+		napi->expires = 0;
 	}
 	return 0;
 }

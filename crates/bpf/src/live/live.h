@@ -117,6 +117,8 @@ struct live_counts {
 	__u64 woken;
 	/* Answered arrivals that estimator T could place. */
 	__u64 stamped;
+	/* Answered arrivals that no program saw come. */
+	__u64 unseen;
 };
 
 /* Who polled. */

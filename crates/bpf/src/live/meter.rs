@@ -462,6 +462,7 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         by_ksoftirqd: counts.by_ksoftirqd,
         woken: counts.woken,
         stamped: counts.stamped,
+        unseen: counts.unseen,
         // The kernel counts those.
         missed: 0,
     }
@@ -489,6 +490,7 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         by_ksoftirqd: now.by_ksoftirqd - before.by_ksoftirqd,
         woken: now.woken - before.woken,
         stamped: now.stamped - before.stamped,
+        unseen: now.unseen - before.unseen,
         missed: now.missed - before.missed,
     }
 }

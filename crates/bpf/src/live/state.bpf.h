@@ -37,7 +37,8 @@ struct arrival {
 	__u8 napi;	/* slot, or NO_SLOT */
 	__u8 stamped;	/* late is known */
 	__u32 late;	/* longer on its way than the fastest of its connection, in microseconds */
-	__u32 pad;
+	__u8 unseen;	/* no program ran when it came: TCP's clock says when */
+	__u8 pad[3];
 };
 
 /* Arrivals are counted up: [head, read) are read, [read, tail) are not. */
@@ -60,6 +61,8 @@ struct socket_state {
 	__u64 stamped_at;	/* the first, until the unit is known; then the last */
 	__u32 stamp;	/* the first */
 	__u32 stamp_least;	/* distance of our clock and that of the stamps */
+	__u32 seen_seq;	/* the end of what was seen to arrive in this window */
+	__u32 sees;	/* seen_seq is known */
 	struct arrival arrivals[ARRIVALS_MAX];
 };
 
@@ -96,6 +99,9 @@ struct napi_state {
 	__u64 sleeps;
 	__u64 waited;	/* of its thread, for a CPU, before the running poll */
 	__u64 woken;	/* its thread, since the last poll; 0: it was not, or that was not seen */
+	__u64 expires;	/* where the kernel keeps when its timer expires; 0: the last poll did not start it */
+	__u64 timeout;	/* for which that timer was started then */
+	__u64 suspended;	/* at most, by its timer for suspension; 0: never */
 	__u32 window;
 	__u32 number;	/* of the running poll */
 	__u32 cpu;	/* that took the running poll's packets */
@@ -371,6 +377,7 @@ static __always_inline struct socket_state *state_for(struct sock *sk)
 		state->last_send = 0;
 		state->switches = 0;
 		state->write_seq = 0;
+		state->sees = 0;
 		state->partial = state->pipelined = state->answered = state->more = 0;
 	}
 	return state;

@@ -30,6 +30,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Bpf, Need::Cc, Need::IoUring],
             by_uring,
         ),
+        test(
+            "live/a_request_that_comes_with_the_handshake_is_found_when_it_is_read",
+            &[Need::Root, Need::Bpf, Need::Cc],
+            with_the_handshake,
+        ),
         test("live/a_client_that_stamps_in_microseconds_is_known_by_its_stamps", ASKED, stamped),
         test(
             "live/the_wake_up_of_a_thread_that_polls_is_seen",
@@ -187,6 +192,34 @@ fn by_uring() -> Result<(), Failed> {
     let all = u64::try_from(REQUESTS)?;
     assert_eq!((counts.arrivals, counts.answered, counts.requests), (all, all, all), "{counts:?}");
     assert_eq!((counts.unsolicited, counts.unmeasured), (0, 0), "{counts:?}");
+    Ok(())
+}
+
+/// The kernel reports no arrival of what completes a handshake. TCP's clock has it.
+fn with_the_handshake() -> Result<(), Failed> {
+    const PORT: u16 = 7_072;
+    const CONNECTIONS: u64 = 200;
+    let scratch = Scratch::new("deferred-server")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new(scratch.compile("deferred_server", &[])?);
+    command.args([SERVER_ADDRESS.to_string(), PORT.to_string()]);
+    let _server = lab.start_program(command, PORT)?;
+    let mut meter = meter(lab.server(), PORT, AnswerHook::of_this_kernel()?)?;
+    open(&mut meter)?;
+    let mut answer = [0; 8];
+    for _ in 0..CONNECTIONS {
+        let mut connection = connect(&lab, PORT)?;
+        for _ in 0..3 {
+            connection.write_all(b"request\n")?;
+            connection.read_exact(&mut answer)?;
+        }
+    }
+    let LiveWindow { counts, spans, .. } = meter.end()?;
+    let all = 3 * CONNECTIONS;
+    assert_eq!((counts.arrivals, counts.answered, counts.requests), (all, all, all), "{counts:?}");
+    assert_eq!((counts.unseen, counts.unsolicited), (CONNECTIONS, 0), "{counts:?}");
+    assert_eq!((spans.residence.total(), spans.uniform.total()), (all, all), "{counts:?}");
+    assert_eq!(spans.wakeup.total(), all, "each was read");
     Ok(())
 }
 

@@ -118,6 +118,16 @@ impl Found<'_> {
                 Some("on a veth, turn GRO on: ethtool -K DEVICE gro on; requests over loopback pass no ring"),
             );
         }
+        let unseen = share(counts.unseen, counts.answered);
+        if unseen > LOST_MAX {
+            self.add(
+                "live-arrivals-unseen",
+                Severity::Warning,
+                "requests came that no BPF program saw: they are dated by TCP's clock and count without the ring",
+                vec![format!("{} of answered requests were found when they were read", percent(unseen))],
+                Some("with TCP_DEFER_ACCEPT and TCP Fast Open the first request of each connection comes so"),
+            );
+        }
         let lost = share(counts.without_poll, counts.answered);
         if lost > LOST_MAX {
             self.add(
@@ -329,6 +339,7 @@ mod test {
         assert_eq!(rules(|w| w.counts.steered = 21), ["live-steered"]);
         assert_eq!(rules(|w| w.counts.without_napi = 21), ["live-no-napi"]);
         assert_eq!(rules(|w| w.counts.without_poll = 21), ["live-polls-lost"]);
+        assert_eq!(rules(|w| w.counts.unseen = 21), ["live-arrivals-unseen"]);
         assert_eq!(rules(|w| w.counts.missed = 200), ["live-events-lost"]);
         assert_eq!(rules(|w| w.counts.threaded = 2_000), ["live-threaded"]);
         assert_eq!(rules(|w| w.counts.by_ksoftirqd = 101), ["live-ksoftirqd"]);

@@ -522,16 +522,20 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(drawn.contains("Response times") && drawn.contains("veth-server"), "{drawn}");
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
-    assert_eq!(kinds, ["watch-window", "watch-window", "watch-window", "watch"]);
-    let all = &documents[3]["data"];
+    // On a busy machine windows are left out.
+    let (last, others) = kinds.split_last().ok_or("nothing was printed")?;
+    assert!(*last == "watch" && !others.is_empty() && others.len() <= 3, "{kinds:?}");
+    assert!(others.iter().all(|kind| *kind == "watch-window"), "{kinds:?}");
+    let all = &documents[others.len()]["data"];
     assert_eq!(again["data"]["requests"], all["requests"], "the record has all of it");
-    let windows: u64 = documents[..3].iter().filter_map(|one| one["data"]["requests"].as_u64()).sum();
+    let windows: u64 =
+        documents[..others.len()].iter().filter_map(|one| one["data"]["requests"].as_u64()).sum();
     assert_eq!(all["requests"].as_u64(), Some(windows), "{all}");
     assert!(windows > 100, "{all}");
     assert_eq!(all["by_queue"][0]["name"], "veth-server rx-0", "{all}");
     assert!(all["by_worker"][0]["name"].as_str().is_some_and(|name| name.contains('[')), "{all}");
     assert!(all["cost"]["service"].as_f64().is_some_and(|cost| cost > 500.0), "{all}");
-    assert_eq!(recorded.lines().count(), 4, "a head and three windows");
+    assert_eq!(recorded.lines().count(), 1 + others.len(), "a head and the windows");
     let again = operator.runs(&["-o", "json", "watch", "--port", "11211", "--seconds", "1"], 0)?;
     let nothing: Value = serde_json::from_str(&again.data)?;
     assert_eq!(nothing["data"]["findings"][0]["rule"], "live-nothing-arrived", "{nothing}");
