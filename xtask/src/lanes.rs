@@ -1,10 +1,12 @@
 //! Tests that change the host, in several lanes beside each other: nearly all of their time they wait.
 //!
-//! A lane is one run of the test program with a part of its tests, in a network namespace and a mount namespace of its own.
+//! A lane takes a few tests at a time and runs the test program with these, in a network namespace and a mount namespace of their own.
 //! A test that must not have another one beside it is of the kind `alone`, and runs after the lanes.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::shell::Result;
@@ -13,13 +15,16 @@ use crate::shell::Result;
 pub(crate) const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
 /// How many lanes there are. On two CPUs a lane keeps a third of one busy; each more makes those tests slower that count.
-const LANES: usize = 3;
+pub(crate) const LANES: usize = 3;
 
 /// The kind of a test that runs with no other beside it.
 const ALONE: &str = "alone";
 
 /// What a test is taken to need of which no earlier run says it.
 const UNKNOWN: Duration = Duration::from_secs(2);
+
+/// How long the tests are that a lane takes at a time, where one alone is not longer. To start the program takes a fraction of a second.
+const BATCH: Duration = Duration::from_secs(6);
 
 /// The tests of a program, as it lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -55,28 +60,38 @@ impl Listed {
         listed
     }
 
-    /// The names for each lane, and those for the run after them; `took` is what an earlier run needed for a test.
-    pub(crate) fn lanes(self, took: impl Fn(&str) -> Option<Duration>) -> (Vec<Vec<String>>, Vec<String>) {
-        (divide(self.beside, took), self.alone)
+    /// What lanes take one after the other, and the tests that run alone; `took` is what an earlier run needed for a test.
+    pub(crate) fn batches(self, took: impl Fn(&str) -> Option<Duration>) -> (Batches, Vec<String>) {
+        (Batches(Mutex::new(batched(self.beside, took).into())), self.alone)
     }
 }
 
-/// Divides tests among lanes, the longest first, each to the lane that has least to do. In a lane they keep their order.
-fn divide(tests: Vec<String>, took: impl Fn(&str) -> Option<Duration>) -> Vec<Vec<String>> {
-    let mut by_length: Vec<_> =
-        tests.into_iter().enumerate().map(|(at, name)| (took(&name).unwrap_or(UNKNOWN), at, name)).collect();
-    by_length.sort_by_key(|(length, at, _)| (std::cmp::Reverse(*length), *at));
-    let mut lanes = [const { (Duration::ZERO, Vec::new()) }; LANES];
-    for (length, at, name) in by_length {
-        let (whole, tests) = lanes.iter_mut().min_by_key(|(whole, _)| *whole).expect("there are lanes");
-        *whole += length;
-        tests.push((at, name));
+/// Tests that no lane has taken yet.
+pub(crate) struct Batches(Mutex<VecDeque<Vec<String>>>);
+
+impl Batches {
+    /// The next ones; `None` when all are taken.
+    pub(crate) fn take(&self) -> Option<Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
-    let in_order = |(_, mut tests): (Duration, Vec<(usize, String)>)| {
-        tests.sort_unstable();
-        tests.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
-    };
-    lanes.into_iter().map(in_order).filter(|names| !names.is_empty()).collect()
+}
+
+/// Divides tests into batches, the longest first, so that no lane has much left to do when the others are done.
+fn batched(tests: Vec<String>, took: impl Fn(&str) -> Option<Duration>) -> Vec<Vec<String>> {
+    let mut by_length: Vec<_> =
+        tests.into_iter().map(|name| (took(&name).unwrap_or(UNKNOWN), name)).collect();
+    by_length.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    let mut batches: Vec<(Duration, Vec<String>)> = Vec::new();
+    for (length, name) in by_length {
+        match batches.last_mut() {
+            Some((whole, names)) if *whole + length <= BATCH => {
+                *whole += length;
+                names.push(name);
+            }
+            _ => batches.push((length, vec![name])),
+        }
+    }
+    batches.into_iter().map(|(_, names)| names).collect()
 }
 
 /// The command of a lane: the test program, in namespaces of its own. Packets, ports and mounts of one lane are not another's.
@@ -96,31 +111,15 @@ mod test {
         let text = "a/one: test\n[SKIPPED, needs flower] b/two: test\n[alone] c/three: test\nd: bench\n";
         let listed = Listed::read(text);
         assert_eq!(listed.skipped, ["[SKIPPED, needs flower] b/two"]);
-        let (lanes, alone) = listed.lanes(|_| None);
-        assert_eq!((lanes, alone), (vec![vec!["a/one".to_owned()]], vec!["c/three".to_owned()]));
+        let (batches, alone) = listed.batches(|_| None);
+        assert_eq!((batches.take(), batches.take()), (Some(vec!["a/one".to_owned()]), None));
+        assert_eq!(alone, ["c/three"]);
     }
 
     #[test]
-    fn lanes_are_of_equal_length_and_hold_each_test_once_in_its_order() {
-        let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
-        let lanes = divide(names.clone(), |name| name.parse().ok().map(Duration::from_secs));
-        assert_eq!(lanes.len(), LANES);
-        let seconds =
-            |lane: &Vec<String>| lane.iter().map(|n| n.parse::<u64>().expect("a number")).sum::<u64>();
-        let lengths: Vec<_> = lanes.iter().map(seconds).collect();
-        assert!(
-            lengths.iter().max().zip(lengths.iter().min()).is_some_and(|(most, least)| most - least <= 4)
-        );
-        assert!(lanes.iter().all(|lane| lane.is_sorted()), "{lanes:?}");
-        let mut all = lanes.concat();
-        all.sort_unstable();
-        assert_eq!(all, names);
-    }
-
-    #[test]
-    fn tests_of_which_nothing_is_known_are_dealt_out() {
-        let names: Vec<String> = (0..7).map(|n| format!("{n}")).collect();
-        let lanes = divide(names, |_| None);
-        assert_eq!(lanes, [vec!["0", "3", "6"], vec!["1", "4"], vec!["2", "5"]]);
+    fn the_longest_come_first_and_alone_and_the_short_ones_together() {
+        let names = ["1", "9", "2", "unknown", "30", "3"].map(str::to_owned).to_vec();
+        let batches = batched(names, |name| name.parse().ok().map(Duration::from_secs));
+        assert_eq!(batches, [vec!["30"], vec!["9"], vec!["3", "2"], vec!["unknown", "1"]]);
     }
 }

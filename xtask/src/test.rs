@@ -50,7 +50,7 @@ const READ_NO_CLOCK: &[&str] = &["model", "plan", "rules", "sim"];
 enum Print {
     /// All as they come.
     Lines,
-    /// The tests' as they come and the others at the end: lines of other programs come between.
+    /// The tests' as they come, and the others at the end if one failed: lines of other programs come between.
     Tests,
 }
 
@@ -206,22 +206,26 @@ impl Tally {
             println!("test {test} ... ignored");
             self.skipped.push(Skipped::by("this machine", test));
         }
-        let (lanes, alone) = listed.lanes(|test| pace.expected_of(test));
+        let (batches, alone) = listed.batches(|test| pace.expected_of(test));
         let name = program.name.as_str();
+        eprintln!("+ {name} in {} lanes", lanes::LANES);
         let run = |mut command: Command, names: &[String]| {
             let mut tally = Self::default();
             command.env(lanes::ONLY, names.join("\n"));
             let ended = tally.add(&mut command, name, Print::Tests, pace);
             (tally, ended)
         };
-        let mut ended: Vec<(Self, Result)> = std::thread::scope(|scope| {
-            let mut running = Vec::new();
-            for names in &lanes {
-                let command = as_cargo_would(program, lanes::lane(&program.executable));
-                running.push(scope.spawn(move || run(command, names)));
+        let one_lane = || {
+            let mut ran = Vec::new();
+            while let Some(names) = batches.take() {
+                ran.push(run(as_cargo_would(program, lanes::lane(&program.executable)), &names));
             }
-            let gone = |_| (Self::default(), Err(format!("{name}: the thread of a lane panicked")));
-            running.into_iter().map(|lane| lane.join().unwrap_or_else(gone)).collect()
+            ran
+        };
+        let mut ended: Vec<(Self, Result)> = std::thread::scope(|scope| {
+            let lanes: Vec<_> = (0..lanes::LANES).map(|_| scope.spawn(one_lane)).collect();
+            let gone = |_| vec![(Self::default(), Err(format!("{name}: the thread of a lane panicked")))];
+            lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(gone)).collect()
         });
         if !alone.is_empty() {
             let mut command = Command::new(&program.executable);
@@ -239,7 +243,9 @@ impl Tally {
 
     /// Runs a test command, passes its output through, counts its result lines and notes how long its tests took.
     fn add(&mut self, command: &mut Command, name: &str, print: Print, pace: &Pace) -> Result {
-        shell::show(command);
+        if matches!(print, Print::Lines) {
+            shell::show(command);
+        }
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{}: {error}", shell::name(command)))?;
         let output = child.stdout.take().expect("stdout was asked for");
@@ -257,8 +263,10 @@ impl Tally {
                 times.push((name_and_reason(test).0.to_owned(), begun.elapsed()));
             }
         }
-        print!("{at_the_end}");
         let status = child.wait().map_err(|error| format!("waiting for the tests: {error}"))?;
+        if !status.success() {
+            print!("{at_the_end}");
+        }
         // A program that runs one test at a time says when each ended; of the others the whole is known.
         if name.ends_with(" root") || name.ends_with(" host") {
             for (test, took) in since_the_one_before(times) {

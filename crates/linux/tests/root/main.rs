@@ -242,7 +242,8 @@ pub fn test(
     needs: &[Need],
     body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    match needs.iter().find_map(|need| need.missing()) {
+    let missing = || needs.iter().find_map(|need| need.missing());
+    match only::is_wanted(name).then(missing).flatten() {
         Some(reason) => {
             Trial::test(name, body).with_kind(format!("SKIPPED, {reason}")).with_ignored_flag(true)
         }
