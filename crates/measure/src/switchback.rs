@@ -9,282 +9,15 @@
 
 use std::fmt;
 
-use model::{JudgedBy, Nanoseconds};
+use model::JudgedBy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::live::series::{Stretch, requests_for};
-use crate::live::{Estimator, Series};
 use crate::sequential::{Bounds, Sequence};
-use model::live::LiveWindow;
 
-/// What one window of one candidate showed. Spans are in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Figures {
-    /// How long it was, in seconds.
-    pub seconds: f64,
-    /// Requests that were answered.
-    pub requests: u64,
-    /// By what response times were estimated.
-    pub estimator: Estimator,
-    /// The median response time; `None` with too few requests, likewise below.
-    pub p50: Option<f64>,
-    /// What nine of ten requests did not exceed.
-    pub p90: Option<f64>,
-    /// What 99 of 100 did not exceed.
-    pub p99: Option<f64>,
-    /// CPU time of the service for each request; `None` where it is not known, likewise below.
-    pub cpu_service: Option<f64>,
-    /// CPU time of softirqs and of the kernel threads that poll, for each request.
-    pub cpu_delivery: Option<f64>,
-    /// The share of requests whose poll began with the interrupt masked, 0..=1.
-    pub engaged: Option<f64>,
-    /// How long the oldest request had waited when the window ended.
-    pub oldest: Option<f64>,
-}
+mod figures;
 
-impl Figures {
-    /// From this long a wait on, a request counts as stalled.
-    pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
-
-    /// Of a window, with what a request cost the service, and what its delivery cost.
-    pub fn of(window: &LiveWindow, cpu_service: Option<f64>, cpu_delivery: Option<f64>) -> Self {
-        let mut series = Series::new();
-        series.add(window);
-        let estimator = series.estimator();
-        let percentile = |share: f64| {
-            let found = series.percentile(Stretch::Response(estimator), share)?;
-            Some(found.interval.estimate)
-        };
-        let counts = window.counts;
-        let polled = counts.masked + counts.unmasked;
-        Self {
-            seconds: window.span.as_secs_f64(),
-            requests: counts.requests,
-            estimator,
-            p50: percentile(0.5),
-            p90: percentile(0.9),
-            p99: percentile(0.99),
-            cpu_service,
-            cpu_delivery,
-            engaged: (polled > 0).then(|| count(counts.masked) / count(polled)),
-            oldest: window.waiting.oldest.map(|oldest| count(oldest.0)),
-        }
-    }
-
-    /// Requests a second.
-    pub fn rate(&self) -> f64 {
-        if self.seconds > 0.0 { count(self.requests) / self.seconds } else { 0.0 }
-    }
-
-    /// CPU time of the service and of the softirqs and kernel threads for it, for each request.
-    pub fn cpu(&self) -> Option<f64> {
-        Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
-    }
-
-    /// Whether a request waited in nearly all of it.
-    pub fn one_waits(&self) -> bool {
-        const NEARLY: f64 = 0.9;
-        let least = (self.seconds * 1e9 * NEARLY).min(count(Self::STALLED.0));
-        self.oldest.is_some_and(|oldest| oldest >= least)
-    }
-
-    /// Whether a request has waited too long.
-    pub fn stalled(&self) -> bool {
-        self.oldest.is_some_and(|oldest| oldest >= count(Self::STALLED.0))
-    }
-}
-
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Metric {
-    /// The median response time.
-    P50,
-    /// The 90th percentile.
-    P90,
-    /// The 99th percentile.
-    P99,
-    /// CPU time for each request, of the service and of the softirqs for it.
-    Cpu,
-    /// That of the service alone.
-    CpuService,
-    /// That of softirqs and of kernel threads that poll alone.
-    CpuDelivery,
-    /// Requests a second.
-    Requests,
-    /// The share of requests whose poll began with the interrupt masked; its change is a difference, in points.
-    Engaged,
-    /// Windows with stalled requests; its change is a difference.
-    Stalls,
-}
-
-impl Metric {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 9] = [
-        Self::P50,
-        Self::P90,
-        Self::P99,
-        Self::Cpu,
-        Self::CpuService,
-        Self::CpuDelivery,
-        Self::Requests,
-        Self::Engaged,
-        Self::Stalls,
-    ];
-
-    /// Its name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::P50 => "p50",
-            Self::P90 => "p90",
-            Self::P99 => "p99",
-            Self::Cpu => "cpu",
-            Self::CpuService => "cpu-service",
-            Self::CpuDelivery => "cpu-delivery",
-            Self::Requests => "requests",
-            Self::Engaged => "engaged",
-            Self::Stalls => "stalls",
-        }
-    }
-
-    /// Whether less of it is better; `None` where neither is.
-    pub const fn less_is_better(self) -> Option<bool> {
-        match self {
-            Self::P50
-            | Self::P90
-            | Self::P99
-            | Self::Cpu
-            | Self::CpuService
-            | Self::CpuDelivery
-            | Self::Stalls => Some(true),
-            Self::Requests => Some(false),
-            Self::Engaged => None,
-        }
-    }
-
-    /// Whether its change is a ratio; else it is a difference.
-    pub const fn is_ratio(self) -> bool {
-        !matches!(self, Self::Engaged | Self::Stalls)
-    }
-
-    /// What a window shows of it.
-    pub fn of(self, figures: &Figures) -> Option<f64> {
-        match self {
-            Self::P50 => figures.p50,
-            Self::P90 => figures.p90,
-            Self::P99 => figures.p99,
-            Self::Cpu => figures.cpu(),
-            Self::CpuService => figures.cpu_service,
-            Self::CpuDelivery => figures.cpu_delivery,
-            Self::Requests => Some(figures.rate()),
-            Self::Engaged => figures.engaged,
-            Self::Stalls => Some(f64::from(u8::from(figures.stalled()))),
-        }
-    }
-
-    /// The difference between two windows, on the scale on which it is constant.
-    fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
-        let (before, after) = (self.of(before)?, self.of(after)?);
-        match self.is_ratio() {
-            true => (before > 0.0 && after > 0.0).then(|| (after / before).ln()),
-            false => Some(after - before),
-        }
-    }
-}
-
-impl fmt::Display for Metric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Metric {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::P50, Self::P90, Self::P99, Self::Cpu, Self::Requests];
-        known.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
-            format!("`{text}` is nothing that decides: there are {}", known.map(Self::as_str).join(", "))
-        })
-    }
-}
-
-/// Why a round does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Unfair {
-    /// The candidates were asked at rates that differ by more than a tenth.
-    Rates,
-    /// A process of the service ended or was replaced.
-    Restart,
-    /// Another transaction changed the host.
-    Transaction,
-    /// Settings were not as the candidate had set them when its window ended.
-    Drift,
-    /// There were fewer requests than a median takes.
-    Requests,
-    /// The window or the switch took much longer than it should: the machine stood still.
-    Machine,
-    /// Response times of the candidates were estimated differently.
-    Estimator,
-}
-
-impl Unfair {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Rates,
-        Self::Restart,
-        Self::Transaction,
-        Self::Drift,
-        Self::Requests,
-        Self::Machine,
-        Self::Estimator,
-    ];
-
-    /// The reason, for people.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Self::Rates => "requests came at rates more than 10 % apart",
-            Self::Restart => "the service was restarted",
-            Self::Transaction => "another transaction changed the host",
-            Self::Drift => "another program changed the settings",
-            Self::Requests => "too few requests",
-            Self::Machine => "the machine stood still, or switching took too long",
-            Self::Estimator => "response times were estimated differently",
-        }
-    }
-}
-
-impl fmt::Display for Unfair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
-    }
-}
-
-/// Rates that differ by more than this factor are not the same load.
-const RATE_RATIO_MAX: f64 = 1.1;
-
-/// Why the windows of a round cannot be compared, as far as they show it themselves.
-pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
-    if windows.iter().any(|window| !window.stalled() && window.requests < requests_for(0.5)) {
-        return Some(Unfair::Requests);
-    }
-    let first = windows.first()?.estimator;
-    let in_ring = |estimator: Estimator| estimator != Estimator::Residence;
-    if windows.iter().any(|window| in_ring(window.estimator) != in_ring(first)) {
-        return Some(Unfair::Estimator);
-    }
-    // Requests that come by chance differ by chance: by three standard errors of their ratio.
-    let apart = |one: &Figures, other: &Figures| {
-        let by_chance = 3.0 * (1.0 / count(one.requests.max(1)) + 1.0 / count(other.requests.max(1))).sqrt();
-        (one.rate().max(1e-9) / other.rate().max(1e-9)).ln().abs() > RATE_RATIO_MAX.ln() + by_chance
-    };
-    let differ = windows.iter().any(|one| windows.iter().any(|other| apart(one, other)));
-    // Where requests stall, answers are few because of that.
-    (differ && !windows.iter().any(Figures::stalled)).then_some(Unfair::Rates)
-}
+pub use figures::{Figures, Metric, Unfair, unfair};
 
 /// What to decide, and by what.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -735,11 +468,6 @@ impl fmt::Display for Verdict {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
-const fn count(number: u64) -> f64 {
-    number as f64
-}
-
 #[expect(clippy::cast_precision_loss, reason = "counts of metrics and candidates")]
 const fn count_of(number: usize) -> f64 {
     number as f64
@@ -748,6 +476,7 @@ const fn count_of(number: usize) -> f64 {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::live::Estimator;
     use model::Chance;
     use proptest::prelude::*;
 

@@ -1,0 +1,244 @@
+//! A service on whose traffic a change is judged: what its windows showed, and what they come to.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use live::{Sampler, Target};
+use measure::switchback::{Figures, Metric, Rule, Switchback};
+use model::{Guarded, JudgedBy, Judgement, Ruling};
+use session::{Exit, Fault, Operator, Session, clock};
+
+use super::{
+    CHANGED, PAIRS_MIN, SETTLES_LEAST, SETTLES_MOST, SETTLES_REQUESTS, STALLS_FROM, WINDOW_LONGEST,
+    WINDOW_SETTLES, WINDOW_SHORTEST, Watched, refused,
+};
+use crate::judgement::changes_of;
+
+/// A service that is measured.
+pub(super) struct Service {
+    pub(super) target: Target,
+    pub(super) sampler: Sampler,
+    pub(super) limits: Vec<(Metric, f64)>,
+    /// What must become less.
+    pub(super) gain: Option<Metric>,
+    pub(super) rounds: Switchback,
+    /// Windows before the change.
+    pub(super) reference: Vec<Figures>,
+    /// What no request was answered in: of all windows, and of those with the change.
+    silence: [Silence; 2],
+    /// Whether it had connections before the change.
+    pub(super) connected: bool,
+}
+
+/// The last windows, as far as requests waited in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Silence {
+    /// For how many seconds of them no request was answered.
+    unanswered: f64,
+    /// For how many one waited all the time.
+    waits: f64,
+}
+
+impl Silence {
+    fn add(&mut self, figures: &Figures) {
+        self.unanswered = if figures.requests == 0 { self.unanswered + figures.seconds } else { 0.0 };
+        self.waits = if figures.one_waits() { self.waits + figures.seconds } else { 0.0 };
+    }
+}
+
+impl Service {
+    pub(super) fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
+        let target = Target::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
+            // As where a service of the policy files does not run: there is nothing to judge the change by.
+            Exit::Failed => Fault { exit: Exit::Refused, ..fault },
+            _ => fault,
+        })?;
+        let sampler = Sampler::load(&target, WINDOW_LONGEST)?;
+        let limits: Vec<(Metric, f64)> =
+            watched.limits.iter().map(|(guarded, growth)| (metric_of(guarded), growth.share())).collect();
+        for finding in &target.findings {
+            operator.say(&format!("{}: {}", target.name, finding.summary));
+        }
+        let gain = watched.gain.map(metric_of);
+        let mut deciding: Vec<Metric> = limits.iter().map(|(metric, _)| *metric).collect();
+        deciding.extend(gain.filter(|gain| !deciding.contains(gain)));
+        // Where clients wait for answers their rate is the change's own doing: pairs with different rates count.
+        deciding.push(Metric::Requests);
+        let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
+        let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
+        let silence = [Silence::default(); 2];
+        Ok(Self { target, sampler, limits, gain, rounds, reference: Vec::new(), silence, connected: false })
+    }
+
+    /// The shortest window that holds the requests for all that is guarded, at the lowest rate so far.
+    pub(super) fn window(&self) -> Duration {
+        let rate = self.reference.iter().map(Figures::rate).fold(f64::INFINITY, f64::min);
+        window_of(self.limits.iter().map(|(metric, _)| *metric).chain(self.gain), rate)
+    }
+
+    /// How long to wait after a switch, by how long its requests take.
+    pub(super) fn settles(&self) -> Duration {
+        let longest = |figures: &Figures| figures.p90.or(figures.p50).unwrap_or(f64::INFINITY);
+        let longest = self.reference.iter().map(longest).fold(0.0, f64::max);
+        let settles = Duration::try_from_secs_f64(longest / 1e9 * SETTLES_REQUESTS).unwrap_or(SETTLES_MOST);
+        settles.clamp(SETTLES_LEAST, SETTLES_MOST)
+    }
+
+    /// Whether there are requests enough for what is guarded.
+    pub(super) fn can_be_judged(&self) -> Result<(), Fault> {
+        let name = &self.target.name;
+        let windows = self.reference.len();
+        let limits = self.limits.iter().map(|(metric, _)| *metric);
+        let all: BTreeSet<Metric> = limits.chain(self.gain).collect();
+        for metric in all {
+            let known = self.reference.iter().filter(|figures| metric.of(figures).is_some()).count();
+            if known * 2 > windows {
+                continue;
+            }
+            let requests: u64 = self.reference.iter().map(|figures| figures.requests).sum();
+            let each = requests / u64::try_from(windows.max(1)).unwrap_or(1);
+            if requests == 0 {
+                return Err(refused(format!(
+                    "{name} took no request in {windows} s: there is nothing to judge by"
+                ))
+                .hint("wait for traffic, or apply it without the guard: netpolicy apply --no-guard"));
+            }
+            let words = match metric {
+                Metric::Cpu => format!("what a request of {name} costs cannot be measured"),
+                _ => format!("{name} takes {each} requests a second, too few for its {metric}"),
+            };
+            return Err(
+                refused(words).hint("guard p50 or p90: they take 20 and 100 requests a second, p99 1000")
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether no request was answered for so long, or one waited all the time; and that is new.
+    pub(super) fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
+        let [all, with] = &mut self.silence;
+        all.add(figures);
+        if changed {
+            with.add(figures);
+        }
+        let before = |is: fn(&Figures) -> bool| self.reference.iter().any(is);
+        let (silent, waiting) = (before(|figures| figures.requests == 0), before(Figures::one_waits));
+        self.silence.iter().any(|silence| {
+            (silence.unanswered >= STALLS_FROM && !silent) || (silence.waits >= STALLS_FROM && !waiting)
+        })
+    }
+
+    /// What a stake of one has become, as a logarithm, that was bet against each of "this has grown by no more than its limit".
+    pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
+        self.limits.iter().map(move |(metric, limit)| {
+            let spread = if stays { self.spread(*metric) } else { 0.0 };
+            let most = (limit.ln_1p() + spread).exp_m1();
+            match self.rounds.rounds() >= PAIRS_MIN {
+                true => self.rounds.against_growth(CHANGED, *metric, most),
+                false => 0.0,
+            }
+        })
+    }
+
+    /// What the pairs say of what must become less, by the whole interval: [`Ruling::Better`], [`Ruling::Worse`], or that there is no word on it;
+    /// `None` where nothing must.
+    pub(super) fn on_gain(&self) -> Option<Ruling> {
+        let interval = self.rounds.change(CHANGED, self.gain?).change;
+        Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
+    }
+
+    /// By how much the highest window before the change was above the middle one, as a logarithm: that much a window differs from another anyway.
+    pub(super) fn spread(&self, metric: Metric) -> f64 {
+        let known = self.reference.iter().filter_map(|figures| metric.of(figures));
+        let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
+        let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
+    }
+
+    pub(super) fn judgement(&self, ruling: Ruling, by: JudgedBy, took: Duration) -> Judgement {
+        let mut changes = changes_of(&self.rounds.changes(CHANGED));
+        for change in &mut changes {
+            let limit = self.limits.iter().find(|(metric, _)| metric.as_str() == change.metric);
+            change.limit = limit.map(|(_, limit)| *limit);
+            let must_gain = self.gain.is_some_and(|gain| gain.as_str() == change.metric);
+            change.decides = limit.is_some() || must_gain;
+        }
+        changes.sort_by_key(|change| !change.decides);
+        Judgement {
+            unix_micros: clock::now().unix_micros,
+            service: self.target.name.clone(),
+            with: "the settings before".to_owned(),
+            ruling,
+            by,
+            pairs: self.rounds.rounds(),
+            void: self.rounds.voided().iter().map(|(_, rounds)| rounds).sum(),
+            seconds: took.as_secs_f64(),
+            changes,
+        }
+    }
+}
+
+/// What an interval for a change says where less is better and only a gain counts: it lies below zero, above it, or holds it.
+fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
+    if high.is_some_and(|high| high < 0.0) {
+        Ruling::Better
+    } else if low.is_some_and(|low| low > 0.0) {
+        Ruling::Worse
+    } else {
+        Ruling::CannotTell
+    }
+}
+
+/// How long the windows of a guard with a limit for each of these are, and what is waited before each, where so many requests come in a second and take less
+/// than a few milliseconds.
+pub(crate) fn windows_of(metrics: &[Metric], rate: f64) -> (Duration, Duration) {
+    let window = window_of(metrics.iter().copied(), rate);
+    (window.max(SETTLES_LEAST * WINDOW_SETTLES), SETTLES_LEAST)
+}
+
+/// How many requests a window should have for a metric: a fifth more than its percentile takes, and a hundred.
+fn requests_in_window(metric: Metric) -> f64 {
+    match metric {
+        Metric::P90 => 120.0,
+        Metric::P99 => 1_200.0,
+        _ => 100.0,
+    }
+}
+
+/// How long the windows of a guard are on these metrics, where so many requests come in a second, and take so long.
+fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
+    let requests = metrics.map(requests_in_window).fold(0.0, f64::max);
+    let seconds = Duration::try_from_secs_f64(requests / rate).unwrap_or(WINDOW_LONGEST);
+    seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
+}
+
+/// The metric that a limit is about.
+pub const fn metric_of(guarded: Guarded) -> Metric {
+    match guarded {
+        Guarded::P50 => Metric::P50,
+        Guarded::P90 => Metric::P90,
+        Guarded::P99 => Metric::P99,
+        Guarded::Cpu => Metric::Cpu,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_gain_is_shown_by_the_whole_interval_and_nothing_less() {
+        for (low, high, word) in [
+            (Some(-0.6), Some(-0.1), Ruling::Better),
+            (None, Some(-0.1), Ruling::Better),
+            (Some(-0.6), Some(0.01), Ruling::CannotTell),
+            (Some(-0.6), None, Ruling::CannotTell),
+            (Some(-0.01), Some(0.3), Ruling::CannotTell),
+            (Some(0.02), Some(0.3), Ruling::Worse),
+            (Some(0.02), None, Ruling::Worse),
+            (None, None, Ruling::CannotTell),
+        ] {
+            assert_eq!(word_on_gain(low, high), word, "{low:?} to {high:?}");
+        }
+    }
+}
