@@ -161,7 +161,7 @@ fn asks(operator: &Operator, delivery: &str) -> Result<(), Failed> {
     operator.asks(&format!("[service.names]\nmatch = {{ port = {PORT} }}\n{delivery}\n"))
 }
 
-#[expect(clippy::print_stdout, reason = "the figure of docs/decisions/0047-polling-by-socket.md")]
+#[expect(clippy::print_stderr, reason = "the figure of docs/decisions/0047-polling-by-socket.md")]
 fn blocking() -> Result<(), Failed> {
     /// So many datagrams are one round; a machine that is busy needs several.
     const ROUND: usize = 500;
@@ -188,7 +188,7 @@ fn blocking() -> Result<(), Failed> {
         asked(&operator, 1, ROUND)?;
         let polled = busy_polled(&operator)? - begun;
         if polled >= ENOUGH {
-            println!("{polled} packets of {} were polled by recvfrom()", round * ROUND);
+            eprintln!("{polled} packets of {} were polled by recvfrom()", round * ROUND);
             break;
         }
         assert!(round < ROUNDS_MAX, "recvfrom() polled {polled} packets of {}", round * ROUND);
@@ -246,7 +246,10 @@ fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     Ok(count()? - begun)
 }
 
-#[expect(clippy::print_stdout, reason = "the figure of docs/decisions/0053-poll-and-select.md")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the figure of docs/decisions/0053-poll-and-select.md; what a test prints on stdout divides its line"
+)]
 fn waits(by: &str) -> Result<(), Failed> {
     /// Longer than the pause between two requests on a slow guest.
     const USECS: u64 = 20_000;
@@ -294,7 +297,7 @@ fn waits(by: &str) -> Result<(), Failed> {
     for round in 1.. {
         polled += polled_of(&operator, ROUND)?;
         if polled >= ENOUGH {
-            println!("{polled} packets of {} were polled by {by}()", round * ROUND);
+            eprintln!("{polled} packets of {} were polled by {by}()", round * ROUND);
             break;
         }
         assert!(round < ROUNDS_MAX, "{by}() polled {polled} packets of {}", round * ROUND);
