@@ -1,4 +1,4 @@
-//! Tests that were asked for by name: those that the host had to skip, when the program runs in a guest.
+//! Tests that were asked for by name: those of a lane, and in a guest those that the host had to skip.
 
 use std::sync::OnceLock;
 

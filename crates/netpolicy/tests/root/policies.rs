@@ -8,6 +8,7 @@ use measure::{Grid, Variant};
 use model::{Evidence, Workload};
 use serde_json::Value;
 
+use super::subject::Scratch;
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -166,9 +167,10 @@ fn of_server(server: &str, port: &str, protocol: &str, more: &[&str]) -> Result<
 }
 
 fn foreign() -> Result<(), Failed> {
-    let scratch = std::env::temp_dir().join(format!("netpolicy-http-{}.py", std::process::id()));
-    std::fs::write(&scratch, HTTP_SERVER)?;
-    let http = format!("python3 {}", scratch.display());
+    let scratch = Scratch::new("http")?;
+    let program = scratch.path("server.py");
+    std::fs::write(&program, HTTP_SERVER)?;
+    let http = format!("python3 {}", program.display());
     let echo =
         format!("{} bench serve --listen {{address}}:{{port}} --size 1/1", env!("CARGO_BIN_EXE_netpolicy"));
     let servers: [(&str, &str, &str, &[&str]); 4] = [
@@ -216,7 +218,6 @@ fn foreign() -> Result<(), Failed> {
             assert_eq!(deferred, label == "delivery defer200", "{protocol}: {label}: {by_timer} of {all}");
         }
     }
-    std::fs::remove_file(&scratch)?;
     Ok(())
 }
 
