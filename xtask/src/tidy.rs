@@ -89,7 +89,8 @@ const RULES: &[Rule] = &[
         wrong: |_, text| {
             lines_with(text, |line| {
                 let line = line.to_lowercase();
-                let line = line.replace("not-told", "");
+                // Hosts that were recorded earlier have their applications' requests under that key.
+                let line = line.replace("alias = \"wishes\"", "");
                 REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase)) || has_nobody(&line)
             })
         },
@@ -113,7 +114,7 @@ const RULES: &[Rule] = &[
 
 /// Words that once stood here by the hundred, and what to write instead: *anew*: again, recreated; *heard of*: seen,
 /// noticed; *whoever*: anyone who, the process that; *to be had*: available; *left out of account*: ignored; *told*:
-/// reported, notified. The finding `not-told` has the name that programs know.
+/// reported, notified; *wish*: request.
 const REFUSED_PHRASES: &[&str] = &[
     "anew",
     "heard of",
@@ -124,6 +125,8 @@ const REFUSED_PHRASES: &[&str] = &[
     "foretold",
     "told",
     "afresh",
+    "wish",
+    "wishes",
 ];
 
 /// Whether a line of prose has *nobody*, which is a user, for *no process*, *no other* or *none*.
