@@ -22,7 +22,7 @@ pub mod live {
 /// Processes that begin to listen, connect or end.
 pub mod process_events {
     pub use ::bpf::process_events::{
-        ListenedPort, NAMES_MAX, ProcessEvent, ProcessEvents, TimedEvent, Too, Waited,
+        ExtraEvents, ListenedPort, NAMES_MAX, ProcessEvent, ProcessEvents, TimedEvent, Waited,
     };
 }
 
