@@ -43,7 +43,7 @@ const RUNNING_KERNEL: &str = "tests of this machine";
 const ELSEWHERE: &str = "tests in guests, and packages: installed, upgraded, removed";
 
 /// Packages whose tests read no clock: a kernel may be built beside them.
-const READ_NO_CLOCK: &[&str] = &["model", "plan", "rules", "sim"];
+const READ_NO_CLOCK: &[&str] = &["measure", "model", "plan", "rules", "sim"];
 
 /// When the lines of a test program are printed.
 #[derive(Clone, Copy)]

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use linux::Netns;
 use linux::machine::{Machine, seconds_since_1970};
-use measure::{Cell, Stage, Surroundings};
+use load::Environment;
 use model::{Evidence, MeasuredOn, MemcachedWorkload, Origin};
+use runs::{Cell, Stage};
 
 use super::error::BenchError;
 use super::layout::Layout;
@@ -22,7 +23,7 @@ pub(crate) struct PlainStage {
 
 struct Place<'a>(&'a Netns);
 
-impl Surroundings for Place<'_> {
+impl Environment for Place<'_> {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if Netns::is_current(self.0.id()) { Ok(()) } else { Ok(self.0.enter()?) }
     }
@@ -38,7 +39,7 @@ impl Stage for PlainStage {
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
         let workload = MemcachedWorkload { seed: cell.seed, ..self.workload.clone() };
         let started = seconds_since_1970();
-        let run = measure::memcached(self.address, &workload, cell.load, &Place(&self.netns))?;
+        let run = load::memcached(self.address, &workload, cell.load, &Place(&self.netns))?;
         let Machine { host, kernel, cpu_model } = Machine::this();
         let origin = Origin::Measured(MeasuredOn {
             host,

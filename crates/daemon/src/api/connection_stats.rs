@@ -1,0 +1,151 @@
+//! Who is connected, what was refused, and the words about it that go to the log.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// How many connections there are at most.
+pub const CLIENTS_MAX: usize = 64;
+
+/// How many of these one user other than root has. All of them together leave root some.
+pub const CLIENTS_PER_USER_MAX: usize = 8;
+/// How many of them are not root's.
+pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
+
+/// How many lines are logged in [`LOG_WINDOW`]; the others are counted.
+const LINES_MAX: u32 = 30;
+const LOG_WINDOW: Duration = Duration::from_secs(60);
+
+/// How often what happened at the sockets, since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Connections that were taken.
+    pub accepted: u64,
+    /// Connections that were turned away, because there were too many.
+    pub turned_away: u64,
+    /// Calls that were done, or refused in good order.
+    pub calls: u64,
+    /// Calls of those who may not.
+    pub denied: u64,
+    /// Connections that were ended: no Varlink, too slow, too much.
+    pub dropped: u64,
+}
+
+/// Connections, their counts, and the lines about them that go to the log.
+pub struct ConnectionStats {
+    tally: Cell<Tally>,
+    clients: RefCell<BTreeMap<u32, usize>>,
+    log: Box<dyn Fn(&str)>,
+    window: Cell<(Instant, u32)>,
+}
+
+impl fmt::Debug for ConnectionStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionStats").field("tally", &self.tally).field("clients", &self.clients).finish()
+    }
+}
+
+impl ConnectionStats {
+    /// Counts of nothing yet, whose lines go to `log`.
+    pub fn new(log: impl Fn(&str) + 'static) -> Rc<Self> {
+        let window = Cell::new((Instant::now(), 0));
+        Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), window })
+    }
+
+    /// What was counted.
+    pub fn tally(&self) -> Tally {
+        self.tally.get()
+    }
+
+    /// Counts something.
+    pub(super) fn count(&self, count: impl FnOnce(&mut Tally)) {
+        let mut tally = self.tally.get();
+        count(&mut tally);
+        self.tally.set(tally);
+    }
+
+    /// Logs a line, unless there were too many: a refused client must not be able to fill the log.
+    pub(super) fn log(&self, line: &str) {
+        let (begun, lines) = self.window.get();
+        if begun.elapsed() > LOG_WINDOW {
+            if lines > LINES_MAX {
+                (self.log)(&format!("api: {} more lines like these were left out", lines - LINES_MAX));
+            }
+            self.window.set((Instant::now(), 1));
+            (self.log)(line);
+            return;
+        }
+        self.window.set((begun, lines.saturating_add(1)));
+        if lines < LINES_MAX {
+            (self.log)(line);
+        }
+    }
+
+    /// Takes a connection of a user, if there is room.
+    pub(super) fn enter(self: &Rc<Self>, uid: u32) -> Option<Place> {
+        let mut clients = self.clients.borrow_mut();
+        let (all, root): (usize, usize) = (clients.values().sum(), clients.get(&0).copied().unwrap_or(0));
+        let own = clients.get(&uid).copied().unwrap_or(0);
+        let room = all < CLIENTS_MAX
+            && (uid == 0 || (own < CLIENTS_PER_USER_MAX && all - root < CLIENTS_OF_OTHERS_MAX));
+        if !room {
+            drop(clients);
+            self.count(|tally| tally.turned_away += 1);
+            self.log(&format!("api: a connection of uid {uid} was turned away: {all} are there"));
+            return None;
+        }
+        *clients.entry(uid).or_insert(0) += 1;
+        self.count(|tally| tally.accepted += 1);
+        Some(Place { stats: Rc::clone(self), uid })
+    }
+}
+
+/// A connection's place, which is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    stats: Rc<ConnectionStats>,
+    uid: u32,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut clients = self.stats.clients.borrow_mut();
+        if let Some(count) = clients.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                clients.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn users_share_the_room_and_leave_root_some() {
+        let stats = ConnectionStats::new(|_| {});
+        let mut places: Vec<Place> = Vec::new();
+        for uid in 1000..1010 {
+            places.extend((0..20).filter_map(|_| stats.enter(uid)));
+        }
+        assert_eq!(places.len(), CLIENTS_OF_OTHERS_MAX);
+        let roots: Vec<Place> = (0..100).filter_map(|_| stats.enter(0)).collect();
+        assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_OF_OTHERS_MAX);
+        drop(places);
+        assert!(stats.enter(1000).is_some());
+        assert_eq!(stats.tally().turned_away, 200 - 48 + 100 - 16);
+    }
+
+    #[test]
+    fn the_log_has_an_end() {
+        let lines = Rc::new(Cell::new(0));
+        let seen = Rc::clone(&lines);
+        let stats = ConnectionStats::new(move |_| seen.set(seen.get() + 1));
+        (0..1000).for_each(|_| stats.log("refused"));
+        assert_eq!(lines.get(), LINES_MAX);
+    }
+}

@@ -1,0 +1,58 @@
+//! The daemon of a network namespace, as commands find it: the connection to it, and what is refused beside it.
+
+use linux::Netns;
+use model::NetnsId;
+use serde_json::{Map, Value};
+use session::{Exit, Fault, Session};
+
+use crate::api::Client;
+use crate::instance_lock::RunningDaemon;
+
+/// The daemon that works in this namespace with this journal; `None` where none does.
+///
+/// # Errors
+/// If there is a socket that may not be connected to, or that does not answer.
+pub fn connect(session: &Session, netns: NetnsId) -> Result<Option<Client>, Fault> {
+    let socket = session.trusted_api_socket()?;
+    let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
+    let Some(mut client) = connected else { return Ok(None) };
+    let said = client.call("Status", Map::new())?;
+    let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
+    // Who sees only a part of it is refused what he asks for, in words, by the daemon itself.
+    Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
+}
+
+/// Refuses what a daemon with another state directory would take for drift.
+///
+/// # Errors
+/// [`Exit::Refused`] with its process.
+pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fault> {
+    let Some(daemon) = RunningDaemon::of(netns) else { return Ok(()) };
+    if session.journal()?.daemon() == Some(daemon.pid) || connect(session, netns.id())?.is_some() {
+        return Ok(());
+    }
+    let words = format!(
+        "process {} is the daemon of this network namespace, with another state directory: it would put these changes back",
+        daemon.pid
+    );
+    let stop = daemon.stop();
+    Err(Fault::new(Exit::Refused, words)
+        .hint(format!("give its --state-dir to this command, or stop it for the time: {stop}")))
+}
+
+/// Refuses settings that alternate: any daemon would repair them in the middle of a window.
+///
+/// # Errors
+/// [`Exit::Refused`] with its process.
+pub fn refuse_beside_any(session: &Session, netns: &Netns) -> Result<(), Fault> {
+    const WORDS: &str = "manages this network namespace, and would put back what is measured";
+    let refused = |words| Fault::new(Exit::Refused, words);
+    if let Some(daemon) = RunningDaemon::of(netns) {
+        return Err(refused(format!("the daemon, process {}, {WORDS}", daemon.pid))
+            .hint(format!("stop it for the time: {}", daemon.stop())));
+    }
+    match connect(session, netns.id())? {
+        Some(_) => Err(refused(format!("a daemon {WORDS}"))),
+        None => Ok(()),
+    }
+}

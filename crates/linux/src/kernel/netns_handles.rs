@@ -1,0 +1,247 @@
+//! One network namespace, as what its settings are read from and written to; resolves what moves.
+
+use std::collections::BTreeMap;
+
+use model::host::QueueHolder;
+use model::{DeviceId, IfIndex, NapiId, RxQueue};
+use netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
+use netlink::qdisc::{Disciplines, QdiscDefaults};
+use netlink::xdp_diag::XdpSockets;
+use netlink::{Ethtool, Links, Netdev};
+use sys::error::{Cause, Errno, KernelError};
+use sys::netns::Netns;
+use sys::sysfs::{DeviceDir, SysFs};
+
+use crate::ioctl::EthtoolIoctl;
+use crate::observe::device::napis_by_order;
+use crate::observe::holders::holders;
+
+/// The interfaces of one namespace, to read and to write.
+#[derive(Debug)]
+pub(super) struct NetnsHandles {
+    netns: Netns,
+    links: Links,
+    /// Or why not: kernels before 6.3 have device-wide settings only.
+    netdev: Result<Netdev, KernelError>,
+    /// Opened when a device-wide setting first needs it.
+    sysfs: Option<SysFs>,
+    /// The same, for settings of a NIC and its driver.
+    ethtool: Option<Ethtool>,
+    ioctl: Option<EthtoolIoctl>,
+    disciplines: Option<Disciplines>,
+    /// The NAPIs of devices whose driver does not state which queue is whose, in their order: as they were when one was looked for last. An id is never
+    /// given twice, so that one that is still the device's is still the queue's.
+    by_order: BTreeMap<IfIndex, Vec<NapiId>>,
+}
+
+/// The most devices whose NAPIs are remembered.
+const BY_ORDER_MAX: usize = 256;
+
+impl NetnsHandles {
+    /// # Errors
+    /// As [`Netns::enter`].
+    pub(super) fn open(netns: Netns) -> Result<Self, KernelError> {
+        let (links, netdev) =
+            netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
+        let (sysfs, ethtool, ioctl, disciplines) = (None, None, None, None);
+        Ok(Self { netns, links, netdev, sysfs, ethtool, ioctl, disciplines, by_order: BTreeMap::new() })
+    }
+
+    /// What no other namespace of this boot has; `None` on kernels before 5.14.
+    pub(super) fn cookie(&self) -> Option<u64> {
+        self.links.netns_cookie()
+    }
+
+    /// Changes settings of a NAPI.
+    pub(super) fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NapiRefused> {
+        let netdev = self.netdev().map_err(|error| NapiRefused { knob: None, cause: error.cause })?;
+        netdev.set_napi(id, change)
+    }
+
+    fn netdev(&mut self) -> Result<&mut Netdev, KernelError> {
+        self.netdev.as_mut().map_err(|error| error.clone())
+    }
+
+    /// rt-link here.
+    pub(super) fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+
+    /// The `ethtool` family here.
+    pub(super) fn ethtool(&mut self) -> Result<&mut Ethtool, KernelError> {
+        match &mut self.ethtool {
+            Some(ethtool) => Ok(ethtool),
+            closed @ None => Ok(closed.insert(self.netns.run(Ethtool::open_here)??)),
+        }
+    }
+
+    /// What of ethtool is an ioctl, here.
+    pub(super) fn ioctl(&mut self) -> Result<&EthtoolIoctl, KernelError> {
+        match &mut self.ioctl {
+            Some(ioctl) => Ok(ioctl),
+            closed @ None => Ok(closed.insert(self.netns.run(EthtoolIoctl::open_here)??)),
+        }
+    }
+
+    /// The queueing disciplines here.
+    pub(super) fn disciplines(&mut self) -> Result<&mut Disciplines, KernelError> {
+        match &mut self.disciplines {
+            Some(disciplines) => Ok(disciplines),
+            closed @ None => Ok(closed.insert(self.netns.run(Disciplines::open_here)??)),
+        }
+    }
+
+    /// What the kernel's own options of a device's disciplines depend on.
+    pub(super) fn defaults(&mut self, device: DeviceId) -> Result<QdiscDefaults, KernelError> {
+        let directory = self.directory(device)?;
+        let number = |file: &str| {
+            let text = directory.read(file)?;
+            text.parse().map_err(|_| KernelError::malformed(file, format!("`{text}` is not a number")))
+        };
+        let (mtu, tx_queue_len) = (number("mtu")?, number("tx_queue_len")?);
+        let name = self.name(device)?;
+        let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
+        let tx_queues = queues.iter().filter(|queue| queue.starts_with("tx-")).count();
+        Ok(QdiscDefaults { mtu, tx_queue_len, tx_queues })
+    }
+
+    /// The name that a device has now.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Gone`] if the device is not there any more.
+    pub(super) fn name(&mut self, device: DeviceId) -> Result<String, KernelError> {
+        self.links.name(device.ifindex).map_err(|error| match error.number() {
+            Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
+            _ => error,
+        })
+    }
+
+    /// The NAPI that serves a receive queue now, and its settings.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Gone`] if the device is not there any more, [`sys::Cause::Away`] if it has fewer queues now;
+    /// [`sys::Cause::Absent`] if the queue has no NAPI, as when the device is down.
+    pub(super) fn napi_of(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
+        let ifindex = queue.device.ifindex;
+        let Some(RawQueue { napi_id: Some(id), .. }) = self.queue(queue)? else {
+            return self.napi_by_order(queue);
+        };
+        let napi = self.netdev()?.napi(NapiId(id))?;
+        if napi.ifindex == ifindex.0 {
+            Ok(napi)
+        } else {
+            Err(KernelError::malformed("netdev napi-get", format!("NAPI {id} is of device {}", napi.ifindex)))
+        }
+    }
+
+    /// What the kernel says about a receive queue; `None` while its device is down.
+    fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
+        let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
+        // Some drivers have the kernel keep a queue's settings for when it comes back, and others keep some by not recreating
+        // its NAPI. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`, `netif_napi_add_weight_locked()`.
+        let fewer = || {
+            let why = "its device has fewer queues now; brought back, the queue may have its settings again";
+            Err(KernelError::away("netdev queue-get", why))
+        };
+        let ifindex = queue.device.ifindex;
+        match self.netdev()?.queue(ifindex, QueueType::Rx, queue.index) {
+            Err(error) => match error.number() {
+                Some(Errno::NODEV) => gone("no device has its index any more"),
+                // Of a well-formed request, only the queue's index can be invalid.
+                Some(Errno::INVAL) => fewer(),
+                Some(Errno::NOENT) if self.links.is_up(ifindex)? => fewer(),
+                Some(Errno::NOENT) => Ok(None),
+                _ => Err(error),
+            },
+            found => found,
+        }
+    }
+
+    /// What keeps queues of a device for itself, as it is now. The processes that cannot be named are left out.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list the device's queues.
+    pub(super) fn holders(&mut self, device: DeviceId) -> Result<Vec<QueueHolder>, KernelError> {
+        let queues = match self.netdev().and_then(|netdev| netdev.queues(Some(device.ifindex))) {
+            // Before 6.8 the kernel lists no queues; AF_XDP sockets are known all the same.
+            Err(error) if matches!(error.cause, Cause::Absent { .. }) => Vec::new(),
+            listed => listed?,
+        };
+        let mut sockets = self.netns.run(XdpSockets::open_here)?;
+        let netns = self.netns.id();
+        let mut unread = Vec::new();
+        let sockets = sockets.as_mut().map_err(|error| error.clone());
+        let mut found = holders(netns, &queues, sockets, &BTreeMap::new(), &mut unread);
+        Ok(found.remove(&device.ifindex.0).unwrap_or_default())
+    }
+
+    /// As [`mod@crate::observe`] finds it where the driver does not state it.
+    fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
+        let ifindex = queue.device.ifindex;
+        let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
+        // To list all queues for each of many takes a time that grows with their square.
+        if let Some(&id) = self.by_order.get(&ifindex).and_then(|ids| ids.get(position)) {
+            match self.netdev()?.napi(id) {
+                Ok(napi) if napi.ifindex == ifindex.0 => return Ok(napi),
+                Ok(_) | Err(_) => self.by_order.remove(&ifindex),
+            };
+        }
+        let queues = self.netdev()?.queues(Some(ifindex))?;
+        let rx: Vec<_> = queues.iter().filter(|queue| queue.kind == Some(QueueType::Rx)).collect();
+        let any_stated = rx.iter().any(|queue| queue.napi_id.is_some());
+        let napis = self.netdev()?.napis(Some(ifindex))?;
+        let ids: Vec<NapiId> = napis.iter().map(|napi| NapiId(napi.id)).collect();
+        let ordered = napis_by_order(rx.len(), any_stated, &ids);
+        let napi = ordered.as_ref().and_then(|_| napis.get(position).copied());
+        if ordered.is_some() && self.by_order.len() < BY_ORDER_MAX {
+            self.by_order.insert(ifindex, ids.clone());
+        }
+        napi.ok_or_else(|| {
+            let needs = match (rx.len(), ids.len()) {
+                (_, 0) => "a NAPI of the queue; its device has none now, as while it is down".to_owned(),
+                (queues, napis) => {
+                    format!("a NAPI of the queue (the device has {queues} queues and {napis} NAPIs)")
+                }
+            };
+            KernelError::absent("netdev napi-get", needs, None)
+        })
+    }
+
+    /// How many receive queues a device has, as sysfs shows them.
+    pub(super) fn rx_queues(&mut self, device: DeviceId) -> Result<usize, KernelError> {
+        let name = self.name(device)?;
+        let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
+        Ok(queues.iter().filter(|queue| queue.starts_with("rx-")).count())
+    }
+
+    /// Whether there is a device of this name.
+    pub(super) fn has_device_named(&mut self, name: &str) -> bool {
+        let devices = self.sysfs().and_then(|sysfs| sysfs.list("class/net"));
+        devices.is_ok_and(|devices| devices.iter().any(|device| device == name))
+    }
+
+    fn sysfs(&mut self) -> Result<&SysFs, KernelError> {
+        match &mut self.sysfs {
+            Some(sysfs) => Ok(sysfs),
+            closed @ None => Ok(closed.insert(SysFs::open(&self.netns)?)),
+        }
+    }
+
+    /// What no other device of this boot has: the number of its directory in sysfs, which stays when it is renamed or
+    /// moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never given twice.
+    ///
+    /// # Errors
+    /// As [`NetnsHandles::directory`].
+    pub(super) fn number_of(&mut self, device: DeviceId) -> Result<u64, KernelError> {
+        self.directory(device)?.number()
+    }
+
+    /// A device's directory in sysfs, by the name that it has now.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Gone`] if the device is not there any more.
+    pub(super) fn directory(&mut self, device: DeviceId) -> Result<DeviceDir, KernelError> {
+        let name = self.name(device)?;
+        self.sysfs()?.device(&name, device.ifindex)
+    }
+}

@@ -1,0 +1,391 @@
+//! What the windows of a live service cannot show, each with what shows it and what helps.
+
+use model::live::LiveCounts;
+use model::{Finding, Nanoseconds, Severity};
+
+use super::series::{Estimator, REQUESTS_MIN, Series, Stretch, requests_for};
+use super::summary::Percentiles;
+use super::survival::count;
+
+/// Shares beyond which something is not judged.
+const STEERED_MAX: f64 = 0.01;
+const LOST_MAX: f64 = 0.01;
+const UNSOLICITED_MAX: f64 = 0.05;
+const WITHOUT_NAPI_MAX: f64 = 0.01;
+const THREADED_MAX: f64 = 0.01;
+const KSOFTIRQD_MAX: f64 = 0.05;
+const ANSWERED_MIN: f64 = 0.9;
+/// The share of arrivals with the interrupt masked from which on estimate U is all there is.
+const MASKED_MIN: f64 = 0.05;
+
+/// How far U and C may be apart: by both.
+const APART_MAX: f64 = 0.3;
+const APART_MAX_NS: f64 = 30_000.0;
+
+/// How old an unanswered request may be before it is one that hangs.
+pub const HANGS_AFTER: Nanoseconds = Nanoseconds::from_millis(1_000);
+
+/// How long must have been measured until it says something that no request came: a window of the daemon has 20 ms.
+const NOTHING_AFTER: Nanoseconds = Nanoseconds::from_millis(90);
+
+/// What is not to be believed of these windows of a service, `object` by name.
+///
+/// `answers_late` says that answers were noted after they were handed on, as older kernels do.
+pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
+    let mut found = Found { object, findings: Vec::new() };
+    let counts = series.counts();
+    found.of_what_waits(series);
+    if counts.arrivals == 0 && series.span() < NOTHING_AFTER {
+        return found.findings;
+    }
+    if counts.arrivals == 0 {
+        found.add(
+            "live-nothing-arrived",
+            Severity::Warning,
+            "no request arrived by TCP while it was measured",
+            vec![format!("{} windows of {:.1} s together", series.windows(), series.span().as_secs_f64())],
+            Some("measure longer, and look at the right port; UDP and QUIC cannot be measured"),
+        );
+        return found.findings;
+    }
+    found.of_programs(counts);
+    // A client's stamp says how long a request waited, by whichever way it came.
+    if series.estimator() != Estimator::Stamped {
+        found.of_rings(counts);
+    }
+    found.of_answers(counts, answers_late);
+    found.of_percentiles(series);
+    found.findings
+}
+
+struct Found<'a> {
+    object: &'a str,
+    findings: Vec<Finding>,
+}
+
+impl Found<'_> {
+    fn add(
+        &mut self,
+        rule: &str,
+        severity: Severity,
+        summary: &str,
+        evidence: Vec<String>,
+        remedy: Option<&str>,
+    ) {
+        self.findings.push(Finding {
+            rule: rule.to_owned(),
+            severity,
+            object: self.object.to_owned(),
+            summary: summary.to_owned(),
+            evidence,
+            remedy: remedy.map(str::to_owned),
+        });
+    }
+
+    fn of_what_waits(&mut self, series: &Series) {
+        let waiting = series.waiting();
+        let Some(oldest) = waiting.oldest.filter(|oldest| *oldest >= HANGS_AFTER) else { return };
+        self.add(
+            "live-hangs",
+            Severity::Problem,
+            "a request waits for its answer",
+            vec![format!("the oldest of {} has waited {oldest}", waiting.requests)],
+            Some("grep . /proc/PID/task/*/wchan shows what its threads wait for"),
+        );
+    }
+
+    /// What hides when packets came into the ring.
+    fn of_rings(&mut self, counts: &LiveCounts) {
+        let share = |part: u64, of: u64| count(part) / count(of.max(1));
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let steered = share(counts.steered, counts.arrivals);
+        if steered > STEERED_MAX {
+            self.add(
+                "live-steered",
+                Severity::Warning,
+                "packets change CPUs between the NAPI and TCP: how long they wait on the way is not known",
+                vec![format!("{} of arrivals were taken on another CPU than polled", percent(steered))],
+                Some("turn receive packet steering off: echo 0 > /sys/class/net/DEVICE/queues/rx-N/rps_cpus"),
+            );
+        }
+        let without = share(counts.without_napi, counts.answered);
+        if without > WITHOUT_NAPI_MAX {
+            self.add(
+                "live-no-napi",
+                Severity::Warning,
+                "packets do not say which NAPI received them: how long they were in a ring is not known",
+                vec![format!("{} of answered requests name none that polls", percent(without))],
+                Some("on a veth, turn GRO on: ethtool -K DEVICE gro on; requests over loopback pass no ring"),
+            );
+        }
+        let unseen = share(counts.unseen, counts.answered);
+        if unseen > LOST_MAX {
+            self.add(
+                "live-arrivals-unseen",
+                Severity::Warning,
+                "requests came that no BPF program saw: they are dated by TCP's clock and count without the ring",
+                vec![format!("{} of answered requests were found when they were read", percent(unseen))],
+                Some("with TCP_DEFER_ACCEPT and TCP Fast Open the first request of each connection comes so"),
+            );
+        }
+        let lost = share(counts.without_poll, counts.answered);
+        if lost > LOST_MAX {
+            self.add(
+                "live-polls-lost",
+                Severity::Warning,
+                "requests are answered so late that their polls were forgotten: they count by residence alone",
+                vec![format!("{} of answered requests", percent(lost))],
+                None,
+            );
+        }
+        let threaded = share(counts.threaded, counts.answered);
+        if threaded > THREADED_MAX {
+            self.add(
+                "live-threaded",
+                Severity::Note,
+                "a kernel thread polls: p99 is a lower bound, since it may wait for a CPU unseen",
+                vec![format!("{} of answered requests came by a NAPI with a thread", percent(threaded))],
+                Some("give the thread a CPU of its own: kthread = { cpus = ... } in a policy file"),
+            );
+        }
+        let late = share(counts.by_ksoftirqd, counts.answered);
+        if late > KSOFTIRQD_MAX {
+            self.add(
+                "live-ksoftirqd",
+                Severity::Warning,
+                "ksoftirqd polls, as any other task does: how long packets waited until it had the CPU is not known",
+                vec![format!("{} of answered requests were polled by it", percent(late))],
+                Some("give the interrupt another CPU, or clients that stamp in microseconds (tcp_usec_ts): netpolicy doctor names who holds the CPU"),
+            );
+        }
+        let masked = share(counts.masked, counts.masked + counts.unmasked);
+        if masked > MASKED_MIN && counts.conditioned == 0 {
+            self.add(
+                "live-uniform-alone",
+                Severity::Note,
+                "the wait in the ring is estimated by U alone: packets are taken to come evenly between two polls",
+                vec![
+                    format!("{} of requests came while the interrupt was masked", percent(masked)),
+                    "there was no window with interrupts enabled to learn turnarounds from".to_owned(),
+                ],
+                Some("watch across a change of modes, or judge with clients that wait for answers in mind"),
+            );
+        }
+    }
+
+    /// What no program saw.
+    fn of_programs(&mut self, counts: &LiveCounts) {
+        let seen = counts.segments + counts.sends;
+        let missed = count(counts.missed) / count((seen + counts.missed).max(1));
+        if missed > LOST_MAX {
+            self.add(
+                "live-events-lost",
+                Severity::Warning,
+                "events were lost: they interrupted the BPF program that counts them, on the same CPU",
+                vec![format!("{} beside {seen} that were counted", counts.missed)],
+                None,
+            );
+        }
+    }
+
+    /// What hides which answer belongs to which request.
+    fn of_answers(&mut self, counts: &LiveCounts, answers_late: bool) {
+        let share = |part: u64, of: u64| count(part) / count(of.max(1));
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let unsolicited = share(counts.unsolicited, counts.sends);
+        if unsolicited > UNSOLICITED_MAX {
+            self.add(
+                "live-unsolicited",
+                Severity::Warning,
+                "the service sends unasked: which answer belongs to which request is not certain",
+                vec![format!("{} of {} sends answered nothing", percent(unsolicited), counts.sends)],
+                None,
+            );
+        }
+        let came = counts.arrivals + counts.overflown;
+        if came >= REQUESTS_MIN && share(counts.answered, came) < ANSWERED_MIN {
+            self.add(
+                "live-answers-unseen",
+                Severity::Warning,
+                "many requests have no answer that can be seen: percentiles are of the others",
+                vec![format!("{} of {came} requests were answered", counts.answered)],
+                Some("a service that hangs has none, and MPTCP sends past TCP's tracepoints: it cannot be measured"),
+            );
+        }
+        let overflown = share(counts.overflown, counts.arrivals);
+        if overflown > LOST_MAX {
+            self.add(
+                "live-pipelined",
+                Severity::Warning,
+                "connections have more requests under way than are tracked one by one: the others count by their bytes",
+                vec![format!("{} of arrivals joined another", percent(overflown))],
+                None,
+            );
+        }
+        if counts.unmeasured > 0 {
+            self.add(
+                "live-connections",
+                Severity::Warning,
+                "there are more connections than can be measured",
+                vec![format!("{} segments came on others", counts.unmeasured)],
+                None,
+            );
+        }
+        if answers_late {
+            self.add(
+                "live-answers-late",
+                Severity::Note,
+                "this kernel reports an answer after it was passed on: response times are 10 to 25 us too long",
+                vec!["noted at sock_send_length".to_owned()],
+                Some("Linux 6.16 has tcp_sendmsg_locked"),
+            );
+        }
+    }
+
+    fn of_percentiles(&mut self, series: &Series) {
+        let answered = series.counts().answered;
+        let missing: Vec<String> = Percentiles::SHARES
+            .iter()
+            .filter(|share| answered < requests_for(**share))
+            .map(|share| format!("p{:.0} takes {}", share * 100.0, requests_for(*share)))
+            .collect();
+        if !missing.is_empty() {
+            let mut evidence = vec![format!("{answered} requests were answered")];
+            evidence.extend(missing);
+            self.add(
+                "live-few-requests",
+                Severity::Note,
+                "there are too few requests for a percentile",
+                evidence,
+                Some("measure longer, or a larger share of the time: --seconds, --sample"),
+            );
+        }
+        let by_polls = if series.counts().conditioned == 0 { Estimator::Uniform } else { Estimator::Larger };
+        if series.estimator() == Estimator::Stamped {
+            let apart = far_apart(series, Estimator::Stamped, by_polls);
+            if apart.len() > 1 {
+                self.add(
+                    "live-stamps-disagree",
+                    Severity::Warning,
+                    "the clients' stamps and the polls say different response times: requests wait before the ring, or a clock is being slewed",
+                    apart,
+                    Some("look at both hosts' clocks (chronyc tracking), and measure again when they have settled"),
+                );
+            }
+        }
+        if series.counts().conditioned == 0 {
+            return;
+        }
+        let apart = far_apart(series, Estimator::Uniform, Estimator::Conditional);
+        if !apart.is_empty() {
+            self.add(
+                "live-estimators-disagree",
+                Severity::Warning,
+                "the two estimates of the wait in the ring are far apart",
+                apart,
+                Some("C is right for clients that wait for each answer, U for many that do not"),
+            );
+        }
+    }
+}
+
+/// The percentiles at which two estimates are far apart.
+fn far_apart(series: &Series, one: Estimator, other: Estimator) -> Vec<String> {
+    let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
+    ["p50", "p90", "p99"]
+        .iter()
+        .zip(by(one).into_iter().zip(by(other)))
+        .filter_map(|(name, (a, b))| {
+            let (a, b) = (a?.interval.estimate, b?.interval.estimate);
+            let far = (a - b).abs() > APART_MAX_NS && (a / b - 1.0).abs() > APART_MAX;
+            let (one, other) = (one.letter(), other.letter());
+            far.then(|| format!("{name}: {one} {:.0} us, {other} {:.0} us", a / 1e3, b / 1e3))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::live::{LiveWaiting, LiveWindow};
+
+    fn rules(change: impl FnOnce(&mut LiveWindow)) -> Vec<String> {
+        let mut window = LiveWindow { span: Nanoseconds::from_millis(1_000), ..LiveWindow::default() };
+        window.counts = LiveCounts {
+            segments: 2_000,
+            arrivals: 2_000,
+            answered: 2_000,
+            requests: 2_000,
+            sends: 2_000,
+            unmasked: 2_000,
+            ..LiveCounts::default()
+        };
+        for spans in [&mut window.spans.residence, &mut window.spans.uniform, &mut window.spans.conditional] {
+            spans.add_to(300, 2_000);
+        }
+        change(&mut window);
+        let mut series = Series::new();
+        series.add(&window);
+        caveats("memcached", &series, false).into_iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn a_service_that_is_measured_well_has_no_doubts() {
+        assert_eq!(rules(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_thing_that_hides_the_truth_is_found_by_its_counts() {
+        assert_eq!(rules(|w| w.counts.steered = 21), ["live-steered"]);
+        assert_eq!(rules(|w| w.counts.without_napi = 21), ["live-no-napi"]);
+        assert_eq!(rules(|w| w.counts.without_poll = 21), ["live-polls-lost"]);
+        assert_eq!(rules(|w| w.counts.unseen = 21), ["live-arrivals-unseen"]);
+        assert_eq!(rules(|w| w.counts.missed = 200), ["live-events-lost"]);
+        assert_eq!(rules(|w| w.counts.threaded = 2_000), ["live-threaded"]);
+        assert_eq!(rules(|w| w.counts.by_ksoftirqd = 101), ["live-ksoftirqd"]);
+        assert_eq!(rules(|w| w.counts.masked = 200), ["live-uniform-alone"]);
+        assert_eq!(rules(|w| w.counts.unsolicited = 101), ["live-unsolicited"]);
+        assert_eq!(rules(|w| w.counts.overflown = 21), ["live-pipelined"]);
+        assert_eq!(rules(|w| w.counts.unmeasured = 1), ["live-connections"]);
+        assert_eq!(rules(|w| w.counts.answered = 1_799), ["live-answers-unseen"]);
+        assert_eq!(rules(|w| (w.counts.arrivals, w.counts.answered) = (999, 999)), ["live-few-requests"]);
+        assert_eq!(
+            rules(|w| {
+                w.counts.conditioned = 2_000;
+                w.spans.conditional = model::SpanCounts::new();
+                w.spans.conditional.add_to(330, 2_000);
+            }),
+            ["live-estimators-disagree"]
+        );
+        assert_eq!(
+            rules(|w| {
+                let oldest = Some(Nanoseconds::from_millis(1_500));
+                w.waiting = LiveWaiting { requests: 1, oldest, ..LiveWaiting::default() };
+            }),
+            ["live-hangs"]
+        );
+        assert_eq!(rules(|w| w.counts = LiveCounts::default()), ["live-nothing-arrived"]);
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_does_not_pass_for_a_slow_service_nor_for_a_quick_one() {
+        let stamped = |bucket: usize| {
+            rules(|w| {
+                (w.counts.stamped, w.counts.masked, w.counts.unmasked) = (2_000, 0, 2_000);
+                w.spans.stamped.add_to(bucket, 2_000);
+            })
+        };
+        assert_eq!(stamped(300), Vec::<String>::new(), "both say the same");
+        // Every stamp seems later than the fastest of its connection: their clock is slower than ours. Then faster.
+        assert_eq!(stamped(340), ["live-stamps-disagree"]);
+        assert_eq!(stamped(250), ["live-stamps-disagree"]);
+    }
+
+    #[test]
+    fn just_below_a_threshold_nothing_is_said() {
+        let near = |window: &mut LiveWindow| {
+            (window.counts.steered, window.counts.unsolicited, window.counts.answered) = (18, 100, 1_800);
+        };
+        assert_eq!(rules(near), Vec::<String>::new());
+    }
+}

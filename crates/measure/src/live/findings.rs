@@ -1,0 +1,245 @@
+//! What the windows of a live service show: whether a goal is met, where the time goes, who is slower than the others.
+
+use model::live::{LivePart, SpanCounts};
+use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
+
+use super::series::{Series, Stretch, requests_for};
+use super::summary::{Estimate, Percentiles};
+use super::survival::{Quantile, Survival, count};
+
+/// The share of the time from which on most of it is spent in one place.
+const MOST: f64 = 0.6;
+
+/// The shortest mean response time of which it matters where it is spent.
+const MATTERS_NS: f64 = 20_000.0;
+
+/// How many times the median of the others one part must have to be much slower.
+const SLOWER: f64 = 2.0;
+
+/// Of queues and of workers: the rule, the word, and what helps.
+const OF_QUEUES: (&str, &str, &str) = (
+    "live-queue-slow",
+    "queue",
+    "netpolicy show names its interrupt and its CPU, netpolicy doctor what is wrong with them",
+);
+const OF_WORKERS: (&str, &str, &str) = (
+    "live-worker-slow",
+    "worker",
+    "fewer connections for it, or a CPU of its own: netpolicy doctor names threads that wait for a CPU",
+);
+
+/// What helps a service whose goal the daemon keeps.
+const SEARCHED: &str = "the daemon tries the other modes of its policy: netpolicy status";
+
+/// What these windows of a service show, `object` by name. `names` says what each NAPI and each thread
+/// is called, by its place in the series.
+pub fn findings(
+    object: &str,
+    series: &Series,
+    goal: &Goal,
+    names: (&dyn Fn(usize) -> String, &dyn Fn(usize) -> String),
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let found = Percentiles::of(series, Stretch::Response(series.estimator()));
+    let time = of_time(object, series);
+    let searched = (goal.on_missed == OnMissed::Search).then_some(SEARCHED);
+    let remedy = time.as_ref().and_then(|time| time.remedy.as_deref()).or(searched);
+    for (name, goal, found) in [("p50", goal.p50, found.p50), ("p99", goal.p99, found.p99)] {
+        findings.extend(goal.and_then(|goal| of_goal(object, name, goal, found, remedy)));
+    }
+    findings.extend(time);
+    let napis: Vec<&LivePart> = series.napis().iter().map(|(_, part)| part).collect();
+    let workers: Vec<&LivePart> = series.workers().iter().map(|(_, part)| part).collect();
+    findings.extend(slower(object, OF_QUEUES, &napis, names.0));
+    findings.extend(slower(object, OF_WORKERS, &workers, names.1));
+    findings
+}
+
+/// A goal is missed where the whole interval is above it, and met where the whole is not; between them nothing is said.
+/// What helps is what helps where most of the time goes.
+fn of_goal(
+    object: &str,
+    name: &str,
+    goal: Nanoseconds,
+    found: Option<Estimate>,
+    remedy: Option<&str>,
+) -> Option<Finding> {
+    let found = found?;
+    let (low, high) = (found.interval.low, found.interval.high);
+    let micros = |ns: f64| format!("{:.0} us", ns / 1e3);
+    let evidence = vec![format!(
+        "{name} is {} ({} to {}), the goal is {goal}",
+        micros(found.interval.estimate),
+        micros(low),
+        if found.open_end { "more".to_owned() } else { micros(high) }
+    )];
+    let (rule, severity, summary, remedy) = if low > count(goal.0) {
+        let remedy =
+            remedy.unwrap_or("netpolicy watch SERVICE shows where the time goes, by queue and by worker");
+        ("live-goal-missed", Severity::Problem, format!("the goal of {name} is missed"), Some(remedy))
+    } else if high <= count(goal.0) && !found.open_end {
+        ("live-goal-met", Severity::Ok, format!("the goal of {name} is met"), None)
+    } else {
+        return None;
+    };
+    Some(Finding {
+        rule: rule.to_owned(),
+        severity,
+        object: object.to_owned(),
+        summary,
+        evidence,
+        remedy: remedy.map(str::to_owned),
+    })
+}
+
+/// Where most of the time goes.
+fn of_time(object: &str, series: &Series) -> Option<Finding> {
+    let parts = series.workers().iter().map(|(_, part)| part);
+    let (mut ring, mut wakeup, mut service, mut requests) = (0, 0, 0, 0);
+    for part in parts {
+        ring += part.ring.0;
+        wakeup += part.wakeup.0;
+        service += part.service.0;
+        requests += part.requests;
+    }
+    let all = count(ring + wakeup + service);
+    if requests < requests_for(0.9) || all < MATTERS_NS * count(requests) {
+        return None;
+    }
+    let spent = [
+        (
+            ring,
+            "live-mostly-ring",
+            "most of a request's time is the wait in the ring: delivery decides",
+            Some("a shorter gro-flush-timeout, busy polling or IRQ suspension: netpolicy explain SERVICE"),
+        ),
+        (
+            wakeup,
+            "live-mostly-wakeup",
+            "most of a request's time is the wait to be read: the service is busy, or has no CPU",
+            Some(
+                "more workers, a CPU of their own, busy polling: netpolicy doctor names who waits for a CPU",
+            ),
+        ),
+        (
+            service,
+            "live-mostly-service",
+            "most of a request's time is the application's own: no policy of delivery helps",
+            Some("make the application faster: perf record -g -p PID shows where it spends its time"),
+        ),
+    ];
+    let mean = |sum: u64| format!("{:.1} us", count(sum) / count(requests) / 1e3);
+    let (_, rule, summary, remedy) = spent.into_iter().find(|(sum, ..)| count(*sum) > MOST * all)?;
+    Some(Finding {
+        rule: rule.to_owned(),
+        severity: Severity::Note,
+        object: object.to_owned(),
+        summary: summary.to_owned(),
+        evidence: vec![format!(
+            "means of {requests} requests: ring {}, wake-up {}, service {}",
+            mean(ring),
+            mean(wakeup),
+            mean(service)
+        )],
+        remedy: remedy.map(str::to_owned),
+    })
+}
+
+/// A part whose median is much above that of all others together, though it has as many requests as a median takes.
+fn slower(
+    object: &str,
+    (rule, word, remedy): (&str, &str, &str),
+    parts: &[&LivePart],
+    name: &dyn Fn(usize) -> String,
+) -> Option<Finding> {
+    let median = |spans: &SpanCounts| {
+        let enough = spans.total() >= requests_for(0.9);
+        enough
+            .then(|| Survival::of(spans, &SpanCounts::new()).quantile(0.5))
+            .flatten()
+            .map(Quantile::nanoseconds)
+    };
+    let mut worst: Option<(f64, String)> = None;
+    for (at, part) in parts.iter().enumerate() {
+        let mut others = SpanCounts::new();
+        for (_, other) in parts.iter().enumerate().filter(|(other, _)| *other != at) {
+            others.merge(&other.total);
+        }
+        let (Some(own), Some(rest)) = (median(&part.total), median(&others)) else { continue };
+        let ratio = own / rest;
+        if ratio > SLOWER && own - rest > MATTERS_NS && worst.as_ref().is_none_or(|(most, _)| ratio > *most) {
+            let evidence =
+                format!("{}: median {:.0} us, the others {:.0} us", name(at), own / 1e3, rest / 1e3);
+            worst = Some((ratio, evidence));
+        }
+    }
+    let (_, evidence) = worst?;
+    Some(Finding {
+        rule: rule.to_owned(),
+        severity: Severity::Warning,
+        object: object.to_owned(),
+        summary: format!("one {word} is much slower than the others"),
+        evidence: vec![evidence],
+        remedy: Some(remedy.to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::Pid;
+    use model::live::LiveWindow;
+
+    /// Requests by two workers, with these medians and this time spent in ring, wake-up and service, in microseconds.
+    fn rules(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<String> {
+        found(medians, spent, goal).into_iter().map(|found| found.rule).collect()
+    }
+
+    fn found(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<Finding> {
+        const REQUESTS: u64 = 1_500;
+        let mut window = LiveWindow { span: Nanoseconds::from_millis(1_000), ..LiveWindow::default() };
+        for (worker, median) in (0..).zip(medians) {
+            let bucket = SpanCounts::bucket_of(Nanoseconds::from_micros(median));
+            let mut part = LivePart { requests: REQUESTS, ..LivePart::default() };
+            part.total.add_to(bucket, REQUESTS);
+            let [ring, wakeup, service] = spent.map(|us| Nanoseconds(us * 1_000 * REQUESTS));
+            (part.ring, part.wakeup, part.service) = (ring, wakeup, service);
+            window.workers.push((Some(Pid(worker)), part));
+            window.counts.answered += REQUESTS;
+            window.spans.uniform.add_to(bucket, REQUESTS);
+        }
+        let mut series = Series::new();
+        series.add(&window);
+        let names = |at: usize| format!("worker {at}");
+        findings("memcached", &series, goal, (&names, &names))
+    }
+
+    fn p99(us: u64) -> Goal {
+        Goal { p99: Some(Nanoseconds::from_micros(us)), ..Goal::default() }
+    }
+
+    #[test]
+    fn a_goal_is_judged_on_the_service_itself() {
+        assert_eq!(rules([100, 100], [10, 10, 10], &p99(50)), ["live-goal-missed"]);
+        assert_eq!(rules([100, 100], [10, 10, 10], &p99(500)), ["live-goal-met"]);
+        assert_eq!(rules([100, 100], [10, 10, 10], &Goal::default()), Vec::<String>::new());
+        let searched = Goal { on_missed: OnMissed::Search, ..p99(50) };
+        let found = found([100, 100], [10, 10, 10], &searched);
+        assert_eq!(found[0].remedy.as_deref(), Some(SEARCHED));
+    }
+
+    #[test]
+    fn where_most_of_the_time_goes_is_named_unless_there_is_little() {
+        let none = Goal::default();
+        assert_eq!(rules([100, 100], [80, 10, 10], &none), ["live-mostly-ring"]);
+        assert_eq!(rules([100, 100], [10, 80, 10], &none), ["live-mostly-wakeup"]);
+        assert_eq!(rules([100, 100], [10, 10, 80], &none), ["live-mostly-service"]);
+        assert_eq!(rules([100, 100], [8, 1, 1], &none), Vec::<String>::new());
+    }
+
+    #[test]
+    fn one_worker_that_is_much_slower_than_the_others_is_named() {
+        assert_eq!(rules([100, 290], [10, 10, 10], &Goal::default()), ["live-worker-slow"]);
+        assert_eq!(rules([100, 150], [10, 10, 10], &Goal::default()), Vec::<String>::new());
+    }
+}

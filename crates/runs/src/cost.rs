@@ -1,0 +1,122 @@
+//! What an answer cost the whole machine, configuration by configuration: CPU time of server and client, by two methods.
+
+use model::{CpuPerAnswer, Evidence, OfferedLoad};
+
+use crate::grid::{Variant, pairs, ratio};
+use crate::table::number;
+use measure::statistics::{Interval, median_interval, paired_ratio};
+
+/// One configuration at one load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// The configuration.
+    pub label: String,
+    /// The load.
+    pub load: OfferedLoad,
+    /// Runs that count and were looked at.
+    pub runs: usize,
+    /// See [`CpuPerAnswer::machine_us`].
+    pub machine_us: Option<Interval>,
+    /// See [`CpuPerAnswer::tasks_us`].
+    pub tasks_us: Option<Interval>,
+    /// Against the first configuration, over pairs of runs of one round; `None` for that itself.
+    pub machine_ratio: Option<Interval>,
+    /// As [`Cost::machine_ratio`].
+    pub tasks_ratio: Option<Interval>,
+}
+
+type Method = fn(&CpuPerAnswer) -> Option<f64>;
+
+const MACHINE: Method = |cost| cost.machine_us;
+const TASKS: Method = |cost| cost.tasks_us;
+
+impl Variant {
+    /// What answers cost; empty without such counts.
+    pub fn costs(&self) -> Vec<Cost> {
+        let results = &self.results;
+        if results.evidence.iter().all(|run| run.cpu_per_answer.is_none()) {
+            return Vec::new();
+        }
+        let experiment = &results.experiment;
+        let cells = experiment
+            .labels
+            .iter()
+            .flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
+        let cost = |(label, load): (&String, OfferedLoad)| {
+            let all = results.cell(label, load);
+            let runs: Vec<&Evidence> = all.into_iter().filter(|run| run.void.is_none()).collect();
+            let over = |method: Method| median_interval(&each(&runs, method)?);
+            let against = |method: Method| {
+                let first = experiment.labels.first().filter(|first| *first != label)?;
+                let (before, after): (Vec<_>, Vec<_>) =
+                    pairs(results, label, first, load).into_iter().unzip();
+                paired_ratio(&each(&before, method)?, &each(&after, method)?)
+            };
+            Cost {
+                label: label.clone(),
+                load,
+                runs: runs.len(),
+                machine_us: over(MACHINE),
+                tasks_us: over(TASKS),
+                machine_ratio: against(MACHINE),
+                tasks_ratio: against(TASKS),
+            }
+        };
+        cells.map(cost).collect()
+    }
+}
+
+/// The figure of each run; `None` if one lacks it.
+fn each(runs: &[&Evidence], method: Method) -> Option<Vec<f64>> {
+    runs.iter().map(|run| method(run.cpu_per_answer.as_ref()?)).collect()
+}
+
+/// What stands over the table.
+pub(crate) const COST_TITLE: &str = "CPU of the whole machine for each answer, client included, in us: (1) by /proc/stat, with whatever \
+     else runs; (2) run time of server, client and the softirqs that work for them";
+
+/// The names of the columns.
+pub(crate) const COST_COLUMNS: [&str; 7] =
+    ["mode", "load", "runs", "us (1)", "us (2)", "ratio (1)", "ratio (2)"];
+
+/// A row's cells.
+pub(crate) fn cost_cells(cost: &Cost) -> [String; COST_COLUMNS.len()] {
+    let micros = |value: &Option<Interval>| number(value.as_ref(), cost.runs);
+    [
+        cost.label.clone(),
+        cost.load.to_string(),
+        cost.runs.to_string(),
+        micros(&cost.machine_us),
+        micros(&cost.tasks_us),
+        ratio(&cost.machine_ratio),
+        ratio(&cost.tasks_ratio),
+    ]
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::grid::test::grid;
+
+    #[test]
+    fn what_an_answer_costs_is_shown_by_both_methods_and_against_the_first_configuration() {
+        let mut grid = grid();
+        assert!(grid.variants[0].costs().is_empty() && !grid.render().contains(COST_TITLE));
+        for run in &mut grid.variants[0].results.evidence {
+            let tasks_us = Some(if run.label == "softirq" { 40.0 } else { 20.0 });
+            run.cpu_per_answer = Some(CpuPerAnswer { machine_us: Some(50.0), tasks_us });
+        }
+        let costs = grid.variants[0].costs();
+        assert_eq!((costs.len(), costs[0].tasks_ratio), (2, None), "the first is compared with nothing");
+        let ratio = costs[1].tasks_ratio.expect("six pairs").estimate;
+        assert!((ratio - 0.5).abs() < 1e-9, "{ratio}");
+        let same = costs[1].machine_ratio.expect("six pairs").estimate;
+        assert!((same - 1.0).abs() < 1e-9, "{same}");
+        assert!(grid.render().contains(COST_TITLE));
+        assert!(crate::html::html_of_grid(&grid).contains("ratio (2)"));
+        // One run that could not be looked at takes the figure away, not its neighbours'.
+        grid.variants[0].results.evidence[1].cpu_per_answer = None;
+        let costs = grid.variants[0].costs();
+        assert!(costs[1].tasks_us.is_none() && costs[0].tasks_us.is_some());
+    }
+}

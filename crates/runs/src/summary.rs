@@ -1,0 +1,107 @@
+//! One configuration at one load, over all its rounds: what the table and the report show.
+
+use model::{Evidence, Nanoseconds, OfferedLoad};
+
+use crate::experiment::Results;
+use measure::statistics::{Interval, median_interval};
+
+/// A cell of the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// The configuration.
+    pub label: String,
+    /// The load.
+    pub load: OfferedLoad,
+    /// Runs that count.
+    pub runs: usize,
+    /// Runs that were void.
+    pub void: usize,
+    /// Runs that count in which the server did not keep up.
+    pub saturated: usize,
+    /// Runs that count in which the generator may have been the limit.
+    pub limited: usize,
+    /// Answers per second. This and all below: `None` without runs that count.
+    pub throughput: Option<Interval>,
+    /// The mean response time, in microseconds.
+    pub avg_us: Option<Interval>,
+    /// The median response time, in microseconds.
+    pub p50_us: Option<Interval>,
+    /// The 95th percentile, in microseconds.
+    pub p95_us: Option<Interval>,
+    /// The 99th percentile, in microseconds.
+    pub p99_us: Option<Interval>,
+    /// How busy the server's CPUs were, in percent; `None` also where it was not measured.
+    pub cpu_percent: Option<Interval>,
+    /// The share of its packets that the server polled for itself, in percent; `None` also where it was not counted.
+    pub own_percent: Option<Interval>,
+    /// Interrupts for each answer; `None` also where it was not counted.
+    pub interrupts: Option<Interval>,
+    /// Events that one `epoll_wait` of the server returned, over those that returned any; `None` also where the server
+    /// was not counted.
+    pub batch: Option<Interval>,
+    /// Calls of `epoll_wait` that returned nothing, in percent of all; `None` also where the server was not counted.
+    pub empty_percent: Option<Interval>,
+}
+
+impl Summary {
+    /// All cells of an experiment, configuration by configuration, each in the order of loads.
+    pub fn of(results: &Results) -> Vec<Self> {
+        let experiment = &results.experiment;
+        let cells = experiment
+            .labels
+            .iter()
+            .flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
+        cells.map(|(label, load)| Self::of_runs(label, load, &results.cell(label, load))).collect()
+    }
+
+    fn of_runs(label: &str, load: OfferedLoad, all: &[&Evidence]) -> Self {
+        let runs: Vec<&Evidence> = all.iter().copied().filter(|run| run.void.is_none()).collect();
+        let over = |of: &dyn Fn(&Evidence) -> f64| {
+            median_interval(&runs.iter().map(|run| of(run)).collect::<Vec<_>>())
+        };
+        let busy: Option<Vec<f64>> = runs.iter().map(|run| run.cpu.map(|cpu| cpu.busy() * 100.0)).collect();
+        let own = |run: &&Evidence| Some(run.delivered.as_ref()?.application_share()? * 100.0);
+        let own: Option<Vec<f64>> = runs.iter().map(own).collect();
+        let interrupts: Option<Vec<f64>> = runs.iter().map(|run| run.interrupts_per_request).collect();
+        let batch: Option<Vec<f64>> = runs.iter().map(|run| run.epoll_batch.map(|batch| batch.avg)).collect();
+        let empty = |run: &&Evidence| Some(run.epoll_batch?.empty_share()? * 100.0);
+        let empty: Option<Vec<f64>> = runs.iter().map(empty).collect();
+        Self {
+            label: label.to_owned(),
+            load,
+            runs: runs.len(),
+            void: all.len() - runs.len(),
+            saturated: runs.iter().filter(|run| run.saturated()).count(),
+            limited: runs.iter().filter(|run| run.limited_by_generator()).count(),
+            throughput: over(&|run| run.throughput),
+            avg_us: over(&|run| run.latency.avg / 1e3),
+            p50_us: over(&|run| micros(run.latency.p50)),
+            p95_us: over(&|run| micros(run.latency.p95)),
+            p99_us: over(&|run| micros(run.latency.p99)),
+            cpu_percent: busy.and_then(|busy| median_interval(&busy)),
+            own_percent: own.and_then(|own| median_interval(&own)),
+            interrupts: interrupts.and_then(|interrupts| median_interval(&interrupts)),
+            batch: batch.and_then(|batch| median_interval(&batch)),
+            empty_percent: empty.and_then(|empty| median_interval(&empty)),
+        }
+    }
+
+    /// What must be known to read this cell rightly; empty if nothing.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if self.saturated > 0 {
+            remarks.push("saturated".to_owned());
+        }
+        if self.limited > 0 {
+            remarks.push("generator at its limit".to_owned());
+        }
+        if self.void > 0 {
+            remarks.push(format!("{} of {} runs void", self.void, self.runs + self.void));
+        }
+        remarks
+    }
+}
+
+fn micros(span: Nanoseconds) -> f64 {
+    span.as_secs_f64() * 1e6
+}

@@ -1,0 +1,273 @@
+//! The document's table: per configuration a block, per load a line, as text.
+
+use std::fmt::Write as _;
+
+use crate::experiment::Results;
+use crate::summary::Summary;
+use measure::statistics::{Interval, coverage};
+
+/// A column: its name, and what stands in it.
+type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
+
+/// The columns, as the document names them; those from [`OWN`] on are ours, and stand where anything was counted.
+const COLUMNS: [Column; 9] = [
+    ("qps", |row| row.throughput.as_ref()),
+    ("avglat", |row| row.avg_us.as_ref()),
+    ("95%lat", |row| row.p95_us.as_ref()),
+    ("99%lat", |row| row.p99_us.as_ref()),
+    ("cpu", |row| row.cpu_percent.as_ref()),
+    (OWN, |row| row.own_percent.as_ref()),
+    (INTERRUPTS, |row| row.interrupts.as_ref()),
+    (BATCH, |row| row.batch.as_ref()),
+    (EMPTY, |row| row.empty_percent.as_ref()),
+];
+
+/// The share of its packets that the server polled for itself: whether busy polling is in force.
+const OWN: &str = "own";
+/// Interrupts of the server's NAPIs for each answer.
+pub(crate) const INTERRUPTS: &str = "irq/req";
+/// Events that an `epoll_wait` of the server returned.
+pub(crate) const BATCH: &str = "batch";
+/// The share of them that returned nothing.
+pub(crate) const EMPTY: &str = "empty";
+
+/// What a column of ours means, in a sentence.
+const LEGENDS: [(&str, &str); 4] =
+    [(OWN, OWN_LEGEND), (INTERRUPTS, INTERRUPTS_LEGEND), (BATCH, BATCH_LEGEND), (EMPTY, EMPTY_LEGEND)];
+
+/// The table of an experiment, response times in microseconds, CPU use in percent.
+pub fn render(results: &Results) -> String {
+    let summaries = Summary::of(results);
+    let is_ours = |name: &str| LEGENDS.iter().any(|(ours, _)| *ours == name);
+    let shown = |(name, of): &Column| !is_ours(name) || summaries.iter().any(|row| of(row).is_some());
+    let columns: Vec<Column> = COLUMNS.into_iter().filter(shown).collect();
+    let names: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut text = String::new();
+    for label in &results.experiment.labels {
+        let rows: Vec<&Summary> = summaries.iter().filter(|s| s.label == *label).collect();
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| columns.iter().map(|(_, of)| number(of(row), row.runs)).collect())
+            .collect();
+        let width = |column: usize| {
+            cells.iter().chain([&names]).map(|cells| cells[column].chars().count()).max().unwrap_or(0)
+        };
+        let line = |load: &str, cells: &[String], remarks: &str| {
+            let mut line = format!("{load:>6}");
+            for (column, cell) in cells.iter().enumerate() {
+                let pad = width(column) - cell.chars().count();
+                let _ = write!(line, "  {}{cell}", " ".repeat(pad));
+            }
+            format!("{line}  {remarks}").trim_end().to_owned() + "\n"
+        };
+        text.push_str(label);
+        text.push('\n');
+        text.push_str(&line("load", &names, ""));
+        for (row, cells) in rows.iter().zip(&cells) {
+            text.push_str(&line(&row.load.to_string(), cells, &row.remarks().join(", ")));
+        }
+        text.push('\n');
+    }
+    text.push_str(&legend(results.experiment.rounds));
+    for (name, legend) in LEGENDS {
+        if columns.iter().any(|(shown, _)| *shown == name) {
+            text.push_str(legend);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// What [`OWN`] means, in a sentence.
+pub(crate) const OWN_LEGEND: &str =
+    "own: how many percent of its packets the server polled for itself, instead of softirqs.";
+
+/// What [`INTERRUPTS`] means, in a sentence.
+pub(crate) const INTERRUPTS_LEGEND: &str = "irq/req: how often the server's NAPIs were polled after an interrupt (on a veth, a \
+     softirq of the sender) for each answer.";
+
+/// What [`BATCH`] means, in a sentence.
+pub(crate) const BATCH_LEGEND: &str =
+    "batch: how many events an epoll_wait of the server returned, over those that returned any.";
+
+/// What [`EMPTY`] means, in a sentence.
+pub(crate) const EMPTY_LEGEND: &str = "empty: how many percent of its epoll_waits returned nothing.";
+
+/// What the numbers are, in a sentence.
+pub(crate) fn legend(rounds: u32) -> String {
+    let runs = rounds as usize;
+    if runs < 2 {
+        return "One run each, response times in us from when each request was due, cpu in percent of the server's \
+                CPUs.\nNo interval can be computed from a single run: how far these numbers may be off is not known.\n"
+            .to_owned();
+    }
+    format!(
+        "Medians of {rounds} runs, response times in us from when each request was due, cpu in percent of the \
+         server's CPUs.\n± is the wider side of the interval that holds the true median with {:.0} % (order \
+         statistics).\n",
+        coverage(runs) * 100.0
+    )
+}
+
+/// Whether one digit behind the point would hide it.
+fn is_small(estimate: f64) -> bool {
+    estimate > 0.0 && estimate < 0.095
+}
+
+/// An estimate and its reach over so many runs, in as many digits as the estimate's size deserves. One run has no reach.
+pub(crate) fn number(interval: Option<&Interval>, runs: usize) -> String {
+    match interval {
+        None => "-".to_owned(),
+        Some(i) if runs < 2 && is_small(i.estimate) => format!("{:.4}", i.estimate),
+        Some(i) if is_small(i.estimate) => format!("{:.4} ±{:.4}", i.estimate, i.half_width()),
+        Some(i) if runs < 2 && i.estimate < 9.95 => format!("{:.1}", i.estimate),
+        Some(i) if runs < 2 => format!("{:.0}", i.estimate),
+        Some(i) if i.estimate < 9.95 => format!("{:.1} ±{:.1}", i.estimate, i.half_width()),
+        Some(i) => format!("{:.0} ±{:.0}", i.estimate, i.half_width()),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::experiment::Experiment;
+    use crate::test_evidence;
+    use model::{CpuUse, Distribution, Evidence, Nanoseconds, OfferedLoad, Schema};
+
+    fn results() -> Results {
+        let loads = vec![OfferedLoad::PerSecond(20_000.0), OfferedLoad::Max];
+        let labels = vec!["base".to_owned(), "suspend20".to_owned()];
+        let mut evidence = Vec::new();
+        for round in 0..3_u64 {
+            for label in &labels {
+                for &load in &loads {
+                    let us = Nanoseconds::from_micros(100 + round * 10);
+                    let latency = Distribution { avg: 8_250.0, p95: us, p99: us, ..Distribution::default() };
+                    let cpu = Some(CpuUse { cpus: 1, user: 0.4, idle: 0.6, ..CpuUse::default() });
+                    let void = (label == "base" && round == 2).then(|| "the generator was late".to_owned());
+                    evidence.push(Evidence {
+                        label: label.clone(),
+                        load,
+                        latency,
+                        cpu,
+                        void,
+                        ..test_evidence()
+                    });
+                }
+            }
+        }
+        let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
+        Results { schema: Schema, experiment, evidence }
+    }
+
+    #[test]
+    fn the_table_reads_as_the_documents() {
+        let expected = "\
+base
+  load       qps    avglat  95%lat  99%lat    cpu
+   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  1 of 3 runs void
+   MAX  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  1 of 3 runs void
+
+suspend20
+  load       qps    avglat   95%lat   99%lat    cpu
+   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0
+   MAX  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0
+
+Medians of 3 runs, response times in us from when each request was due, cpu in percent of the server's CPUs.
+± is the wider side of the interval that holds the true median with 75 % (order statistics).
+";
+        assert_eq!(render(&results()), expected);
+    }
+
+    #[test]
+    fn a_single_run_has_no_interval_and_says_so() {
+        let mut results = results();
+        results.experiment.rounds = 1;
+        results.evidence.truncate(4);
+        let expected = "\
+base
+  load    qps  avglat  95%lat  99%lat  cpu
+   20K  10000     8.2     100     100   40
+   MAX  10000     8.2     100     100   40
+
+suspend20
+  load    qps  avglat  95%lat  99%lat  cpu
+   20K  10000     8.2     100     100   40
+   MAX  10000     8.2     100     100   40
+
+One run each, response times in us from when each request was due, cpu in percent of the server's CPUs.
+No interval can be computed from a single run: how far these numbers may be off is not known.
+";
+        assert_eq!(render(&results), expected);
+    }
+
+    #[test]
+    fn where_polls_were_counted_the_table_says_who_made_them() {
+        let mut results = results();
+        let packets = |packets| model::PollCounts { polls: 1, packets, empty: 0 };
+        let napi = model::NapiDelivered {
+            napi: model::NapiId(300),
+            device: "eth0".to_owned(),
+            interrupt: packets(100),
+            timer: packets(0),
+            application: packets(900),
+            kthread: packets(0),
+            by_process: Vec::new(),
+            timer_armed: 0,
+            timer_expired: 0,
+            timer_armed_max: Nanoseconds(0),
+            suspended: 0,
+        };
+        for run in results.evidence.iter_mut().filter(|run| run.label == "suspend20") {
+            run.delivered =
+                Some(model::Delivered { napis: vec![napi.clone()], ..model::Delivered::default() });
+            run.interrupts_per_request = Some(0.0042);
+        }
+        let text = render(&results);
+        assert!(
+            text.contains("  load       qps    avglat   95%lat   99%lat    cpu    own         irq/req\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0  90 ±0  0.0042 ±0.0000\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("instead of softirqs.\nirq/req: ") && text.ends_with("for each answer.\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn where_the_server_was_counted_the_table_says_how_many_events_a_wait_found() {
+        let mut results = results();
+        for run in results.evidence.iter_mut().filter(|run| run.label == "base") {
+            let found = model::EpollBatch { waits: 90, empty: 10, avg: 2.5, max: 7, sizes: None };
+            run.epoll_batch = Some(found);
+        }
+        let text = render(&results);
+        assert!(text.contains("    cpu     batch  empty\n"), "{text}");
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  2.5 ±0.0  10 ±0  1 of"),
+            "{text}"
+        );
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0      -      -\n"),
+            "{text}"
+        );
+        assert!(text.contains("over those that returned any.\nempty: "), "{text}");
+    }
+
+    #[test]
+    fn a_cell_without_runs_that_count_shows_none() {
+        let mut results = results();
+        for run in &mut results.evidence {
+            run.void = Some("the generator was late".to_owned());
+        }
+        assert!(
+            render(&results).contains("   20K    -       -       -       -    -  3 of 3 runs void\n"),
+            "{}",
+            render(&results)
+        );
+    }
+}

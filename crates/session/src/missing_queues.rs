@@ -1,0 +1,64 @@
+//! Queues that went away with what was set on them, and the commands that mend that.
+
+use std::collections::BTreeMap;
+
+use apply::{Knobs, Stuck, TransactionName};
+use linux::{Cause, Kernel, KernelError, Netns};
+use model::{ChannelKind, DeviceId, NicKnob, Object, Setting};
+
+use crate::shell::quoted;
+
+/// What an operator types to bring back the queues on which these settings stand, and to roll back then; `None` if none of
+/// them is on a queue that its device does not have now.
+pub fn recovery_commands<'s>(
+    stuck: impl IntoIterator<Item = &'s Stuck>,
+    transactions: &[TransactionName],
+) -> Option<String> {
+    let mut kernel = Kernel::new();
+    let mut queues: BTreeMap<(DeviceId, ChannelKind), u32> = BTreeMap::new();
+    for Stuck { change, .. } in stuck {
+        let (device, kind, index) = match change.from().object() {
+            Object::Queue(queue) => (queue.device, ChannelKind::Rx, queue.index.0),
+            Object::TxQueue(queue) => (queue.device, ChannelKind::Tx, queue.index.0),
+            _ => continue,
+        };
+        if is_away(&mut kernel, change.from()) {
+            let kind = if has_combined(&mut kernel, device) { ChannelKind::Combined } else { kind };
+            let most = queues.entry((device, kind)).or_default();
+            *most = (*most).max(index + 1);
+        }
+    }
+    if queues.is_empty() {
+        return None;
+    }
+    let back = queues.into_iter().map(|((device, kind), count)| {
+        let kind = match kind {
+            ChannelKind::Combined => "combined",
+            ChannelKind::Rx => "rx",
+            ChannelKind::Tx => "tx",
+        };
+        format!("{}ethtool -L {} {kind} {count}", inside(device), device.name)
+    });
+    let roll_back = transactions.iter().map(|name| format!("netpolicy rollback {name}"));
+    let commands: Vec<String> = back.chain(roll_back).collect();
+    Some(format!("bring the queues back, then roll back: {}", commands.join(" && ")))
+}
+
+fn is_away(kernel: &mut Kernel, setting: &Setting) -> bool {
+    let read = kernel.read(std::slice::from_ref(setting));
+    matches!(read, Err(KernelError { cause: Cause::Away(_), .. }))
+}
+
+fn has_combined(kernel: &mut Kernel, device: DeviceId) -> bool {
+    let read = kernel.read(&[Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 0))]);
+    matches!(read.as_deref(), Ok([Setting::Nic(_, NicKnob::Channels(_, 1..))]))
+}
+
+/// What has to stand before a command that works on a device of another namespace.
+fn inside(device: DeviceId) -> String {
+    if Netns::is_current(device.netns) {
+        return String::new();
+    }
+    let netns = Netns::with_id(device.netns).map(|netns| quoted(&netns.path().to_string_lossy()));
+    netns.map_or_else(|_| String::new(), |file| format!("nsenter --net={file} "))
+}
