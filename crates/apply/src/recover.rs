@@ -3,9 +3,7 @@
 //! Every decision takes the lock first and reads the journal again under it. Of two concurrent decisions (a `confirm`
 //! and the guard that waits for it), one acts and the other sees the result.
 
-use std::path::PathBuf;
-
-use model::{Change, Judgement, Nanoseconds, Pid};
+use model::{Change, Judgement, Nanoseconds};
 
 use crate::held::Pending;
 use crate::journal::Journal;
@@ -13,57 +11,11 @@ use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::moment::Moment;
 use crate::record::{Asked, Record, Why};
-use crate::transaction::{Standing, Transaction, TransactionName};
+use crate::roll_back_error::RollBackError;
+use crate::transaction::{Standing, Transaction};
+use crate::transaction_name::TransactionName;
 use crate::undo::Undone;
 use crate::verdicts::Verdicts;
-
-/// Why a transaction was not, or not wholly, rolled back.
-#[derive(Debug, thiserror::Error)]
-pub enum RollBackError {
-    /// Some settings could not be put back; all others were.
-    #[error("{undone}\nTo undo the rest by hand: {}", undo_script.display())]
-    Incomplete {
-        /// The transaction.
-        name: TransactionName,
-        /// What the undo came to.
-        undone: Undone,
-        /// The script that undoes it without netpolicy.
-        undo_script: PathBuf,
-    },
-    /// A newer transaction changed the same knob: its value is not this one's to undo.
-    #[error(
-        "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
-         Roll {newer} back first, or everything down to {name}. Nothing was changed.",
-        .knob.to().knob(), .knob.to().object()
-    )]
-    Overlaid {
-        /// The transaction.
-        name: TransactionName,
-        /// The newer one.
-        newer: TransactionName,
-        /// What the newer one did to the knob.
-        knob: Box<Change>,
-    },
-    /// A running program owns it, and rolls it back when it exits.
-    #[error("{name} belongs to process {by} until it ends and puts it back")]
-    Owned {
-        /// The transaction.
-        name: TransactionName,
-        /// The program.
-        by: Pid,
-    },
-    /// There is nothing of it to undo.
-    #[error("nothing to undo: {name} is {standing}")]
-    NothingToUndo {
-        /// The transaction.
-        name: TransactionName,
-        /// How it stands.
-        standing: Standing,
-    },
-    /// The journal could not be read or written, or another process has it.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-}
 
 /// Why a transaction was not confirmed.
 #[derive(Debug, thiserror::Error)]

@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysctl};
 use crate::nic_facts::NicFacts;
 use crate::plan::Reason;
-use crate::policy::PolicyName;
+use crate::policy_name::PolicyName;
 use crate::units::Nanoseconds;
 
 /// A property of a host that a recipe can set. Displayed as the word in a recipe file.
