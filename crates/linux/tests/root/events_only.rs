@@ -10,7 +10,8 @@ use linux::Netns;
 use linux::netlink::netdev::{NapiChange, Netdev};
 use model::{EmptyPolls, Nanoseconds};
 
-use super::subject::{Scratch, Subject};
+use super::scratch::Scratch;
+use super::subject::Subject;
 use super::wire::Wire;
 use super::{Need, test};
 

@@ -13,7 +13,8 @@ use linux::{Netns, Processes, process};
 use model::host::Process;
 use model::{EmptyPolls, EpollParams, Nanoseconds, NapiId};
 
-use super::subject::{Scratch, Subject, eventually};
+use super::scratch::Scratch;
+use super::subject::{Subject, eventually};
 use super::wire::{Wire, run};
 use super::{Need, test};
 
