@@ -31,7 +31,7 @@ mirrored! {
     }
 
     /// `struct wire_seen`.
-    struct SeenThere = "wire_seen" {
+    struct RawWireCounts = "wire_seen" {
         requests: u64,
         answered: u64,
         lost: u64,
@@ -140,7 +140,7 @@ impl Wire {
     fn seen(&self) -> Result<Seen, KernelError> {
         let mut sum = Seen::default();
         for bytes in self.loaded.map("seen")?.get_per_cpu(&ONLY)? {
-            let there = SeenThere::of(&bytes);
+            let there = RawWireCounts::of(&bytes);
             sum.requests += there.requests;
             sum.answered += there.answered;
             sum.lost += there.lost;
@@ -168,7 +168,12 @@ mod test {
     fn every_field_is_where_the_compiled_program_has_it() {
         let mut wrong = difference(OBJECT, Config::NAME, size_of::<Config>(), Config::FIELDS);
         wrong.extend(difference(OBJECT, Gate::NAME, size_of::<Gate>(), Gate::FIELDS));
-        wrong.extend(difference(OBJECT, SeenThere::NAME, size_of::<SeenThere>(), SeenThere::FIELDS));
+        wrong.extend(difference(
+            OBJECT,
+            RawWireCounts::NAME,
+            size_of::<RawWireCounts>(),
+            RawWireCounts::FIELDS,
+        ));
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 }

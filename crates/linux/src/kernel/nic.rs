@@ -3,13 +3,13 @@
 use model::{DeviceId, NicKnob, Setting};
 use sys::error::KernelError;
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 use super::{lacking, steer};
 use crate::observe::device as observed;
 
 /// Knobs of one object and one interface, as they are: one request for all where there is one.
 pub(super) fn read(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     like: &[&NicKnob],
 ) -> Result<Vec<NicKnob>, KernelError> {
@@ -21,28 +21,28 @@ pub(super) fn read(
     let Some(first) = like.first() else { return Ok(Vec::new()) };
     match first {
         NicKnob::Channels(..) => {
-            let channels = observed::channels(&inside.ethtool()?.channels_of(ifindex)?);
+            let channels = observed::channels(&handles.ethtool()?.channels_of(ifindex)?);
             collect(&|one| {
                 let NicKnob::Channels(kind, _) = one else { return None };
                 Some(NicKnob::Channels(*kind, channels.of(*kind).current))
             })
         }
         NicKnob::Ring(..) => {
-            let rings = observed::rings(&inside.ethtool()?.rings_of(ifindex)?);
+            let rings = observed::rings(&handles.ethtool()?.rings_of(ifindex)?);
             collect(&|one| {
                 let NicKnob::Ring(kind, _) = one else { return None };
                 Some(NicKnob::Ring(*kind, rings.of(*kind).current))
             })
         }
         NicKnob::Coalescing(..) => {
-            let coalesce = observed::coalesce(&inside.ethtool()?.coalesce_of(ifindex)?);
+            let coalesce = observed::coalesce(&handles.ethtool()?.coalesce_of(ifindex)?);
             collect(&|one| {
                 let NicKnob::Coalescing(param, _) = one else { return None };
                 coalesce.of(*param).map(|value| NicKnob::Coalescing(*param, value))
             })
         }
         NicKnob::Offload(..) => {
-            let ethtool = inside.ethtool()?;
+            let ethtool = handles.ethtool()?;
             let names = ethtool.feature_names()?;
             let offloads = observed::offloads(&ethtool.features_of(ifindex)?, &names);
             collect(&|one| {
@@ -51,22 +51,22 @@ pub(super) fn read(
             })
         }
         NicKnob::PacketSize(..) => {
-            let sizes = inside.links().packet_sizes(ifindex)?;
+            let sizes = handles.links().packet_sizes(ifindex)?;
             collect(&|one| {
                 let NicKnob::PacketSize(size, _) = one else { return None };
                 sizes.of(*size).map(|bytes| NicKnob::PacketSize(*size, bytes))
             })
         }
         NicKnob::PrivateFlag(..) => {
-            let flags = inside.ethtool()?.private_flags_of(ifindex)?.flags;
+            let flags = handles.ethtool()?.private_flags_of(ifindex)?.flags;
             collect(&|one| {
                 let NicKnob::PrivateFlag(flag, _) = one else { return None };
                 flags.get(flag).map(|on| NicKnob::PrivateFlag(*flag, *on))
             })
         }
         NicKnob::RssTable(_) | NicKnob::RssKey(_) => {
-            let name = inside.name(device)?;
-            let rss = inside.ioctl()?.rss(&name)?;
+            let name = handles.name(device)?;
+            let rss = handles.ioctl()?.rss(&name)?;
             collect(&|one| match (one, rss.as_ref()?) {
                 (NicKnob::RssTable(_), rss) => Some(NicKnob::RssTable(rss.table.clone())),
                 (NicKnob::RssKey(_), rss) => Some(NicKnob::RssKey(rss.key.clone())),
@@ -74,13 +74,17 @@ pub(super) fn read(
             })
         }
         NicKnob::RssContext(..) | NicKnob::FlowRule(..) | NicKnob::Qdiscs(_) => {
-            like.iter().map(|like| steer::read(inside, device, like)).collect()
+            like.iter().map(|like| steer::read(handles, device, like)).collect()
         }
     }
 }
 
 /// Writes knobs of one object and one interface, in one call where there is one for all.
-pub(super) fn write(inside: &mut Inside, device: DeviceId, knobs: &[&NicKnob]) -> Result<(), KernelError> {
+pub(super) fn write(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    knobs: &[&NicKnob],
+) -> Result<(), KernelError> {
     let ifindex = device.ifindex;
     let (mut channels, mut rings, mut coalescing) = (Vec::new(), Vec::new(), Vec::new());
     let (mut offloads, mut flags, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
@@ -95,32 +99,32 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, knobs: &[&NicKnob]) -
             NicKnob::PrivateFlag(flag, on) => flags.push((*flag, *on)),
             NicKnob::RssTable(wanted) => table = Some(wanted.as_slice()),
             NicKnob::RssKey(wanted) => key = Some(wanted.as_slice()),
-            NicKnob::RssContext(queues, there) => steer::write_context(inside, device, *queues, *there)?,
-            NicKnob::FlowRule(flow, to) => steer::write_rule(inside, device, *flow, *to)?,
-            NicKnob::Qdiscs(qdiscs) => steer::write_qdiscs(inside, device, qdiscs)?,
+            NicKnob::RssContext(queues, there) => steer::write_context(handles, device, *queues, *there)?,
+            NicKnob::FlowRule(flow, to) => steer::write_rule(handles, device, *flow, *to)?,
+            NicKnob::Qdiscs(qdiscs) => steer::write_qdiscs(handles, device, qdiscs)?,
         }
     }
     if !channels.is_empty() {
-        inside.ethtool()?.set_channels(ifindex, &channels)?;
+        handles.ethtool()?.set_channels(ifindex, &channels)?;
     }
     if !rings.is_empty() {
-        inside.ethtool()?.set_rings(ifindex, &rings)?;
+        handles.ethtool()?.set_rings(ifindex, &rings)?;
     }
     if !coalescing.is_empty() {
-        inside.ethtool()?.set_coalesce(ifindex, &coalescing)?;
+        handles.ethtool()?.set_coalesce(ifindex, &coalescing)?;
     }
     if !offloads.is_empty() {
-        inside.ethtool()?.set_offloads(ifindex, &offloads)?;
+        handles.ethtool()?.set_offloads(ifindex, &offloads)?;
     }
     if !sizes.is_empty() {
-        inside.links().set_packet_sizes(ifindex, &sizes)?;
+        handles.links().set_packet_sizes(ifindex, &sizes)?;
     }
     if !flags.is_empty() {
-        inside.ethtool()?.set_private_flags(ifindex, &flags)?;
+        handles.ethtool()?.set_private_flags(ifindex, &flags)?;
     }
     if table.is_some() || key.is_some() {
-        let name = inside.name(device)?;
-        inside.ioctl()?.set_rss(&name, table, key)?;
+        let name = handles.name(device)?;
+        handles.ioctl()?.set_rss(&name, table, key)?;
     }
     Ok(())
 }

@@ -4,10 +4,14 @@
 use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, Setting, SteerTo};
 use sys::error::KernelError;
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 
 /// One of them, as it is; another knob is none that these interfaces have.
-pub(super) fn read(inside: &mut Inside, device: DeviceId, like: &NicKnob) -> Result<NicKnob, KernelError> {
+pub(super) fn read(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    like: &NicKnob,
+) -> Result<NicKnob, KernelError> {
     let setting = Setting::Nic(device, like.clone());
     let lacking = |what: &str| {
         let asked = format!("{}: {}", setting.object(), setting.knob());
@@ -15,22 +19,22 @@ pub(super) fn read(inside: &mut Inside, device: DeviceId, like: &NicKnob) -> Res
     };
     match like {
         NicKnob::Qdiscs(_) => {
-            let circumstances = inside.circumstances(device)?;
-            let disciplines = inside.disciplines()?;
+            let defaults = handles.defaults(device)?;
+            let disciplines = handles.disciplines()?;
             let all = disciplines.all()?;
-            let qdiscs = disciplines.of(device.ifindex, circumstances, &all)?;
+            let qdiscs = disciplines.of(device.ifindex, defaults, &all)?;
             qdiscs.map(NicKnob::Qdiscs).ok_or_else(|| lacking("a device that is up"))
         }
         NicKnob::RssContext(queues, _) => {
-            let name = inside.name(device)?;
-            let contexts = inside.ioctl()?.rss_contexts(&name)?;
+            let name = handles.name(device)?;
+            let contexts = handles.ioctl()?.rss_contexts(&name)?;
             let contexts = contexts.ok_or_else(|| lacking("a driver with contexts of the receive hash"))?;
             let there = contexts.iter().any(|context| context.queues == Some(*queues));
             Ok(NicKnob::RssContext(*queues, there))
         }
         NicKnob::FlowRule(flow, _) => {
-            let name = inside.name(device)?;
-            let ioctl = inside.ioctl()?;
+            let name = handles.name(device)?;
+            let ioctl = handles.ioctl()?;
             let contexts = ioctl.rss_contexts(&name)?.unwrap_or_default();
             let rules = ioctl.flow_rules(&name, &contexts)?;
             let rules = rules.ok_or_else(|| lacking("a driver with rules for single flows"))?;
@@ -48,30 +52,34 @@ pub(super) fn read(inside: &mut Inside, device: DeviceId, like: &NicKnob) -> Res
     }
 }
 
-pub(super) fn write_qdiscs(inside: &mut Inside, device: DeviceId, to: &Qdiscs) -> Result<(), KernelError> {
-    let circumstances = inside.circumstances(device)?;
-    inside.disciplines()?.replace(device.ifindex, circumstances, to)
+pub(super) fn write_qdiscs(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    to: &Qdiscs,
+) -> Result<(), KernelError> {
+    let defaults = handles.defaults(device)?;
+    handles.disciplines()?.replace(device.ifindex, defaults, to)
 }
 
 pub(super) fn write_rule(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     flow: FlowMatch,
     to: Option<SteerTo>,
 ) -> Result<(), KernelError> {
-    let name = inside.name(device)?;
-    inside.ioctl()?.set_flow_rule(&name, flow, to)
+    let name = handles.name(device)?;
+    handles.ioctl()?.set_flow_rule(&name, flow, to)
 }
 
 pub(super) fn write_context(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     queues: QueueSpan,
     there: bool,
 ) -> Result<(), KernelError> {
-    let name = inside.name(device)?;
+    let name = handles.name(device)?;
     let name = name.as_str();
-    let ioctl = inside.ioctl()?;
+    let ioctl = handles.ioctl()?;
     let contexts = ioctl.rss_contexts(name)?.unwrap_or_default();
     let fitting: Vec<u32> =
         contexts.iter().filter(|context| context.queues == Some(queues)).map(|context| context.id).collect();

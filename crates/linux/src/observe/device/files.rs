@@ -9,7 +9,7 @@ use netlink::netdev;
 use sys::error::KernelError;
 use sys::sysfs::SysFs;
 
-use super::super::OrUnread;
+use super::super::UnreadExt;
 
 /// Queues, device-wide settings and the bus device; returns the bus device's interrupts.
 pub(super) fn from_sysfs(
