@@ -5,12 +5,13 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bpf::app_requests::{Cgroup, Choice, RequestSource, RequestStore};
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::app_requests::{Cgroup, Choice, RequestSource, RequestStore};
 use linux::{Cause, Errno, socket_policy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::subject::{ROLE, Scratch, Subject, eventually, role_command};
+use super::scratch::Scratch;
+use super::subject::{ROLE, Subject, eventually, role_command};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {

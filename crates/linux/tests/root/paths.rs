@@ -7,13 +7,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::netdev::{NapiChange, Netdev};
 use linux::observe::processes;
 use linux::{Netns, Processes, process};
 use model::host::Process;
 use model::{EmptyPolls, EpollParams, Nanoseconds, NapiId};
+use netlink::netdev::{NapiChange, Netdev};
 
-use super::subject::{Scratch, Subject, eventually};
+use super::scratch::Scratch;
+use super::subject::{Subject, eventually};
 use super::wire::{Wire, run};
 use super::{Need, test};
 
