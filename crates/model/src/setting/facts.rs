@@ -4,7 +4,7 @@
 //! decides (whether it can be put back, whether a step raises or lowers it) is code of its family.
 
 use super::{Disruption, Interface};
-use crate::units::KernelVersion;
+use crate::units::{KernelVersion, Nanoseconds};
 
 /// What is known about a knob before it is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,11 @@ impl Facts {
             (unit, Some((least, u64::MAX))) => format!("{least} and more, {unit}"),
             (unit, Some((least, most))) => format!("{least} to {most} {unit}"),
         }
+    }
+
+    /// A number of the knob, as people and policy files write it: nanoseconds as a span such as `20us`.
+    pub fn written(&self, number: u64) -> String {
+        if self.unit == Unit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
     }
 
     /// The paragraphs of the documentation, each on one line, without the marks of links.

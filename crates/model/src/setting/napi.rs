@@ -11,6 +11,9 @@ const DEVICE: Facts = Facts::at(Interface::DeviceNapis, Phase::Device);
 /// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
 pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 
+/// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
+const TIMEOUT_MAX: u64 = i64::MAX.cast_unsigned();
+
 family! {
     /// A knob of the NAPI that polls a receive queue, with a value.
     NapiKnob {
@@ -37,7 +40,7 @@ family! {
             name: "gro-flush-timeout",
             key: Some("gro_flush_timeout"),
             unit: Unit::Nanoseconds,
-            range: Some((0, u64::MAX)),
+            range: Some((0, TIMEOUT_MAX)),
             rank: 3,
         },
 
@@ -52,7 +55,7 @@ family! {
             name: "irq-suspend-timeout",
             key: Some("irq_suspend_timeout"),
             unit: Unit::Nanoseconds,
-            range: Some((0, u64::MAX)),
+            range: Some((0, TIMEOUT_MAX)),
             rank: 4,
         },
 
@@ -83,7 +86,7 @@ family! {
         GroFlushTimeout(Nanoseconds) = DEVICE {
             name: "gro_flush_timeout",
             unit: Unit::Nanoseconds,
-            range: Some((0, u64::MAX)),
+            range: Some((0, TIMEOUT_MAX)),
             since: KernelVersion::since(3, 19),
             rank: 3,
         },
@@ -96,6 +99,12 @@ family! {
 }
 
 impl NapiKnob {
+    /// The largest value that netpolicy writes, as people write it, where this one is larger.
+    pub fn beyond(&self) -> Option<String> {
+        let (_, most) = self.facts().range?;
+        (self.weight().1 > most).then(|| self.facts().written(most))
+    }
+
     /// The value, as people write it.
     pub fn value(&self) -> String {
         match self {
