@@ -89,7 +89,5 @@ pub(crate) fn within_step(mut changes: Vec<Change>, leaving: &Leaving) -> Vec<Ch
 
 /// Whether a change takes away: less deferral, less polling, an object or a thread that goes.
 fn goes_down(change: &Change, leaving: &Leaving) -> bool {
-    leaving.has(change)
-        || change.to().weight() < change.from().weight()
-        || matches!(change.to(), Setting::Nic(_, knob) if knob.removes())
+    leaving.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

@@ -3,7 +3,7 @@
 //! Every check here stands for a combination that the kernel accepts in silence and that then does nothing, or
 //! the opposite of what was meant.
 
-use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, NapiKnob, Nanoseconds};
+use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds, NapiKnob};
 
 use crate::refusal::{Refusal, RefusalKind};
 

@@ -103,7 +103,7 @@ fn look(inside: &mut Inside, queue: RxQueue) -> Result<(Threading, Option<Pid>),
     };
     match inside.napi_of(queue) {
         Ok(napi) => {
-            let stated = napi.threaded.and_then(netlink::netdev::threading);
+            let stated = napi.threaded.and_then(Threading::of_number);
             let threading = stated.map_or_else(|| device(inside), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }

@@ -29,6 +29,8 @@ family! {
             unit: Unit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             rank: 2,
+        } where {
+            weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
         },
 
         /// How long the queue's timer waits before it polls, while its IRQ is deferred.
@@ -42,6 +44,9 @@ family! {
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 3,
+        } where {
+            weight(Nanoseconds(ns)) => Weight::of(*ns);
+            tools(span) => span.0.to_string();
         },
 
         /// How long the queue's IRQ may stay masked while `epoll_wait` keeps finding events.
@@ -57,12 +62,18 @@ family! {
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 4,
+        } where {
+            weight(Nanoseconds(ns)) => Weight::of(*ns);
+            tools(span) => span.0.to_string();
         },
 
         /// Whether the queue is polled by a kernel thread of its own instead of in softirq.
         ///
         /// Kernel: 6.17 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_set_threaded()`.
-        Threaded(Threading) = NAPI { name: "threaded", since: KernelVersion::since(6, 17) },
+        Threaded(Threading) = NAPI { name: "threaded", since: KernelVersion::since(6, 17) } where {
+            weight(threading) => threading.weight();
+            tools(threading) => threading.in_netlink().to_owned();
+        },
     }
 }
 
@@ -78,6 +89,8 @@ family! {
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             since: KernelVersion::since(5, 8),
             rank: 2,
+        } where {
+            weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
         },
 
         /// [`NapiKnob::GroFlushTimeout`] for all queues of a device together, where the kernel has no per-NAPI setting.
@@ -89,12 +102,18 @@ family! {
             range: Some((0, TIMEOUT_MAX)),
             since: KernelVersion::since(3, 19),
             rank: 3,
+        } where {
+            weight(Nanoseconds(ns)) => Weight::of(*ns);
+            tools(span) => span.0.to_string();
         },
 
         /// [`NapiKnob::Threaded`] for all queues of a device together, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.12, `/sys/class/net/DEV/threaded`, `net/core/net-sysfs.c`.
-        Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) },
+        Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) } where {
+            weight(threading) => threading.weight();
+            tools(threading) => threading.number().to_string();
+        },
     }
 }
 
@@ -113,17 +132,6 @@ impl NapiKnob {
             Self::Threaded(threading) => threading.to_string(),
         }
     }
-
-    /// The value as something that rises and falls.
-    pub fn weight(&self) -> Weight {
-        match self {
-            Self::DeferHardIrqs(EmptyPolls(polls)) => Weight::of(u64::from(*polls)),
-            Self::GroFlushTimeout(Nanoseconds(ns)) | Self::IrqSuspendTimeout(Nanoseconds(ns)) => {
-                Weight::of(*ns)
-            }
-            Self::Threaded(threading) => threading.weight(),
-        }
-    }
 }
 
 impl DeviceNapiKnob {
@@ -133,15 +141,6 @@ impl DeviceNapiKnob {
             Self::DeferHardIrqs(polls) => polls.to_string(),
             Self::GroFlushTimeout(span) => span.to_string(),
             Self::Threaded(threading) => threading.to_string(),
-        }
-    }
-
-    /// The value as something that rises and falls.
-    pub fn weight(&self) -> Weight {
-        match self {
-            Self::DeferHardIrqs(EmptyPolls(polls)) => Weight::of(u64::from(*polls)),
-            Self::GroFlushTimeout(Nanoseconds(ns)) => Weight::of(*ns),
-            Self::Threaded(threading) => threading.weight(),
         }
     }
 }
