@@ -252,7 +252,9 @@ mod test {
                 .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
                 .map(|file| fs::read_to_string(file).expect("a source"))
                 .collect();
-            for structure in header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {")) {
+            for structure in
+                header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"))
+            {
                 structures += 1;
                 if !rust.contains(&format!("= \"{structure}\" {{")) {
                     missing.push(format!("struct {structure} of {name}.h"));

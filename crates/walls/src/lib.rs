@@ -1,5 +1,6 @@
 //! The walls between the rooms, as tests (`tests/walls.rs`): which crate may depend on which, and which names a room may not
-//! know; and the texts that an operator can see, in one file (`tests/texts.rs`). Nothing depends on this crate.
+//! know; how many fields a structure of the daemon has (`tests/structs.rs`); and the texts that an operator can see, in one file
+//! (`tests/texts.rs`). Nothing depends on this crate.
 //!
 //! [`Dependencies`] are what Cargo resolves, and [`paths`] what the compiler's own grammar finds in a file: how a `use` is
 //! wrapped, nested or renamed makes no difference.
@@ -7,8 +8,10 @@
 
 mod dependencies;
 mod paths;
+mod structs;
 mod texts;
 
 pub use dependencies::Dependencies;
 pub use paths::{NamedPath, paths, reaches};
+pub use structs::{Structure, structures};
 pub use texts::{literals, texts};
