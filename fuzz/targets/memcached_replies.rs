@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use measure::protocol::{Malformed, Parser, Reply};
+use load::protocol::{Malformed, Parser, Reply};
 
 fuzz_target!(|input: (Vec<u8>, Vec<u16>)| {
     let (bytes, cuts) = input;

@@ -64,7 +64,7 @@ const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "client",
         answers: "the load generator beside other clients, on the same core against the same server",
-        cargo: &["bench", "--quiet", "--package", "netpolicy-measure", "--bench", "client"],
+        cargo: &["bench", "--quiet", "--package", "netpolicy-load", "--bench", "client"],
     },
 ];
 

@@ -1,7 +1,8 @@
 //! Tests that change the host, in several lanes beside each other: nearly all of their time they wait.
 //!
 //! A lane takes a few tests at a time and runs the test program with these, in a network namespace and a mount namespace of their own.
-//! A test that must not have another one beside it is of the kind `alone`, and runs after the lanes.
+//! A few lanes are always open, and more while the CPUs idle. A test that must not have another one beside it is of the kind
+//! `alone`, and runs after the lanes.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,8 +15,14 @@ use crate::shell::Result;
 /// Names the tests that a test program shall run, with line feeds between them; it leaves out all others.
 pub(crate) const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
-/// How many lanes there are. On two CPUs a lane keeps a third of one busy; each more makes those tests slower that count.
+/// How many lanes are open whatever the CPUs do, and how many there are at most. Most tests leave the CPUs idle; beside those that
+/// do not, each lane more makes them slower.
 pub(crate) const LANES: usize = 3;
+pub(crate) const LANES_MAX: usize = 7;
+
+/// Which share of all CPUs has to idle, and for how long, before a lane beyond the first [`LANES`] takes its next tests.
+const IDLE_SHARE: f64 = 0.4;
+const IDLE_FOR: Duration = Duration::from_secs(2);
 
 /// The kind of a test that runs with no other beside it.
 const ALONE: &str = "alone";
@@ -25,6 +32,9 @@ const UNKNOWN: Duration = Duration::from_secs(2);
 
 /// How long the tests are that a lane takes at a time, where one alone is not longer. To start the program takes a fraction of a second.
 const BATCH: Duration = Duration::from_secs(6);
+
+/// How many tests that failed beside others are run again alone. If more fail, it is not for want of a CPU.
+pub(crate) const AGAIN_MAX: usize = 5;
 
 /// The tests of a program, as it lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,17 +72,70 @@ impl Listed {
 
     /// What lanes take one after the other, and the tests that run alone; `took` is what an earlier run needed for a test.
     pub(crate) fn batches(self, took: impl Fn(&str) -> Option<Duration>) -> (Batches, Vec<String>) {
-        (Batches(Mutex::new(batched(self.beside, took).into())), self.alone)
+        (Batches::of(batched(self.beside, took)), self.alone)
     }
 }
 
 /// Tests that no lane has taken yet.
-pub(crate) struct Batches(Mutex<VecDeque<Vec<String>>>);
+pub(crate) struct Batches {
+    left: Mutex<VecDeque<Vec<String>>>,
+    /// Who holds it looks at the CPUs: what one lane adds to their work is there before the next one looks.
+    looks: Mutex<()>,
+}
 
 impl Batches {
-    /// The next ones; `None` when all are taken.
-    pub(crate) fn take(&self) -> Option<Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    fn of(left: Vec<Vec<String>>) -> Self {
+        Self { left: Mutex::new(left.into()), looks: Mutex::default() }
+    }
+
+    /// The next ones for a lane; `None` when all are taken. Lanes beyond the first few wait until CPUs idle.
+    pub(crate) fn take(&self, lane: usize) -> Option<Vec<String>> {
+        if lane < LANES {
+            return self.next();
+        }
+        let _looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.is_empty() {
+            let before = CpuTimes::now();
+            std::thread::sleep(IDLE_FOR);
+            if CpuTimes::now().idle_share_since(before) >= IDLE_SHARE {
+                return self.next();
+            }
+        }
+        None
+    }
+
+    fn next(&self) -> Option<Vec<String>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+/// What all CPUs have done since the machine began, in ticks (`/proc/stat`, the line `cpu`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CpuTimes {
+    all: u64,
+    idle: u64,
+}
+
+impl CpuTimes {
+    fn now() -> Self {
+        Self::read(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn read(stat: &str) -> Self {
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+        // Guests' time is in that of users already: user, nice, system, idle, iowait, irq, softirq, steal.
+        let ticks: Vec<u64> = line.split_whitespace().take(8).filter_map(|n| n.parse().ok()).collect();
+        Self { all: ticks.iter().sum(), idle: ticks.iter().skip(3).take(2).sum() }
+    }
+
+    /// The share of all CPUs that idled; 0 where that cannot be read.
+    fn idle_share_since(self, before: Self) -> f64 {
+        let (idle, all) = (self.idle.saturating_sub(before.idle), self.all.saturating_sub(before.all));
+        idle as f64 / all.max(1) as f64
     }
 }
 
@@ -112,8 +175,18 @@ mod test {
         let listed = Listed::read(text);
         assert_eq!(listed.skipped, ["[SKIPPED, needs flower] b/two"]);
         let (batches, alone) = listed.batches(|_| None);
-        assert_eq!((batches.take(), batches.take()), (Some(vec!["a/one".to_owned()]), None));
+        assert_eq!((batches.take(0), batches.take(LANES)), (Some(vec!["a/one".to_owned()]), None));
         assert_eq!(alone, ["c/three"]);
+    }
+
+    #[test]
+    fn the_share_of_idle_time_is_that_of_all_cpus() {
+        let before = CpuTimes::read("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n");
+        let after = CpuTimes::read("cpu  150 0 60 820 70 0 0 0 7 0\n");
+        assert_eq!(before, CpuTimes { all: 1000, idle: 850 });
+        assert!((after.idle_share_since(before) - 0.4).abs() < 1e-9, "{after:?}");
+        assert!(CpuTimes::now().all > 0);
+        assert!(CpuTimes::read("").idle_share_since(before).abs() < 1e-9, "nothing was read");
     }
 
     #[test]

@@ -43,7 +43,7 @@ const RUNNING_KERNEL: &str = "tests of this machine";
 const ELSEWHERE: &str = "tests in guests, and packages: installed, upgraded, removed";
 
 /// Packages whose tests read no clock: a kernel may be built beside them.
-const READ_NO_CLOCK: &[&str] = &["model", "plan", "rules", "sim"];
+const READ_NO_CLOCK: &[&str] = &["measure", "model", "plan", "rules", "sim"];
 
 /// When the lines of a test program are printed.
 #[derive(Clone, Copy)]
@@ -60,6 +60,10 @@ struct Tally {
     passed: u64,
     failed: u64,
     skipped: Vec<Skipped>,
+    /// Those that failed, by name.
+    failures: Vec<String>,
+    /// Those that failed beside other tests, and passed alone.
+    unsteady: Vec<String>,
 }
 
 /// Format, lints and tidy rules.
@@ -172,6 +176,9 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     for skipped in &tally.skipped {
         eprintln!("SKIPPED {skipped}");
     }
+    for test in &tally.unsteady {
+        eprintln!("PASSED ALONE, FAILED BESIDE OTHER TESTS {test}");
+    }
     for what in &broken {
         eprintln!("FAILED {what}");
     }
@@ -208,22 +215,24 @@ impl Tally {
         }
         let (batches, alone) = listed.batches(|test| pace.expected_of(test));
         let name = program.name.as_str();
-        eprintln!("+ {name} in {} lanes", lanes::LANES);
+        eprintln!("+ {name} in {} to {} lanes", lanes::LANES, lanes::LANES_MAX);
         let run = |mut command: Command, names: &[String]| {
             let mut tally = Self::default();
             command.env(lanes::ONLY, names.join("\n"));
             let ended = tally.add(&mut command, name, Print::Tests, pace);
             (tally, ended)
         };
-        let one_lane = || {
+        let one_lane = |lane| {
             let mut ran = Vec::new();
-            while let Some(names) = batches.take() {
+            while let Some(names) = batches.take(lane) {
                 ran.push(run(as_cargo_would(program, lanes::lane(&program.executable)), &names));
             }
             ran
         };
         let mut ended: Vec<(Self, Result)> = std::thread::scope(|scope| {
-            let lanes: Vec<_> = (0..lanes::LANES).map(|_| scope.spawn(one_lane)).collect();
+            let one_lane = &one_lane;
+            let lanes: Vec<_> =
+                (0..lanes::LANES_MAX).map(|lane| scope.spawn(move || one_lane(lane))).collect();
             let gone = |_| vec![(Self::default(), Err(format!("{name}: the thread of a lane panicked")))];
             lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(gone)).collect()
         });
@@ -232,13 +241,38 @@ impl Tally {
             command.arg("--test-threads=1");
             ended.push(run(as_cargo_would(program, command), &alone));
         }
+        let failures = ended.iter().map(|(tally, _)| tally.failures.len()).sum::<usize>();
+        if (1..=lanes::AGAIN_MAX).contains(&failures) {
+            for (tally, ended) in &mut ended {
+                tally.run_again(ended, |names| {
+                    run(as_cargo_would(program, lanes::lane(&program.executable)), names)
+                });
+            }
+        }
         let mut broken = Vec::new();
         for (tally, ended) in ended {
             self.passed += tally.passed;
             self.failed += tally.failed;
+            self.unsteady.extend(tally.unsteady);
             broken.extend(ended.err());
         }
         broken
+    }
+
+    /// Runs once more, alone, what failed beside other tests: what counts is the second verdict, and the first is reported.
+    fn run_again(&mut self, ended: &mut Result, run: impl FnOnce(&[String]) -> (Self, Result)) {
+        // Also a program that died without naming a test has failed.
+        if self.failures.is_empty() || self.failures.len() as u64 != self.failed {
+            return;
+        }
+        eprintln!("+ again, alone: {}", self.failures.join(", "));
+        let (again, result) = run(&self.failures);
+        self.passed += again.passed;
+        self.failed = again.failed;
+        self.unsteady = std::mem::take(&mut self.failures);
+        self.unsteady.retain(|name| !again.failures.contains(name));
+        self.failures = again.failures;
+        *ended = result;
     }
 
     /// Runs a test command, passes its output through, counts its result lines and notes how long its tests took.
@@ -259,8 +293,12 @@ impl Tally {
                 Print::Tests if verdict.is_none() => at_the_end.extend([line.as_str(), "\n"]),
                 Print::Tests | Print::Lines => println!("{line}"),
             }
-            if let Some((Verdict::Passed | Verdict::Failed, test)) = verdict {
-                times.push((name_and_reason(test).0.to_owned(), begun.elapsed()));
+            if let Some((verdict @ (Verdict::Passed | Verdict::Failed), test)) = verdict {
+                let name = name_and_reason(test).0.to_owned();
+                if verdict == Verdict::Failed {
+                    self.failures.push(name.clone());
+                }
+                times.push((name, begun.elapsed()));
             }
         }
         let status = child.wait().map_err(|error| format!("waiting for the tests: {error}"))?;
@@ -317,6 +355,7 @@ impl Tally {
         self.skipped.retain(|skipped| !known(&skipped.name));
         self.passed += guests.passed.len() as u64;
         self.failed += guests.failed.len() as u64;
+        self.unsteady.extend(guests.unsteady.iter().map(|name| format!("{name}, in a guest")));
         broken.extend(guests.failed.iter().map(|name| format!("in a guest, {name} failed")));
         broken.extend(guests.broken);
         self.skipped.extend(guests.skipped);
@@ -378,6 +417,30 @@ mod tally {
         }
         assert_eq!((tally.passed, tally.failed), (20, 1));
         assert_eq!(tally.skipped, [Skipped::by("this machine", "[SKIPPED, needs root] a_lab_is_made")]);
+    }
+
+    #[test]
+    fn what_failed_beside_others_counts_as_it_ends_alone_and_is_named() {
+        let failed = |names: &[&str], passed| Tally {
+            passed,
+            failed: names.len() as u64,
+            failures: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Tally::default()
+        };
+        let mut tally = failed(&["a", "b"], 3);
+        let mut ended = Err("exit status: 101".to_owned());
+        tally.run_again(&mut ended, |names| {
+            assert_eq!(names, ["a", "b"]);
+            (failed(&["b"], 1), Err("exit status: 101".to_owned()))
+        });
+        assert_eq!((tally.passed, tally.failed, ended.is_err()), (4, 1, true));
+        assert_eq!((tally.unsteady, tally.failures), (vec!["a".to_owned()], vec!["b".to_owned()]));
+
+        // A program that ended without the verdict of a test that failed is not run again.
+        let mut tally = Tally { failed: 2, ..failed(&["a"], 0) };
+        let mut ended = Err("signal: 11".to_owned());
+        tally.run_again(&mut ended, |_| panic!("it is not run"));
+        assert!(ended.is_err() && tally.unsteady.is_empty());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::reconciler::Event;
 use crate::status::Hearing;
 
 /// The rule of findings about applications' requests.
-const RULE: &str = "wishes";
+const RULE: &str = "app-requests";
 
 /// How many of the requests that are left out are named.
 const NAMED_MAX: usize = 16;
@@ -121,7 +121,7 @@ impl Daemon<'_> {
         if !self.reconciler.admit_app_requests(now()) {
             return self.telemetry.find(often());
         }
-        self.telemetry.mended("wishes-often", &BTreeSet::new());
+        self.telemetry.mended("app-requests-often", &BTreeSet::new());
         for pid in asked {
             if self.lives_here(pid) && self.add_asker(pid) {
                 self.note(&Event::AppRequest(Some(pid)), now());
@@ -133,7 +133,7 @@ impl Daemon<'_> {
     pub(crate) fn read_app_requests(&mut self) {
         let requests = match self.requests.read_apps() {
             Ok(requests) => {
-                self.telemetry.mended("wishes-unread", &BTreeSet::new());
+                self.telemetry.mended("app-requests-unread", &BTreeSet::new());
                 requests
             }
             Err(error) => {
@@ -207,7 +207,7 @@ impl Daemon<'_> {
 
 fn unread(error: &KernelError) -> Finding {
     Finding {
-        rule: "wishes-unread".to_owned(),
+        rule: "app-requests-unread".to_owned(),
         severity: Severity::Warning,
         object: "applications".to_owned(),
         summary: "what they request is ignored".to_owned(),
@@ -220,7 +220,7 @@ fn often() -> Finding {
     let (times, seconds) =
         (crate::reconciler::APP_REQUESTS_MAX, crate::reconciler::APP_REQUESTS_WITHIN.0 / 1_000_000_000);
     Finding {
-        rule: "wishes-often".to_owned(),
+        rule: "app-requests-often".to_owned(),
         severity: Severity::Warning,
         object: "applications".to_owned(),
         summary: format!(

@@ -151,7 +151,7 @@ impl<'a> Daemon<'a> {
         for hearing in self.sources.hearing() {
             let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
             self.telemetry.find(Finding {
-                rule: "not-told".to_owned(),
+                rule: "found-by-scan".to_owned(),
                 severity: Severity::Note,
                 object: hearing.what.clone(),
                 summary: format!(

@@ -268,7 +268,7 @@ impl Daemon<'_> {
 
 fn not_reported(error: &KernelError) -> Finding {
     Finding {
-        rule: "not-told".to_owned(),
+        rule: "found-by-scan".to_owned(),
         severity: Severity::Warning,
         object: "images and ports".to_owned(),
         summary: "the BPF maps are full: some processes are found by scans only".to_owned(),

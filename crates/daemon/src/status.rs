@@ -310,7 +310,6 @@ pub enum Kind {
     /// A managed process has a new epoll.
     Epoll,
     /// An application made a request.
-    #[serde(rename = "wish")]
     AppRequest,
     /// A policy file changed, or the daemon was asked to read them again.
     Policy,
@@ -326,7 +325,7 @@ pub enum Kind {
 pub const REACTION_MICROS: [u64; 14] =
     [100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 200_000, 1_000_000];
 
-/// How long it took from hearing of an event to the policy in force, for those that needed a change.
+/// How long it took from the event to the policy in force, for those that needed a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Reaction {
     /// How many there were.

@@ -61,8 +61,9 @@ fn what_is_said_has_the_shape_that_the_description_promises() {
 fn a_set_is_done_by_the_daemon_and_a_refusal_keeps_its_words() {
     let desk = desk();
     let mut talk = desk.connect();
-    let said = talk
-        .ask(r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"wish":"latency"}}"#);
+    let said = talk.ask(
+        r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"request":"latency"}}"#,
+    );
     assert_eq!(said["parameters"]["summary"], "device eth0 is set");
     let pid = std::process::id();
     let by = format!("asked by io.netpolicy by uid {} (pid {pid})", rustix::process::geteuid().as_raw());

@@ -30,7 +30,7 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
     /// The directory of a BPF file system in which requests of applications are stored.
-    #[arg(long = "wish-dir", global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
+    #[arg(long, global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
     pub app_request_dir: PathBuf,
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
     #[arg(long, global = true, value_enum, value_name = "WHEN")]

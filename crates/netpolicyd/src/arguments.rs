@@ -200,7 +200,7 @@ pub const FLAGS: &[Flag] = &[
         "Read the *.toml of this directory instead of the drop-in directories. May be given more than once; a file masks those of the same name in directories given before",
     ),
     takes("recipe-dir", "DIR", ""),
-    takes("wish-dir", "DIR", ""),
+    takes("app-request-dir", "DIR", ""),
     takes("color", "WHEN", "Whether to use colour: auto, always or never. Taken as by `netpolicy daemon`; a log has none"),
     flag("verbose", "Say more, on standard error").short('v'),
     flag("quiet", "Say nothing but data and errors").short('q'),
@@ -352,7 +352,7 @@ impl Read {
             "policy-file" => self.session.policy_files.push(path()),
             "policy-dir" => self.session.policy_dirs.push(path()),
             "recipe-dir" => self.session.recipe_dirs.push(path()),
-            "wish-dir" => self.session.app_request_dir = path(),
+            "app-request-dir" => self.session.app_request_dir = path(),
             "verbose" => self.verbose = true,
             "quiet" => self.quiet = true,
             // A log has no colours.

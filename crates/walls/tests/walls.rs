@@ -79,24 +79,26 @@ fn the_rooms_that_decide_depend_on_nothing_that_could_look_around() {
     }
 }
 
+/// What a room that only decides has no business with: files, sockets, processes, clocks.
+const OUTSIDE: &[&[&str]] = &[
+    &["std", "fs"],
+    // Addresses are data.
+    &["std", "net", "TcpStream"],
+    &["std", "net", "TcpListener"],
+    &["std", "net", "UdpSocket"],
+    &["std", "net", "ToSocketAddrs"],
+    &["std", "os"],
+    &["std", "env"],
+    &["std", "process"],
+    &["std", "thread"],
+    &["std", "time", "Instant"],
+    &["std", "time", "SystemTime"],
+];
+
 #[test]
 fn the_rooms_that_decide_open_nothing() {
-    let places: &[&[&str]] = &[
-        &["std", "fs"],
-        // Addresses are data.
-        &["std", "net", "TcpStream"],
-        &["std", "net", "TcpListener"],
-        &["std", "net", "UdpSocket"],
-        &["std", "net", "ToSocketAddrs"],
-        &["std", "os"],
-        &["std", "env"],
-        &["std", "process"],
-        &["std", "thread"],
-        &["std", "time", "Instant"],
-        &["std", "time", "SystemTime"],
-    ];
     for room in ["model", "plan", "kinds", "rules", "sim", "page", "policy-file"] {
-        none(reached(room, places));
+        none(reached(room, OUTSIDE));
     }
     none(reached("policy-file", &[&["std", "net"]]));
 }
@@ -114,6 +116,8 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
         "netpolicy",
         "netpolicy-sim",
         "netpolicy-experiments",
+        "netpolicy-load",
+        "netpolicy-runs",
     ];
     for room in ["netpolicy-session", "netpolicy-daemon", "netpolicyd"] {
         let all = dependencies.all(room);
@@ -123,7 +127,7 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
     }
     assert!(!dependencies.all("netpolicy-session").contains("netpolicy-daemon"));
     assert!(!dependencies.all("netpolicy-session").contains("netpolicy-measure"));
-    // What it knows of response times, `live` says.
+    // Estimates are made for it, by `live` and `judge`.
     assert!(!dependencies.direct("netpolicy-daemon").contains("netpolicy-measure"));
     let all = dependencies.all("netpolicy-primer");
     let wrong: Vec<_> = outside
@@ -137,10 +141,26 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
         "primer",
         &[&["std", "fs"], &["linux", "Kernel"], &["session", "cycle"], &["session", "staged"]],
     ));
-    let outside = outside.iter().filter(|name| **name != "netpolicy-measure").chain(&["netpolicy-daemon"]);
-    let all = dependencies.all("netpolicy-judge");
-    let wrong: Vec<_> = outside.filter(|name| all.contains(*name)).collect();
-    assert!(wrong.is_empty(), "judge is built with {wrong:?}");
+    for room in ["netpolicy-live", "netpolicy-judge"] {
+        let all = dependencies.all(room);
+        assert!(all.contains("netpolicy-measure"), "{room} is resolved");
+        let wrong: Vec<_> =
+            outside.iter().chain(&["netpolicy-daemon"]).filter(|name| all.contains(*name)).collect();
+        assert!(wrong.is_empty(), "{room} is built with {wrong:?}");
+    }
+}
+
+#[test]
+fn estimates_are_built_without_what_makes_load_and_open_nothing() {
+    let dependencies = dependencies();
+    let rooms = |of: &str| -> Vec<&str> {
+        dependencies.all(of).into_iter().filter(|name| name.starts_with("netpolicy")).collect()
+    };
+    assert_eq!(rooms("netpolicy-measure"), ["netpolicy-model"]);
+    assert_eq!(rooms("netpolicy-load"), ["netpolicy-measure", "netpolicy-model"]);
+    assert_eq!(rooms("netpolicy-runs"), ["netpolicy-measure", "netpolicy-model"]);
+    assert!(!dependencies.all("netpolicy-measure").contains("rustix"), "it asks the kernel for nothing");
+    none(reached("measure", OUTSIDE));
 }
 
 #[test]
@@ -279,7 +299,9 @@ fn the_kernel_rooms_know_no_policy() {
 fn who_measures_does_not_know_what_is_judged() {
     let nouns: &[&[&str]] =
         &[&["model", "Setting"], &["model", "setting"], &["model", "Plan"], &["model", "Change"]];
-    none(reached("measure", nouns));
+    for room in ["measure", "load", "runs"] {
+        none(reached(room, nouns));
+    }
 }
 
 #[test]

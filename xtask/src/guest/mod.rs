@@ -45,7 +45,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
 /// The guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Uml,
     Qemu,
     Patched,
@@ -138,7 +138,7 @@ fn build(asked: &Asked) -> Result {
 }
 
 /// A guest that was made before, or is made now.
-fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest + Send>> {
+fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest + Send + Sync>> {
     Ok(match kind {
         Kind::Uml => match Uml::ready(cache, patches) {
             Some(guest) => Box::new(guest),

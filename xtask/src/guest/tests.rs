@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::boot::{self, Ended, Guest, LATER, Order, Stream};
 use super::cache::{self, Cache};
 use super::{Kind, budget, ready, selftests};
-use crate::lanes::ONLY;
+use crate::lanes::{AGAIN_MAX, ONLY};
 use crate::programs::{self, Program, Verdict, name_and_reason, read_line};
 use crate::shell::{self, Result};
 
@@ -45,12 +45,16 @@ pub(crate) struct Guests {
     pub(crate) passed: BTreeSet<String>,
     /// Those that failed.
     pub(crate) failed: BTreeSet<String>,
+    /// Those that failed beside another guest, and passed alone.
+    pub(crate) unsteady: Vec<String>,
     /// Those that no guest could run.
     pub(crate) skipped: Vec<Skipped>,
     /// Why a guest could not be made, what became of one that did not do its work, and skips that must not be.
     pub(crate) broken: Vec<String>,
     /// How long tests took.
     pub(crate) took: Vec<(String, Duration)>,
+    /// Which failed in which guest, of those that may be run again.
+    pub(crate) failures: Vec<(Kind, String)>,
 }
 
 /// What begins a line of a guest that lists what it would skip, and the line after the last of them.
@@ -63,7 +67,7 @@ pub(crate) struct Making(std::thread::JoinHandle<Vec<Made>>);
 /// A guest, or why there is none.
 struct Made {
     kind: Kind,
-    guest: Result<Box<dyn Guest + Send>>,
+    guest: Result<Box<dyn Guest + Send + Sync>>,
 }
 
 /// What a guest said, line by line, with the time at which each line came.
@@ -78,6 +82,9 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let guests = run_in(make(&kinds), name)?;
     for skipped in &guests.skipped {
         eprintln!("SKIPPED {skipped}");
+    }
+    for test in &guests.unsteady {
+        eprintln!("PASSED ALONE, FAILED BESIDE OTHER TESTS {test}");
     }
     for failed in &guests.failed {
         eprintln!("FAILED {failed}");
@@ -152,11 +159,11 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
     // All of them boot at the same time, list what they would skip, and begin their own tests.
     std::thread::scope(|scope| {
         let mut booted = Vec::new();
-        for Made { kind, guest } in made {
+        for Made { kind, guest } in &made {
             let guest = match guest {
-                Ok(guest) => guest,
+                Ok(guest) => guest.as_ref(),
                 Err(why) => {
-                    guests.cannot_be_made(kind, &why);
+                    guests.cannot_be_made(*kind, why);
                     continue;
                 }
             };
@@ -164,8 +171,8 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
             let (would_skip, listed) = channel();
             let (described, own) = (guest.described(), guest.selftests().is_some());
             let (cache, programs) = (&cache, &programs);
-            let thread = scope.spawn(move || run_guest(cache, guest.as_ref(), programs, later, &would_skip));
-            booted.push((kind, described, own, names, listed, thread));
+            let thread = scope.spawn(move || run_guest(cache, guest, programs, later, &would_skip, own));
+            booted.push((*kind, described, own, names, listed, thread));
         }
         // One after the other is given what those before it would skip; then they run beside each other.
         let mut left: Vec<_> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
@@ -190,16 +197,31 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
             guests.read(kind, &described, &output);
         }
     });
+    if guests.failed.len() <= AGAIN_MAX {
+        for Made { kind, guest } in &made {
+            let names: Vec<_> = guests
+                .failures
+                .iter()
+                .filter(|(in_kind, _)| in_kind == kind)
+                .map(|(_, name)| name.clone())
+                .collect();
+            let Ok(guest) = guest else { continue };
+            if !names.is_empty() {
+                guests.run_again(*kind, &cache, guest.as_ref(), &programs, &names);
+            }
+        }
+    }
     Ok(guests)
 }
 
-/// Boots a guest, lists what it would skip, runs the tests that are its own, waits for the names of others, and runs those.
+/// Boots a guest, lists what it would skip, runs the tests that are its `own`, waits for the names of others, and runs those.
 fn run_guest(
     cache: &Cache,
-    guest: &dyn Guest,
+    guest: &(dyn Guest + Send + Sync),
     programs: &[Program],
     later: Receiver<String>,
     would_skip: &Sender<BTreeSet<String>>,
+    own: bool,
 ) -> Output {
     let mut script = String::from("status=0\n");
     for program in programs {
@@ -208,7 +230,7 @@ fn run_guest(
     }
     script += &format!("echo {LISTED}\n");
     // Its own tests need no names and count system calls, wake-ups and polls: they run beside another guest's.
-    if let Some(selftests) = guest.selftests() {
+    if let Some(selftests) = guest.selftests().filter(|_| own) {
         script += &format!("sh '{0}/run' '{0}' || status=1\n", selftests.display());
     }
     script += &format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\n");
@@ -256,6 +278,30 @@ fn run_guest(
 }
 
 impl Guests {
+    /// Runs once more what failed beside another guest, with none beside it: what counts is the second verdict, and the first
+    /// is reported.
+    fn run_again(
+        &mut self,
+        kind: Kind,
+        cache: &Cache,
+        guest: &(dyn Guest + Send + Sync),
+        programs: &[Program],
+        names: &[String],
+    ) {
+        let described = guest.described();
+        println!("\nin {described}, again, alone: {}", names.join(", "));
+        let ((send, later), (would_skip, _listed)) = (channel(), channel());
+        let _ = send.send(names.join("\n"));
+        let output = run_guest(cache, guest, programs, later, &would_skip, false);
+        self.failed.retain(|name| !names.contains(name));
+        self.read(kind, &described, &output);
+        // A guest that died before it came to a test has not shown that the test passes.
+        let (passed, failed): (Vec<_>, Vec<_>) =
+            names.iter().cloned().partition(|name| self.passed.contains(name) && !self.failed.contains(name));
+        self.unsteady.extend(passed);
+        self.failed.extend(failed);
+    }
+
     /// Reads what a guest said: what passed and failed there is skipped no more.
     fn read(&mut self, kind: Kind, described: &str, output: &Output) {
         let (mut passed, mut failed) = (0, 0);
@@ -286,6 +332,10 @@ impl Guests {
                 Verdict::Failed => {
                     failed += 1;
                     self.failed.insert(name.to_owned());
+                    // The kernel's own tests go through all of their list, or none.
+                    if !name.starts_with(selftests::PREFIX) {
+                        self.failures.push((kind, name.to_owned()));
+                    }
                 }
             }
             self.skipped.retain(|skipped| skipped.name != name);

@@ -136,7 +136,7 @@ pub struct SaidSet {
     /// Whose traffic.
     pub target: SaidTarget,
     /// A policy or a delivery mode.
-    pub wish: String,
+    pub request: String,
     /// Further settings of a device.
     #[serde(default)]
     pub settings: Option<Vec<String>>,
@@ -273,7 +273,7 @@ impl SaidSet {
         ];
         let kthread = kthread.into_iter().flatten().collect();
         let cpus: Option<CpuSet> = read("cpus", self.cpus.as_deref())?;
-        let word = policy_file::word(&self.wish).map_err(|error| format!("wish: {error}"))?;
+        let word = policy_file::word(&self.request).map_err(|error| format!("request: {error}"))?;
         let budget =
             Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority };
         Ok(Intent { nic, kthread, cpus, ..word.intent(target, origin, budget) })
@@ -308,7 +308,7 @@ impl Method {
                 Self::Ask(Question::Explain(object.map(|_| text(parameters, "object")).transpose()?))
             }
             (INTERFACE, "Set") => {
-                let said: SaidSet = read(parameters, &["target", "wish"])?;
+                let said: SaidSet = read(parameters, &["target", "request"])?;
                 let intent = said.intent(origin).map_err(|why| Refusal::refused(2, why, None))?;
                 Self::Set(Box::new(intent))
             }
@@ -374,7 +374,7 @@ mod test {
     #[test]
     fn a_set_is_the_request_that_a_policy_file_would_be() {
         let method = called(
-            r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"wish":"defer50",
+            r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"request":"defer50",
                 "settings":["rx-usecs=8"],"cpus":"0-3","polling_cpus":2,"kthread_class":"other:-5","kthread_slice":"500us"}}"#,
         );
         let Ok(Method::Set(intent)) = method else { panic!("{method:?}") };
@@ -403,10 +403,10 @@ mod test {
             (
                 r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"}}}"#,
                 "org.varlink.service.InvalidParameter",
-                "wish",
+                "request",
             ),
             (
-                r#"{"method":"io.netpolicy.Set","parameters":{"target":{},"wish":"latency","more":1}}"#,
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{},"request":"latency","more":1}}"#,
                 "org.varlink.service.InvalidParameter",
                 "more",
             ),
@@ -416,22 +416,22 @@ mod test {
                 "name one of device",
             ),
             (
-                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"../../etc"},"wish":"latency"}}"#,
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"../../etc"},"request":"latency"}}"#,
                 "io.netpolicy.Refused",
                 "is no device's name",
             ),
             (
-                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"a\n\u001b[31mb"},"wish":"latency"}}"#,
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"a\n\u001b[31mb"},"request":"latency"}}"#,
                 "io.netpolicy.Refused",
                 "is no device's name",
             ),
             (
-                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":""},"wish":"latency"}}"#,
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":""},"request":"latency"}}"#,
                 "io.netpolicy.Refused",
                 "the name is empty",
             ),
             (
-                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"task":1},"wish":"latncy"}}"#,
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"task":1},"request":"latncy"}}"#,
                 "io.netpolicy.Refused",
                 "did you mean `latency`?",
             ),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use linux::KernelError;
 use linux::lab::ServerError;
-use measure::RunError;
+use load::RunError;
 use session::{Exit, Fault};
 
 /// Why a run could not be made, or the host not be put back.

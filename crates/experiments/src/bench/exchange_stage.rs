@@ -12,11 +12,11 @@ use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::process::identify_kernel_thread;
 use linux::{Kernel, Netns, Processes, Signals};
-use measure::{Cell, Stage};
 use model::{
     Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, NapiKnob, Origin, Plan,
     ProcessKnob, Reason, Setting, Step, Threading, Waiting, Workload,
 };
+use runs::{Cell, Stage};
 use session::{Fault, clock, cycle};
 
 use super::background::Background;
@@ -421,7 +421,7 @@ impl Stage for ExchangeStage<'_> {
         // Without a server the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
-            || measure::offer(address, &workload, cell.load, &watch),
+            || load::offer(address, &workload, cell.load, &watch),
             || drop(server.take()),
         );
         drop(beside);

@@ -12,11 +12,12 @@ use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
-use measure::{Cell, RunError, Stage};
+use load::RunError;
 use model::{
     Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, NapiKnob,
     Origin, Pid, Policy, PolicyName, ProcessKnob, Setting, Target,
 };
+use runs::{Cell, Stage};
 use session::{Fault, clock, cycle};
 
 use super::args::Memcached;
@@ -211,7 +212,7 @@ impl Stage for LabStage<'_> {
         // Without a server the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
-            || measure::memcached(address, &workload, cell.load, &watch),
+            || load::memcached(address, &workload, cell.load, &watch),
             || drop(server.take()),
         );
         let mut evidence = run?.into_evidence(cell.label, origin(layout, lab, version, started));

@@ -10,9 +10,9 @@ use linux::bpf::wire::{Seen, Wire};
 use linux::bpf::{RunTime, Statistics};
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Kernel, KernelError, Netns, Signals};
+use load::{Edge, Surroundings};
 use measure::live::agreement::{estimates_of, percentiles_of};
 use measure::live::{Estimator, Series, Trial, Turnarounds, usual_size};
-use measure::{Edge, Surroundings};
 use model::live::LiveWindow;
 use model::{CpuSet, DeliveryMode, Evidence, Nanoseconds, Origin, Pid, SimulatedFrom};
 use rustix::process::setpriority_process;
@@ -144,7 +144,7 @@ impl<'a> LiveStage<'a> {
         let attraction = Attraction::new(self.lab.client(), &self.layout);
         let run = interruptible(
             self.signals,
-            || attraction.during(|| measure::memcached(address, &workload, load.offered, &observers)),
+            || attraction.during(|| load::memcached(address, &workload, load.offered, &observers)),
             || drop(server.take()),
         );
         let observed = observers.observed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +205,7 @@ impl<'a> LiveStage<'a> {
                 let spender = Spender::new(self.lab.client(), &self.layout, pid, way, &mut self.meter);
                 let run = interruptible(
                     self.signals,
-                    || measure::memcached(address, &workload, load.offered, &spender),
+                    || load::memcached(address, &workload, load.offered, &spender),
                     || drop(server.take()),
                 );
                 let spent = spender.spent();
@@ -234,7 +234,7 @@ impl<'a> LiveStage<'a> {
             Spender::new(self.lab.client(), &self.layout, server, Measuring::Attached, &mut self.meter);
         let run = interruptible(
             self.signals,
-            || measure::memcached(address, &workload, load.offered, &spender),
+            || load::memcached(address, &workload, load.offered, &spender),
             || {},
         );
         spender.spent()?;

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use linux::Netns;
 use linux::machine::{Machine, seconds_since_1970};
-use measure::{Cell, Stage, Surroundings};
+use load::Surroundings;
 use model::{Evidence, MeasuredOn, MemcachedWorkload, Origin};
+use runs::{Cell, Stage};
 
 use super::error::BenchError;
 use super::layout::Layout;
@@ -38,7 +39,7 @@ impl Stage for PlainStage {
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
         let workload = MemcachedWorkload { seed: cell.seed, ..self.workload.clone() };
         let started = seconds_since_1970();
-        let run = measure::memcached(self.address, &workload, cell.load, &Place(&self.netns))?;
+        let run = load::memcached(self.address, &workload, cell.load, &Place(&self.netns))?;
         let Machine { host, kernel, cpu_model } = Machine::this();
         let origin = Origin::Measured(MeasuredOn {
             host,

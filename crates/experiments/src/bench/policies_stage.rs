@@ -14,11 +14,12 @@ use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::work::{WorkTime, family};
 use linux::{Kernel, Processes, Signals, WakeLatency};
-use measure::{Cell, Run, RunError, Stage};
+use load::{Run, RunError};
 use model::{
     CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, NapiId, Origin, Pid, Plan, PolicyName, ProcessId,
     Recipes, Workload,
 };
+use runs::{Cell, Stage};
 use serde_json::Value;
 use session::{Exit, Fault, clock, cycle, wake};
 
@@ -422,7 +423,7 @@ fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
 fn all_at_once(offers: &[(SocketAddr, &Workload, Watch<'_>)], cell: Cell<'_>) -> Result<Vec<Run>, RunError> {
     std::thread::scope(|scope| {
         let offer = |(address, workload, watch): &(SocketAddr, &Workload, Watch<'_>)| {
-            measure::offer(*address, workload, cell.load, watch)
+            load::offer(*address, workload, cell.load, watch)
         };
         let running: Vec<_> = offers.iter().map(|one| scope.spawn(move || offer(one))).collect();
         let joined = running

@@ -15,7 +15,7 @@ use linux::cycles::Cycles;
 use linux::process::preload::{EpollCalls, EpollCounts};
 use linux::process::{identify, write_epoll};
 use linux::work::WorkTime;
-use measure::{Edge, Surroundings};
+use load::{Edge, Surroundings};
 use model::evidence::Counters;
 use model::{
     CounterRates, CpuPerAnswer, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, Nanoseconds,

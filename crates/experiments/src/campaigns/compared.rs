@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use judge::{Header, Recording, pairs};
-use measure::report::{CompareChart, ComparePoint, html_of_compare};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
 use model::JudgedBy;
+use runs::html::{CompareChart, ComparePoint, html_of_compare};
 use session::{Exit, Fault};
 
 use crate::Context;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use live::Recording;
-use measure::{Grid, Results};
+use runs::{Grid, Results};
 use session::{Exit, Fault};
 
 use super::unique::Unique;

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use linux::{Processes, Signals, observe};
-use measure::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
+use runs::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use session::{Exit, Fault, HostState};
 
 use super::{ProgressReport, early, of_signal, writable};
@@ -324,7 +324,7 @@ pub(super) fn publish(
 }
 
 pub(super) fn write_report(path: &Path, grid: &Grid, context: &Context<'_>) -> Result<(), Fault> {
-    std::fs::write(path, measure::report::html_of_grid(grid)).map_err(|error| Fault::file(path, error))?;
+    std::fs::write(path, runs::html::html_of_grid(grid)).map_err(|error| Fault::file(path, error))?;
     context.console.say(&format!("Report: {}", path.display()));
     Ok(())
 }

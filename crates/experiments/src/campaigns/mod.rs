@@ -16,8 +16,8 @@ use std::path::Path;
 
 use evidence::Written;
 use linux::{Processes, Signals, observe};
-use measure::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
+use runs::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
 use session::{Exit, Fault};
 
 use crate::Context;
@@ -174,7 +174,7 @@ fn publish(
 }
 
 fn write_report(path: &Path, results: &Results, context: &Context<'_>) -> Result<(), Fault> {
-    let page = measure::report::html("memcached under delivery modes", results);
+    let page = runs::html::html_of_results("memcached under delivery modes", results);
     std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
     context.console.say(&format!("Report: {}", path.display()));
     Ok(())

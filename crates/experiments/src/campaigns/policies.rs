@@ -1,8 +1,8 @@
 //! `bench policies`: every policy against no tuning and against tuning by hand, as the NET-policy document evaluates them.
 
 use linux::{Processes, Signals, observe};
-use measure::{Experiment, Grid, Overall, Results, Stopped, Variant};
 use model::{OfferedLoad, Schema};
+use runs::{Experiment, Grid, Overall, Results, Stopped, Variant};
 use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};

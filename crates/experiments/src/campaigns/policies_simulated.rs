@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use measure::{Experiment, Grid, Results, Variant};
 use model::nic::CoalesceParam;
 use model::recipe::{Circumstances, Mechanism, RecipeValue};
 use model::{Layout, OfferedLoad, PolicyName, Recipes, Schema};
+use runs::{Experiment, Grid, Results, Variant};
 use session::{Exit, Fault};
 use sim::Scenario;
 use sim::outcome::Length;

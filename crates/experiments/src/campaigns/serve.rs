@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use measure::server::{ServeError, ServerOptions, Service, listen_on, serve};
+use load::server::{ServeError, ServerOptions, Service, listen_on, serve};
 use session::{Exit, Fault};
 
 use crate::bench::describe;

@@ -5,7 +5,7 @@ use std::path::Path;
 use live::{Header, Recording};
 use measure::live::series::requests_for;
 use measure::live::{Estimate, Series, Summary, doubts};
-use measure::report::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
+use runs::html::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 use session::{Exit, Fault};
 
 use crate::Context;

@@ -1,8 +1,8 @@
 //! What an experiment gave.
 
-use measure::{Grid, Results};
 use model::{Evidence, OfferedLoad};
 use page::{Kind, Page, Report, record, schema_of, to_json};
+use runs::{Grid, Results};
 use schemars::SchemaGenerator;
 use serde::Serialize;
 use serde_json::Value;
@@ -41,7 +41,7 @@ impl Report for BenchReport<'_> {
     const KIND: &'static str = "bench";
 
     fn page(&self, page: &mut Page) {
-        for line in measure::table::render(self.results).lines() {
+        for line in runs::table::render(self.results).lines() {
             page.line(line);
         }
         for line in void_runs(self.results) {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use measure::Results;
 use model::{DeliveryMode, Evidence, OfferedLoad, Workload};
+use runs::Results;
 use session::{Exit, Fault, count};
 use sim::Scenario;
 

@@ -65,7 +65,7 @@ pub struct Host {
     pub processes: Vec<Process>,
     /// The policies that processes and sockets of this host requested for themselves. Empty where no application may
     /// request one, or where they were not read.
-    #[serde(default, rename = "wishes", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, alias = "wishes", skip_serializing_if = "Vec::is_empty")]
     pub app_requests: Vec<AppRequest>,
     /// TCP listeners that share an address, by address. Empty where no observed process has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -21,7 +21,7 @@ pub(crate) fn set(
     let request = delivery.as_ref().map_or_else(|| policy.as_str().to_owned(), DeliveryMode::to_string);
     let parameters = json!({
         "target": SaidTarget::of(target),
-        "wish": request,
+        "request": request,
         "settings": settings,
         "polling_cpus": budget.polling_cpus,
         "rt_priority": budget.rt_priority,

@@ -56,7 +56,7 @@ impl Report for HostReport<'_> {
             record::<model::host::Irq>("irq", generator),
             record::<model::host::Process>("process", generator),
             record::<model::host::SharedListeners>("listeners", generator),
-            record::<model::host::AppRequest>("wish", generator),
+            record::<model::host::AppRequest>("app-request", generator),
             record::<model::host::Unread>("unread", generator),
         ]
     }
@@ -67,7 +67,7 @@ impl Report for HostReport<'_> {
         lines.extend(host.irqs.iter().map(|irq| ("irq", to_json(irq))));
         lines.extend(host.processes.iter().map(|process| ("process", to_json(process))));
         lines.extend(host.listeners.iter().map(|group| ("listeners", to_json(group))));
-        lines.extend(host.app_requests.iter().map(|request| ("wish", to_json(request))));
+        lines.extend(host.app_requests.iter().map(|request| ("app-request", to_json(request))));
         lines.extend(host.unread.iter().map(|unread| ("unread", to_json(unread))));
         lines
     }

@@ -16,7 +16,7 @@ const WITH_VALUE: [&str; 8] = [
     "--policy-file",
     "--recipe-dir",
     "--netns",
-    "--wish-dir",
+    "--app-request-dir",
 ];
 
 /// What is wrong with the documents that this command printed: the first that does not fit its schema. Commands that have

@@ -52,7 +52,7 @@ fn called(talk: &mut Talk, method: &str, parameters: &Value) -> Value {
 }
 
 fn set_eth0() -> Value {
-    json!({ "target": { "device": "eth0" }, "wish": "latency" })
+    json!({ "target": { "device": "eth0" }, "request": "latency" })
 }
 
 fn another_user() -> Result<(), Failed> {
@@ -156,7 +156,7 @@ fn through_the_daemon() -> Result<(), Failed> {
     let refused = operator.runs(&["unset", "device", device], 1)?;
     assert!(refused.words.contains(device), "{}", refused.words);
     // Of a service that is known by nothing every process would be one.
-    let anybody = json!({ "target": { "service": "any", "match": {} }, "wish": "latency" });
+    let anybody = json!({ "target": { "service": "any", "match": {} }, "request": "latency" });
     let answer = called(&mut Talk::to(&operator.state().join("io.netpolicy")), "Set", &anybody);
     assert_eq!(answer["parameters"]["exit"], 2, "{answer}");
     assert_eq!(daemon.terminated()?, Some(0));
@@ -182,7 +182,7 @@ fn killed() -> Result<(), Failed> {
         let mut daemon = daemon(&operator)?;
         let mut talk = Talk::to(&operator.state().join("io.netpolicy"));
         let mode = format!("defer{}", 20 + kill);
-        let set = json!({ "target": { "device": device }, "wish": mode });
+        let set = json!({ "target": { "device": device }, "request": mode });
         talk.say(&json!({ "method": "io.netpolicy.Set", "parameters": set }).to_string());
         std::thread::sleep(Duration::from_micros(700 * kill));
         daemon.child.kill()?;
@@ -222,7 +222,7 @@ fn attached() -> Result<(), Failed> {
     let socket = socket.to_string_lossy().into_owned();
     let maker = EpollMaker::new(&operator)?;
     let plain = maker.epolls(&operator)?;
-    let set = json!({ "target": { "task": maker.pid() }, "wish": "suspend20" });
+    let set = json!({ "target": { "task": maker.pid() }, "request": "suspend20" });
     let ask = || {
         let mut talk = Talk::to(&operator.state().join("io.netpolicy"));
         called(&mut talk, "Set", &set)

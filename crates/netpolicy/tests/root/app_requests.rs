@@ -131,7 +131,7 @@ impl Fixture {
 
     /// Arguments that begin with the directory of the requests.
     fn with<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
-        let mut all = vec!["--wish-dir", self.store.as_str()];
+        let mut all = vec!["--app-request-dir", self.store.as_str()];
         all.extend(arguments);
         all
     }
@@ -357,7 +357,8 @@ fn no_file_system() -> Result<(), Failed> {
     let fixture = Fixture::new(&operator, "app-requests-nowhere", "silent")?;
     let elsewhere = operator.state().with_file_name("elsewhere");
     let place = elsewhere.to_str().unwrap_or_default();
-    let said = operator.runs(&["--wish-dir", place, "sockets", "enable", "--cgroup", fixture.cgroup()], 6)?;
+    let said =
+        operator.runs(&["--app-request-dir", place, "sockets", "enable", "--cgroup", fixture.cgroup()], 6)?;
     assert!(said.words.contains("mount -t bpf"), "{}", said.words);
     assert!(!elsewhere.exists());
     Ok(())

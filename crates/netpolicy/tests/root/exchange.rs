@@ -4,8 +4,8 @@
 use std::process::{Command, Output, Stdio};
 
 use libtest_mimic::{Failed, Trial};
-use measure::Grid;
 use model::Evidence;
+use runs::Grid;
 use serde_json::Value;
 
 use super::{Need, test};

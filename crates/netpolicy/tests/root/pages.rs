@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
 use model::CpuSet;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_pgrp, setpriority_process};
 
 use crate::markdown::{Block, Document, markdown_below, repository};
 use crate::operator::waited_for;
@@ -282,6 +282,7 @@ impl Stage {
         let command = self.as_here(&step.command);
         let words = self.scratch.join(format!("background-{}", self.background.len()));
         let group = Group::of(&mut self.command(&command), &words)?;
+        group.goes_first()?;
         let mut shown: Vec<String> = step.shows.iter().map(|line| self.as_here(line)).collect();
         shown.push(ANY.to_owned());
         let deadline = Instant::now() + SAYS_WITHIN;
@@ -461,6 +462,12 @@ impl Group {
     /// What it has said so far.
     fn said(&self) -> Result<String, Failed> {
         Ok(std::fs::read_to_string(&self.words)?)
+    }
+
+    /// Gives it, and all that it starts from now on, the niceness of the server and its client.
+    fn goes_first(&self) -> Result<(), Failed> {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        Ok(setpriority_pgrp(group, FIRST)?)
     }
 
     fn signal(&self, signal: Signal) {

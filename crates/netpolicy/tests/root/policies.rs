@@ -4,8 +4,8 @@
 use std::process::{Command, Output, Stdio};
 
 use libtest_mimic::{Failed, Trial};
-use measure::{Grid, Variant};
 use model::{Evidence, Workload};
+use runs::{Grid, Variant};
 use serde_json::Value;
 
 use super::subject::Scratch;

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 use linux::bpf::delivery::{DeliveryCounter, Snapshot, between};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
 use linux::{Kernel, Netns, Processes, observe};
-use measure::{Edge, Surroundings};
+use load::{Edge, Surroundings};
 use model::{
     Arrivals, Cpu, CpuSet, Delivered, DeliveryParams, Host, KeySize, MemcachedWorkload, Nanoseconds, NapiId,
     NapiKnob, OfferedLoad, ProcessKnob, Setting, Threading, ValueSize, Waiting,
@@ -130,7 +130,7 @@ impl Stage {
             waiting: Waiting::Spin,
         };
         let watch = Watch { stage: self, looks: Mutex::new(Looks::new(DeliveryCounter::load()?)) };
-        let run = measure::memcached(self.server.address(), &workload, load, &watch)?;
+        let run = load::memcached(self.server.address(), &workload, load, &watch)?;
         let origin = model::evidence::Origin::Simulated(model::evidence::SimulatedFrom {
             scenario: String::new(),
             seed: workload.seed,

@@ -3,8 +3,8 @@
 use model::{CpuPerAnswer, Evidence, OfferedLoad};
 
 use crate::grid::{Variant, pairs, ratio};
-use crate::statistics::{Interval, median_interval, paired_ratio};
 use crate::table::number;
+use measure::statistics::{Interval, median_interval, paired_ratio};
 
 /// One configuration at one load.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +113,7 @@ mod test {
         let same = costs[1].machine_ratio.expect("six pairs").estimate;
         assert!((same - 1.0).abs() < 1e-9, "{same}");
         assert!(grid.render().contains(COST_TITLE));
-        assert!(crate::report::html_of_grid(&grid).contains("ratio (2)"));
+        assert!(crate::html::html_of_grid(&grid).contains("ratio (2)"));
         // One run that could not be looked at takes the figure away, not its neighbours'.
         grid.variants[0].results.evidence[1].cpu_per_answer = None;
         let costs = grid.variants[0].costs();

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grid::{Grid, Ratios, Row};
-use crate::statistics::Interval;
+use measure::statistics::Interval;
 
 /// Bounds for ratios between configurations, as a file says them: a line for each, `FLOWS CONFIGURATION AGAINST QUANTITY
 /// >=|<= NUMBER`.

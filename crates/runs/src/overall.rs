@@ -74,7 +74,7 @@ mod test {
         let mut two = two();
         let title = "all, over all of them, against softirq";
         assert!(two.render().contains(title), "{}", two.render());
-        assert!(crate::report::html_of_grid(&two).contains(title));
+        assert!(crate::html::html_of_grid(&two).contains(title));
         two.overall[0].against = vec!["manual".to_owned()];
         assert!(!two.render().contains("all, over all"));
         two.overall[0].variants = vec!["another".to_owned()];

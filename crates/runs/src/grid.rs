@@ -11,9 +11,9 @@ use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::experiment::Results;
 use crate::gate::Judged;
 use crate::overall::Overall;
-use crate::record::Recorder;
-use crate::statistics::{Interval, coverage, median_interval, paired_difference, paired_ratio};
 use crate::table::number;
+use measure::record::Recorder;
+use measure::statistics::{Interval, coverage, median_interval, paired_difference, paired_ratio};
 
 /// Experiments under one title. Written and read as JSON.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]

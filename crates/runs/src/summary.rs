@@ -3,7 +3,7 @@
 use model::{Evidence, Nanoseconds, OfferedLoad};
 
 use crate::experiment::Results;
-use crate::statistics::{Interval, median_interval};
+use measure::statistics::{Interval, median_interval};
 
 /// A cell of the table.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::experiment::Results;
-use crate::statistics::{Interval, coverage};
 use crate::summary::Summary;
+use measure::statistics::{Interval, coverage};
 
 /// A column: its name, and what stands in it.
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use measure::{Edge, RunError, Surroundings, memcached};
+use load::{Edge, RunError, Surroundings, memcached};
 use model::{
     Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize,
     Waiting,

@@ -1,16 +1,16 @@
 //! The report of an experiment, from its JSON on standard input, as HTML on standard output.
 //!
 //! ```text
-//! cargo run -p netpolicy-measure --example report < results.json > report.html
+//! cargo run -p netpolicy-runs --example report < results.json > report.html
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints to its user")]
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match serde_json::from_reader::<_, measure::Results>(std::io::stdin().lock()) {
+    match serde_json::from_reader::<_, runs::Results>(std::io::stdin().lock()) {
         Ok(results) => {
-            print!("{}", measure::report::html("Packet delivery compared", &results));
+            print!("{}", runs::html::html_of_results("Packet delivery compared", &results));
             ExitCode::SUCCESS
         }
         Err(error) => {

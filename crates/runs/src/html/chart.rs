@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use model::OfferedLoad;
 
-use crate::statistics::Interval;
 use crate::summary::Summary;
+use measure::statistics::Interval;
 
 use super::Escaped;
 use super::style::SeriesStyle;

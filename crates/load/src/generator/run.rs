@@ -11,7 +11,7 @@ use model::{
 };
 
 use crate::clock::Moment;
-use crate::record::Recorder;
+use measure::record::Recorder;
 
 use super::error::RunError;
 use super::late;

@@ -16,15 +16,15 @@ use std::fmt::Write as _;
 use model::{Evidence, MeasuredOn, Origin};
 
 use crate::experiment::Results;
-use crate::statistics::Interval;
 use crate::summary::Summary;
 use crate::table;
+use measure::statistics::Interval;
 
 use chart::{Axis, Chart};
 use style::{SeriesStyle, styles};
 
 pub use compare::{CompareChart, ComparePoint, html_of_compare};
-pub use grid::html as html_of_grid;
+pub use grid::html_of_grid;
 pub use watch::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 
 /// Text that is safe inside HTML elements and attributes.
@@ -47,7 +47,7 @@ impl std::fmt::Display for Escaped<'_> {
 }
 
 /// The report as HTML.
-pub fn html(title: &str, results: &Results) -> String {
+pub fn html_of_results(title: &str, results: &Results) -> String {
     let summaries = Summary::of(results);
     let styles = styles(&results.experiment.labels);
     let mut page = String::new();
@@ -268,7 +268,7 @@ mod test {
 
     #[test]
     fn a_report_shows_every_cell_in_every_chart_and_needs_nothing_else() {
-        let page = html("Delivery modes", &results());
+        let page = html_of_results("Delivery modes", &results());
         assert_eq!(page.matches("<figure").count(), 3);
         // Two configurations at three loads in three charts.
         assert_eq!(page.matches("class=\"point\"").count(), 18);
@@ -284,7 +284,7 @@ mod test {
     fn void_runs_are_listed_with_their_reason() {
         let mut results = results();
         results.evidence[0].void = Some("the generator was late".to_owned());
-        let page = html("t", &results);
+        let page = html_of_results("t", &results);
         assert!(page.contains("<li>base at 20K, seed 1: the generator was late</li>"));
         assert!(page.contains("1 of 3 runs void"));
     }
@@ -293,6 +293,6 @@ mod test {
     fn an_experiment_without_a_run_is_still_a_page() {
         let mut empty = results();
         empty.evidence.clear();
-        assert!(html("t", &empty).contains("No run was made."));
+        assert!(html_of_results("t", &empty).contains("No run was made."));
     }
 }

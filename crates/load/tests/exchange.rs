@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use measure::server::{ServeError, ServerOptions, Service, listen_on, serve};
-use measure::{Run, RunError, offer};
+use load::server::{ServeError, ServerOptions, Service, listen_on, serve};
+use load::{Run, RunError, offer};
 use model::{
     Arrivals, Evidence, ExchangeWorkload, MeasuredOn, Nanoseconds, OfferedLoad, Origin, Pace,
     StorageWorkload, Waiting, Workload,

@@ -1,7 +1,7 @@
 //! One run of the load generator against a memcached server, its evidence as JSON on standard output.
 //!
 //! ```text
-//! cargo run --release -p netpolicy-measure --example load -- --server 127.0.0.1:11211 --load 50K --seconds 5
+//! cargo run --release -p netpolicy-load --example load -- --server 127.0.0.1:11211 --load 50K --seconds 5
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints to its user")]
 
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use measure::Surroundings;
+use load::Surroundings;
 use model::{
     Arrivals, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize, Waiting,
 };
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
         seed: options.seed,
         waiting: if options.sleep { Waiting::Sleep } else { Waiting::Spin },
     };
-    let run = match measure::memcached(options.server, &workload, options.load, &Pinned(options.cpu)) {
+    let run = match load::memcached(options.server, &workload, options.load, &Pinned(options.cpu)) {
         Ok(run) => run,
         Err(error) => {
             eprintln!("load: {error}");

@@ -6,7 +6,7 @@ use super::style::{self, SeriesStyle, styles};
 use super::{Escaped, legend, options, place, voids};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::grid::{Grid, RATIO_COLUMNS, Row, Variant, cells, columns, ratio_cells};
-use crate::statistics::Interval;
+use measure::statistics::Interval;
 
 /// The chart's own units.
 const WIDTH: f64 = 620.0;
@@ -20,7 +20,7 @@ const BOTTOM: f64 = 44.0;
 const DODGE: f64 = 3.0;
 
 /// The report as one HTML page that needs no other.
-pub fn html(grid: &Grid) -> String {
+pub fn html_of_grid(grid: &Grid) -> String {
     let mut labels: Vec<String> = Vec::new();
     for label in grid.variants.iter().flat_map(|variant| &variant.results.experiment.labels) {
         if !labels.contains(label) {
@@ -220,8 +220,8 @@ mod test {
     use super::*;
     use crate::experiment::{Experiment, Results};
     use crate::grid::Skipped;
-    use crate::record::Recorder;
     use crate::test_evidence;
+    use measure::record::Recorder;
     use model::{Evidence, Nanoseconds, OfferedLoad, Schema};
 
     #[test]
@@ -240,7 +240,7 @@ mod test {
         let experiment = Experiment { labels, loads: vec![load], rounds: 2, seed: 1 };
         let results = Results { schema: Schema, experiment, evidence };
         let skipped = vec![Skipped { label: "workqueue".to_owned(), reason: "simulator only".to_owned() }];
-        let page = html(&Grid {
+        let page = html_of_grid(&Grid {
             schema: Schema,
             title: "t".to_owned(),
             notes: Vec::new(),

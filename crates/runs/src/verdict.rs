@@ -19,7 +19,7 @@ use model::{Evidence, Nanoseconds, OfferedLoad, Origin};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
+use measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
 
 /// The fewest pairs of runs that count, for a verdict: with two, Student's interval spans a factor of 12.7.
 pub const PAIRS_MIN: usize = 3;

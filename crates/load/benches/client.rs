@@ -12,7 +12,7 @@
 //!
 //! Servers run on CPU 1, clients on CPU 0, over loopback. What is missing on the machine is skipped, and said.
 //!
-//! `cargo bench -p netpolicy-measure --bench client [-- [p50] [memcached] [batching]]`
+//! `cargo bench -p netpolicy-load --bench client [-- [p50] [memcached] [batching]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::io::{Read, Write};
@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use measure::protocol::Keys;
+use load::protocol::Keys;
+use load::{Edge, Surroundings, memcached};
 use measure::record::Recorder;
 use measure::statistics::{median, paired_ratio};
-use measure::{Edge, Surroundings, memcached};
 use model::Chance;
 use model::{
     Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize,

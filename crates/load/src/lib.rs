@@ -1,0 +1,80 @@
+//! A load that is offered, and servers to offer it to.
+//!
+//! This room knows when requests are due and how they are sent, answered and timed: from the moment a request was due. It must
+//! not know settings (it must not know what it is judging), and it reads no counters itself: namespaces, CPUs and counters are
+//! the caller's, through [`Surroundings`]. Only benches use it: the daemon is built without it.
+//!
+//! Read in this order: [`schedule`] (when requests are due), [`protocol`], [`framing`] and [`storage`] (what goes over the wire),
+//! [`generator`] (how requests are sent and answered), [`server`] (our own, where an application's would distort the result).
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod framing;
+pub mod generator;
+pub mod protocol;
+pub mod schedule;
+pub mod server;
+pub mod storage;
+
+pub use generator::{Edge, Run, RunError, Surroundings, memcached, offer};
+
+#[cfg(test)]
+pub(crate) use test_values::{test_evidence, test_workload};
+
+#[cfg(test)]
+mod test_values {
+    use model::{
+        Arrivals, Distribution, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad,
+        Origin, Requests, Schema, ValueSize, Waiting, Workload,
+    };
+
+    pub(crate) fn test_workload() -> MemcachedWorkload {
+        MemcachedWorkload {
+            threads: 1,
+            connections_per_thread: 4,
+            depth: 1,
+            arrivals: Arrivals::Exponential,
+            set_share: 0.1,
+            keys: 100,
+            key_size: KeySize::Fixed(20),
+            value_size: ValueSize::Fixed(100),
+            preload: true,
+            warmup: Nanoseconds::ZERO,
+            window: Nanoseconds::from_millis(200),
+            drain: Nanoseconds::from_millis(200),
+            seed: 1,
+            waiting: Waiting::Sleep,
+        }
+    }
+
+    pub(crate) fn test_evidence() -> Evidence {
+        Evidence {
+            schema: Schema,
+            label: "base".to_owned(),
+            origin: Origin::Measured(MeasuredOn {
+                host: "host".to_owned(),
+                kernel: "6.18.0".to_owned(),
+                machine: "2 CPUs".to_owned(),
+                server: "memcached".to_owned(),
+                started: 0,
+            }),
+            workload: Workload::Memcached(test_workload()),
+            load: OfferedLoad::PerSecond(10_000.0),
+            window: Nanoseconds::from_millis(200),
+            requests: Requests::default(),
+            throughput: 10_000.0,
+            latency: Distribution::default(),
+            lateness: Distribution::default(),
+            generator_lateness: Distribution::default(),
+            generator_busy: 0.5,
+            cpu: None,
+            counters: None,
+            cpu_per_answer: None,
+            cycles_per_request: None,
+            interrupts_per_request: None,
+            epoll_batch: None,
+            delivered: None,
+            void: None,
+        }
+    }
+}

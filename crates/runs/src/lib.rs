@@ -1,0 +1,86 @@
+//! Runs of a bench, and what they say together.
+//!
+//! This room knows the order that many runs are made in, what they come to beyond noise, and how that is shown: as text and as
+//! HTML. It must not know settings (it must not know what it is judging), and offers no load itself: a [`Stage`] does. Only
+//! benches use it: the daemon is built without it.
+//!
+//! Read in this order: [`experiment`] (configurations by loads by rounds), [`summary`] and [`mod@verdict`] (what the runs of one
+//! mean), [`table`], [`grid`], [`mod@overall`] and [`cost`] (several side by side), [`gate`] (what is demanded of them), [`html`].
+#![forbid(unsafe_code)]
+
+pub mod cost;
+pub mod experiment;
+pub mod gate;
+pub mod grid;
+pub mod html;
+pub mod overall;
+pub mod summary;
+pub mod table;
+pub mod verdict;
+
+pub use experiment::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
+pub use gate::{Gates, Judged};
+pub use grid::{Grid, Skipped, Variant};
+pub use overall::Overall;
+pub use verdict::{Comparison, Shortfall, Verdict, Void, verdict};
+
+#[cfg(test)]
+pub(crate) use test_values::test_evidence;
+
+#[cfg(test)]
+mod test_values {
+    use model::{
+        Arrivals, Distribution, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad,
+        Origin, Requests, Schema, ValueSize, Waiting, Workload,
+    };
+
+    fn test_workload() -> MemcachedWorkload {
+        MemcachedWorkload {
+            threads: 1,
+            connections_per_thread: 4,
+            depth: 1,
+            arrivals: Arrivals::Exponential,
+            set_share: 0.1,
+            keys: 100,
+            key_size: KeySize::Fixed(20),
+            value_size: ValueSize::Fixed(100),
+            preload: true,
+            warmup: Nanoseconds::ZERO,
+            window: Nanoseconds::from_millis(200),
+            drain: Nanoseconds::from_millis(200),
+            seed: 1,
+            waiting: Waiting::Sleep,
+        }
+    }
+
+    pub(crate) fn test_evidence() -> Evidence {
+        Evidence {
+            schema: Schema,
+            label: "base".to_owned(),
+            origin: Origin::Measured(MeasuredOn {
+                host: "host".to_owned(),
+                kernel: "6.18.0".to_owned(),
+                machine: "2 CPUs".to_owned(),
+                server: "memcached".to_owned(),
+                started: 0,
+            }),
+            workload: Workload::Memcached(test_workload()),
+            load: OfferedLoad::PerSecond(10_000.0),
+            window: Nanoseconds::from_millis(200),
+            requests: Requests::default(),
+            throughput: 10_000.0,
+            latency: Distribution::default(),
+            lateness: Distribution::default(),
+            generator_lateness: Distribution::default(),
+            generator_busy: 0.5,
+            cpu: None,
+            counters: None,
+            cpu_per_answer: None,
+            cycles_per_request: None,
+            interrupts_per_request: None,
+            epoll_batch: None,
+            delivered: None,
+            void: None,
+        }
+    }
+}
