@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use model::host::Taken;
+use model::host::QueueConflict;
 use model::setting::Disruption;
 use model::{Change, Pid, Plan, Setting, Step};
 
@@ -41,9 +41,9 @@ pub fn commit<'k, K: Knobs>(
     check_that_no_knob_is_claimed(&plan, journal).map_err(CommitError::untouched)?;
     check_that_nothing_drifted(&plan, kernel).map_err(CommitError::untouched)?;
     check_that_no_queue_is_taken(&plan, kernel).map_err(CommitError::untouched)?;
-    let landmarks = kernel.landmarks(&plan);
+    let object_cookies = kernel.object_cookies(&plan);
     let pending =
-        journal.begin(&lock, asked, plan, landmarks).map_err(|e| CommitError::untouched(e.into()))?;
+        journal.begin(&lock, asked, plan, object_cookies).map_err(|e| CommitError::untouched(e.into()))?;
     // From here on, also a panic in the host's code leads through an undo.
     let mut held = Held::begun(kernel, lock, pending);
     match held.take_steps() {
@@ -191,9 +191,9 @@ const fn is_undecided(standing: Standing) -> bool {
 fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     for (step, of) in plan.steps.iter().enumerate() {
         let changes: Vec<&Change> = of.changes().iter().collect();
-        match kernel.taken(&changes) {
+        match kernel.queue_conflict(&changes) {
             Ok(None) => {}
-            Ok(Some(taken)) => return Err(CommitFault::Taken(Box::new(taken))),
+            Ok(Some(taken)) => return Err(CommitFault::QueueConflict(Box::new(taken))),
             Err(cause) => {
                 let (of, doing) = (plan.steps.len(), Doing::Reading);
                 return Err(CommitFault::Host { step, of, doing, cause });
@@ -331,7 +331,7 @@ pub enum CommitFault<E> {
         name: TransactionName,
     },
     /// A change would take a queue from what holds it.
-    Taken(Box<Taken>),
+    QueueConflict(Box<QueueConflict>),
     /// The host is not as it was when the plan was made.
     Drifted(Vec<Drift>),
     /// The host refused.
@@ -422,7 +422,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             Self::RolledBackMeanwhile { name } => {
                 write!(f, "refused: {name} was rolled back while this was planned")
             }
-            Self::Taken(taken) => {
+            Self::QueueConflict(taken) => {
                 write!(f, "refused: {} {}\n  {taken}", taken.change, taken.how)
             }
             Self::Drifted(drifts) => {
@@ -475,7 +475,7 @@ impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
             | CommitFault::Undecided { .. }
             | CommitFault::Owned { .. }
             | CommitFault::RolledBackMeanwhile { .. }
-            | CommitFault::Taken(_)
+            | CommitFault::QueueConflict(_)
             | CommitFault::Drifted(_)
             | CommitFault::ReadBack { .. } => None,
         }

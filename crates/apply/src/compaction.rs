@@ -164,8 +164,8 @@ impl Journal {
         let folded_name = (!plan.is_empty()).then_some(name);
         if folded_name.is_some() {
             let steps = plan.steps.len();
-            let landmarks =
-                folded.iter().flat_map(|transaction| transaction.begin().landmarks.clone()).collect();
+            let object_cookies =
+                folded.iter().flat_map(|transaction| transaction.begin().object_cookies.clone()).collect();
             let begin = Begin {
                 format: FORMAT,
                 boot_id: self.boot_id().to_owned(),
@@ -174,7 +174,7 @@ impl Journal {
                 left_in_force: false,
                 kept_by_daemon: true,
                 replaces: replaces.clone(),
-                landmarks,
+                object_cookies,
                 plan,
             };
             let script = undo_script(name, &begin);

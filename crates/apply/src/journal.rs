@@ -10,7 +10,7 @@ use model::{Pid, Plan};
 
 use crate::compaction::DaemonLock;
 use crate::held::Pending;
-use crate::knobs::Landmarks;
+use crate::knobs::ObjectCookies;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
 use crate::record::{Asked, Begin, FORMAT};
@@ -250,7 +250,7 @@ impl Journal {
         lock: &Lock,
         asked: &Asked,
         plan: Plan,
-        landmarks: Landmarks,
+        object_cookies: ObjectCookies,
     ) -> Result<Pending, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
@@ -265,7 +265,7 @@ impl Journal {
             left_in_force: self.session.as_ref().is_some_and(|own| own.at_exit == AtExit::Leave),
             kept_by_daemon: self.daemon.is_some(),
             replaces: Vec::new(),
-            landmarks,
+            object_cookies,
             plan,
         };
         let script = undo_script(name, &begin);

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use model::host::Taken;
+use model::host::QueueConflict;
 use model::{Change, DeviceId, IfIndex, NetnsId, Plan, Setting};
 
 /// Identities of objects, which later objects of the same name do not have: what identifies each, and its value. The host
 /// chooses both texts.
-pub type Landmarks = BTreeMap<String, String>;
+pub type ObjectCookies = BTreeMap<String, String>;
 
-/// The name of a device's landmark, the inode number of its directory in sysfs. The number is unique within a boot and
+/// The name of a device's cookie, the inode number of its directory in sysfs. The number is unique within a boot and
 /// survives renaming. The undo script checks it, too.
-pub fn device_landmark(device: DeviceId) -> String {
+pub fn device_cookie_name(device: DeviceId) -> String {
     format!("{DEVICE}{}{IN_NETNS}{}", device.ifindex, device.netns)
 }
 
-/// The device that a landmark's name belongs to.
-pub fn device_of_landmark(name: &str) -> Option<(NetnsId, IfIndex)> {
+/// The device that a cookie's name belongs to.
+pub fn device_of_cookie_name(name: &str) -> Option<(NetnsId, IfIndex)> {
     let (index, netns) = name.strip_prefix(DEVICE)?.split_once(IN_NETNS)?;
     Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
 }
@@ -45,15 +45,15 @@ pub trait Knobs {
 
     /// Identities of the plan's objects beyond those in the plan itself. The journal stores them verbatim. None by
     /// default.
-    fn landmarks(&mut self, plan: &Plan) -> Landmarks {
+    fn object_cookies(&mut self, plan: &Plan) -> ObjectCookies {
         let _ = plan;
-        Landmarks::new()
+        ObjectCookies::new()
     }
 
-    /// From here on, an object that has another landmark than this counts as gone. Objects without a landmark here (as in
+    /// From here on, an object that has another cookie than this counts as gone. Objects without a cookie here (as in
     /// journals of versions that recorded none) are not checked.
-    fn recall(&mut self, landmarks: &Landmarks) {
-        let _ = landmarks;
+    fn recall(&mut self, object_cookies: &ObjectCookies) {
+        let _ = object_cookies;
     }
 
     /// What holds a queue that one of these changes would take from it: asked for again before anything is written, and
@@ -61,7 +61,7 @@ pub trait Knobs {
     ///
     /// # Errors
     /// If that cannot be read.
-    fn taken(&mut self, changes: &[&Change]) -> Result<Option<Taken>, Self::Error> {
+    fn queue_conflict(&mut self, changes: &[&Change]) -> Result<Option<QueueConflict>, Self::Error> {
         let _ = changes;
         Ok(None)
     }

@@ -37,7 +37,7 @@ pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit};
 pub use compaction::{FOLD_MAX, Knob, Ledger};
 pub use held::{Held, KeepError};
 pub use journal::{History, Journal};
-pub use knobs::{Knobs, Landmarks, device_landmark, device_of_landmark};
+pub use knobs::{Knobs, ObjectCookies, device_cookie_name, device_of_cookie_name};
 pub use lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER};
 pub use log::{JOURNAL_BYTES_MAX, JournalError};
 pub use moment::Moment;

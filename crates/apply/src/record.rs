@@ -16,7 +16,7 @@ use model::{Nanoseconds, Pid, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::crc32::crc32;
-use crate::knobs::Landmarks;
+use crate::knobs::ObjectCookies;
 use crate::moment::Moment;
 use crate::transaction::TransactionName;
 use crate::undo::Fate;
@@ -96,8 +96,8 @@ pub struct Begin {
     pub replaces: Vec<TransactionName>,
     /// Identities of the plan's objects, which later objects of the same name do not have. Empty in journals of versions
     /// that recorded none.
-    #[serde(default, skip_serializing_if = "Landmarks::is_empty")]
-    pub landmarks: Landmarks,
+    #[serde(default, rename = "landmarks", skip_serializing_if = "ObjectCookies::is_empty")]
+    pub object_cookies: ObjectCookies,
     /// Every change: its value before, its value after, and why. Names of devices and processes are in it.
     pub plan: Plan,
 }

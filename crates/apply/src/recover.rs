@@ -250,7 +250,7 @@ impl Journal {
         if let Some((newer, knob)) = self.overlay(&transaction)? {
             return Err(RollBackError::Overlaid { name: transaction.name(), newer, knob: Box::new(knob) });
         }
-        kernel.recall(&transaction.begin().landmarks);
+        kernel.recall(&transaction.begin().object_cookies);
         let unrecorded = self.unrecorded(&transaction)?;
         let mut pending = Pending::reopen(transaction)?.with_unrecorded(unrecorded);
         let undone = pending.undo(kernel, why);

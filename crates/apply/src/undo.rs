@@ -171,7 +171,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
 /// hold one.
 fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
     let back = change.clone().inverse();
-    let taken = kernel.taken(&[&back]).ok().flatten()?;
+    let taken = kernel.queue_conflict(&[&back]).ok().flatten()?;
     Some(format!("{taken}, and {back} {}", taken.how))
 }
 

@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 use model::{Change, DeviceId, HostKnob, NetnsId, Setting};
 
-use crate::knobs::{Landmarks, device_landmark};
+use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
 use crate::transaction::TransactionName;
 
@@ -29,7 +29,7 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     for step in begin.plan.steps.iter().rev() {
         for change in step.changes().iter().rev() {
             let because = one_line(&change.because().to_string());
-            let Call { needs, line } = call(change, &begin.landmarks);
+            let Call { needs, line } = call(change, &begin.object_cookies);
             parts.extend(needs);
             let _infallible = write!(body, "\n# {}: {because}\n{line}\n", one_line(&change.to_string()));
         }
@@ -98,21 +98,27 @@ struct Words {
 }
 
 /// The call that takes a change back. One file a family says how each knob is written by a shell; the table of knobs, how its value is spelled.
-fn call(change: &Change, landmarks: &Landmarks) -> Call {
+fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     let words = Words {
         what: quoted(&format!("{}: {}", change.to().object(), change.to().knob())),
         set: quoted(&change.to().for_tools()),
         old: quoted(&change.from().for_tools()),
     };
     match change.from() {
-        Setting::Napi(queue, knob) => napi::call(&words, *queue, &which(queue.device, landmarks), knob),
+        Setting::Napi(queue, knob) => napi::call(&words, *queue, &which(queue.device, object_cookies), knob),
         Setting::DeviceNapis(device, knob) => {
-            Call::device_file(&words, *device, &which(*device, landmarks), knob.facts().name)
+            Call::device_file(&words, *device, &which(*device, object_cookies), knob.facts().name)
         }
-        Setting::Kthread(queue, knob) => kthread::call(&words, *queue, &which(queue.device, landmarks), knob),
-        Setting::Nic(device, knob) => nic::call(&words, *device, &which(*device, landmarks), knob),
-        Setting::RxQueue(queue, knob) => queue::rx(&words, *queue, &which(queue.device, landmarks), knob),
-        Setting::TxQueue(queue, knob) => queue::tx(&words, *queue, &which(queue.device, landmarks), knob),
+        Setting::Kthread(queue, knob) => {
+            kthread::call(&words, *queue, &which(queue.device, object_cookies), knob)
+        }
+        Setting::Nic(device, knob) => nic::call(&words, *device, &which(*device, object_cookies), knob),
+        Setting::RxQueue(queue, knob) => {
+            queue::rx(&words, *queue, &which(queue.device, object_cookies), knob)
+        }
+        Setting::TxQueue(queue, knob) => {
+            queue::tx(&words, *queue, &which(queue.device, object_cookies), knob)
+        }
         Setting::Irq(number, knob) => irq::call(&words, *number, knob),
         Setting::Process(knob) => process::call(&words, knob),
         Setting::Host(HostKnob::Sysctl(number, _)) => {
@@ -122,8 +128,8 @@ fn call(change: &Change, landmarks: &Landmarks) -> Call {
 }
 
 /// A device as the script knows it: by its index, and by what no other device has, where that was noted.
-fn which(device: DeviceId, landmarks: &Landmarks) -> String {
-    match landmarks.get(&device_landmark(device)).and_then(|number| number.parse::<u64>().ok()) {
+fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
+    match object_cookies.get(&device_cookie_name(device)).and_then(|number| number.parse::<u64>().ok()) {
         Some(number) => format!("{}:{number}", device.ifindex),
         None => device.ifindex.to_string(),
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
 use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
-use plan::{Part, PlacedProcess, Refusal, Runs, Selection};
+use plan::{Part, PlacedProcess, Refusal, Running, Selection};
 use session::wake::HeldWake;
 
 use crate::app_requests::{self, Asker};
@@ -50,7 +50,7 @@ impl CurrentPlan {
     pub(crate) fn guarded(&self) -> BTreeMap<String, GuardedService> {
         let mut guarded = BTreeMap::new();
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
-        for part in parts.filter(|part| part.runs != Runs::No) {
+        for part in parts.filter(|part| part.runs != Running::No) {
             let (Target::Service(name, _), Some(guard)) = (&part.intent.target, part.intent.guard) else {
                 continue;
             };

@@ -30,7 +30,7 @@ use crate::options::{OnStop, Options};
 use crate::reconciler::{Event, Reconciler, until};
 use crate::rejections::Rejections;
 use crate::requests::{Requests, Serves};
-use crate::search::Searching;
+use crate::search::GoalSearch;
 use crate::status::{Phase, Shared};
 use crate::telemetry::{Standing, Telemetry};
 
@@ -64,17 +64,17 @@ pub(crate) struct Daemon<'a> {
     /// The request that is being done by asking.
     pub(crate) answers: Answers,
     /// What is measured and judged on services' own traffic.
-    pub(crate) quality: Quality,
+    pub(crate) quality: ServiceMeasurement,
 }
 
 /// What is measured and judged on services' own traffic.
-pub(crate) struct Quality {
+pub(crate) struct ServiceMeasurement {
     /// How long the requests of services take that have a goal.
     pub(crate) goals: Goals,
     /// Changes that are judged before they are made.
     pub(crate) guards: Guards,
     /// What is tried for services whose goal is missed.
-    pub(crate) search: Searching,
+    pub(crate) search: GoalSearch,
 }
 
 impl<'a> Daemon<'a> {
@@ -124,7 +124,11 @@ impl<'a> Daemon<'a> {
             held: Held::of(journal),
             rejections: Rejections::default(),
             answers: Answers::default(),
-            quality: Quality { goals, guards, search: Searching::resumed(session.searches(), &boot) },
+            quality: ServiceMeasurement {
+                goals,
+                guards,
+                search: GoalSearch::resumed(session.searches(), &boot),
+            },
         };
         daemon.adopt()?;
         daemon.report_late_sources();

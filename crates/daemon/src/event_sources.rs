@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linux::bpf::process_events::{ListenedPort, ProcessEvent, ProcessEvents, TimedEvent, Too, Waited};
+use linux::bpf::process_events::{
+    ExtraEvents, ListenedPort, ProcessEvent, ProcessEvents, TimedEvent, Waited,
+};
 use linux::events::{Notice, Notices};
 use linux::{KernelError, Netns, Signals};
 use model::host::{Process, Socket, SocketState};
@@ -39,7 +41,7 @@ pub(crate) struct EventSources {
     process_events: Option<ProcessEvents>,
     refused: Vec<KernelError>,
     /// What BPF reports beside processes and listeners.
-    reports: Too,
+    reports: ExtraEvents,
     signals: Signals,
     files: Files,
     /// The processes whose forks, execs and exits are reported.
@@ -57,7 +59,7 @@ impl EventSources {
         let mut refused = Vec::new();
         let mut opened = None;
         for too in [(true, true), (false, true), (true, false), (false, false)] {
-            let too = Too { epolls: too.0, udp_ports: too.1 };
+            let too = ExtraEvents { epolls: too.0, udp_ports: too.1 };
             match ProcessEvents::of_processes_and_listeners(too) {
                 Ok(events) => {
                     opened = Some((events, too));
@@ -67,7 +69,7 @@ impl EventSources {
             }
         }
         let (process_events, reports) =
-            opened.map_or((None, Too::default()), |(events, too)| (Some(events), too));
+            opened.map_or((None, ExtraEvents::default()), |(events, too)| (Some(events), too));
         let mut scans = Scans::default();
         if process_events.is_none() {
             scans.begin()?;

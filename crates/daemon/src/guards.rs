@@ -61,7 +61,7 @@ pub(crate) struct Attempted {
 }
 
 /// A change that is judged at this moment.
-struct UnderWay {
+struct RunningTrial {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
     /// Whether it has come so far that something may have been written.
@@ -86,7 +86,7 @@ pub(crate) struct Judging {
 
 /// What was judged of changes.
 pub(crate) struct Guards {
-    under_way: Option<UnderWay>,
+    running: Option<RunningTrial>,
     /// What was judged and may be made, with the verdict.
     kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
     /// What was put back, and for which processes: it is not tried again for these.
@@ -120,7 +120,7 @@ impl Guards {
         let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         event_loop.watch(&done, GUARDED).map_err(failed)?;
         Ok(Self {
-            under_way: None,
+            running: None,
             kept: BTreeMap::new(),
             reverted: BTreeMap::new(),
             not_before: BTreeMap::new(),
@@ -130,21 +130,21 @@ impl Guards {
 
     /// Whether a change is judged at this moment: nothing else may be written meanwhile.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+        self.running.is_some()
     }
 
     /// Ends what is under way: it is put back, and counts as not judged.
     pub(crate) fn stop(&self) {
-        if let Some(under_way) = &self.under_way {
-            under_way.stop.store(true, Ordering::Relaxed);
+        if let Some(running) = &self.running {
+            running.stop.store(true, Ordering::Relaxed);
         }
     }
 
     /// The same, and waits until everything is put back.
     pub(crate) fn finish(&mut self) {
         self.stop();
-        if let Some(under_way) = self.under_way.take() {
-            let _ended = under_way.thread.join();
+        if let Some(running) = self.running.take() {
+            let _ended = running.thread.join();
         }
     }
 
@@ -240,7 +240,7 @@ impl Guards {
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
-        self.under_way = Some(UnderWay { thread, stop, wrote, attempt, judged, settings, members });
+        self.running = Some(RunningTrial { thread, stop, wrote, attempt, judged, settings, members });
         Ok(())
     }
 
@@ -249,8 +249,8 @@ impl Guards {
         let mut counter = [0; 8];
         // It says only that there is something.
         let _ = rustix::io::read(&self.done, &mut counter);
-        let judged = self.under_way.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let UnderWay { thread, settings, members, stop, wrote, attempt, .. } = self.under_way.take()?;
+        let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let RunningTrial { thread, settings, members, stop, wrote, attempt, .. } = self.running.take()?;
         let _ended = thread.join();
         if let Some(attempt) = attempt {
             let wrote = wrote.load(Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub(crate) struct Held {
 
 /// What is new in the journal.
 #[derive(Debug, Default)]
-pub(crate) struct JournalNews {
+pub(crate) struct JournalChanges {
     /// Whether anything of it concerns the daemon.
     pub(crate) any: bool,
     /// The daemon's transactions that an operator rolled back.
@@ -166,7 +166,7 @@ impl Held {
     ///
     /// # Errors
     /// A journal that cannot be read.
-    pub(crate) fn news(&mut self) -> Result<JournalNews, Fault> {
+    pub(crate) fn news(&mut self) -> Result<JournalChanges, Fault> {
         let taken = self.journal.claims()?;
         let claimed = taken != self.taken;
         self.taken = taken;
@@ -178,7 +178,7 @@ impl Held {
         let rolled_back: Vec<_> =
             missing.into_iter().filter(|name| !replaced.contains(name)).chain(half).collect();
         if rolled_back.is_empty() {
-            return Ok(JournalNews { any: claimed || before != self.own, ..JournalNews::default() });
+            return Ok(JournalChanges { any: claimed || before != self.own, ..JournalChanges::default() });
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
         // Also what an older transaction holds that was not rolled back: it is not set again against the operator's will.
@@ -187,7 +187,7 @@ impl Held {
             plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
         let released = gone.chain(changes.map(|change| knob_of(change.to()))).collect();
         let all = self.own.is_subset(&self.half_undone);
-        Ok(JournalNews { any: true, rolled_back, released, all })
+        Ok(JournalChanges { any: true, rolled_back, released, all })
     }
 
     /// Commits a plan and keeps it.

@@ -8,7 +8,7 @@ use linux::{KernelError, Netns, Processes};
 use model::host::{AppRequest, Socket};
 use model::{Host, HostKnob, IfIndex, IrqKnob, Nanoseconds, Object, Pid, Setting};
 
-use crate::reconciler::Depth;
+use crate::reconciler::Scope;
 
 /// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
 const LOOK_SHARE: u64 = 2_000;
@@ -83,13 +83,13 @@ impl Known {
     }
 
     /// Looks at a process again, as deep as it takes; false if it is not there.
-    pub(crate) fn process(&mut self, pid: Pid, depth: Depth) -> bool {
+    pub(crate) fn process(&mut self, pid: Pid, scope: Scope) -> bool {
         // A process without receiving sockets may have opened one, for which there is no event but a listener's.
         let known = self.host.process(pid);
         let receives = known.is_some_and(|process| process.sockets.iter().any(Socket::can_receive));
-        match depth {
-            Depth::Epolls if receives => self.observer.epolls(&mut self.host, pid),
-            Depth::Epolls | Depth::Whole => self.observer.process(&mut self.host, pid),
+        match scope {
+            Scope::Epolls if receives => self.observer.epolls(&mut self.host, pid),
+            Scope::Epolls | Scope::Whole => self.observer.process(&mut self.host, pid),
         }
     }
 

@@ -16,7 +16,6 @@ pub mod api;
 mod api_calls;
 mod app_requests;
 pub mod attach_service;
-pub mod beside;
 mod current_plan;
 mod daemon;
 pub mod event_loop;
@@ -31,11 +30,11 @@ mod known;
 mod look;
 mod notify;
 mod options;
-mod oracle;
 mod pass;
 mod placing;
 #[cfg(test)]
 mod placing_test;
+mod query;
 pub mod reconciler;
 #[cfg(test)]
 mod reconciler_test;
@@ -43,6 +42,7 @@ mod rejections;
 mod request_status;
 mod requests;
 mod run;
+pub mod running_daemon;
 mod scans;
 mod search;
 mod socket_file;

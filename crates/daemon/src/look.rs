@@ -7,7 +7,7 @@ use model::{Finding, IfIndex, Interface, Object, Pid, ProcessKnob, Setting, Seve
 use session::{Fault, Silent, fullbusy};
 
 use crate::daemon::{Daemon, now};
-use crate::reconciler::{Depth, Event, Work};
+use crate::reconciler::{Event, Scope, Work};
 use crate::status::Phase;
 
 impl Daemon<'_> {
@@ -47,8 +47,8 @@ impl Daemon<'_> {
                 self.known.device(index)?;
             }
         }
-        for (pid, depth) in &work.observe.processes {
-            self.look_at_process(*pid, *depth)?;
+        for (pid, scope) in &work.observe.processes {
+            self.look_at_process(*pid, *scope)?;
         }
         if work.tick {
             self.look_at_what_has_no_event()?;
@@ -61,9 +61,9 @@ impl Daemon<'_> {
         Ok(true)
     }
 
-    fn look_at_process(&mut self, pid: Pid, depth: Depth) -> Result<(), Fault> {
+    fn look_at_process(&mut self, pid: Pid, scope: Scope) -> Result<(), Fault> {
         let wanted = self.requests.means(pid) || self.requests.any_device();
-        if !wanted || !self.known.process(pid, depth) {
+        if !wanted || !self.known.process(pid, scope) {
             self.known.forget_process(pid);
             if wanted {
                 self.requests.ended(pid);
@@ -148,10 +148,10 @@ impl Daemon<'_> {
         }
         let processes = self.plan.processes_with_epolls();
         for pid in processes.into_iter().chain(self.requests.requesters()).collect::<BTreeSet<_>>() {
-            self.look_at_process(pid, Depth::Epolls)?;
+            self.look_at_process(pid, Scope::Epolls)?;
         }
         for pid in self.plan.processes_without_epolls() {
-            self.look_at_process(pid, Depth::Whole)?;
+            self.look_at_process(pid, Scope::Whole)?;
         }
         for object in self.known.due_to_compare(&others) {
             self.known.compared(object);
@@ -180,8 +180,8 @@ impl Daemon<'_> {
         if let Some(device) = object.device() {
             self.known.device(device.ifindex)?;
         } else if let Some(pid) = process_of(&object) {
-            let depth = if matches!(object, Object::Epoll(_)) { Depth::Epolls } else { Depth::Whole };
-            self.look_at_process(pid, depth)?;
+            let scope = if matches!(object, Object::Epoll(_)) { Scope::Epolls } else { Scope::Whole };
+            self.look_at_process(pid, scope)?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ pub(crate) const DISRUPTIVE: &str =
     "start the daemon with --disruptive or --allow-irreversible, or say so in /etc/netpolicy/daemon.toml";
 
 /// How an attempt to commit ended that did not succeed.
-enum Trouble {
+enum CommitRetry {
     /// The host has changed since it was observed, or the obstacle is known now: planning again may succeed.
     Again,
     /// It will take a while.
@@ -132,8 +132,8 @@ impl Daemon<'_> {
                     }
                     changed = !again;
                 }
-                Err(Trouble::Again) => {}
-                Err(Trouble::Later) => {
+                Err(CommitRetry::Again) => {}
+                Err(CommitRetry::Later) => {
                     self.report();
                     return Ok(false);
                 }
@@ -382,7 +382,7 @@ impl Daemon<'_> {
     }
 
     /// Commits a plan and keeps it.
-    fn commit(&mut self, plan: Plan) -> Result<Result<(), Trouble>, Fault> {
+    fn commit(&mut self, plan: Plan) -> Result<Result<(), CommitRetry>, Fault> {
         let changes: Vec<Change> = plan.changes().cloned().collect();
         let steps: Vec<Vec<Setting>> = plan.steps.iter().map(Step::to).collect();
         let asked = self.asked();
@@ -470,7 +470,11 @@ impl Daemon<'_> {
     }
 
     /// What a failed commit means. Everything is as it was before.
-    fn trouble(&mut self, error: CommitError<KernelError>, steps: &[Vec<Setting>]) -> Result<Trouble, Fault> {
+    fn trouble(
+        &mut self,
+        error: CommitError<KernelError>,
+        steps: &[Vec<Setting>],
+    ) -> Result<CommitRetry, Fault> {
         let words = error.fault.to_string();
         let exit = Fault::exit_of(&error.fault);
         match *error.fault {
@@ -480,17 +484,17 @@ impl Daemon<'_> {
                     self.look_at_object(object)?;
                 }
                 drifts.iter().for_each(|drift| self.known.take_in(&drift.found));
-                Ok(Trouble::Again)
+                Ok(CommitRetry::Again)
             }
             CommitFault::RolledBackMeanwhile { .. } => {
                 self.look_at_journal()?;
-                Ok(Trouble::Later)
+                Ok(CommitRetry::Later)
             }
             CommitFault::Undecided { .. }
             | CommitFault::Owned { .. }
             | CommitFault::Unreadable { knob: Some(_), .. } => {
                 self.held.read_claims()?;
-                Ok(Trouble::Again)
+                Ok(CommitRetry::Again)
             }
             CommitFault::Host { step, ref cause, .. }
                 if Kernel::is_gone(cause) || matches!(cause.cause, Cause::Away(_)) =>
@@ -498,21 +502,21 @@ impl Daemon<'_> {
                 if let Some(tried) = steps.get(step).and_then(|tried| tried.first()) {
                     self.look_at_object(tried.object())?;
                 }
-                Ok(Trouble::Later)
+                Ok(CommitRetry::Later)
             }
             CommitFault::Host { step, .. } => {
                 self.refused_by_kernel(steps.get(step).into_iter().flatten(), exit, &words);
-                Ok(Trouble::Again)
+                Ok(CommitRetry::Again)
             }
             CommitFault::ReadBack { wrote, .. } => {
                 self.refused_by_kernel([&*wrote], exit, &words);
-                Ok(Trouble::Again)
+                Ok(CommitRetry::Again)
             }
-            CommitFault::Journal(JournalError::Busy { .. }) => Ok(Trouble::Later),
+            CommitFault::Journal(JournalError::Busy { .. }) => Ok(CommitRetry::Later),
             CommitFault::Journal(error) => Err(error.into()),
             CommitFault::Unreadable { knob: None, .. }
             | CommitFault::Irreversible(_)
-            | CommitFault::Taken(_)
+            | CommitFault::QueueConflict(_)
             | CommitFault::Disruptive(_) => Err(Fault::failed(words)),
         }
     }

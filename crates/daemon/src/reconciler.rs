@@ -121,7 +121,7 @@ impl Kind {
 
 /// How much of a process is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Depth {
+pub enum Scope {
     /// Its epolls and their parameters.
     Epolls,
     /// All of it.
@@ -136,7 +136,7 @@ pub struct Observe {
     /// Devices, by the name that they had.
     pub named: BTreeSet<String>,
     /// Processes.
-    pub processes: BTreeMap<Pid, Depth>,
+    pub processes: BTreeMap<Pid, Scope>,
     /// The CPUs.
     pub cpus: bool,
     /// Everything: the rest need not be looked at by itself.
@@ -187,8 +187,8 @@ impl Work {
         let Observe { devices, named, processes, cpus, everything } = other.observe;
         self.observe.devices.extend(devices);
         self.observe.named.extend(named);
-        for (pid, depth) in processes {
-            self.process(pid, depth);
+        for (pid, scope) in processes {
+            self.process(pid, scope);
         }
         self.observe.cpus |= cpus;
         self.observe.everything |= everything;
@@ -204,9 +204,9 @@ impl Work {
         }
     }
 
-    fn process(&mut self, pid: Pid, depth: Depth) {
-        let known = self.observe.processes.entry(pid).or_insert(depth);
-        *known = (*known).max(depth);
+    fn process(&mut self, pid: Pid, scope: Scope) {
+        let known = self.observe.processes.entry(pid).or_insert(scope);
+        *known = (*known).max(scope);
     }
 
     fn note(&mut self, kind: Kind, at: Nanoseconds) {
@@ -218,7 +218,7 @@ impl Work {
 /// A process that is looked at often.
 #[derive(Clone, Copy, Debug)]
 struct Young {
-    depth: Depth,
+    scope: Scope,
     until: Nanoseconds,
     next: Nanoseconds,
     pause: Nanoseconds,
@@ -285,29 +285,29 @@ impl Reconciler {
             Event::Queues(name) => drop(self.work.observe.named.insert(name.clone())),
             Event::Cpu => self.work.observe.cpus = true,
             Event::Exec(pid) | Event::Fork(pid) => {
-                self.work.process(*pid, Depth::Whole);
+                self.work.process(*pid, Scope::Whole);
                 self.grow_up(*pid, now);
             }
             Event::Exit(pid) => {
                 self.young.remove(pid);
-                self.work.process(*pid, Depth::Whole);
+                self.work.process(*pid, Scope::Whole);
             }
             Event::Listener(pid) => {
-                self.work.process(*pid, Depth::Whole);
+                self.work.process(*pid, Scope::Whole);
                 self.grow_up(*pid, now);
             }
             Event::Connection(pid) => {
-                self.work.process(*pid, Depth::Whole);
+                self.work.process(*pid, Scope::Whole);
                 // There is no event for the connection being accepted.
-                self.watch_grow_up(*pid, Depth::Whole, now);
+                self.watch_grow_up(*pid, Scope::Whole, now);
             }
-            Event::Epoll(pid) => self.work.process(*pid, Depth::Epolls),
+            Event::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
             Event::AppRequest(pid) => {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
-                    self.work.process(*pid, Depth::Whole);
+                    self.work.process(*pid, Scope::Whole);
                     // There is no event for the requesting socket joining an epoll.
-                    self.watch_grow_up(*pid, Depth::Epolls, now);
+                    self.watch_grow_up(*pid, Scope::Epolls, now);
                 }
             }
             Event::Policy => self.work.policy = true,
@@ -324,17 +324,17 @@ impl Reconciler {
     /// From now on this process is looked into often, for a while.
     fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
-            self.watch_grow_up(pid, Depth::Epolls, now);
+            self.watch_grow_up(pid, Scope::Epolls, now);
         }
     }
 
-    fn watch_grow_up(&mut self, pid: Pid, depth: Depth, now: Nanoseconds) {
+    fn watch_grow_up(&mut self, pid: Pid, scope: Scope, now: Nanoseconds) {
         let next = plus(now, YOUNG_FIRST);
-        let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, depth };
+        let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, scope };
         // One that is young already is looked at often as it is, but for what is new about it.
         let known = self.young.entry(pid).or_insert(young);
         known.until = young.until;
-        if known.depth < depth {
+        if known.scope < scope {
             *known = young;
         }
     }
@@ -373,7 +373,7 @@ impl Reconciler {
         }
         for (pid, young) in &mut self.young {
             if young.next <= now {
-                work.process(*pid, young.depth);
+                work.process(*pid, young.scope);
                 work.note(Kind::Timer, now);
                 young.pause = Nanoseconds(young.pause.0.saturating_mul(2)).min(YOUNG_EVERY);
                 young.next = plus(now, young.pause);

@@ -10,7 +10,7 @@ use model::{
 use proptest::prelude::*;
 
 use crate::reconciler::{
-    APP_REQUESTS_MAX, Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, TICK,
+    APP_REQUESTS_MAX, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, Scope, TICK,
     Work, YOUNG_FOR,
 };
 use crate::status::Kind;
@@ -138,7 +138,7 @@ fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them()
             break;
         }
         if let Some(work) = mind.take_due(now)
-            && work.observe.processes.get(&Pid(7)) == Some(&Depth::Epolls)
+            && work.observe.processes.get(&Pid(7)) == Some(&Scope::Epolls)
         {
             looks.push(now.0 / MS - 20);
         }
@@ -161,10 +161,10 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
     let mut mind = settled(true);
     mind.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
     let work = mind.take_due(at(21)).expect("due");
-    assert!(work.app_requests && work.observe.processes == [(Pid(7), Depth::Whole)].into());
+    assert!(work.app_requests && work.observe.processes == [(Pid(7), Scope::Whole)].into());
     mind.done(at(0), at(21));
     assert_eq!(mind.next_wake(), at(25));
-    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Depth::Epolls)].into());
+    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Scope::Epolls)].into());
     mind.note(&Event::AppRequest(None), at(30), at(30));
     let work = mind.take_due(at(31)).expect("due");
     assert!(
@@ -181,17 +181,17 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
     mind.done(at(0), at(11));
     mind.note(&Event::Connection(Pid(7)), at(20), at(20));
     assert_eq!(mind.next_wake(), at(21));
-    assert_eq!(mind.take_due(at(21)).expect("due").observe.processes, [(Pid(7), Depth::Whole)].into());
+    assert_eq!(mind.take_due(at(21)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
     mind.done(at(0), at(21));
     assert_eq!(mind.next_wake(), at(25));
-    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Depth::Whole)].into());
+    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Scope::Whole)].into());
 
     // Where its epolls are looked for anyway, that goes on as it was, with all of it.
     let mut mind = settled(false);
     mind.note(&Event::Listener(Pid(7)), at(10), at(10));
     mind.take_due(at(11)).expect("due");
     mind.note(&Event::Connection(Pid(7)), at(20), at(20));
-    assert_eq!(mind.take_due(at(25)).expect("due").observe.processes, [(Pid(7), Depth::Whole)].into());
+    assert_eq!(mind.take_due(at(25)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn heeds(work: &Work, event: &Event) -> bool {
         | Event::Fork(pid)
         | Event::Exit(pid)
         | Event::Listener(pid)
-        | Event::Connection(pid) => work.observe.processes.get(pid) == Some(&Depth::Whole),
+        | Event::Connection(pid) => work.observe.processes.get(pid) == Some(&Scope::Whole),
         Event::Epoll(pid) => work.observe.processes.contains_key(pid),
         Event::AppRequest(pid) => {
             work.app_requests && pid.is_none_or(|pid| work.observe.processes.contains_key(&pid))

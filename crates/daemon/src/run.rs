@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 use crate::event_loop::EventLoop;
 use crate::notify::{Herald, Notifier};
 use crate::options::Options;
-use crate::oracle;
+use crate::query;
 use crate::status::Shared;
 
 /// Where a daemon serves, and whom.
@@ -92,7 +92,7 @@ fn admit(
         metrics_file: sockets.metrics_file,
         metrics_address: sockets.metrics_address,
         log,
-        oracle: oracle::of(session.clone()),
+        answer_query: query::handler(session.clone()),
     };
     let mut sources = api::open(shared, options).map_err(|error| match error {
         api::OpenError::NoPlace(error) => Fault::from(error),

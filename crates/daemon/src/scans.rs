@@ -10,7 +10,7 @@ use model::{Nanoseconds, Pid};
 use session::Fault;
 
 use crate::daemon::{Daemon, now};
-use crate::reconciler::{Depth, Event, YOUNG_FOR};
+use crate::reconciler::{Event, Scope, YOUNG_FOR};
 use crate::requests::Serves;
 
 /// How many new processes are judged in one scan, the newest first. Others are found at a tick.
@@ -98,7 +98,7 @@ impl Daemon<'_> {
             }
         }
         for pid in self.sources.scans().take_servers() {
-            let gone = !self.known.process(pid, Depth::Whole);
+            let gone = !self.known.process(pid, Scope::Whole);
             if gone || plan::without_packets([pid], self.known.host()).next().is_none() {
                 self.note(&Event::Connection(pid), at);
             }

@@ -57,7 +57,7 @@ pub(crate) enum Standing {
 }
 
 /// The searches of services.
-pub(crate) struct Searching {
+pub(crate) struct GoalSearch {
     searches: Searches,
     /// Why what was tried before is not known: nothing is tried then, or the bound on tries a day would not hold.
     unreadable: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) struct Searching {
     held_up: BTreeMap<String, Finding>,
 }
 
-impl Searching {
+impl GoalSearch {
     /// What earlier daemons tried and found. Of another boot no process is there any more.
     pub(crate) fn resumed(read: io::Result<Searches>, boot: &str) -> Self {
         let (mut searches, unreadable) = match read {
@@ -592,14 +592,14 @@ mod test {
         BTreeMap::from([("service cache".to_owned(), standing)])
     }
 
-    fn searching() -> Searching {
-        Searching::resumed(Ok(Searches::default()), "a boot\n")
+    fn searching() -> GoalSearch {
+        GoalSearch::resumed(Ok(Searches::default()), "a boot\n")
     }
 
     #[test]
     fn a_goal_is_missed_since_it_was_met_last_and_what_is_open_does_not_begin_again() {
         let mut search = searching();
-        let missed = |search: &Searching| search.missed.get("service cache").copied();
+        let missed = |search: &GoalSearch| search.missed.get("service cache").copied();
         for (second, standing, since) in [
             (1, Standing::Open, None),
             (2, Standing::Missed(Guarded::P99), Some((2, Some(Guarded::P99)))),
@@ -628,7 +628,7 @@ mod test {
         let searches = Searches { boot: "a boot".to_owned(), services };
         let found = |boot: &str| {
             let mut policy = Policy { intents: vec![intent.clone()], ..Policy::default() };
-            let search = Searching::resumed(Ok(searches.clone()), boot);
+            let search = GoalSearch::resumed(Ok(searches.clone()), boot);
             search.searches.give(&mut policy, |_| true);
             (policy.intents.remove(0).delivery, search.searches.services["service cache"].begun.clone())
         };

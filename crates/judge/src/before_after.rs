@@ -26,7 +26,7 @@ const SETTLING: usize = 2;
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// What a comparison brings into force once.
-pub(crate) struct Once<'a> {
+pub(crate) struct OneShot<'a> {
     held: HeldChange<'a>,
     /// How many windows there are of each stretch.
     windows: usize,
@@ -45,7 +45,7 @@ struct Stretch {
 const WITHOUT: usize = 0;
 const WITH: usize = 1;
 
-impl<'a> Once<'a> {
+impl<'a> OneShot<'a> {
     /// Plans the candidates. `None` if none of them disturbs traffic: then they can alternate.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl Comparison<'_> {
     /// Windows before, with and after the candidate. Each with it is paired with one without it, by chance with one of those before or after.
     pub(crate) fn before_with_and_after(
         &mut self,
-        once: &mut Once<'_>,
+        once: &mut OneShot<'_>,
         switchback: &mut Switchback,
         signals: &mut Signals,
         progress: &mut dyn Progress,

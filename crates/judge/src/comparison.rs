@@ -12,7 +12,7 @@ use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
 
 use crate::alternation::Alternation;
-use crate::before_after::Once;
+use crate::before_after::OneShot;
 use crate::candidate::Candidate;
 use crate::judgement::judgement;
 use crate::lock::ComparisonLock;
@@ -188,7 +188,7 @@ pub struct Comparison<'a> {
     pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
     /// The second candidate, where it disturbs traffic: then nothing alternates.
-    once: Option<Once<'a>>,
+    once: Option<OneShot<'a>>,
     pub(crate) switches: Vec<Duration>,
     pub(crate) chance: Chance,
     _lock: ComparisonLock,
@@ -229,7 +229,7 @@ impl<'a> Comparison<'a> {
         let lock = ComparisonLock::take(session, &target.netns)?;
         let turn = options.window + options.guard;
         let once = match options.disruptive {
-            true => Once::plan(&options, &target, session, operator)?,
+            true => OneShot::plan(&options, &target, session, operator)?,
             false => None,
         };
         let (once, alternation) = match once {
@@ -277,7 +277,7 @@ impl<'a> Comparison<'a> {
 
     /// Until when a candidate that is brought into force once stays at most, in time since boot; `None` where candidates alternate.
     pub fn deadline(&self) -> Option<Nanoseconds> {
-        self.once.as_ref().map(Once::deadline)
+        self.once.as_ref().map(OneShot::deadline)
     }
 
     /// Brings a candidate into force for good, in as many transactions as it takes; none if there is nothing to write.
@@ -341,7 +341,7 @@ impl<'a> Comparison<'a> {
 
     /// Notes the verdict of each candidate beside its last transaction, which is rolled back.
     fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
-        let of_once = self.once.as_ref().and_then(Once::transaction);
+        let of_once = self.once.as_ref().and_then(OneShot::transaction);
         for candidate in (0..self.options.candidates.len()).filter(|_| switchback.rounds() > 0) {
             let known = self.alternation.transaction(candidate).or(of_once.filter(|_| candidate > 0));
             let Some(name) = known else { continue };

@@ -13,7 +13,7 @@ use model::{
     Chance, Change, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,
     Target as Subject,
 };
-use plan::{Part, Placement, Runs};
+use plan::{Part, Placement, Running};
 use session::{Exit, Fault, Operator, Session, cycle};
 
 use crate::alternation::Alternation;
@@ -626,7 +626,7 @@ pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) ->
         let is_it = |part: &&Part| matches!(&part.intent.target, Subject::Service(other, _) if other == name);
         let mut parts = placement.parts.iter().filter(is_it).peekable();
         let selection = Selection::Service(name.clone());
-        if parts.peek().is_some() && parts.all(|part| part.runs == Runs::No) {
+        if parts.peek().is_some() && parts.all(|part| part.runs == Running::No) {
             guards.absent.push(name.clone());
         } else if guards.watched.iter().all(|known| known.selection != selection) {
             guards.within = guards.within.max(intent.guard.map(|guard| guard.within));

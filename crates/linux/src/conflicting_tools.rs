@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use model::Sysctl;
-use model::host::{Other, OtherKind};
+use model::host::{ConflictingTool, ConflictingToolKind};
 
 /// How many files of a directory are read, and how much of each.
 const FILES_MAX: usize = 512;
@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 const LINES_MAX: usize = 256;
 
 /// The configuration lines of other tools. `root` is `/`, or that of a recorded host.
-pub fn conflicting_tools(root: &Path) -> Vec<Other> {
+pub fn conflicting_tools(root: &Path) -> Vec<ConflictingTool> {
     let mut found = sysctl_files(root);
     found.extend(link_files(root));
     found.extend(network_manager(root));
@@ -62,7 +62,7 @@ fn place(root: &Path, path: &Path, line: usize) -> String {
     format!("/{}:{}", inside.display(), line + 1)
 }
 
-fn sysctl_files(root: &Path) -> Vec<Other> {
+fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     const DIRECTORIES: [&str; 4] =
         ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
     let mut files = drop_ins(root, &DIRECTORIES, "conf");
@@ -77,8 +77,8 @@ fn sysctl_files(root: &Path) -> Vec<Other> {
     for (path, text) in files {
         for (number, line) in text.lines().enumerate() {
             if let Some((sysctl, value)) = net_core(line) {
-                found.push(Other {
-                    kind: OtherKind::SysctlFile,
+                found.push(ConflictingTool {
+                    kind: ConflictingToolKind::SysctlFile,
                     place: place(root, &path, number),
                     line: line.trim().to_owned(),
                     device: None,
@@ -115,17 +115,17 @@ fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
 
 /// The lines of an INI file that set something of a device, which another line of it names.
 fn of_device(
-    kind: OtherKind,
+    kind: ConflictingToolKind,
     (root, path, text): (&Path, &Path, &str),
     names: &[(&str, &str)],
     sets: impl Fn(&str, &str) -> bool,
-) -> Vec<Other> {
+) -> Vec<ConflictingTool> {
     let device = ini(text)
         .find(|(_, section, key, _)| names.contains(&(*section, *key)))
         .map(|(_, _, _, value)| value.to_owned());
     ini(text)
         .filter(|(_, section, key, _)| sets(section, key))
-        .map(|(number, _, key, value)| Other {
+        .map(|(number, _, key, value)| ConflictingTool {
             kind,
             place: place(root, path, number),
             line: format!("{key}={value}"),
@@ -135,7 +135,7 @@ fn of_device(
         .collect()
 }
 
-fn link_files(root: &Path) -> Vec<Other> {
+fn link_files(root: &Path) -> Vec<ConflictingTool> {
     const DIRECTORIES: [&str; 4] = [
         "etc/systemd/network",
         "run/systemd/network",
@@ -153,11 +153,11 @@ fn link_files(root: &Path) -> Vec<Other> {
     let files = drop_ins(root, &DIRECTORIES, "link");
     files
         .iter()
-        .flat_map(|(path, text)| of_device(OtherKind::LinkFile, (root, path, text), NAMES, sets))
+        .flat_map(|(path, text)| of_device(ConflictingToolKind::LinkFile, (root, path, text), NAMES, sets))
         .collect()
 }
 
-fn network_manager(root: &Path) -> Vec<Other> {
+fn network_manager(root: &Path) -> Vec<ConflictingTool> {
     const DIRECTORIES: [&str; 3] = [
         "etc/NetworkManager/system-connections",
         "run/NetworkManager/system-connections",
@@ -166,12 +166,17 @@ fn network_manager(root: &Path) -> Vec<Other> {
     let files = drop_ins(root, &DIRECTORIES, "nmconnection");
     let of = |(path, text): &(PathBuf, String)| {
         let sets = |section: &str, _: &str| section == "ethtool";
-        of_device(OtherKind::NetworkManager, (root, path, text), &[("connection", "interface-name")], sets)
+        of_device(
+            ConflictingToolKind::NetworkManager,
+            (root, path, text),
+            &[("connection", "interface-name")],
+            sets,
+        )
     };
     files.iter().flat_map(of).collect()
 }
 
-fn ifupdown(root: &Path) -> Vec<Other> {
+fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
     let mut files: Vec<PathBuf> = vec![root.join("etc/network/interfaces")];
     let more = std::fs::read_dir(root.join("etc/network/interfaces.d")).into_iter().flatten().flatten();
     files.extend(more.take(FILES_MAX).map(|entry| entry.path()));
@@ -184,8 +189,8 @@ fn ifupdown(root: &Path) -> Vec<Other> {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.as_slice() {
                 ["iface", name, ..] => device = Some((*name).to_owned()),
-                [key, ..] if sets_nic(key, line) => found.push(Other {
-                    kind: OtherKind::Ifupdown,
+                [key, ..] if sets_nic(key, line) => found.push(ConflictingTool {
+                    kind: ConflictingToolKind::Ifupdown,
                     place: place(root, &path, number),
                     line: line.trim().to_owned(),
                     device: device.clone(),
@@ -206,7 +211,7 @@ fn sets_nic(key: &str, line: &str) -> bool {
 }
 
 /// What the profile that is active sets, and the profiles that it includes; nothing where tuned does not run.
-fn tuned(root: &Path) -> Vec<Other> {
+fn tuned(root: &Path) -> Vec<ConflictingTool> {
     const INCLUDES_MAX: usize = 8;
     if !runs(root, "tuned") {
         return Vec::new();
@@ -228,8 +233,8 @@ fn tuned(root: &Path) -> Vec<Other> {
             continue;
         };
         for (number, section, key, value) in ini(&text) {
-            let other = |sysctl| Other {
-                kind: OtherKind::Tuned,
+            let other = |sysctl| ConflictingTool {
+                kind: ConflictingToolKind::Tuned,
                 place: place(root, &path, number),
                 line: format!("[{section}] {key}={value}"),
                 device: None,
@@ -247,16 +252,16 @@ fn tuned(root: &Path) -> Vec<Other> {
 }
 
 /// A line of another tool that is about no single device.
-fn of_host(kind: OtherKind, place: String, line: &str) -> Other {
+fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingTool {
     let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
-    Other { kind, place, line, device: None, sysctl: None }
+    ConflictingTool { kind, place, line, device: None, sysctl: None }
 }
 
 /// The most characters of a line that are shown.
 const LINE_CHARS_MAX: usize = 160;
 
 /// Google's guest agent sets queues unless its configuration says no: `[InstanceSetup] set_multiqueue = false`.
-fn google(root: &Path) -> Vec<Other> {
+fn google(root: &Path) -> Vec<ConflictingTool> {
     const PROGRAMS: [&str; 2] = ["usr/bin/google_set_multiqueue", "usr/sbin/google_set_multiqueue"];
     let Some(program) = PROGRAMS.iter().find(|program| root.join(program).exists()) else {
         return Vec::new();
@@ -271,33 +276,33 @@ fn google(root: &Path) -> Vec<Other> {
                 return Vec::new();
             }
             let line = format!("{key} = {value}");
-            return vec![of_host(OtherKind::GoogleGuestAgent, place(root, &path, number), &line)];
+            return vec![of_host(ConflictingToolKind::GoogleGuestAgent, place(root, &path, number), &line)];
         }
     }
     vec![of_host(
-        OtherKind::GoogleGuestAgent,
+        ConflictingToolKind::GoogleGuestAgent,
         format!("/{program}"),
         "set_multiqueue, which is on by default",
     )]
 }
 
 /// Lines of cloud-init's own configuration that run what sets a NIC, and whether it writes the network's.
-fn cloud_init(root: &Path) -> Vec<Other> {
+fn cloud_init(root: &Path) -> Vec<ConflictingTool> {
     let mut files = vec![root.join("etc/cloud/cloud.cfg")];
     files.extend(drop_ins(root, &["etc/cloud/cloud.cfg.d"], "cfg").into_iter().map(|(path, _)| path));
     files.push(root.join("var/lib/cloud/instance/user-data.txt"));
-    lines_of(root, OtherKind::CloudInit, &files, |line| sets_by_command(line).is_some())
+    lines_of(root, ConflictingToolKind::CloudInit, &files, |line| sets_by_command(line).is_some())
 }
 
 /// What starts `perftune.py`, where it is installed and switched on.
-fn perftune(root: &Path) -> Vec<Other> {
+fn perftune(root: &Path) -> Vec<ConflictingTool> {
     let units = ["etc/systemd/system/multi-user.target.wants/perftune.service", "etc/scylla.d/perftune.yaml"];
     let files: Vec<PathBuf> = units.iter().map(|file| root.join(file)).collect();
     let says =
         |line: &str| line.contains("perftune") || line.starts_with("mode:") || line.starts_with("nic:");
-    let mut found = lines_of(root, OtherKind::Perftune, &files, says);
+    let mut found = lines_of(root, ConflictingToolKind::Perftune, &files, says);
     let sysconfig = ["etc/default/scylla-server", "etc/sysconfig/scylla-server"].map(|file| root.join(file));
-    found.extend(lines_of(root, OtherKind::Perftune, &sysconfig, |line| {
+    found.extend(lines_of(root, ConflictingToolKind::Perftune, &sysconfig, |line| {
         line.trim().trim_matches('"').eq_ignore_ascii_case("SET_NIC_AND_DISKS=yes")
             || line.trim().eq_ignore_ascii_case("SET_NIC=yes")
     }));
@@ -305,7 +310,7 @@ fn perftune(root: &Path) -> Vec<Other> {
 }
 
 /// Lines of rc.local, of cron's tables and of units that pin interrupts or set a NIC by a command.
-fn commands_at_boot(root: &Path) -> Vec<Other> {
+fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
     let mut files: Vec<PathBuf> =
         ["etc/rc.local", "etc/rc.d/rc.local", "etc/crontab"].iter().map(|file| root.join(file)).collect();
     for directory in
@@ -318,14 +323,14 @@ fn commands_at_boot(root: &Path) -> Vec<Other> {
         files.extend(more);
     }
     let mut found = Vec::new();
-    for kind in [OtherKind::IrqAffinityScript, OtherKind::Perftune] {
+    for kind in [ConflictingToolKind::IrqAffinityScript, ConflictingToolKind::Perftune] {
         found.extend(lines_of(root, kind, &files, |line| sets_by_command(line) == Some(kind)));
     }
     found
 }
 
 /// Rules of udev that set a NIC of Amazon's or Azure's, or run a program that does.
-fn udev_rules(root: &Path) -> Vec<Other> {
+fn udev_rules(root: &Path) -> Vec<ConflictingTool> {
     const DIRECTORIES: [&str; 4] =
         ["etc/udev/rules.d", "run/udev/rules.d", "usr/local/lib/udev/rules.d", "usr/lib/udev/rules.d"];
     let mut found = Vec::new();
@@ -338,9 +343,9 @@ fn udev_rules(root: &Path) -> Vec<Other> {
                 continue;
             }
             let kind = if line.contains("ena") && !line.contains("rename") {
-                OtherKind::Ena
+                ConflictingToolKind::Ena
             } else if line.contains("hv_netvsc") || line.contains("mana") || line.contains("azure") {
-                OtherKind::Azure
+                ConflictingToolKind::Azure
             } else {
                 continue;
             };
@@ -351,7 +356,12 @@ fn udev_rules(root: &Path) -> Vec<Other> {
 }
 
 /// The lines of files that say something, comments left out.
-fn lines_of(root: &Path, kind: OtherKind, files: &[PathBuf], says: impl Fn(&str) -> bool) -> Vec<Other> {
+fn lines_of(
+    root: &Path,
+    kind: ConflictingToolKind,
+    files: &[PathBuf],
+    says: impl Fn(&str) -> bool,
+) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for path in files {
         let Some(text) = text(path) else { continue };
@@ -365,15 +375,15 @@ fn lines_of(root: &Path, kind: OtherKind, files: &[PathBuf], says: impl Fn(&str)
 }
 
 /// Whose a command is that pins interrupts or sets a NIC; `None` for any other line.
-fn sets_by_command(line: &str) -> Option<OtherKind> {
+fn sets_by_command(line: &str) -> Option<ConflictingToolKind> {
     let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
     if has(&["perftune.py", "perftune "]) {
-        return Some(OtherKind::Perftune);
+        return Some(ConflictingToolKind::Perftune);
     }
     let pins = has(&["set_irq_affinity", "mlnx_tune", "smp_affinity", "irqbalance --oneshot"]);
     let sets = has(&["ethtool -C", "ethtool -G", "ethtool -L", "ethtool -X", "ethtool -K", "ethtool --set"]);
     (pins || sets || has(&["rps_cpus", "xps_cpus", "napi_defer_hard_irqs", "gro_flush_timeout"]))
-        .then_some(OtherKind::IrqAffinityScript)
+        .then_some(ConflictingToolKind::IrqAffinityScript)
 }
 
 /// Whether a process of this name runs.
@@ -405,7 +415,7 @@ mod test {
         }
 
         fn found(&self) -> Vec<String> {
-            let shown = |other: Other| {
+            let shown = |other: ConflictingTool| {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();
                 format!("{} {}{device}: {}", other.kind, other.place, other.line)
             };

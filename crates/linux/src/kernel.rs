@@ -1,9 +1,9 @@
 //! The running kernel, as what settings are read from and written to: the only code that writes. One file a family.
 
-mod inside;
 mod irq;
 mod kthread;
 mod napi;
+mod netns_handles;
 mod nic;
 mod process_knob;
 mod queue;
@@ -12,15 +12,15 @@ mod steer;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Knobs, Landmarks, device_landmark, device_of_landmark};
-use model::host::{QueueHolder, Taken};
+use apply::{Knobs, ObjectCookies, device_cookie_name, device_of_cookie_name};
+use model::host::{QueueConflict, QueueHolder};
 use model::setting::Call;
 use model::{Change, DeviceId, HostKnob, IfIndex, NetnsId, Plan, Setting};
 use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysctl;
 
-use self::inside::Inside;
+use self::netns_handles::NetnsHandles;
 use crate::irqbalance::Irqbalance;
 
 /// The running kernel.
@@ -30,7 +30,7 @@ use crate::irqbalance::Irqbalance;
 /// held open, and so kept alive, until this is dropped.
 #[derive(Debug, Default)]
 pub struct Kernel {
-    inside: BTreeMap<NetnsId, Inside>,
+    handles: BTreeMap<NetnsId, NetnsHandles>,
     /// Namespaces that need not be looked for: nothing may lead to them any more but these descriptors.
     held: Vec<Netns>,
     /// The cookies that namespaces must have, where they were noted: a number is given again once its namespace is gone.
@@ -45,7 +45,7 @@ impl Kernel {
     /// The running kernel.
     pub const fn new() -> Self {
         Self {
-            inside: BTreeMap::new(),
+            handles: BTreeMap::new(),
             held: Vec::new(),
             cookies: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -73,36 +73,36 @@ impl Kernel {
         plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect()
     }
 
-    fn inside(&mut self, id: NetnsId) -> Result<&mut Inside, KernelError> {
-        let inside = match self.inside.entry(id) {
+    fn handles(&mut self, id: NetnsId) -> Result<&mut NetnsHandles, KernelError> {
+        let handles = match self.handles.entry(id) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => {
                 let held = self.held.iter().find(|netns| netns.id() == id);
                 let netns = held.map_or_else(|| Netns::with_id(id), Netns::again)?;
-                unknown.insert(Inside::open(netns)?)
+                unknown.insert(NetnsHandles::open(netns)?)
             }
         };
         let another =
-            self.cookies.get(&id).is_some_and(|noted| inside.cookie().is_some_and(|own| own != *noted));
+            self.cookies.get(&id).is_some_and(|noted| handles.cookie().is_some_and(|own| own != *noted));
         if another {
             return Err(KernelError::gone(
                 format!("network namespace {id}"),
                 "another one has its number now",
             ));
         }
-        Ok(inside)
+        Ok(handles)
     }
 
     /// Whether the namespace has a device of this name now: this one, or a recreated one.
     pub fn has_device_named_as(&mut self, device: DeviceId) -> bool {
-        self.inside(device.netns).is_ok_and(|inside| inside.has_device_named(device.name.as_str()))
+        self.handles(device.netns).is_ok_and(|handles| handles.has_device_named(device.name.as_str()))
     }
 
     /// The namespace of a device that is the one meant.
-    fn inside_with(&mut self, device: DeviceId) -> Result<&mut Inside, KernelError> {
+    fn handles_with(&mut self, device: DeviceId) -> Result<&mut NetnsHandles, KernelError> {
         let which = (device.netns, device.ifindex);
         if let Some(&noted) = self.numbers.get(&which) {
-            match self.inside(device.netns)?.number_of(device) {
+            match self.handles(device.netns)?.number_of(device) {
                 Ok(number) if number != noted => {
                     let why = "another one has its index now";
                     return Err(KernelError::gone(format!("device {device}"), why));
@@ -113,36 +113,36 @@ impl Kernel {
             }
             self.numbers.remove(&which);
         }
-        self.inside(device.netns)
+        self.handles(device.netns)
     }
 
     /// What a call reads, by its family.
     fn read_call(&mut self, call: Call<'_>) -> Result<Vec<Setting>, KernelError> {
         Ok(match call {
             Call::Napi(queue, like) => {
-                let found = napi::read(self.inside_with(queue.device)?, queue, &like)?;
+                let found = napi::read(self.handles_with(queue.device)?, queue, &like)?;
                 found.into_iter().map(|knob| Setting::Napi(queue, knob)).collect()
             }
             Call::DeviceNapis(device, like) => {
-                let found = napi::read_device(self.inside_with(device)?, device, &like)?;
+                let found = napi::read_device(self.handles_with(device)?, device, &like)?;
                 found.into_iter().map(|knob| Setting::DeviceNapis(device, knob)).collect()
             }
             Call::Kthread(queue, like) => {
-                let found = kthread::read(self.inside_with(queue.device)?, queue, &like)?;
+                let found = kthread::read(self.handles_with(queue.device)?, queue, &like)?;
                 found.into_iter().map(|knob| Setting::Kthread(queue, knob)).collect()
             }
             Call::Nic(device, like) => {
-                let found = nic::read(self.inside_with(device)?, device, &like);
+                let found = nic::read(self.handles_with(device)?, device, &like);
                 let found = found.map_err(gone_with_its_device)?;
                 found.into_iter().map(|knob| Setting::Nic(device, knob)).collect()
             }
             Call::RxQueue(queue, like) => {
-                let found = queue::read_rx(self.inside_with(queue.device)?, queue, &like);
+                let found = queue::read_rx(self.handles_with(queue.device)?, queue, &like);
                 let found = found.map_err(gone_with_its_device)?;
                 found.into_iter().map(|knob| Setting::RxQueue(queue, knob)).collect()
             }
             Call::TxQueue(queue, like) => {
-                let found = queue::read_tx(self.inside_with(queue.device)?, queue, &like)?;
+                let found = queue::read_tx(self.handles_with(queue.device)?, queue, &like)?;
                 found.into_iter().map(|knob| Setting::TxQueue(queue, knob)).collect()
             }
             Call::Irq(irq, like) => {
@@ -162,16 +162,18 @@ impl Kernel {
     /// What a call writes, by its family.
     fn write_call(&mut self, call: Call<'_>) -> Result<(), KernelError> {
         match call {
-            Call::Napi(queue, knobs) => napi::write(self.inside_with(queue.device)?, queue, &knobs),
-            Call::DeviceNapis(device, knobs) => napi::write_device(self.inside_with(device)?, device, &knobs),
-            Call::Kthread(queue, knobs) => kthread::write(self.inside_with(queue.device)?, queue, &knobs),
+            Call::Napi(queue, knobs) => napi::write(self.handles_with(queue.device)?, queue, &knobs),
+            Call::DeviceNapis(device, knobs) => {
+                napi::write_device(self.handles_with(device)?, device, &knobs)
+            }
+            Call::Kthread(queue, knobs) => kthread::write(self.handles_with(queue.device)?, queue, &knobs),
             Call::Nic(device, knobs) => {
-                nic::write(self.inside_with(device)?, device, &knobs).map_err(gone_with_its_device)
+                nic::write(self.handles_with(device)?, device, &knobs).map_err(gone_with_its_device)
             }
             Call::RxQueue(queue, knobs) => {
-                queue::write_rx(self.inside_with(queue.device)?, queue, &knobs).map_err(gone_with_its_device)
+                queue::write_rx(self.handles_with(queue.device)?, queue, &knobs).map_err(gone_with_its_device)
             }
-            Call::TxQueue(queue, knobs) => queue::write_tx(self.inside_with(queue.device)?, queue, &knobs),
+            Call::TxQueue(queue, knobs) => queue::write_tx(self.handles_with(queue.device)?, queue, &knobs),
             Call::Irq(irq, knobs) => {
                 knobs.into_iter().try_for_each(|knob| irq::write(&self.irqbalance, irq, knob))
             }
@@ -201,41 +203,41 @@ impl Knobs for Kernel {
         Ok(())
     }
 
-    fn landmarks(&mut self, plan: &Plan) -> Landmarks {
-        let mut landmarks = Landmarks::new();
+    fn object_cookies(&mut self, plan: &Plan) -> ObjectCookies {
+        let mut object_cookies = ObjectCookies::new();
         for id in Self::namespaces(plan) {
-            let cookie = self.inside(id).ok().and_then(|inside| inside.cookie());
-            landmarks.extend(cookie.map(|cookie| (format!("{NETNS_LANDMARK}{id}"), cookie.to_string())));
+            let cookie = self.handles(id).ok().and_then(|handles| handles.cookie());
+            object_cookies.extend(cookie.map(|cookie| (format!("{NETNS_COOKIE}{id}"), cookie.to_string())));
         }
         let devices: BTreeSet<DeviceId> =
             plan.changes().filter_map(|change| change.to().object().device()).collect();
         for device in devices {
-            let number = self.inside(device.netns).and_then(|inside| inside.number_of(device));
+            let number = self.handles(device.netns).and_then(|handles| handles.number_of(device));
             // Who may not look at sysfs of another namespace goes by the index alone.
-            landmarks.extend(number.ok().map(|number| (device_landmark(device), number.to_string())));
+            object_cookies.extend(number.ok().map(|number| (device_cookie_name(device), number.to_string())));
         }
-        landmarks
+        object_cookies
     }
 
-    fn recall(&mut self, landmarks: &Landmarks) {
+    fn recall(&mut self, object_cookies: &ObjectCookies) {
         self.cookies.clear();
         self.numbers.clear();
-        for (what, number) in landmarks {
-            let id = what.strip_prefix(NETNS_LANDMARK).and_then(|id| id.parse().ok()).map(NetnsId);
+        for (what, number) in object_cookies {
+            let id = what.strip_prefix(NETNS_COOKIE).and_then(|id| id.parse().ok()).map(NetnsId);
             self.cookies.extend(id.zip(number.parse().ok()));
-            self.numbers.extend(device_of_landmark(what).zip(number.parse().ok()));
+            self.numbers.extend(device_of_cookie_name(what).zip(number.parse().ok()));
         }
     }
 
-    fn taken(&mut self, changes: &[&Change]) -> Result<Option<Taken>, KernelError> {
+    fn queue_conflict(&mut self, changes: &[&Change]) -> Result<Option<QueueConflict>, KernelError> {
         let mut known: BTreeMap<DeviceId, Vec<QueueHolder>> = BTreeMap::new();
-        for change in changes.iter().filter(|change| Taken::could_be_by(change.to())) {
+        for change in changes.iter().filter(|change| QueueConflict::could_be_by(change.to())) {
             let Some(device) = change.to().object().device() else { continue };
             if let Entry::Vacant(unknown) = known.entry(device) {
-                let holders = self.inside_with(device)?.holders(device);
+                let holders = self.handles_with(device)?.holders(device);
                 unknown.insert(holders.map_err(gone_with_its_device)?);
             }
-            if let Some(taken) = known.get(&device).and_then(|holders| Taken::by(change, holders)) {
+            if let Some(taken) = known.get(&device).and_then(|holders| QueueConflict::by(change, holders)) {
                 return Ok(Some(taken));
             }
         }
@@ -247,8 +249,8 @@ impl Knobs for Kernel {
     }
 }
 
-/// The name of a namespace's landmark in the journal.
-const NETNS_LANDMARK: &str = "cookie of network namespace ";
+/// The name of a namespace's cookie in the journal.
+const NETNS_COOKIE: &str = "cookie of network namespace ";
 
 /// ethtool says ENODEV of a device that is not there any more; what was set on it went with it.
 fn gone_with_its_device(error: KernelError) -> KernelError {

@@ -63,8 +63,8 @@ mod test {
     #[test]
     fn every_finding_of_response_times_is_listed_once_and_no_other() {
         let sources = [
-            include_str!("../../measure/src/live/shows.rs"),
-            include_str!("../../measure/src/live/doubts.rs"),
+            include_str!("../../measure/src/live/findings.rs"),
+            include_str!("../../measure/src/live/caveats.rs"),
             include_str!("target.rs"),
             include_str!("moderation.rs").split("#[cfg(test)]").next().unwrap_or_default(),
             include_str!("../../daemon/src/goals.rs"),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use linux::Signals;
 use linux::live::Sample;
-use measure::live::{Series, Summary, doubts, shows};
+use measure::live::{Series, Summary, caveats, findings as findings_of};
 use model::Finding;
 use model::live::LiveWindow;
 use session::Fault;
@@ -138,7 +138,7 @@ pub(crate) fn summary(target: &Target, series: &Series, answers_late: bool) -> S
         let pid = series.workers().get(at).and_then(|(pid, _)| *pid);
         pid.map_or_else(|| "all other threads".to_owned(), |pid| format!("thread {pid}"))
     };
-    findings.extend(shows(&target.name, series, &target.goal, (&queue, &worker)));
-    findings.extend(doubts(&target.name, series, answers_late));
+    findings.extend(findings_of(&target.name, series, &target.goal, (&queue, &worker)));
+    findings.extend(caveats(&target.name, series, answers_late));
     Summary::of(series, findings)
 }

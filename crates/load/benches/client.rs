@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use load::protocol::Keys;
-use load::{Edge, Surroundings, memcached};
+use load::{Edge, Environment, memcached};
 use measure::record::Recorder;
 use measure::statistics::{median, paired_ratio};
 use model::Chance;
@@ -74,7 +74,7 @@ impl OnClientCpu {
     }
 }
 
-impl Surroundings for OnClientCpu {
+impl Environment for OnClientCpu {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Failure> {
         let number = rustix::thread::gettid().as_raw_nonzero();
         *self.thread.lock().map_err(|_| "poisoned")? = Some(format!("/proc/self/task/{number}").into());

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use load::Surroundings;
+use load::Environment;
 use model::{
     Arrivals, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize, Waiting,
 };
@@ -72,7 +72,7 @@ struct Options {
 
 struct Pinned(Option<usize>);
 
-impl Surroundings for Pinned {
+impl Environment for Pinned {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if let Some(cpu) = self.0 {
             let mut set = rustix::thread::CpuSet::new();

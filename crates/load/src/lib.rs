@@ -2,7 +2,7 @@
 //!
 //! This room knows when requests are due and how they are sent, answered and timed: from the moment a request was due. It must
 //! not know settings (it must not know what it is judging), and it reads no counters itself: namespaces, CPUs and counters are
-//! the caller's, through [`Surroundings`]. Only benches use it: the daemon is built without it.
+//! the caller's, through [`Environment`]. Only benches use it: the daemon is built without it.
 //!
 //! Read in this order: [`schedule`] (when requests are due), [`protocol`], [`framing`] and [`storage`] (what goes over the wire),
 //! [`generator`] (how requests are sent and answered), [`server`] (our own, where an application's would distort the result).
@@ -16,7 +16,7 @@ pub mod schedule;
 pub mod server;
 pub mod storage;
 
-pub use generator::{Edge, Run, RunError, Surroundings, memcached, offer};
+pub use generator::{Edge, Environment, Run, RunError, memcached, offer};
 
 #[cfg(test)]
 pub(crate) use test_values::{test_evidence, test_workload};

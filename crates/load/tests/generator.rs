@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::{Edge, RunError, Surroundings, memcached};
+use load::{Edge, Environment, RunError, memcached};
 use model::{
     Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize,
     Waiting,
@@ -121,7 +121,7 @@ fn requests_that_were_never_answered_count_with_the_time_they_waited() {
 fn a_generator_that_is_kept_from_its_cpu_makes_its_run_void() {
     /// Wakes for a millisecond's work at a time on the generator's CPU: here, the same thread's own hook.
     struct Delayed;
-    impl Surroundings for Delayed {
+    impl Environment for Delayed {
         fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
             // A timer slack of 20 ms lets the kernel wake the thread that much after each due time.
             // Kernel: prctl(2), PR_SET_TIMERSLACK.
@@ -219,13 +219,13 @@ fn a_server_of_another_protocol_is_named_as_such() {
 #[test]
 fn a_thread_that_cannot_be_prepared_or_panics_ends_the_run() {
     struct Fails;
-    impl Surroundings for Fails {
+    impl Environment for Fails {
         fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
             if thread == 1 { Err("no such namespace".into()) } else { Ok(()) }
         }
     }
     struct Panics;
-    impl Surroundings for Panics {
+    impl Environment for Panics {
         fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
             assert_ne!(thread, 1, "the caller's own fault");
             Ok(())
@@ -283,7 +283,7 @@ impl Drop for Memcached {
 #[test]
 fn every_request_to_a_real_memcached_is_answered_and_counted_once() {
     struct Edges(AtomicU32);
-    impl Surroundings for Edges {
+    impl Environment for Edges {
         fn at_edge(&self, edge: Edge) {
             let order = self.0.fetch_add(1, Ordering::Relaxed);
             assert_eq!(edge, if order == 0 { Edge::Opens } else { Edge::Closes });

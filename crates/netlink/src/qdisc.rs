@@ -59,7 +59,7 @@ pub struct RawQdisc {
     /// Its options (`TCA_OPTIONS`), as the kind has them.
     pub options: Vec<u8>,
     /// Whether it has something that no kind of ours has: a rate estimator, a table of sizes, a shared block.
-    pub peculiar: bool,
+    pub has_unsupported_attrs: bool,
 }
 
 impl RawQdisc {
@@ -80,7 +80,7 @@ impl RawQdisc {
                 attribute::KIND => raw.kind = attr.text()?.to_owned(),
                 attribute::OPTIONS => raw.options = attr.payload.to_vec(),
                 attribute::RATE | attribute::STAB | attribute::INGRESS_BLOCK | attribute::EGRESS_BLOCK => {
-                    raw.peculiar = true
+                    raw.has_unsupported_attrs = true
                 }
                 _ => {}
             }
@@ -91,7 +91,7 @@ impl RawQdisc {
 
 /// What the kernel's own options of a discipline depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Circumstances {
+pub struct QdiscDefaults {
     /// The largest packet of the device, in bytes.
     pub mtu: u32,
     /// How many packets wait by default (`tx_queue_len`).
@@ -107,7 +107,7 @@ pub struct Circumstances {
 /// If an option is malformed, or `filtered` fails.
 pub fn qdiscs<E: From<Malformed>>(
     of_device: &[&RawQdisc],
-    circumstances: Circumstances,
+    defaults: QdiscDefaults,
     mut filtered: impl FnMut(u32) -> Result<bool, E>,
 ) -> Result<Option<Qdiscs>, E> {
     let Some(root) = of_device.iter().find(|raw| raw.parent == ROOT) else { return Ok(None) };
@@ -126,17 +126,17 @@ pub fn qdiscs<E: From<Malformed>>(
         return Ok(Some(Qdiscs::Default(kinds)));
     }
     if !is_mq {
-        let whole = known(root, circumstances, &mut filtered)?;
+        let whole = known(root, defaults, &mut filtered)?;
         return Ok(Some(whole.map_or_else(|| Qdiscs::Other(root.kind.clone()), Qdiscs::Whole)));
     }
     let complete = (1..).zip(&children).all(|(at, raw)| raw.parent & 0xffff == at)
-        && children.len() == circumstances.tx_queues;
-    if root.peculiar || !complete {
+        && children.len() == defaults.tx_queues;
+    if root.has_unsupported_attrs || !complete {
         return Ok(Some(Qdiscs::Other("mq without all its queues".to_owned())));
     }
     let mut queues = Vec::with_capacity(children.len());
     for child in children {
-        match known(child, circumstances, &mut filtered)? {
+        match known(child, defaults, &mut filtered)? {
             Some(qdisc) => queues.push(qdisc),
             None => return Ok(Some(Qdiscs::Other(format!("mq with {}", child.kind)))),
         }
@@ -156,15 +156,17 @@ const fn major(handle: u32) -> u16 {
 /// A discipline of a kind that is known here, and nothing about it that is not.
 fn known<E: From<Malformed>>(
     raw: &RawQdisc,
-    circumstances: Circumstances,
+    defaults: QdiscDefaults,
     filtered: &mut impl FnMut(u32) -> Result<bool, E>,
 ) -> Result<Option<Qdisc>, E> {
-    let Some(kind) = QdiscKind::named(&raw.kind).filter(|_| !raw.peculiar) else { return Ok(None) };
+    let Some(kind) = QdiscKind::named(&raw.kind).filter(|_| !raw.has_unsupported_attrs) else {
+        return Ok(None);
+    };
     // Of these kinds only fq_codel takes filters, and only one that has a handle.
     if kind == QdiscKind::FqCodel && raw.handle != 0 && filtered(raw.handle)? {
         return Ok(None);
     }
-    let Some(options) = options(kind, &raw.options, circumstances)? else { return Ok(None) };
+    let Some(options) = options(kind, &raw.options, defaults)? else { return Ok(None) };
     Ok(Some(Qdisc { kind, handle: own_handle(raw.handle), options }))
 }
 
@@ -211,17 +213,18 @@ impl Disciplines {
     pub fn of(
         &mut self,
         device: IfIndex,
-        circumstances: Circumstances,
+        defaults: QdiscDefaults,
         all: &[RawQdisc],
     ) -> Result<Option<Qdiscs>, KernelError> {
         let of_device: Vec<&RawQdisc> = all.iter().filter(|raw| raw.ifindex == device.0).collect();
-        qdiscs(&of_device, circumstances, |handle| self.filtered(device, handle).map_err(Failed::Kernel))
-            .map_err(|failed| match failed {
+        qdiscs(&of_device, defaults, |handle| self.filtered(device, handle).map_err(Failed::Kernel)).map_err(
+            |failed| match failed {
                 Failed::Kernel(error) => error,
                 Failed::Malformed(malformed) => {
                     KernelError::malformed("rtnetlink getqdisc", malformed.to_string())
                 }
-            })
+            },
+        )
     }
 
     /// Puts disciplines in the place of those that a device has now.
@@ -231,11 +234,11 @@ impl Disciplines {
     pub fn replace(
         &mut self,
         device: IfIndex,
-        circumstances: Circumstances,
+        defaults: QdiscDefaults,
         to: &Qdiscs,
     ) -> Result<(), KernelError> {
         let all = self.all()?;
-        let now = self.of(device, circumstances, &all)?;
+        let now = self.of(device, defaults, &all)?;
         if now.as_ref() == Some(to) {
             return Ok(());
         }
@@ -246,7 +249,7 @@ impl Disciplines {
             },
             Qdiscs::Whole(qdisc) => {
                 Handles::of(&all, device).put(self, device, ROOT, qdisc.handle, &|body| {
-                    describe(body, qdisc, circumstances);
+                    describe(body, qdisc, defaults);
                 })
             }
             Qdiscs::PerQueue { handle, queues } => {
@@ -275,7 +278,7 @@ impl Disciplines {
                             (root.handle & 0xffff_0000) | class,
                             qdisc.handle,
                             &|body| {
-                                describe(body, qdisc, circumstances);
+                                describe(body, qdisc, defaults);
                             },
                         )
                     },
@@ -366,7 +369,7 @@ mod test {
     use model::qdisc::QdiscOption;
     use proptest::prelude::*;
 
-    const ETHERNET: Circumstances = Circumstances { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
+    const ETHERNET: QdiscDefaults = QdiscDefaults { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
 
     proptest! {
         #[test]
@@ -428,7 +431,7 @@ mod test {
         let codel = raw(0x8001_0000, ROOT, &Qdisc::of(QdiscKind::FqCodel));
         assert!(!other(std::slice::from_ref(&codel), false));
         assert!(other(std::slice::from_ref(&codel), true), "filters hang on it");
-        let stab = RawQdisc { peculiar: true, ..codel.clone() };
+        let stab = RawQdisc { has_unsupported_attrs: true, ..codel.clone() };
         assert!(other(&[stab], false), "it has a table of sizes");
         let htb = RawQdisc { kind: "htb".to_owned(), ..codel.clone() };
         assert!(other(&[htb], false), "its classes are not read");

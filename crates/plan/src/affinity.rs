@@ -50,15 +50,15 @@ pub(crate) struct Seats<'a> {
 }
 
 /// A queue whose interrupt stays where it is, for the driver does not say that it is the queue's.
-struct Unsure {
+struct InferredIrqs {
     device: DeviceId,
     evidence: String,
 }
 
 /// One note for each device, with one queue as evidence.
-fn note_unsure(left: &[Unsure], collected: &mut Collected) {
+fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
     let mut by_device: BTreeMap<DeviceId, (usize, &str)> = BTreeMap::new();
-    for Unsure { device, evidence } in left {
+    for InferredIrqs { device, evidence } in left {
         by_device.entry(*device).or_insert((0, evidence)).0 += 1;
     }
     for (device, (queues, evidence)) in by_device {
@@ -81,8 +81,8 @@ impl Seats<'_> {
         let (mut dealt, mut left) = (BTreeMap::<_, CpuSet>::new(), Vec::new());
         for placed in self.part.queues.iter().filter(|_| self.part.objects.is_none()) {
             let Some(irq) = placed.irq else { continue };
-            if let Some(unsure) = self.unsure(placed.queue) {
-                left.push(unsure);
+            if let Some(inferred_irqs) = self.inferred_irqs(placed.queue) {
+                left.push(inferred_irqs);
                 continue;
             }
             let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
@@ -128,8 +128,8 @@ impl Seats<'_> {
         for object in &objects.objects {
             for &queue in &object.rx {
                 let irq = self.index.napi_of(queue).and_then(|napi| napi.irq).map(|edge| edge.irq);
-                if let Some(unsure) = self.unsure(queue).filter(|_| irq.is_some()) {
-                    left.push(unsure);
+                if let Some(inferred_irqs) = self.inferred_irqs(queue).filter(|_| irq.is_some()) {
+                    left.push(inferred_irqs);
                     continue;
                 }
                 if let Some(irq) = irq.filter(|irq| dealt.insert(*irq) && self.index.irqs.contains_key(irq)) {
@@ -146,14 +146,15 @@ impl Seats<'_> {
 
     /// Why a queue's interrupt is not pinned, where the driver does not say that it is the queue's; `None` where it says
     /// so, or the operator allows what is inferred.
-    fn unsure(&self, queue: RxQueue) -> Option<Unsure> {
+    fn inferred_irqs(&self, queue: RxQueue) -> Option<InferredIrqs> {
         let device = self.index.devices.get(&queue.device)?;
         let edge = self.index.napi_of(queue)?.irq?;
         let irq = self.index.irqs.get(&edge.irq).copied();
         let certainty = self.recipes.nics.irq_certainty(device, queue, edge, irq);
         let name = irq.map_or_else(String::new, |irq| format!(" `{}`", irq.name));
         let evidence = format!("{queue} → irq {}{name}, {}", edge.irq, certainty.words());
-        (!self.inferred && !certainty.is_of_driver()).then_some(Unsure { device: queue.device, evidence })
+        (!self.inferred && !certainty.is_of_driver())
+            .then_some(InferredIrqs { device: queue.device, evidence })
     }
 
     /// Where the recipe asks for it: threads run on the CPUs that the interrupts of their queues are delivered to.

@@ -29,10 +29,10 @@ pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
             changes.entry(step).or_default().push(change);
         }
     }
-    let leaving = order::Leaving::of(changes.values().flatten());
+    let ending = order::EndingThreads::of(changes.values().flatten());
     let mut steps: Vec<Step> =
-        changes.into_values().map(|c| Step::new(order::within_step(c, &leaving))).collect();
-    steps.sort_by_key(|step| order::phase(step, &leaving));
+        changes.into_values().map(|c| Step::new(order::within_step(c, &ending))).collect();
+    steps.sort_by_key(|step| order::phase(step, &ending));
     let plan = Plan { steps };
     holders::check(&plan, host)?;
     Ok(plan)

@@ -1,6 +1,6 @@
 //! Queues that something keeps for itself: no plan takes one away.
 
-use model::host::Taken;
+use model::host::QueueConflict;
 use model::{Host, Plan};
 
 use crate::refusal::{Refusal, RefusalKind};
@@ -13,10 +13,10 @@ pub const HELD: &str = "end that program first, or leave the setting as it is wh
 /// # Errors
 /// [`RefusalKind::Safety`], with every holder of the device's queues.
 pub(crate) fn check(plan: &Plan, host: &Host) -> Result<(), Refusal> {
-    for change in plan.changes().filter(|change| Taken::could_be_by(change.to())) {
+    for change in plan.changes().filter(|change| QueueConflict::could_be_by(change.to())) {
         let device = change.to().object().device().and_then(|id| host.device(id));
         let Some(device) = device else { continue };
-        let Some(taken) = Taken::by(change, &device.holders) else { continue };
+        let Some(taken) = QueueConflict::by(change, &device.holders) else { continue };
         let (knob, from, to) = (change.to().knob(), change.from().value(), change.to().value());
         let message = format!("{knob} {from} → {to} would take a held queue away: it {}", taken.how);
         let holders = device.holders.iter().take(HOLDERS_MAX);

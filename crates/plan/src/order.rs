@@ -43,24 +43,24 @@ use model::{
 
 /// The queues and devices whose kernel threads a plan ends.
 #[derive(Debug, Default)]
-pub(crate) struct Leaving {
+pub(crate) struct EndingThreads {
     queues: BTreeSet<RxQueue>,
     devices: BTreeSet<DeviceId>,
 }
 
-impl Leaving {
+impl EndingThreads {
     /// As these changes have it.
     pub(crate) fn of<'c>(changes: impl Iterator<Item = &'c Change>) -> Self {
-        let mut leaving = Self::default();
+        let mut ending = Self::default();
         for change in changes {
             if let Setting::Napi(queue, NapiKnob::Threaded(Threading::Off)) = change.to() {
-                leaving.queues.insert(*queue);
+                ending.queues.insert(*queue);
             } else if let Setting::DeviceNapis(device, DeviceNapiKnob::Threaded(Threading::Off)) = change.to()
             {
-                leaving.devices.insert(*device);
+                ending.devices.insert(*device);
             }
         }
-        leaving
+        ending
     }
 
     /// Whether a change is of a kernel thread that is about to end.
@@ -72,22 +72,22 @@ impl Leaving {
 }
 
 /// When a step is written: the smaller first, steps of one phase by object.
-pub(crate) fn phase(step: &Step, leaving: &Leaving) -> Phase {
+pub(crate) fn phase(step: &Step, ending: &EndingThreads) -> Phase {
     let change = &step.changes()[0];
     let facts = change.to().facts();
-    if goes_down(change, leaving) { facts.phase_down } else { facts.phase }
+    if goes_down(change, ending) { facts.phase_down } else { facts.phase }
 }
 
 /// The changes of one object in the order of writing.
-pub(crate) fn within_step(mut changes: Vec<Change>, leaving: &Leaving) -> Vec<Change> {
+pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> Vec<Change> {
     changes.sort_by_key(|change| {
         let rank = change.to().facts().rank;
-        if goes_down(change, leaving) { -rank } else { rank }
+        if goes_down(change, ending) { -rank } else { rank }
     });
     changes
 }
 
 /// Whether a change takes away: less deferral, less polling, an object or a thread that goes.
-fn goes_down(change: &Change, leaving: &Leaving) -> bool {
-    leaving.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
+fn goes_down(change: &Change, ending: &EndingThreads) -> bool {
+    ending.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

@@ -15,9 +15,9 @@ use crate::budget;
 use crate::claim::{self, ResolvedRequest};
 use crate::cpu_locality::{self, NearCores};
 use crate::divide::{self, Division};
-use crate::elsewhere::{Path, is_elsewhere, receives_here};
 use crate::index::Index;
 use crate::objects::{Objects, check_queues, objects};
+use crate::other_netns::{Path, is_in_other_netns, receives_here};
 use crate::parameters;
 use crate::queue_claims::QueueClaims;
 use crate::queues_after::QueuesAfter;
@@ -130,7 +130,7 @@ pub struct Part {
     /// What the operator should know about this placement.
     pub notes: Vec<String>,
     /// Whether there is a process that it means.
-    pub runs: Runs,
+    pub runs: Running,
 }
 
 impl Part {
@@ -154,7 +154,7 @@ impl Part {
 
 /// Whether a request's service runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Runs {
+pub enum Running {
     /// It does, or the request is for something else.
     #[default]
     Yes,
@@ -211,7 +211,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         notes.extend(recipe::notes(intent, &delivery, &policy.recipes, &circumstances));
         notes.extend(resolved.notes.get(&part).into_iter().flatten().cloned());
         let (queues, processes, objects) = (Vec::new(), Vec::new(), None);
-        let (intent, runs) = (intent.clone(), Runs::Yes);
+        let (intent, runs) = (intent.clone(), Running::Yes);
         parts.push(Part { intent, circumstances, delivery, params, queues, processes, objects, notes, runs });
     }
     let requests: Vec<ResolvedRequest<'_>> = policy
@@ -398,20 +398,20 @@ fn owners_of_processes<'h>(
             parts[part].notes.push(format!("and so are {others_away} more"));
         }
         if pids.is_empty() && !away.is_empty() {
-            parts[part].runs = Runs::No;
+            parts[part].runs = Running::No;
         } else if pids.is_empty() {
             let none = format!(
                 "no process of this service runs{}: nothing is set until one does",
                 by(&intent.target)
             );
             let (runs, note) = match resolved.unjudged.get(&part) {
-                None => (Runs::No, none),
+                None => (Running::No, none),
                 // Who has the right to look into processes would see a service among them.
                 Some((processes, first)) if index.host.capabilities.ptrace => {
-                    (Runs::No, format!("{none}; {processes} could not be looked into ({first})"))
+                    (Running::No, format!("{none}; {processes} could not be looked into ({first})"))
                 }
                 Some((processes, first)) => (
-                    Runs::NotKnown,
+                    Running::NotKnown,
                     format!(
                         "whether a process of this service runs{} is not known: {processes} could not be looked into \
                          ({first})",
@@ -457,7 +457,7 @@ fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pi
     let mut here = BTreeSet::new();
     for pid in pids {
         match index.processes.get(&pid) {
-            Some(&process) if is_elsewhere(process, index.host) && !receives_here(process, index) => {
+            Some(&process) if is_in_other_netns(process, index.host) && !receives_here(process, index) => {
                 away.push(process);
             }
             _ => drop(here.insert(pid)),

@@ -3,7 +3,7 @@
 use apply::{Allow, Asked, CommitError, Journal, KeepError, TransactionName};
 use linux::{Kernel, KernelError, Netns};
 use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
-use plan::{Desired, Placement, Refusal, Resolved, Runs};
+use plan::{Desired, Placement, Refusal, Resolved, Running};
 
 use crate::fault::{Fault, privileges};
 use crate::services;
@@ -28,11 +28,11 @@ impl Planned {
     /// If that is not known, because a service may run that could not be seen.
     pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
-        if has(Runs::NotKnown) {
+        if has(Running::NotKnown) {
             let words = "whether the host is as the policy says is not known: there are processes that could not be looked into";
             return Err(Fault::failed(words).hint(privileges()));
         }
-        Ok(match has(Runs::No) {
+        Ok(match has(Running::No) {
             true => "the host is as the policy says for the services that run",
             false => "the host is as the policy says",
         })

@@ -12,8 +12,8 @@ use model::Host;
 use model::host::Unread;
 use plan::{Refusal, RefusalKind};
 
-use crate::away;
 use crate::exit::Exit;
+use crate::missing_queues;
 
 /// A command's failure: the cause, the exit code, and the state that the host is left in.
 #[derive(Debug)]
@@ -203,7 +203,7 @@ impl From<RollBackError> for Fault {
                     exit: Exit::NotRestored,
                     cause: format!("{name} could not be rolled back wholly").into(),
                     host,
-                    hint: away::mend(&stuck, &[name]),
+                    hint: missing_queues::recovery_commands(&stuck, &[name]),
                 }
             }
             RollBackError::Overlaid { name, newer, knob } => {
@@ -255,7 +255,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
             Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
         ),
         CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
-        CommitFault::Taken(_) => (Exit::Refused, Some(plan::HELD)),
+        CommitFault::QueueConflict(_) => (Exit::Refused, Some(plan::HELD)),
         CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
         CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
         CommitFault::ReadBack { .. } => (Exit::RolledBack, None),

@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 pub mod app_requests;
-mod away;
 pub mod clock;
 mod count;
 pub mod cycle;
@@ -23,6 +22,7 @@ mod fault;
 pub mod fullbusy;
 pub mod guard_process;
 mod idle;
+mod missing_queues;
 mod operator;
 pub mod report;
 mod rollback;
@@ -35,10 +35,10 @@ mod state_dir;
 pub mod verify;
 pub mod wake;
 
-pub use away::mend;
 pub use count::count;
 pub use exit::Exit;
 pub use fault::{Fault, HostState, privileges};
+pub use missing_queues::recovery_commands;
 pub use operator::{Operator, Silent};
 pub use rollback::unfinished;
 pub use session::{API_SOCKET, METRICS_SOCKET, STATE_DIR, Session};

@@ -47,7 +47,7 @@ fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
     let mut report = DriftReport::default();
     for InForce { transaction, change } in in_force {
         let name = transaction.name();
-        kernel.recall(&transaction.begin().landmarks);
+        kernel.recall(&transaction.begin().object_cookies);
         match kernel.read(std::slice::from_ref(change.to())) {
             Ok(found) if found.first() == Some(change.to()) => report.holds(),
             Ok(found) => found.iter().for_each(|found| report.drifted(name, change, found)),

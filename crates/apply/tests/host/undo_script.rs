@@ -6,7 +6,7 @@ mod steering;
 use std::path::Path;
 use std::process::Command;
 
-use apply::{Landmarks, device_landmark};
+use apply::{ObjectCookies, device_cookie_name};
 use libtest_mimic::{Failed, Trial};
 use model::setting::Threading;
 use model::{
@@ -433,7 +433,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
         assert!(status == 0 && said.contains(value), "{said}");
     }
     let number = child.number("nptest0")?;
-    let knowing = |number: String| -> Landmarks { [(device_landmark(device), number)].into() };
+    let knowing = |number: String| -> ObjectCookies { [(device_cookie_name(device), number)].into() };
     let this = Stage::knowing(knowing(number.clone()), &[change(is.clone(), was.clone())])?;
     let (status, said) = this.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("put back to 20000"), "it is the device that was meant: {said}");

@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use apply::{Knobs, Landmarks};
-use model::host::{QueueHolder, Taken};
+use apply::{Knobs, ObjectCookies};
+use model::host::{QueueConflict, QueueHolder};
 use model::setting::Threading;
 use model::{
     Change, Cpu, DeviceNapiKnob, EmptyPolls, HostKnob, IrqKnob, KthreadKnob, Nanoseconds, NapiKnob, NicKnob,
@@ -53,10 +53,10 @@ pub(crate) struct FaultyHost {
     pub(crate) writes: usize,
     /// What holds queues of its device.
     pub(crate) holders: Vec<QueueHolder>,
-    /// The landmarks of its objects.
-    pub(crate) landmarks: Landmarks,
-    /// The landmarks that it was last asked to recall.
-    pub(crate) recalled: Landmarks,
+    /// The cookies of its objects.
+    pub(crate) object_cookies: ObjectCookies,
+    /// The cookies that it was last asked to recall.
+    pub(crate) recalled: ObjectCookies,
     /// What it was set to while the journal grew, if a test records it.
     pub(crate) timeline: Option<Timeline>,
 }
@@ -155,7 +155,7 @@ impl Knobs for FaultyHost {
                 | Fault::PanicInWrite(_) => {}
             }
         }
-        if !self.recalled.is_empty() && self.recalled != self.landmarks {
+        if !self.recalled.is_empty() && self.recalled != self.object_cookies {
             return Err(HostError { what: like[0].object().to_string(), gone: true });
         }
         self.check_there(like[0].object())?;
@@ -163,12 +163,12 @@ impl Knobs for FaultyHost {
         Ok(like.iter().map(|knob| known(knob).expect("a knob of an object that is there")).collect())
     }
 
-    fn landmarks(&mut self, _: &Plan) -> Landmarks {
-        self.landmarks.clone()
+    fn object_cookies(&mut self, _: &Plan) -> ObjectCookies {
+        self.object_cookies.clone()
     }
 
-    fn recall(&mut self, landmarks: &Landmarks) {
-        self.recalled.clone_from(landmarks);
+    fn recall(&mut self, object_cookies: &ObjectCookies) {
+        self.recalled.clone_from(object_cookies);
     }
 
     fn write(&mut self, settings: &[Setting]) -> Result<(), HostError> {
@@ -208,8 +208,8 @@ impl Knobs for FaultyHost {
         answer
     }
 
-    fn taken(&mut self, changes: &[&Change]) -> Result<Option<Taken>, HostError> {
-        Ok(changes.iter().find_map(|change| Taken::by(change, &self.holders)))
+    fn queue_conflict(&mut self, changes: &[&Change]) -> Result<Option<QueueConflict>, HostError> {
+        Ok(changes.iter().find_map(|change| QueueConflict::by(change, &self.holders)))
     }
 
     fn is_gone(error: &HostError) -> bool {

@@ -5,7 +5,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use apply::{CommitFault, Fate, Journal, JournalError, Landmarks, RollBackError, Standing, TransactionName};
+use apply::{
+    CommitFault, Fate, Journal, JournalError, ObjectCookies, RollBackError, Standing, TransactionName,
+};
 use model::{Pid, Plan, Setting, Step};
 use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, memfd_create, mknodat};
 
@@ -248,13 +250,13 @@ fn a_lock_that_is_no_file_is_refused_at_once() {
 
 #[test]
 fn what_only_has_the_number_of_what_was_changed_is_left_alone() {
-    let landmark = |cookie: &str| -> Landmarks { [("the namespace".to_owned(), cookie.to_owned())].into() };
+    let cookie = |cookie: &str| -> ObjectCookies { [("the namespace".to_owned(), cookie.to_owned())].into() };
     let (scene, mut host) = (Scene::new(), host_of_three());
-    host.landmarks = landmark("7");
+    host.object_cookies = cookie("7");
     let name = scene.keep(one(gro(0, 0, 10)), &mut host);
-    assert_eq!(scene.journal.transaction(name).expect("reads").begin().landmarks, landmark("7"));
+    assert_eq!(scene.journal.transaction(name).expect("reads").begin().object_cookies, cookie("7"));
 
-    host.landmarks = landmark("8");
+    host.object_cookies = cookie("8");
     let before = (host.settings.clone(), host.writes);
     let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("nothing is left to undo");
     assert_eq!(undone.changes[0].fate, Fate::Gone);
@@ -262,7 +264,7 @@ fn what_only_has_the_number_of_what_was_changed_is_left_alone() {
 }
 
 #[test]
-fn a_journal_that_knows_no_landmarks_is_rolled_back_all_the_same() {
+fn a_journal_that_knows_no_object_cookies_is_rolled_back_all_the_same() {
     let (scene, mut host) = (Scene::new(), host_of_three());
     let name = scene.keep(one(gro(0, 0, 10)), &mut host);
     let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
@@ -270,7 +272,7 @@ fn a_journal_that_knows_no_landmarks_is_rolled_back_all_the_same() {
         !std::fs::read_to_string(file).expect("reads").contains("landmarks"),
         "as older versions wrote it"
     );
-    host.landmarks = [("the namespace".to_owned(), "8".to_owned())].into();
+    host.object_cookies = [("the namespace".to_owned(), "8".to_owned())].into();
     let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     assert_eq!(undone.changes[0].fate, Fate::Restored);
 }

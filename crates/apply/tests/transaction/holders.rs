@@ -104,7 +104,7 @@ fn no_change_takes_a_queue_from_what_holds_it_and_nothing_is_tried() {
             cells += 1;
             let error = apply::commit(plan(&change), &mut host, &scene.journal, &asked(), EVERYTHING)
                 .expect_err(&format!("{} holds, and {change} took it", holder.sentence()));
-            assert!(matches!(&*error.fault, CommitFault::Taken(_)), "{holder:?}: {error}");
+            assert!(matches!(&*error.fault, CommitFault::QueueConflict(_)), "{holder:?}: {error}");
             assert_eq!((error.host, error.transaction), (HostState::Unchanged, None));
             assert!(error.fault.to_string().contains("memcached[812]"), "{}", error.fault);
             assert_eq!(host.settings, before);
@@ -138,7 +138,7 @@ fn one_held_queue_refuses_the_whole_plan_before_its_first_step() {
     let steps = [&free, &taking].map(|change| Step::new(vec![change.clone()])).to_vec();
     let error = apply::commit(Plan { steps }, &mut host, &scene.journal, &asked(), EVERYTHING)
         .expect_err("the second step takes a queue");
-    assert!(matches!(&*error.fault, CommitFault::Taken(_)), "{error}");
+    assert!(matches!(&*error.fault, CommitFault::QueueConflict(_)), "{error}");
     assert_eq!(host.writes, 0);
 }
 

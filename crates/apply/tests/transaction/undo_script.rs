@@ -1,6 +1,6 @@
 //! The script that undoes a transaction without netpolicy, as a text. That it works is tested in `tests/host`.
 
-use apply::{Begin, FORMAT, TransactionName, device_landmark, undo_script};
+use apply::{Begin, FORMAT, TransactionName, device_cookie_name, undo_script};
 use model::setting::Threading;
 use model::{
     Change, DeviceId, DeviceNapiKnob, EmptyPolls, Fd, IfIndex, KthreadKnob, Label, Nanoseconds, NapiKnob,
@@ -21,7 +21,7 @@ fn script(plan: Plan) -> String {
             left_in_force: false,
             kept_by_daemon: false,
             replaces: Vec::new(),
-            landmarks: [(device_landmark(queue(2).device), "4711".to_owned())].into(),
+            object_cookies: [(device_cookie_name(queue(2).device), "4711".to_owned())].into(),
             plan,
         },
     )

@@ -50,7 +50,7 @@ pub type ListenedPort = (NetnsId, u16);
 
 /// What is reported where the kernel allows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Too {
+pub struct ExtraEvents {
     /// New epolls, at the return of `do_epoll_create()`.
     pub epolls: bool,
     /// UDP ports that are bound, at `bind(2)` of all cgroups.
@@ -136,15 +136,15 @@ impl ProcessEvents {
     /// # Errors
     /// As [`ProcessEvents::of_processes`], with epolls as [`ProcessEvents::of_processes_and_epolls`]; with UDP ports also
     /// without a mounted hierarchy of cgroup2, or if another program has the root of cgroups for itself alone.
-    pub fn of_processes_and_listeners(too: Too) -> Result<Self, KernelError> {
+    pub fn of_processes_and_listeners(too: ExtraEvents) -> Result<Self, KernelError> {
         let epolls = too.epolls.then_some(EPOLLS);
         let udp = if too.udp_ports { &UDP[..] } else { &[] };
         let names: Vec<&str> = [LISTENERS].into_iter().chain(epolls).chain(udp.iter().copied()).collect();
         let what = match too {
-            Too { epolls: true, udp_ports: true } => "report epolls and UDP ports",
-            Too { epolls: true, udp_ports: false } => "report epolls",
-            Too { epolls: false, udp_ports: true } => "report UDP ports",
-            Too { epolls: false, udp_ports: false } => "report processes and TCP listeners",
+            ExtraEvents { epolls: true, udp_ports: true } => "report epolls and UDP ports",
+            ExtraEvents { epolls: true, udp_ports: false } => "report epolls",
+            ExtraEvents { epolls: false, udp_ports: true } => "report UDP ports",
+            ExtraEvents { epolls: false, udp_ports: false } => "report processes and TCP listeners",
         };
         Self::load(|open| load_too(open, &names))
             .map_err(|error| KernelError { what: what.to_owned(), ..error })

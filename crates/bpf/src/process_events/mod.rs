@@ -3,4 +3,4 @@
 
 mod listener;
 
-pub use listener::{ListenedPort, NAMES_MAX, ProcessEvent, ProcessEvents, TimedEvent, Too, Waited};
+pub use listener::{ExtraEvents, ListenedPort, NAMES_MAX, ProcessEvent, ProcessEvents, TimedEvent, Waited};

@@ -31,7 +31,7 @@ mirrored! {
     }
 
     /// `struct wire_seen`.
-    struct SeenThere = "wire_seen" {
+    struct RawWireCounts = "wire_seen" {
         requests: u64,
         answered: u64,
         lost: u64,
@@ -140,7 +140,7 @@ impl Wire {
     fn seen(&self) -> Result<Seen, KernelError> {
         let mut sum = Seen::default();
         for bytes in self.loaded.map("seen")?.get_per_cpu(&ONLY)? {
-            let there = SeenThere::of(&bytes);
+            let there = RawWireCounts::of(&bytes);
             sum.requests += there.requests;
             sum.answered += there.answered;
             sum.lost += there.lost;
@@ -164,5 +164,5 @@ mod test {
     use super::*;
     use crate::mirrored::same_as_compiled;
 
-    same_as_compiled!(OBJECT, Config, Gate, SeenThere);
+    same_as_compiled!(OBJECT, Config, Gate, RawWireCounts);
 }

@@ -12,7 +12,7 @@ use model::{Finding, Pid};
 use serde_json::{Map, Value, json};
 
 use super::Office;
-use super::book::{CLIENTS_MAX, Place};
+use super::connection_stats::{CLIENTS_MAX, Place};
 use super::job;
 use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
 use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
@@ -110,8 +110,8 @@ impl Connection {
 
     /// Ends the connection, and says why in the log.
     fn drop_for(&self, why: &str) -> Stay {
-        self.office.book.count(|tally| tally.dropped += 1);
-        self.office.book.log(&format!("api: {} was dropped: {why}", self.who()));
+        self.office.stats.count(|tally| tally.dropped += 1);
+        self.office.stats.log(&format!("api: {} was dropped: {why}", self.who()));
         Stay::Leave
     }
 
@@ -161,7 +161,7 @@ impl Connection {
             self.begun = (!self.frames.is_empty()).then(Instant::now);
             let call = decode_call(&message).map_err(|bad| bad.to_string())?;
             self.window.1 += 1;
-            self.office.book.count(|tally| tally.calls += 1);
+            self.office.stats.count(|tally| tally.calls += 1);
             self.do_call(&call, registrar);
             if self.out.borrow().bytes.len() > OUTPUT_BYTES_MAX {
                 return Err("it does not take its answers".to_owned());
@@ -182,8 +182,8 @@ impl Connection {
         let origin = format!("{INTERFACE} by {}", self.who());
         // A client that may not call it learns nothing of its mistakes either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
-            self.office.book.count(|tally| tally.denied += 1);
-            self.office.book.log(&format!("api: {} was refused {}", self.who(), call.method));
+            self.office.stats.count(|tally| tally.denied += 1);
+            self.office.stats.log(&format!("api: {} was refused {}", self.who(), call.method));
             return self.answer(call, Err(Refusal::service("PermissionDenied", None)));
         }
         let method = match Method::of(call, &origin) {
@@ -207,7 +207,7 @@ impl Connection {
                 let (office, reply) = (Rc::clone(&self.office), self.later(call));
                 let jobs: &Rc<Cell<usize>> = &office.jobs;
                 let out = Rc::clone(&self.out);
-                if let Err(refusal) = job::start(question, &office.oracle, jobs, registrar, reply) {
+                if let Err(refusal) = job::start(question, &office.answer_query, jobs, registrar, reply) {
                     out.borrow_mut().pending = false;
                     self.answer(call, Err(refusal));
                 }
@@ -218,7 +218,7 @@ impl Connection {
     fn submit(&mut self, call: &Call, request: Request) {
         let changes = !matches!(request, Request::Settings);
         if changes {
-            self.office.book.log(&format!("api: {} calls {}", self.who(), call.method));
+            self.office.stats.log(&format!("api: {} calls {}", self.who(), call.method));
         }
         let reply = self.later(call);
         self.office.shared.submit(request, Box::new(move |answer| reply(said(answer))));

@@ -17,7 +17,7 @@ use crate::{Interest, Ready, Registrar, Source, Stay};
 pub const JOBS_MAX: usize = 2;
 
 /// Answers a question, in whatever time it takes: the parameters of the reply.
-pub type Oracle = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, Refusal> + Send + Sync>;
+pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, Refusal> + Send + Sync>;
 
 /// An answer to a question.
 pub(super) type Found = Result<Map<String, Value>, Refusal>;
@@ -42,7 +42,7 @@ impl fmt::Debug for Job {
 /// If too many are being answered, or no thread can be created.
 pub(super) fn start(
     question: Question,
-    oracle: &Oracle,
+    answer_query: &QueryHandler,
     running: &Rc<Cell<usize>>,
     registrar: &mut Registrar,
     reply: Box<dyn FnOnce(Found)>,
@@ -52,11 +52,11 @@ pub(super) fn start(
     }
     let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
     let (sender, answer) = sync_channel(1);
-    let oracle = Arc::clone(oracle);
+    let answer_query = Arc::clone(answer_query);
     let work = move || {
         // Should it panic, the pipe is closed all the same, and there is no answer.
         let _at_work = at_work;
-        let _ = sender.send(oracle(&question));
+        let _ = sender.send(answer_query(&question));
     };
     let thread = std::thread::Builder::new().name("question".to_owned());
     thread.spawn(work).map_err(|error| Refusal::busy(error.to_string()))?;

@@ -94,7 +94,7 @@ impl Refusal {
 /// A target, as a call names it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct SaidTarget {
+pub struct TargetParams {
     /// A network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
@@ -106,13 +106,13 @@ pub struct SaidTarget {
     pub task: Option<u32>,
     /// How a service's processes are found.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
-    pub matching: Option<SaidMatch>,
+    pub matching: Option<MatchParams>,
 }
 
 /// How a service's processes are found, as a call says it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct SaidMatch {
+pub struct MatchParams {
     /// See [`Match::unit`]. Here and below: a pattern, or several with commas between them.
     pub unit: Option<String>,
     /// See [`Match::cgroup`].
@@ -132,9 +132,9 @@ pub struct SaidMatch {
 /// What `Set` takes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct SaidSet {
+pub struct SetParams {
     /// Whose traffic.
-    pub target: SaidTarget,
+    pub target: TargetParams,
     /// A policy or a delivery mode.
     pub request: String,
     /// Further settings of a device.
@@ -163,7 +163,7 @@ pub struct SaidSet {
     pub kthread_slice: Option<String>,
 }
 
-impl SaidTarget {
+impl TargetParams {
     /// The target that was named.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl SaidTarget {
                         "a service's name has at most {SERVICE_NAME_BYTES_MAX} bytes, and no control characters"
                     ));
                 }
-                let SaidMatch { unit, cgroup, exe, pod, container, port, uid } =
+                let MatchParams { unit, cgroup, exe, pod, container, port, uid } =
                     self.matching.unwrap_or_default();
                 let matching = Match {
                     unit: patterns("unit", unit.as_deref())?,
@@ -213,7 +213,7 @@ impl SaidTarget {
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, matching) => {
                 let Match { unit, cgroup, exe, pod, container, port, uid } = matching;
-                let matching = Some(SaidMatch {
+                let matching = Some(MatchParams {
                     unit: unit.as_ref().map(with_commas),
                     cgroup: cgroup.as_ref().map(with_commas),
                     exe: exe.as_ref().map(with_commas),
@@ -238,7 +238,7 @@ fn with_commas(patterns: &Patterns) -> String {
     patterns.iter().map(Glob::as_str).collect::<Vec<_>>().join(",")
 }
 
-impl SaidSet {
+impl SetParams {
     /// The request that it is. `origin` says who asked.
     ///
     /// # Errors
@@ -308,7 +308,7 @@ impl Method {
                 Self::Ask(Question::Explain(object.map(|_| text(parameters, "object")).transpose()?))
             }
             (INTERFACE, "Set") => {
-                let said: SaidSet = read(parameters, &["target", "request"])?;
+                let said: SetParams = read(parameters, &["target", "request"])?;
                 let intent = said.intent(origin).map_err(|why| Refusal::refused(2, why, None))?;
                 Self::Set(Box::new(intent))
             }
@@ -316,7 +316,7 @@ impl Method {
                 let Some(target) = parameters.get("target") else {
                     return Err(Refusal::service("InvalidParameter", Some(("parameter", "target"))));
                 };
-                let said: SaidTarget = serde_json::from_value(target.clone())
+                let said: TargetParams = serde_json::from_value(target.clone())
                     .map_err(|_| Refusal::service("InvalidParameter", Some(("parameter", "target"))))?;
                 Self::Unset(said.target().map_err(|why| Refusal::refused(2, why, None))?)
             }

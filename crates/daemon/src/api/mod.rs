@@ -1,6 +1,6 @@
 //! The daemon's sockets: Varlink for those who ask and change, OpenMetrics for those who count.
 //!
-//! Read in this order: `wire` (bytes), `method` (what can be called), `book` (how many may), `connection` (one client),
+//! Read in this order: `wire` (bytes), `method` (what can be called), `connection_stats` (how many may), `connection` (one client),
 //! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in the daemon's one thread, as
 //! sources of its loop, and none of it blocks.
 //!
@@ -8,9 +8,9 @@
 //! members of a group that the operator may name, may everything; everybody else may ask how the daemon stands, and sees
 //! what is asked for processes of their own. Refusals are answered, counted and logged, in a log that has an end.
 
-mod book;
 mod client;
 mod connection;
+mod connection_stats;
 mod job;
 pub mod method;
 mod metrics;
@@ -28,10 +28,12 @@ use std::rc::Rc;
 
 use linux::peer::Peer;
 
-pub use book::{Book, CLIENTS_MAX, CLIENTS_OF_OTHERS_MAX, CLIENTS_PER_USER_MAX, Tally};
 pub use client::{CallError, Client};
 pub use connection::{CALLS_MAX, IDLE_MAX, OUTPUT_BYTES_MAX, PATIENCE};
-pub use job::{JOBS_MAX, Oracle};
+pub use connection_stats::{
+    CLIENTS_MAX, CLIENTS_OF_OTHERS_MAX, CLIENTS_PER_USER_MAX, ConnectionStats, Tally,
+};
+pub use job::{JOBS_MAX, QueryHandler};
 pub use metrics::open_metrics;
 
 use self::connection::Connection;
@@ -57,7 +59,7 @@ pub struct Options {
     /// Where lines for the log go.
     pub log: Box<dyn Fn(&str)>,
     /// Who answers what takes a look at the host.
-    pub oracle: Oracle,
+    pub answer_query: QueryHandler,
 }
 
 impl fmt::Debug for Options {
@@ -72,15 +74,18 @@ impl fmt::Debug for Options {
 /// What all connections share.
 struct Office {
     shared: Shared,
-    book: Rc<Book>,
+    stats: Rc<ConnectionStats>,
     group: Option<u32>,
-    oracle: Oracle,
+    answer_query: QueryHandler,
     jobs: Rc<Cell<usize>>,
 }
 
 impl fmt::Debug for Office {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Office").field("book", &self.book).field("group", &self.group).finish_non_exhaustive()
+        f.debug_struct("Office")
+            .field("stats", &self.stats)
+            .field("group", &self.group)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,28 +114,28 @@ pub enum OpenError {
 /// # Errors
 /// If another daemon serves there, or the kernel refuses.
 pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Source>>, OpenError> {
-    let Options { socket, group, metrics_socket, metrics_file, metrics_address, log, oracle } = options;
-    let book = Book::new(log);
+    let Options { socket, group, metrics_socket, metrics_file, metrics_address, log, answer_query } = options;
+    let stats = ConnectionStats::new(log);
     // Everybody may knock: who it is decides what is answered.
     let listener = listen(&socket, 0o666)?;
     let office = Rc::new(Office {
         shared: shared.clone(),
-        book: Rc::clone(&book),
+        stats: Rc::clone(&stats),
         group,
-        oracle,
+        answer_query,
         jobs: Rc::default(),
     });
     let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Listener { listener, office })];
     if let Some(path) = metrics_socket {
         let listener = listen(&path, 0o660)?;
-        sources.push(Box::new(page::Pages::on_socket(listener, shared.clone(), Rc::clone(&book))));
+        sources.push(Box::new(page::Pages::on_socket(listener, shared.clone(), Rc::clone(&stats))));
     }
     if let Some(address) = metrics_address {
-        let pages = page::Pages::on_address(address, shared.clone(), Rc::clone(&book))?;
+        let pages = page::Pages::on_address(address, shared.clone(), Rc::clone(&stats))?;
         sources.push(Box::new(pages));
     }
     if let Some(path) = metrics_file {
-        sources.push(Box::new(page::TextFile::new(path, shared.clone(), book)?));
+        sources.push(Box::new(page::TextFile::new(path, shared.clone(), stats)?));
     }
     Ok(sources)
 }
@@ -158,7 +163,7 @@ impl Listener {
         let (stream, _) = self.listener.accept()?;
         let Ok(peer) = Peer::of(&stream) else { return Ok(()) };
         stream.set_nonblocking(true)?;
-        match self.office.book.enter(peer.uid) {
+        match self.office.stats.enter(peer.uid) {
             Some(place) => {
                 registrar.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
             }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::text_format::text_format;
-use super::{Book, OpenError, open_metrics, refused};
+use super::{ConnectionStats, OpenError, open_metrics, refused};
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
 /// How long a request may be.
@@ -59,7 +59,7 @@ impl Socket {
 pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
-    book: Rc<Book>,
+    stats: Rc<ConnectionStats>,
     readers: Rc<()>,
 }
 
@@ -70,17 +70,21 @@ impl fmt::Debug for Pages {
 }
 
 impl Pages {
-    pub(super) fn on_socket(listener: UnixListener, shared: Shared, book: Rc<Book>) -> Self {
-        Self { socket: Socket::Unix(listener), shared, book, readers: Rc::default() }
+    pub(super) fn on_socket(listener: UnixListener, shared: Shared, stats: Rc<ConnectionStats>) -> Self {
+        Self { socket: Socket::Unix(listener), shared, stats, readers: Rc::default() }
     }
 
-    pub(super) fn on_address(address: SocketAddr, shared: Shared, book: Rc<Book>) -> Result<Self, OpenError> {
+    pub(super) fn on_address(
+        address: SocketAddr,
+        shared: Shared,
+        stats: Rc<ConnectionStats>,
+    ) -> Result<Self, OpenError> {
         if !address.ip().is_loopback() {
             return Err(OpenError::NotLoopback(address));
         }
         let listener = TcpListener::bind(address).map_err(refused(address))?;
         listener.set_nonblocking(true).map_err(refused(address))?;
-        Ok(Self { socket: Socket::Tcp(listener), shared, book, readers: Rc::default() })
+        Ok(Self { socket: Socket::Tcp(listener), shared, stats, readers: Rc::default() })
     }
 }
 
@@ -100,7 +104,7 @@ impl Source for Pages {
         while let Ok(stream) = self.socket.accept() {
             // One for the listener itself.
             if Rc::strong_count(&self.readers) > READERS_MAX {
-                self.book.count(|tally| tally.turned_away += 1);
+                self.stats.count(|tally| tally.turned_away += 1);
                 continue;
             }
             registrar.admit(Box::new(Reader {
@@ -110,7 +114,7 @@ impl Source for Pages {
                 taken: 0,
                 until: Instant::now() + PATIENCE,
                 shared: self.shared.clone(),
-                book: Rc::clone(&self.book),
+                stats: Rc::clone(&self.stats),
                 _one: Rc::clone(&self.readers),
             }));
         }
@@ -126,7 +130,7 @@ struct Reader {
     taken: usize,
     until: Instant,
     shared: Shared,
-    book: Rc<Book>,
+    stats: Rc<ConnectionStats>,
     _one: Rc<()>,
 }
 
@@ -160,7 +164,7 @@ impl Reader {
         let (status, kind, body) = match words.as_slice() {
             _ if !whole => ("431 Request Header Fields Too Large", "text/plain", "too long\n".to_owned()),
             [b"GET", b"/metrics" | b"/"] => {
-                let page = open_metrics(&self.shared.status(), &self.shared.services(), self.book.tally());
+                let page = open_metrics(&self.shared.status(), &self.shared.services(), self.stats.tally());
                 ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
             }
             [b"GET", _] => ("404 Not Found", "text/plain", "there is /metrics\n".to_owned()),
@@ -192,7 +196,7 @@ impl Source for Reader {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Stay::Stay,
             Ok(false) | Err(_) => {
-                self.book.count(|tally| tally.dropped += 1);
+                self.stats.count(|tally| tally.dropped += 1);
                 Stay::Leave
             }
         }
@@ -204,7 +208,7 @@ impl Source for Reader {
 pub(super) struct TextFile {
     path: PathBuf,
     shared: Shared,
-    book: Rc<Book>,
+    stats: Rc<ConnectionStats>,
     next: Instant,
     written: Option<u64>,
     /// Nothing ever comes here: a source has a descriptor.
@@ -213,10 +217,10 @@ pub(super) struct TextFile {
 }
 
 impl TextFile {
-    pub(super) fn new(path: PathBuf, shared: Shared, book: Rc<Book>) -> Result<Self, OpenError> {
+    pub(super) fn new(path: PathBuf, shared: Shared, stats: Rc<ConnectionStats>) -> Result<Self, OpenError> {
         let (silent, other_end) = io::pipe().map_err(refused(path.display()))?;
         let (silent, _other_end) = (silent.into(), other_end.into());
-        let mut file = Self { path, shared, book, next: Instant::now(), written: None, silent, _other_end };
+        let mut file = Self { path, shared, stats, next: Instant::now(), written: None, silent, _other_end };
         file.write().map_err(refused(file.path.display()))?;
         Ok(file)
     }
@@ -228,7 +232,7 @@ impl TextFile {
         if self.written == Some(status.generation) {
             return Ok(());
         }
-        let page = text_format(&open_metrics(&status, &self.shared.services(), self.book.tally()));
+        let page = text_format(&open_metrics(&status, &self.shared.services(), self.stats.tally()));
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(".new"); // no collector reads what does not end in .prom
         let beside = self.path.with_file_name(name);
@@ -251,7 +255,7 @@ impl Source for TextFile {
 
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         if let Err(error) = self.write() {
-            self.book.log(&format!("metrics: {}: {error}", self.path.display()));
+            self.stats.log(&format!("metrics: {}: {error}", self.path.display()));
         }
         Stay::Stay
     }

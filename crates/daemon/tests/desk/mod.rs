@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use daemon::api::{Options, Oracle, open};
+use daemon::api::{Options, QueryHandler, open};
 use daemon::status::{HeldSetting, Phase};
 use daemon::{Answer, EventLoop, Request, Shared, Status};
 use serde_json::Value;
@@ -84,7 +84,7 @@ fn serve(
     changed: &Receiver<Change>,
     ready: &Sender<()>,
 ) {
-    let oracle: Oracle = Arc::new(|question| {
+    let answer_query: QueryHandler = Arc::new(|question| {
         std::thread::sleep(Duration::from_millis(300));
         let said = Value::String(format!("{question:?}"));
         Ok([("said".to_owned(), said)].into_iter().collect())
@@ -101,7 +101,7 @@ fn serve(
         metrics_file: None,
         metrics_address: None,
         log: Box::new(move |line| log.lock().expect("the log").push(line.to_owned())),
-        oracle,
+        answer_query,
     };
     let mut event_loop = EventLoop::new().expect("an epoll");
     for source in open(&shared, options).expect("sockets") {

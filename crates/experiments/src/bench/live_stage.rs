@@ -10,7 +10,7 @@ use linux::bpf::wire::{Seen, Wire};
 use linux::bpf::{RunTime, Statistics};
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Kernel, KernelError, Netns, Signals};
-use load::{Edge, Surroundings};
+use load::{Edge, Environment};
 use measure::live::agreement::{estimates_of, percentiles_of};
 use measure::live::{Estimator, Series, Trial, Turnarounds, usual_size};
 use model::live::LiveWindow;
@@ -382,7 +382,7 @@ fn place(
     Ok(())
 }
 
-impl Surroundings for Observers<'_> {
+impl Environment for Observers<'_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         place(self.netns, self.layout, thread)
     }
@@ -449,7 +449,7 @@ impl<'a> Spender<'a> {
     }
 }
 
-impl Surroundings for Spender<'_> {
+impl Environment for Spender<'_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         place(self.netns, self.layout, thread)
     }

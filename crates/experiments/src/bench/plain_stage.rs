@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use linux::Netns;
 use linux::machine::{Machine, seconds_since_1970};
-use load::Surroundings;
+use load::Environment;
 use model::{Evidence, MeasuredOn, MemcachedWorkload, Origin};
 use runs::{Cell, Stage};
 
@@ -23,7 +23,7 @@ pub(crate) struct PlainStage {
 
 struct Place<'a>(&'a Netns);
 
-impl Surroundings for Place<'_> {
+impl Environment for Place<'_> {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if Netns::is_current(self.0.id()) { Ok(()) } else { Ok(self.0.enter()?) }
     }

@@ -15,7 +15,7 @@ use linux::cycles::Cycles;
 use linux::process::preload::{EpollCalls, EpollCounts};
 use linux::process::{identify, write_epoll};
 use linux::work::WorkTime;
-use load::{Edge, Surroundings};
+use load::{Edge, Environment};
 use model::evidence::Counters;
 use model::{
     CounterRates, CpuPerAnswer, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, Nanoseconds,
@@ -145,7 +145,7 @@ fn per_second(polls: u64, delivered: &Delivered) -> Option<f64> {
     (seconds > 0.0).then(|| polls as f64 / seconds)
 }
 
-impl Surroundings for Watch<'_> {
+impl Environment for Watch<'_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.netns.enter()?;
         if let Some(cpus) = self.layout.client_cpus(thread) {

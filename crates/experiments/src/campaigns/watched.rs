@@ -4,7 +4,7 @@ use std::path::Path;
 
 use live::{Header, Recording};
 use measure::live::series::requests_for;
-use measure::live::{Estimate, Series, Summary, doubts};
+use measure::live::{Estimate, Series, Summary, caveats};
 use runs::html::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 use session::{Exit, Fault};
 
@@ -23,7 +23,7 @@ pub(super) fn report(
     let Header { service, host, kernel, started, .. } = &recording.header;
     let mut all = Series::new();
     recording.windows.iter().for_each(|recorded| all.add(&recorded.window));
-    let summary = Summary::of(&all, doubts(service, &all, false));
+    let summary = Summary::of(&all, caveats(service, &all, false));
     context.console.report(&WatchReport::of_record(&recording.header, &summary))?;
     let Some(path) = into else { return Ok(Exit::Done) };
     // As many windows in a point as make few enough points, and have enough requests for p99.

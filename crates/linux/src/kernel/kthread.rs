@@ -3,7 +3,7 @@
 use model::{KthreadKnob, Pid, RxQueue, Threading};
 use sys::error::{Cause, KernelError};
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 use crate::observe::device::parse_threading;
 use crate::process::kthread;
 
@@ -12,11 +12,11 @@ const TRIES: usize = 3;
 
 /// The knobs as they are; while there is no thread, as it will begin.
 pub(super) fn read(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: RxQueue,
     like: &[&KthreadKnob],
 ) -> Result<Vec<KthreadKnob>, KernelError> {
-    let state = with_thread(inside, queue, |thread| match thread {
+    let state = with_thread(handles, queue, |thread| match thread {
         Some(pid) => kthread::read(pid),
         None => kthread::begins(),
     })?;
@@ -40,8 +40,12 @@ pub(super) fn read(
 }
 
 /// Writes the knobs on the thread that there is now.
-pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&KthreadKnob]) -> Result<(), KernelError> {
-    with_thread(inside, queue, |thread| {
+pub(super) fn write(
+    handles: &mut NetnsHandles,
+    queue: RxQueue,
+    knobs: &[&KthreadKnob],
+) -> Result<(), KernelError> {
+    with_thread(handles, queue, |thread| {
         let Some(pid) = thread else {
             let needs = "a kernel thread of its NAPI, and it has none: threaded is off";
             return Err(KernelError::absent(queue.to_string(), needs, None));
@@ -57,18 +61,18 @@ pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&KthreadKnob])
 
 /// Does something with the thread, once more if it ends meanwhile: a reset has put another one in its place.
 fn with_thread<T>(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: RxQueue,
     mut work: impl FnMut(Option<Pid>) -> Result<T, KernelError>,
 ) -> Result<T, KernelError> {
     for _ in 1..TRIES {
-        let thread = thread_of(inside, queue)?;
+        let thread = thread_of(handles, queue)?;
         match work(thread) {
             Err(KernelError { cause: Cause::Gone(_), .. }) => {}
             done => return done,
         }
     }
-    let thread = thread_of(inside, queue)?;
+    let thread = thread_of(handles, queue)?;
     work(thread)
 }
 
@@ -76,10 +80,10 @@ fn with_thread<T>(
 ///
 /// # Errors
 /// [`Cause::Absent`] if one is to poll it and does not appear in time.
-fn thread_of(inside: &mut Inside, queue: RxQueue) -> Result<Option<Pid>, KernelError> {
+fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, KernelError> {
     let mut wanted = true;
     let found = kthread::wait_for(|| {
-        let (threading, thread) = look(inside, queue)?;
+        let (threading, thread) = look(handles, queue)?;
         wanted = threading != Threading::Off;
         Ok(if wanted || thread.is_some() { thread.map(Some) } else { Some(None) })
     })?;
@@ -96,21 +100,21 @@ fn thread_of(inside: &mut Inside, queue: RxQueue) -> Result<Option<Pid>, KernelE
 }
 
 /// Whether a thread is to poll a queue's NAPI, and which one does.
-fn look(inside: &mut Inside, queue: RxQueue) -> Result<(Threading, Option<Pid>), KernelError> {
-    let device = |inside: &mut Inside| {
-        let text = inside.directory(queue.device)?.read("threaded")?;
+fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option<Pid>), KernelError> {
+    let device = |handles: &mut NetnsHandles| {
+        let text = handles.directory(queue.device)?.read("threaded")?;
         parse_threading(&text).ok_or_else(|| KernelError::malformed("threaded", format!("`{text}`")))
     };
-    match inside.napi_of(queue) {
+    match handles.napi_of(queue) {
         Ok(napi) => {
             let stated = napi.threaded.and_then(Threading::of_number);
-            let threading = stated.map_or_else(|| device(inside), Ok)?;
+            let threading = stated.map_or_else(|| device(handles), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }
         // Before 6.8 nothing names NAPIs but their threads.
         Err(KernelError { cause: Cause::Absent { since: Some(_), .. }, .. }) => {
-            let threading = device(inside)?;
-            let (name, queues) = (inside.name(queue.device)?, inside.rx_queues(queue.device)?);
+            let threading = device(handles)?;
+            let (name, queues) = (handles.name(queue.device)?, handles.rx_queues(queue.device)?);
             let threads = kthread::by_name(&name)?;
             let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
             // Drivers make their NAPIs in the order of their queues.

@@ -7,16 +7,16 @@ use model::{
 use netlink::netdev::{NAPI_SET_SINCE, NapiChange, RawNapi};
 use sys::error::{Errno, KernelError};
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 use crate::observe::device::parse_threading;
 
 /// All of one queue, by one look at its NAPI.
 pub(super) fn read(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: RxQueue,
     like: &[&NapiKnob],
 ) -> Result<Vec<NapiKnob>, KernelError> {
-    let napi = inside.napi_of(queue)?;
+    let napi = handles.napi_of(queue)?;
     like.iter().map(|like| read_one(&napi, like)).collect()
 }
 
@@ -44,7 +44,11 @@ fn stated<T>(value: Option<T>, since: KernelVersion) -> Result<T, KernelError> {
 }
 
 /// All of one queue, by one `napi-set`.
-pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&NapiKnob]) -> Result<(), KernelError> {
+pub(super) fn write(
+    handles: &mut NetnsHandles,
+    queue: RxQueue,
+    knobs: &[&NapiKnob],
+) -> Result<(), KernelError> {
     let mut change = NapiChange::default();
     for knob in knobs {
         match knob {
@@ -54,8 +58,8 @@ pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&NapiKnob]) ->
             NapiKnob::Threaded(threading) => change.threaded = Some(*threading),
         }
     }
-    let napi = inside.napi_of(queue)?;
-    inside.set_napi(NapiId(napi.id), &change).map_err(|refused| {
+    let napi = handles.napi_of(queue)?;
+    handles.set_napi(NapiId(napi.id), &change).map_err(|refused| {
         let culprit = knobs.iter().copied().find(|knob| refused.knob == Some(knob.facts().name));
         let named: Vec<Setting> = match culprit {
             Some(knob) => vec![Setting::Napi(queue, knob.clone())],
@@ -75,13 +79,13 @@ pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&NapiKnob]) ->
 
 /// Those of a whole device, by its files in sysfs. A file's name is its knob's.
 pub(super) fn read_device(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     like: &[&DeviceNapiKnob],
 ) -> Result<Vec<DeviceNapiKnob>, KernelError> {
     let one = |like: &&DeviceNapiKnob| {
         let file = like.facts().name;
-        let text = inside.directory(device)?.read(file)?;
+        let text = handles.directory(device)?.read(file)?;
         let found = match like {
             DeviceNapiKnob::DeferHardIrqs(_) => {
                 text.parse().ok().map(|polls| DeviceNapiKnob::DeferHardIrqs(EmptyPolls(polls)))
@@ -97,12 +101,12 @@ pub(super) fn read_device(
 }
 
 pub(super) fn write_device(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     knobs: &[&DeviceNapiKnob],
 ) -> Result<(), KernelError> {
     knobs.iter().try_for_each(|knob| {
-        let written = inside.directory(device)?.write(knob.facts().name, &knob.for_tools());
+        let written = handles.directory(device)?.write(knob.facts().name, &knob.for_tools());
         written.map_err(|error| error.needing("CAP_NET_ADMIN"))
     })
 }

@@ -7,19 +7,19 @@ use model::nic::Rss;
 use model::{DeviceId, FlagName, NicKnob, Offload, Setting};
 use sys::error::KernelError;
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 use super::{lacking, steer};
 use crate::observe::device as observed;
 
 /// Knobs of one device, as they are: one request for all that one reply has.
 pub(super) fn read(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     like: &[&NicKnob],
 ) -> Result<Vec<NicKnob>, KernelError> {
     let mut replies = Replies::default();
     let one = |one: &&NicKnob| {
-        let found = read_one(inside, &mut replies, device, one)?;
+        let found = read_one(handles, &mut replies, device, one)?;
         found.ok_or_else(|| lacking(&Setting::Nic(device, (*one).clone())))
     };
     like.iter().map(one).collect()
@@ -34,13 +34,13 @@ struct Replies {
     offloads: Option<BTreeMap<Offload, bool>>,
     sizes: Option<PacketSizes>,
     flags: Option<BTreeMap<FlagName, bool>>,
-    /// Inside, `None` where the driver has no receive hash.
+    /// NetnsHandles, `None` where the driver has no receive hash.
     rss: Option<Option<Rss>>,
 }
 
 /// One knob as it is; `None` where the driver does not have it.
 fn read_one(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     replies: &mut Replies,
     device: DeviceId,
     like: &NicKnob,
@@ -49,46 +49,48 @@ fn read_one(
     Ok(match like {
         NicKnob::Channels(kind, _) => {
             let channels = once(&mut replies.channels, || {
-                Ok(observed::channels(&inside.ethtool()?.channels_of(ifindex)?))
+                Ok(observed::channels(&handles.ethtool()?.channels_of(ifindex)?))
             })?;
             Some(NicKnob::Channels(*kind, channels.of(*kind).current))
         }
         NicKnob::Ring(kind, _) => {
             let rings =
-                once(&mut replies.rings, || Ok(observed::rings(&inside.ethtool()?.rings_of(ifindex)?)))?;
+                once(&mut replies.rings, || Ok(observed::rings(&handles.ethtool()?.rings_of(ifindex)?)))?;
             Some(NicKnob::Ring(*kind, rings.of(*kind).current))
         }
         NicKnob::Coalescing(param, _) => {
             let coalesce = once(&mut replies.coalesce, || {
-                Ok(observed::coalesce(&inside.ethtool()?.coalesce_of(ifindex)?))
+                Ok(observed::coalesce(&handles.ethtool()?.coalesce_of(ifindex)?))
             })?;
             coalesce.of(*param).map(|value| NicKnob::Coalescing(*param, value))
         }
         NicKnob::Offload(offload, _) => {
             let offloads = once(&mut replies.offloads, || {
-                let ethtool = inside.ethtool()?;
+                let ethtool = handles.ethtool()?;
                 let names = ethtool.feature_names()?;
                 Ok(observed::offloads(&ethtool.features_of(ifindex)?, &names))
             })?;
             offloads.get(offload).map(|on| NicKnob::Offload(*offload, *on))
         }
         NicKnob::PacketSize(size, _) => {
-            let sizes = once(&mut replies.sizes, || inside.links().packet_sizes(ifindex))?;
+            let sizes = once(&mut replies.sizes, || handles.links().packet_sizes(ifindex))?;
             sizes.of(*size).map(|bytes| NicKnob::PacketSize(*size, bytes))
         }
         NicKnob::PrivateFlag(flag, _) => {
-            let flags = once(&mut replies.flags, || Ok(inside.ethtool()?.private_flags_of(ifindex)?.flags))?;
+            let flags = once(&mut replies.flags, || Ok(handles.ethtool()?.private_flags_of(ifindex)?.flags))?;
             flags.get(flag).map(|on| NicKnob::PrivateFlag(*flag, *on))
         }
-        NicKnob::RssTable(_) => rss(inside, replies, device)?.map(|rss| NicKnob::RssTable(rss.table.clone())),
-        NicKnob::RssKey(_) => rss(inside, replies, device)?.map(|rss| NicKnob::RssKey(rss.key.clone())),
+        NicKnob::RssTable(_) => {
+            rss(handles, replies, device)?.map(|rss| NicKnob::RssTable(rss.table.clone()))
+        }
+        NicKnob::RssKey(_) => rss(handles, replies, device)?.map(|rss| NicKnob::RssKey(rss.key.clone())),
         NicKnob::RssContext(queues, _) => {
-            Some(NicKnob::RssContext(*queues, steer::context(inside, device, *queues, like)?))
+            Some(NicKnob::RssContext(*queues, steer::context(handles, device, *queues, like)?))
         }
         NicKnob::FlowRule(flow, _) => {
-            Some(NicKnob::FlowRule(*flow, steer::rule(inside, device, *flow, like)?))
+            Some(NicKnob::FlowRule(*flow, steer::rule(handles, device, *flow, like)?))
         }
-        NicKnob::Qdiscs(_) => Some(NicKnob::Qdiscs(steer::qdiscs(inside, device, like)?)),
+        NicKnob::Qdiscs(_) => Some(NicKnob::Qdiscs(steer::qdiscs(handles, device, like)?)),
     })
 }
 
@@ -101,19 +103,23 @@ fn once<T>(reply: &mut Option<T>, ask: impl FnOnce() -> Result<T, KernelError>) 
 }
 
 fn rss<'a>(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     replies: &'a mut Replies,
     device: DeviceId,
 ) -> Result<Option<&'a Rss>, KernelError> {
     let rss = once(&mut replies.rss, || {
-        let name = inside.name(device)?;
-        inside.ioctl()?.rss(&name)
+        let name = handles.name(device)?;
+        handles.ioctl()?.rss(&name)
     })?;
     Ok(rss.as_ref())
 }
 
 /// Writes knobs of one object and one interface, in one call where there is one for all.
-pub(super) fn write(inside: &mut Inside, device: DeviceId, knobs: &[&NicKnob]) -> Result<(), KernelError> {
+pub(super) fn write(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    knobs: &[&NicKnob],
+) -> Result<(), KernelError> {
     let ifindex = device.ifindex;
     let (mut channels, mut rings, mut coalescing) = (Vec::new(), Vec::new(), Vec::new());
     let (mut offloads, mut flags, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
@@ -128,32 +134,32 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, knobs: &[&NicKnob]) -
             NicKnob::PrivateFlag(flag, on) => flags.push((*flag, *on)),
             NicKnob::RssTable(wanted) => table = Some(wanted.as_slice()),
             NicKnob::RssKey(wanted) => key = Some(wanted.as_slice()),
-            NicKnob::RssContext(queues, there) => steer::write_context(inside, device, *queues, *there)?,
-            NicKnob::FlowRule(flow, to) => steer::write_rule(inside, device, *flow, *to)?,
-            NicKnob::Qdiscs(qdiscs) => steer::write_qdiscs(inside, device, qdiscs)?,
+            NicKnob::RssContext(queues, there) => steer::write_context(handles, device, *queues, *there)?,
+            NicKnob::FlowRule(flow, to) => steer::write_rule(handles, device, *flow, *to)?,
+            NicKnob::Qdiscs(qdiscs) => steer::write_qdiscs(handles, device, qdiscs)?,
         }
     }
     if !channels.is_empty() {
-        inside.ethtool()?.set_channels(ifindex, &channels)?;
+        handles.ethtool()?.set_channels(ifindex, &channels)?;
     }
     if !rings.is_empty() {
-        inside.ethtool()?.set_rings(ifindex, &rings)?;
+        handles.ethtool()?.set_rings(ifindex, &rings)?;
     }
     if !coalescing.is_empty() {
-        inside.ethtool()?.set_coalesce(ifindex, &coalescing)?;
+        handles.ethtool()?.set_coalesce(ifindex, &coalescing)?;
     }
     if !offloads.is_empty() {
-        inside.ethtool()?.set_offloads(ifindex, &offloads)?;
+        handles.ethtool()?.set_offloads(ifindex, &offloads)?;
     }
     if !sizes.is_empty() {
-        inside.links().set_packet_sizes(ifindex, &sizes)?;
+        handles.links().set_packet_sizes(ifindex, &sizes)?;
     }
     if !flags.is_empty() {
-        inside.ethtool()?.set_private_flags(ifindex, &flags)?;
+        handles.ethtool()?.set_private_flags(ifindex, &flags)?;
     }
     if table.is_some() || key.is_some() {
-        let name = inside.name(device)?;
-        inside.ioctl()?.set_rss(&name, table, key)?;
+        let name = handles.name(device)?;
+        handles.ioctl()?.set_rss(&name, table, key)?;
     }
     Ok(())
 }

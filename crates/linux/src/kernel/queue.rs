@@ -3,32 +3,36 @@
 use model::{Cpu, CpuSet, DeviceId, QueueIndex, RxQueue, RxQueueKnob, Setting, TxQueue, TxQueueKnob};
 use sys::error::KernelError;
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 use crate::observe::device as observed;
 
 pub(super) fn read_rx(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: RxQueue,
     like: &[&RxQueueKnob],
 ) -> Result<Vec<RxQueueKnob>, KernelError> {
-    like.iter().map(|like| read_rx_knob(inside, queue, like)).collect()
+    like.iter().map(|like| read_rx_knob(handles, queue, like)).collect()
 }
 
-fn read_rx_knob(inside: &mut Inside, queue: RxQueue, like: &RxQueueKnob) -> Result<RxQueueKnob, KernelError> {
+fn read_rx_knob(
+    handles: &mut NetnsHandles,
+    queue: RxQueue,
+    like: &RxQueueKnob,
+) -> Result<RxQueueKnob, KernelError> {
     match like {
         RxQueueKnob::Coalescing(param, _) => {
-            let name = inside.name(queue.device)?;
-            let queues = inside.ioctl()?.queue_coalesce(&name, position(queue.index) + 1)?;
+            let name = handles.name(queue.device)?;
+            let queues = handles.ioctl()?.queue_coalesce(&name, position(queue.index) + 1)?;
             let value = queues.and_then(|mut queues| queues.pop()).and_then(|coalesce| coalesce.of(*param));
             let found = value.map(|value| RxQueueKnob::Coalescing(*param, value));
             found.ok_or_else(|| super::lacking(&Setting::RxQueue(queue, like.clone())))
         }
         RxQueueKnob::RpsCpus(_) => {
-            Ok(RxQueueKnob::RpsCpus(read_mask(inside, queue.device, &rx(queue, "rps_cpus"))?))
+            Ok(RxQueueKnob::RpsCpus(read_mask(handles, queue.device, &rx(queue, "rps_cpus"))?))
         }
         RxQueueKnob::RpsFlowCount(_) => {
             let file = rx(queue, "rps_flow_cnt");
-            let text = inside.directory(queue.device)?.read(&file)?;
+            let text = handles.directory(queue.device)?.read(&file)?;
             let count = text.parse();
             let count =
                 count.map_err(|_| KernelError::malformed(file, format!("`{text}` is not a number")))?;
@@ -39,7 +43,7 @@ fn read_rx_knob(inside: &mut Inside, queue: RxQueue, like: &RxQueueKnob) -> Resu
 
 /// Writes them; values of the queue's moderation in one call.
 pub(super) fn write_rx(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: RxQueue,
     knobs: &[&RxQueueKnob],
 ) -> Result<(), KernelError> {
@@ -49,25 +53,25 @@ pub(super) fn write_rx(
         match knob {
             RxQueueKnob::Coalescing(param, value) => moderation.push((*param, *value)),
             RxQueueKnob::RpsCpus(_) | RxQueueKnob::RpsFlowCount(_) => {
-                write_file(inside, device, &rx(queue, knob.facts().name), &knob.for_tools())?;
+                write_file(handles, device, &rx(queue, knob.facts().name), &knob.for_tools())?;
             }
         }
     }
     if !moderation.is_empty() {
-        let name = inside.name(device)?;
-        inside.ioctl()?.set_queue_coalesce(&name, position(queue.index), &moderation)?;
+        let name = handles.name(device)?;
+        handles.ioctl()?.set_queue_coalesce(&name, position(queue.index), &moderation)?;
     }
     Ok(())
 }
 
 pub(super) fn read_tx(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: TxQueue,
     like: &[&TxQueueKnob],
 ) -> Result<Vec<TxQueueKnob>, KernelError> {
     let one = |like: &&TxQueueKnob| {
         let file = tx(queue, like.facts().name);
-        let mask = read_mask(inside, queue.device, &file)?;
+        let mask = read_mask(handles, queue.device, &file)?;
         Ok(match like {
             TxQueueKnob::XpsCpus(_) => TxQueueKnob::XpsCpus(mask),
             TxQueueKnob::XpsRxQueues(_) => TxQueueKnob::XpsRxQueues(observed::queues_of(&mask)),
@@ -77,7 +81,7 @@ pub(super) fn read_tx(
 }
 
 pub(super) fn write_tx(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     queue: TxQueue,
     knobs: &[&TxQueueKnob],
 ) -> Result<(), KernelError> {
@@ -88,17 +92,22 @@ pub(super) fn write_tx(
                 queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask()
             }
         };
-        write_file(inside, queue.device, &tx(queue, knob.facts().name), &mask)
+        write_file(handles, queue.device, &tx(queue, knob.facts().name), &mask)
     })
 }
 
-fn read_mask(inside: &mut Inside, device: DeviceId, file: &str) -> Result<CpuSet, KernelError> {
-    let text = inside.directory(device)?.read(file)?;
+fn read_mask(handles: &mut NetnsHandles, device: DeviceId, file: &str) -> Result<CpuSet, KernelError> {
+    let text = handles.directory(device)?.read(file)?;
     CpuSet::parse_mask(&text).map_err(|not| KernelError::malformed(file, not.to_string()))
 }
 
-fn write_file(inside: &mut Inside, device: DeviceId, file: &str, text: &str) -> Result<(), KernelError> {
-    inside.directory(device)?.write(file, text).map_err(|error| error.needing("CAP_NET_ADMIN"))
+fn write_file(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    file: &str,
+    text: &str,
+) -> Result<(), KernelError> {
+    handles.directory(device)?.write(file, text).map_err(|error| error.needing("CAP_NET_ADMIN"))
 }
 
 fn rx(queue: RxQueue, file: &str) -> String {

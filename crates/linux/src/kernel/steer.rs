@@ -4,26 +4,30 @@
 use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, SteerTo};
 use sys::error::KernelError;
 
-use super::inside::Inside;
+use super::netns_handles::NetnsHandles;
 
 /// What packets wait in; `like` is named where the device is down and has nothing.
-pub(super) fn qdiscs(inside: &mut Inside, device: DeviceId, like: &NicKnob) -> Result<Qdiscs, KernelError> {
-    let circumstances = inside.circumstances(device)?;
-    let disciplines = inside.disciplines()?;
+pub(super) fn qdiscs(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    like: &NicKnob,
+) -> Result<Qdiscs, KernelError> {
+    let defaults = handles.defaults(device)?;
+    let disciplines = handles.disciplines()?;
     let all = disciplines.all()?;
-    let qdiscs = disciplines.of(device.ifindex, circumstances, &all)?;
+    let qdiscs = disciplines.of(device.ifindex, defaults, &all)?;
     qdiscs.ok_or_else(|| lacking(device, like, "a device that is up"))
 }
 
 /// Whether there is a context over these queues.
 pub(super) fn context(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     queues: QueueSpan,
     like: &NicKnob,
 ) -> Result<bool, KernelError> {
-    let name = inside.name(device)?;
-    let contexts = inside.ioctl()?.rss_contexts(&name)?;
+    let name = handles.name(device)?;
+    let contexts = handles.ioctl()?.rss_contexts(&name)?;
     let contexts =
         contexts.ok_or_else(|| lacking(device, like, "a driver with contexts of the receive hash"))?;
     Ok(contexts.iter().any(|context| context.queues == Some(queues)))
@@ -31,13 +35,13 @@ pub(super) fn context(
 
 /// Where the rule for a flow leads, if there is one.
 pub(super) fn rule(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     flow: FlowMatch,
     like: &NicKnob,
 ) -> Result<Option<SteerTo>, KernelError> {
-    let name = inside.name(device)?;
-    let ioctl = inside.ioctl()?;
+    let name = handles.name(device)?;
+    let ioctl = handles.ioctl()?;
     let contexts = ioctl.rss_contexts(&name)?.unwrap_or_default();
     let rules = ioctl.flow_rules(&name, &contexts)?;
     let rules = rules.ok_or_else(|| lacking(device, like, "a driver with rules for single flows"))?;
@@ -49,30 +53,34 @@ fn lacking(device: DeviceId, like: &NicKnob, what: &str) -> KernelError {
     KernelError::absent(asked, what, Some(like.facts().since))
 }
 
-pub(super) fn write_qdiscs(inside: &mut Inside, device: DeviceId, to: &Qdiscs) -> Result<(), KernelError> {
-    let circumstances = inside.circumstances(device)?;
-    inside.disciplines()?.replace(device.ifindex, circumstances, to)
+pub(super) fn write_qdiscs(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    to: &Qdiscs,
+) -> Result<(), KernelError> {
+    let defaults = handles.defaults(device)?;
+    handles.disciplines()?.replace(device.ifindex, defaults, to)
 }
 
 pub(super) fn write_rule(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     flow: FlowMatch,
     to: Option<SteerTo>,
 ) -> Result<(), KernelError> {
-    let name = inside.name(device)?;
-    inside.ioctl()?.set_flow_rule(&name, flow, to)
+    let name = handles.name(device)?;
+    handles.ioctl()?.set_flow_rule(&name, flow, to)
 }
 
 pub(super) fn write_context(
-    inside: &mut Inside,
+    handles: &mut NetnsHandles,
     device: DeviceId,
     queues: QueueSpan,
     there: bool,
 ) -> Result<(), KernelError> {
-    let name = inside.name(device)?;
+    let name = handles.name(device)?;
     let name = name.as_str();
-    let ioctl = inside.ioctl()?;
+    let ioctl = handles.ioctl()?;
     let contexts = ioctl.rss_contexts(name)?.unwrap_or_default();
     let fitting: Vec<u32> =
         contexts.iter().filter(|context| context.queues == Some(queues)).map(|context| context.id).collect();

@@ -6,7 +6,7 @@ use rustix::event::epoll;
 use rustix::thread::{CapabilitySet, capabilities as capability_sets};
 use sys::error::KernelError;
 
-use super::{OrUnread, Sources};
+use super::{Sources, UnreadExt};
 
 /// Types of the running kernel, without which no BPF program of ours can be loaded.
 const BTF: &str = "/sys/kernel/btf/vmlinux";

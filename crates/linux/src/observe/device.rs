@@ -12,19 +12,19 @@ use model::{
 mod ethtool;
 mod files;
 
-use ethtool::EthtoolSays;
+use ethtool::EthtoolReplies;
 pub(super) use ethtool::segments;
 pub(crate) use ethtool::{channels, coalesce, offloads, rings};
 pub(crate) use files::queues_of;
 use files::{from_sysfs, number};
 use netlink::link::RawLink;
 use netlink::netdev::{QueueType, RawNapi, RawQueue};
-use netlink::qdisc::{Circumstances, Disciplines, RawQdisc};
+use netlink::qdisc::{Disciplines, QdiscDefaults, RawQdisc};
 use sys::error::{Cause, KernelError};
 use sys::sysfs::SysFs;
 
 use super::irq::{Interrupts, queue_in_name};
-use super::{OrUnread, Sources, holders};
+use super::{Sources, UnreadExt, holders};
 use crate::ioctl::EthtoolIoctl;
 use crate::process::kthread;
 
@@ -53,7 +53,7 @@ pub(super) fn devices(
     let labels = names.iter().map(|(index, name)| (index.0, *name)).collect();
     let sockets = sources.xdp_sockets.as_mut().map_err(|error| error.clone());
     let mut held = holders::holders(netns, &netdev.queues, sockets, &labels, unread);
-    let ethtool = EthtoolSays::ask(sources, unread);
+    let ethtool = EthtoolReplies::ask(sources, unread);
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
     let sysfs = sysfs.map(Some).or_unread(unread).filter(|sysfs| shows_these(sysfs, &names, unread));
     let ioctl = sources.ioctl.as_ref().map_err(Clone::clone).map(Some).or_unread(unread);
@@ -242,12 +242,12 @@ fn qdiscs(
     let tx_queue_len = sysfs
         .filter(|_| made)
         .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));
-    let circumstances = Circumstances {
+    let defaults = QdiscDefaults {
         mtu: device.mtu,
         tx_queue_len: tx_queue_len.unwrap_or(0),
         tx_queues: device.tx_queues.len(),
     };
-    device.qdiscs = socket.of(ifindex, circumstances, all).or_unread(unread);
+    device.qdiscs = socket.of(ifindex, defaults, all).or_unread(unread);
 }
 
 /// What the netdev family says about all devices.

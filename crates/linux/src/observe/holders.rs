@@ -9,7 +9,7 @@ use netlink::netdev::{QueueType, RawLease, RawQueue};
 use netlink::xdp_diag::{XdpSocket, XdpSockets};
 use sys::error::KernelError;
 
-use super::OrUnread;
+use super::UnreadExt;
 use crate::process::{self, Link};
 
 /// The first kernel whose `queue-get` says that an AF_XDP socket is bound. On earlier ones only sock-diag does, which is not

@@ -9,7 +9,7 @@ use model::{Cpu, CpuSet, IrqNumber, NumaNode, QueueIndex};
 use netlink::netdev::QueueType;
 use sys::error::{Cause, Errno, KernelError};
 
-use super::OrUnread;
+use super::UnreadExt;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 

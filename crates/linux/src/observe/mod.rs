@@ -159,11 +159,11 @@ impl Sources {
 }
 
 /// Notes what could not be read, and takes what there is instead.
-trait OrUnread<T> {
+trait UnreadExt<T> {
     fn or_unread(self, unread: &mut Vec<Unread>) -> T;
 }
 
-impl<T: Default> OrUnread<T> for Result<T, KernelError> {
+impl<T: Default> UnreadExt<T> for Result<T, KernelError> {
     fn or_unread(self, unread: &mut Vec<Unread>) -> T {
         self.unwrap_or_else(|error| {
             unread.push(Unread { what: error.what, why: error.cause.to_string() });

@@ -9,7 +9,7 @@ use model::{Cpu, CpuSet, NumaNode};
 use sys::error::KernelError;
 use sys::sysfs::SysFs;
 
-use super::OrUnread;
+use super::UnreadExt;
 
 /// The highest number of a CPU's cache that is looked for. Caches are numbered from the nearest; none has more than 5.
 const CACHE_INDEX_MAX: u32 = 8;

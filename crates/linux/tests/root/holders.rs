@@ -120,8 +120,11 @@ impl Knobs for Counting {
         self.kernel.write(settings)
     }
 
-    fn taken(&mut self, changes: &[&Change]) -> Result<Option<model::host::Taken>, Self::Error> {
-        self.kernel.taken(changes)
+    fn queue_conflict(
+        &mut self,
+        changes: &[&Change],
+    ) -> Result<Option<model::host::QueueConflict>, Self::Error> {
+        self.kernel.queue_conflict(changes)
     }
 
     fn is_gone(error: &Self::Error) -> bool {
@@ -134,7 +137,7 @@ fn refused() -> Result<(), Failed> {
     let change = channels_of(&wire.near0()?);
     let mut socket = socket_on(&wire, &scratch)?;
     let mut kernel = Counting::default();
-    let Err(CommitFault::Taken(taken)) = commit(&change, &scratch, &mut kernel) else {
+    let Err(CommitFault::QueueConflict(taken)) = commit(&change, &scratch, &mut kernel) else {
         return Err("the queue was taken from its holder".into());
     };
     let words = taken.to_string();

@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::Links;
 use linux::sysfs::SysFs;
 use linux::{Cause, Errno, Kernel, Netns};
 use model::{Change, EmptyPolls, NapiKnob, NetnsId, Pid, Plan, Reason, Setting, Step};
+use netlink::Links;
 
 use crate::wire::{Wire, run};
 use crate::{Need, test};
@@ -128,9 +128,9 @@ fn number_of_another() -> Result<(), Failed> {
     );
     let plan = Plan { steps: vec![Step::new(vec![change])] };
     let mut kernel = Kernel::new();
-    let landmarks = kernel.landmarks(&plan);
-    assert_eq!(landmarks.len(), 2, "its namespace and its device: {landmarks:?}");
-    kernel.recall(&landmarks);
+    let object_cookies = kernel.object_cookies(&plan);
+    assert_eq!(object_cookies.len(), 2, "its namespace and its device: {object_cookies:?}");
+    kernel.recall(&object_cookies);
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         std::slice::from_ref(&from),
@@ -138,18 +138,18 @@ fn number_of_another() -> Result<(), Failed> {
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
-    for (what, number) in &landmarks {
+    for (what, number) in &object_cookies {
         kernel.recall(&[(what.clone(), other(number))].into());
         let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
         assert!(Kernel::is_gone(&error), "{error}");
         let error = kernel.write(std::slice::from_ref(&from)).expect_err("it is another one");
         assert!(Kernel::is_gone(&error), "{error}");
     }
-    kernel.recall(&apply::Landmarks::new());
+    kernel.recall(&apply::ObjectCookies::new());
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         [from],
-        "a journal without landmarks asks for none"
+        "a journal without object_cookies asks for none"
     );
     Ok(())
 }
@@ -165,14 +165,14 @@ fn index_of_another() -> Result<(), Failed> {
         Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(7))),
         Reason::new("", ""),
     );
-    let landmarks = Kernel::new().landmarks(&Plan { steps: vec![Step::new(vec![change])] });
+    let object_cookies = Kernel::new().object_cookies(&Plan { steps: vec![Step::new(vec![change])] });
     let near = &wire.near;
 
     run(&format!("ip -n {near} link set near0 down"))?;
     run(&format!("ip -n {near} link set near0 name renamed0"))?;
     run(&format!("ip -n {near} link set renamed0 up"))?;
     let mut kernel = Kernel::new();
-    kernel.recall(&landmarks);
+    kernel.recall(&object_cookies);
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         std::slice::from_ref(&from),
@@ -185,7 +185,7 @@ fn index_of_another() -> Result<(), Failed> {
     run(&format!("ip -n {near} link set near0 up"))?;
     run(&format!("ip -n {near} link set other0 up"))?;
     let mut kernel = Kernel::new();
-    kernel.recall(&landmarks);
+    kernel.recall(&object_cookies);
     let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
     assert!(Kernel::is_gone(&error) && error.to_string().contains("has its index now"), "{error}");
     Ok(())

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use apply::{Asked, Begin, FORMAT, Landmarks, Moment, undo_script};
+use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
+use bpf::delivery::{DeliveryCounter, between};
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::process::{identify, read_ring_napi, write_ring_napi};
 use linux::{Cause, Errno, Netns};
 use model::{
@@ -143,7 +143,7 @@ fn put_back_by_shell(scratch: &Scratch, id: RingId) -> Result<(), Failed> {
         left_in_force: false,
         kept_by_daemon: false,
         replaces: Vec::new(),
-        landmarks: Landmarks::default(),
+        object_cookies: ObjectCookies::default(),
         plan: Plan { steps: vec![Step::new(vec![change])] },
     };
     let script = scratch.path("undo.sh");

@@ -15,4 +15,4 @@ pub use error::RunError;
 pub use late::{
     GENERATOR_LATE_FLOOR, GENERATOR_LATE_P50_SHARE, GENERATOR_LATE_P99_SHARE, REFUSED_SHARE, void_reason,
 };
-pub use run::{Edge, Run, Surroundings, memcached, offer};
+pub use run::{Edge, Environment, Run, memcached, offer};

@@ -32,7 +32,7 @@ pub enum Edge {
 }
 
 /// What the caller knows and the generator must not: namespaces, CPUs, counters.
-pub trait Surroundings: Sync {
+pub trait Environment: Sync {
     /// Called first in every client thread, before it makes its sockets: the place to enter a network
     /// namespace and to pin the thread.
     ///
@@ -64,7 +64,7 @@ pub trait Surroundings: Sync {
 }
 
 /// No namespace, no CPU, no counters.
-impl Surroundings for () {}
+impl Environment for () {}
 
 /// What a run gave, before the caller adds what it counted.
 #[derive(Clone, Debug)]
@@ -124,9 +124,9 @@ pub fn memcached(
     server: SocketAddr,
     workload: &MemcachedWorkload,
     load: OfferedLoad,
-    surroundings: &impl Surroundings,
+    environment: &impl Environment,
 ) -> Result<Run, RunError> {
-    offer(server, &Workload::Memcached(workload.clone()), load, surroundings)
+    offer(server, &Workload::Memcached(workload.clone()), load, environment)
 }
 
 /// Offers a load to a server that speaks the workload's protocol, and measures its answers.
@@ -137,7 +137,7 @@ pub fn offer(
     server: SocketAddr,
     workload: &Workload,
     load: OfferedLoad,
-    surroundings: &impl Surroundings,
+    environment: &impl Environment,
 ) -> Result<Run, RunError> {
     workload.check()?;
     if let OfferedLoad::PerSecond(rate) = load
@@ -159,7 +159,7 @@ pub fn offer(
             let (shared, ready) = (&shared, ready.clone());
             let alarm = Alarm { shared, sounds: Some(alarm.clone()) };
             let body = move || {
-                let tally = client_thread(shared, thread, surroundings, ready, &start)?;
+                let tally = client_thread(shared, thread, environment, ready, &start)?;
                 alarm.disarm();
                 Ok(tally)
             };
@@ -183,9 +183,9 @@ pub fn offer(
                 let _ = starter.send(times);
             }
             if sleep_until(times.open, &alarms) {
-                surroundings.at_edge(Edge::Opens);
+                environment.at_edge(Edge::Opens);
                 if sleep_until(times.close, &alarms) {
-                    surroundings.at_edge(Edge::Closes);
+                    environment.at_edge(Edge::Closes);
                 }
             }
         } else {
@@ -229,12 +229,12 @@ pub fn offer(
 fn client_thread(
     shared: &Shared<'_>,
     thread: u32,
-    surroundings: &impl Surroundings,
+    environment: &impl Environment,
     ready: mpsc::Sender<()>,
     start: &mpsc::Receiver<Times>,
 ) -> Result<Option<Tally>, RunError> {
     let turn = shared.turns.of(thread);
-    surroundings.on_thread_start(thread).map_err(|cause| RunError::ThreadStart { thread, cause })?;
+    environment.on_thread_start(thread).map_err(|cause| RunError::ThreadStart { thread, cause })?;
     turn.wait();
     let mut worker = Worker::connect(shared, thread)?;
     drop(turn);
@@ -243,7 +243,7 @@ fn client_thread(
     {
         preload(&mut worker, memcached)?;
     }
-    let prepared = surroundings.on_thread_ready(thread, worker.epoll.as_fd());
+    let prepared = environment.on_thread_ready(thread, worker.epoll.as_fd());
     prepared.map_err(|cause| RunError::ThreadStart { thread, cause })?;
     shared.places.enter();
     // The starter of the run waits until `ready` is dropped.

@@ -182,7 +182,7 @@ const fn spans(queues: QueueSpan, index: u32) -> bool {
 
 /// A change that would take a queue from its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct QueueConflict {
     /// The device.
     pub device: DeviceId,
     /// The change.
@@ -193,7 +193,7 @@ pub struct Taken {
     pub how: &'static str,
 }
 
-impl Taken {
+impl QueueConflict {
     /// The first holder that a change takes a queue from, of those of the change's device.
     pub fn by(change: &Change, holders: &[QueueHolder]) -> Option<Self> {
         let device = change.to().object().device()?;
@@ -208,7 +208,7 @@ impl Taken {
     }
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for QueueConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, holder, .. } = self;
         write!(f, "{device} {}: held by {}", holder.queues(), holder.sentence())

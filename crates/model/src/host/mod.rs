@@ -5,24 +5,24 @@
 //! carries a [`Confidence`].
 
 mod app_request;
+mod conflicting_tool;
 mod device;
 mod holder;
 mod idle;
 mod listeners;
-mod other;
 mod pressure;
 mod process;
 mod topology;
 
 pub use app_request::{AppRequest, Requester};
+pub use conflicting_tool::{ConflictingTool, ConflictingToolKind};
 pub use device::{
     Channels, Coalesce, Confidence, Device, DeviceLink, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes,
     Pair, PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
 };
-pub use holder::{HolderKind, HolderProcess, QueueHolder, Taken};
+pub use holder::{HolderKind, HolderProcess, QueueConflict, QueueHolder};
 pub use idle::{CpuIdle, IdleDepth, IdleState};
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
-pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};

@@ -59,7 +59,7 @@ family! {
         ///
         /// Kernel: 5.6 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
         PrivateFlag(FlagName, bool) = PRIVATE_FLAG {
-            name: "set",
+            name: "state",
             key: Some("settings.private-flags"),
             unit: Unit::Switch,
         },
@@ -105,7 +105,7 @@ family! {
         ///
         /// Kernel: 4.16 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssContext(QueueSpan, bool) = RSS_CONTEXT {
-            name: "there",
+            name: "present",
             key: Some("settings.rss-contexts"),
             since: KernelVersion::since(4, 16),
             takes_queues: true,
@@ -121,7 +121,7 @@ family! {
         ///
         /// Kernel: 2.6.39 (ioctl `ETHTOOL_SRXCLSRLINS`), `net/ethtool/ioctl.c` `ethtool_set_rxnfc()`.
         FlowRule(FlowMatch, Option<SteerTo>) = FLOW_RULE {
-            name: "to",
+            name: "action",
             key: Some("settings.ntuple"),
             takes_queues: true,
         } where {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::qdisc::{Qdisc, QdiscKind, QdiscOption};
 
-use super::{Circumstances, attribute};
+use super::{QdiscDefaults, attribute};
 use crate::attr::{AttrBuf, Attrs, Malformed};
 
 /// `ETH_HLEN`: what the kernel adds to the largest packet for the size of a frame, on Ethernet.
@@ -32,10 +32,10 @@ struct Known {
     default: Option<u32>,
 }
 
-fn attributes(kind: QdiscKind, circumstances: Circumstances) -> Vec<Known> {
+fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<Known> {
     use Form::{Byte, CodelTime, Word};
     use QdiscOption as O;
-    let frame = circumstances.mtu.saturating_add(FRAME_HEADER_BYTES);
+    let frame = defaults.mtu.saturating_add(FRAME_HEADER_BYTES);
     let share =
         |frames: u32| frame.saturating_mul(frames).clamp(*QUANTUM_BYTES.start(), *QUANTUM_BYTES.end());
     let all: Vec<(O, u16, Form, Option<u32>)> = match kind {
@@ -95,7 +95,7 @@ fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
 pub(super) fn options(
     kind: QdiscKind,
     bytes: &[u8],
-    circumstances: Circumstances,
+    defaults: QdiscDefaults,
 ) -> Result<Option<BTreeMap<QdiscOption, u32>>, Malformed> {
     let mut options = BTreeMap::new();
     match kind {
@@ -104,12 +104,12 @@ pub(super) fn options(
         QdiscKind::Pfifo => {
             let limit = bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
             let limit = limit.ok_or(Malformed("the options of a pfifo are cut short"))?;
-            if limit != circumstances.tx_queue_len.max(1) {
+            if limit != defaults.tx_queue_len.max(1) {
                 options.insert(QdiscOption::Limit, limit);
             }
         }
         QdiscKind::Fq | QdiscKind::FqCodel => {
-            let known = attributes(kind, circumstances);
+            let known = attributes(kind, defaults);
             let constants = constants(kind);
             for attr in Attrs::new(bytes) {
                 let attr = attr?;
@@ -133,7 +133,7 @@ pub(super) fn options(
 }
 
 /// Writes a kind and its options behind the header of a request.
-pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, circumstances: Circumstances) {
+pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefaults) {
     body.text(attribute::KIND, qdisc.kind.as_str());
     match qdisc.kind {
         QdiscKind::Noqueue | QdiscKind::PfifoFast => {}
@@ -143,7 +143,7 @@ pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, circumstances: Circums
             }
         }
         QdiscKind::Fq | QdiscKind::FqCodel => {
-            let known = attributes(qdisc.kind, circumstances);
+            let known = attributes(qdisc.kind, defaults);
             body.nested(attribute::OPTIONS, |nest| {
                 for Known { option, number, form, .. } in known {
                     let Some(&value) = qdisc.options.get(&option) else { continue };
@@ -165,7 +165,7 @@ pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, circumstances: Circums
 mod test {
     use super::*;
 
-    const ETHERNET: Circumstances = Circumstances { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
+    const ETHERNET: QdiscDefaults = QdiscDefaults { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
 
     /// What the kernel shows after `value` microseconds were set: `codel_time_to_us(codel_usecs(value))`.
     fn codel_shows(value: u32) -> u64 {

@@ -1,6 +1,6 @@
 //! `apply`: makes the host as the policy files say.
 
-use daemon::beside;
+use daemon::running_daemon;
 use session::{Exit, Fault, cycle, fullbusy, staged};
 
 use super::guarded;
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
             return guarded::run(&policy, netns, arguments.allow, guards, context);
         }
     }
-    beside::refuse_beside_another(&context.session, &netns)?;
+    running_daemon::refuse_beside_another(&context.session, &netns)?;
     let words = staged::Words { nothing: None, done: "Applied" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)
 }

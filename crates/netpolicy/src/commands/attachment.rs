@@ -354,7 +354,7 @@ impl<'a> Attachment<'a> {
                 names.push(*name);
             }
         }
-        let hint = session::mend(&stuck, &names);
+        let hint = session::recovery_commands(&stuck, &names);
         let mut faults = failed.into_iter().map(|(name, error)| self.left_in_force(name, error));
         let mut first = faults.next()?;
         for Fault { host, .. } in faults {

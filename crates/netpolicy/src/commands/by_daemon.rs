@@ -1,8 +1,8 @@
 //! Commands that are passed to a running daemon, whose settings no other process may change.
 
-use daemon::api::method::SaidTarget;
+use daemon::api::method::TargetParams;
 use daemon::api::{CallError, Client};
-use daemon::beside;
+use daemon::running_daemon;
 use model::{DeliveryMode, Intent, Target};
 use serde_json::{Map, Value, json};
 use session::{Exit, Fault, HostState};
@@ -20,7 +20,7 @@ pub(crate) fn set(
     let Intent { target, policy, delivery, kthread, budget, .. } = intent;
     let request = delivery.as_ref().map_or_else(|| policy.as_str().to_owned(), DeliveryMode::to_string);
     let parameters = json!({
-        "target": SaidTarget::of(target),
+        "target": TargetParams::of(target),
         "request": request,
         "settings": settings,
         "polling_cpus": budget.polling_cpus,
@@ -43,12 +43,12 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
             (Target::Task(model::Pid(*pid)), netns)
         }
     };
-    let Some(mut client) = beside::connect(&context.session, netns.id())? else {
+    let Some(mut client) = running_daemon::connect(&context.session, netns.id())? else {
         return Err(Fault::failed("no daemon is running that could release it").hint(
             "without one, `set` is a transaction of its own: netpolicy history, netpolicy rollback ID",
         ));
     };
-    call(&mut client, "Unset", json!({ "target": SaidTarget::of(&target) }), context)
+    call(&mut client, "Unset", json!({ "target": TargetParams::of(&target) }), context)
 }
 
 fn call(client: &mut Client, method: &str, parameters: Value, context: &Context) -> Result<Exit, Fault> {

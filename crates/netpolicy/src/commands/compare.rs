@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use apply::TransactionName;
-use daemon::beside;
+use daemon::running_daemon;
 use experiments::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
 use judge::{Candidate, Comparison, Options, PairRecord, Progress, Round, Shown, progress_words};
 use linux::Signals;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let selection = arguments.service.selection();
     let mut comparison =
         Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
-    beside::refuse_beside_any(&context.session, &comparison.target().netns)?;
+    running_daemon::refuse_beside_any(&context.session, &comparison.target().netns)?;
     announce(&mut comparison, &options, context);
     let record = arguments.record.as_deref();
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use daemon::beside;
+use daemon::running_daemon;
 use judge::{GuardReport, Guards, Proposal, Trial, Watched};
 use linux::{Netns, Signals};
 use live::Selection;
@@ -83,7 +83,7 @@ pub(crate) fn run(
     guards: Guards,
     context: &Context,
 ) -> Result<Exit, Fault> {
-    beside::refuse_beside_any(&context.session, &netns)?;
+    running_daemon::refuse_beside_any(&context.session, &netns)?;
     let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
     let proposal = Proposal {
         policy,

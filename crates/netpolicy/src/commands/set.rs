@@ -1,6 +1,6 @@
 //! `set`: gives one device or process a policy, without a file.
 
-use daemon::beside;
+use daemon::running_daemon;
 use model::{Intent, Pid, PolicyName, Target};
 use session::{Exit, Fault, fullbusy, staged};
 
@@ -32,10 +32,10 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let policy = context.policy_of(vec![intent], arguments.allow)?;
     fullbusy::refuse_from_outside(&policy)?;
     // What a daemon does not know of, it would take for drift.
-    if let Some(mut daemon) = beside::connect(&context.session, netns.id())? {
+    if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
     }
-    beside::refuse_beside_another(&context.session, &netns)?;
+    running_daemon::refuse_beside_another(&context.session, &netns)?;
     let words = staged::Words { nothing: Some("it is set already"), done: "Set" };
     let done =
         staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;

@@ -1,6 +1,6 @@
 //! `show`: the packet path of this host.
 
-use daemon::beside;
+use daemon::running_daemon;
 use linux::Processes;
 use linux::machine::seconds_since_1970;
 use live::LastMeasured;
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
 /// When the running daemon, and when a command, measured each service last, and what came of it: no part of the host.
 fn last_measured(context: &Context) -> Vec<String> {
     let Ok(netns) = context.session.netns() else { return Vec::new() };
-    let mut client = beside::connect(&context.session, netns.id()).ok().flatten();
+    let mut client = running_daemon::connect(&context.session, netns.id()).ok().flatten();
     let said = client.as_mut().and_then(|client| client.call("Status", serde_json::Map::new()).ok());
     let report = said.as_ref().and_then(|said| StatusReport::of(said.get("status")?).ok());
     let by_command = LastMeasured::all(&context.session, netns.id()).into_iter();

@@ -1,6 +1,6 @@
 //! `try`: applies the policy files until a deadline, unless they are confirmed.
 
-use daemon::beside;
+use daemon::running_daemon;
 use linux::{Kernel, Netns};
 use model::Nanoseconds;
 use session::{Exit, Fault, clock, cycle, fullbusy, guard_process};
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         let guards = guarded::asked(&asked, &policy, &cycle::plan(&policy, &netns)?)?;
         return guarded::run(&policy, netns, arguments.allow, guards, context);
     }
-    beside::refuse_beside_another(&context.session, &netns)?;
+    running_daemon::refuse_beside_another(&context.session, &netns)?;
     let planned = cycle::plan(&policy, &netns)?;
     if planned.desired.first_stage && !planned.plan.is_empty() {
         return Err(Fault::new(

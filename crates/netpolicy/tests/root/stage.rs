@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 
 use apply::Knobs;
+use bpf::delivery::{DeliveryCounter, Snapshot, between};
 use libtest_mimic::Failed;
-use linux::bpf::delivery::{DeliveryCounter, Snapshot, between};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
 use linux::{Kernel, Netns, Processes, observe};
-use load::{Edge, Surroundings};
+use load::{Edge, Environment};
 use model::{
     Arrivals, Cpu, CpuSet, Delivered, DeliveryParams, Host, KeySize, MemcachedWorkload, Nanoseconds, NapiId,
     NapiKnob, OfferedLoad, ProcessKnob, Setting, Threading, ValueSize, Waiting,
@@ -170,7 +170,7 @@ struct Watch<'s> {
     looks: Mutex<Looks>,
 }
 
-impl Surroundings for Watch<'_> {
+impl Environment for Watch<'_> {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let client: &Netns = self.stage.lab.client();
         client.enter()?;

@@ -436,7 +436,7 @@ fn mptcp() -> Result<(), Failed> {
     assert_eq!(window.counts.answered, 0, "an answer is seen now: say so in watch.md: {:?}", window.counts);
     let mut series = measure::live::Series::new();
     series.add(&window);
-    let found = measure::live::doubts("service", &series, false);
+    let found = measure::live::caveats("service", &series, false);
     assert!(found.iter().any(|finding| finding.rule == "live-answers-unseen"), "{found:#?}");
     Ok(())
 }
@@ -662,7 +662,7 @@ fn too_many() -> Result<(), Failed> {
     assert!(window.counts.unmeasured >= CONNECTIONS - u64::from(MEASURED), "{:?}", window.counts);
     let mut series = measure::live::Series::new();
     series.add(&window);
-    let found = measure::live::doubts("service", &series, false);
+    let found = measure::live::caveats("service", &series, false);
     assert!(found.iter().any(|finding| finding.rule == "live-connections"), "{found:#?}");
     Ok(())
 }

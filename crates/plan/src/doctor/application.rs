@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CpuSet, DeliveryMode, Nanoseconds, NapiId, Severity};
 
-use crate::elsewhere::Path;
+use crate::other_netns::Path;
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::{Causes, Found, Rule, remedy};

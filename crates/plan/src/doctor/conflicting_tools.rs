@@ -4,7 +4,7 @@
 //! What they set is not overwritten in silence: a plan replaces it as one change with its old value, which a rollback puts
 //! back, and here it is said who will set it again.
 
-use model::host::OtherKind;
+use model::host::ConflictingToolKind;
 use model::{IrqNumber, Severity};
 
 use super::case::Case;
@@ -107,17 +107,17 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    const KINDS: [OtherKind; 10] = [
-        OtherKind::LinkFile,
-        OtherKind::NetworkManager,
-        OtherKind::Ifupdown,
-        OtherKind::Tuned,
-        OtherKind::GoogleGuestAgent,
-        OtherKind::CloudInit,
-        OtherKind::Perftune,
-        OtherKind::IrqAffinityScript,
-        OtherKind::Ena,
-        OtherKind::Azure,
+    const KINDS: [ConflictingToolKind; 10] = [
+        ConflictingToolKind::LinkFile,
+        ConflictingToolKind::NetworkManager,
+        ConflictingToolKind::Ifupdown,
+        ConflictingToolKind::Tuned,
+        ConflictingToolKind::GoogleGuestAgent,
+        ConflictingToolKind::CloudInit,
+        ConflictingToolKind::Perftune,
+        ConflictingToolKind::IrqAffinityScript,
+        ConflictingToolKind::Ena,
+        ConflictingToolKind::Azure,
     ];
     let mut found = Vec::new();
     for kind in KINDS {
@@ -125,18 +125,27 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
         let Some(first) = lines.first() else { continue };
         let when = match kind {
-            OtherKind::LinkFile | OtherKind::Ena | OtherKind::Azure => "when udev adds the device",
-            OtherKind::GoogleGuestAgent => "at boot, and when a device is added",
-            OtherKind::CloudInit => "at boot",
-            OtherKind::Perftune => "whenever the database starts",
-            OtherKind::IrqAffinityScript => "whenever it is run",
-            OtherKind::NetworkManager => "whenever the connection is activated",
-            OtherKind::Ifupdown => "whenever the interface goes up",
-            OtherKind::Tuned | OtherKind::SysctlFile => "while it runs, and when its profile changes",
+            ConflictingToolKind::LinkFile | ConflictingToolKind::Ena | ConflictingToolKind::Azure => {
+                "when udev adds the device"
+            }
+            ConflictingToolKind::GoogleGuestAgent => "at boot, and when a device is added",
+            ConflictingToolKind::CloudInit => "at boot",
+            ConflictingToolKind::Perftune => "whenever the database starts",
+            ConflictingToolKind::IrqAffinityScript => "whenever it is run",
+            ConflictingToolKind::NetworkManager => "whenever the connection is activated",
+            ConflictingToolKind::Ifupdown => "whenever the interface goes up",
+            ConflictingToolKind::Tuned | ConflictingToolKind::SysctlFile => {
+                "while it runs, and when its profile changes"
+            }
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());
-        let again = matches!(kind, OtherKind::Tuned | OtherKind::GoogleGuestAgent | OtherKind::Perftune);
+        let again = matches!(
+            kind,
+            ConflictingToolKind::Tuned
+                | ConflictingToolKind::GoogleGuestAgent
+                | ConflictingToolKind::Perftune
+        );
         let severity = if asked && again { Severity::Warning } else { Severity::Note };
         let summary = format!("{kind} sets device settings, {when}");
         let one = Found::new(severity, object, summary);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::host::{IdleDepth, Other};
+use model::host::{ConflictingTool, IdleDepth};
 use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, NicFacts, Object, Pid, Plan};
 
 /// What the rules may know beside the host.
@@ -17,7 +17,7 @@ pub struct HostContext {
     /// CPU; of several threads the longest.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
     /// What other tools are configured to set that netpolicy sets, too.
-    pub others: Vec<Other>,
+    pub others: Vec<ConflictingTool>,
     /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
     pub idle: Option<IdleDepth>,
     /// What is known of the drivers of NICs from the kernel's source.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::host::{Other, OtherKind, RunningIrqbalance};
+use model::host::{ConflictingTool, ConflictingToolKind, RunningIrqbalance};
 use model::{Finding, Host, IrqNumber, Pid, Severity, Sysctl};
 use plan::doctor::HostContext;
 use plan::{Asked, doctor_with};
@@ -33,7 +33,7 @@ fn asked(host: &Host) -> Asked {
     }
 }
 
-fn found(host: &Host, asked: &[Asked], others: Vec<Other>, rule: &str) -> Option<Finding> {
+fn found(host: &Host, asked: &[Asked], others: Vec<ConflictingTool>, rule: &str) -> Option<Finding> {
     let context = HostContext { others, ..HostContext::default() };
     doctor_with(host, None, asked, &context).into_iter().find(|finding| finding.rule == rule)
 }
@@ -55,8 +55,8 @@ fn a_placed_interrupt_that_irqbalance_may_move_is_a_warning_until_it_is_banned()
 fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_a_note() {
     let mut host = nic(None);
     host.sysctls.insert(Sysctl::NetdevBudget, 300);
-    let file = |value: &str| Other {
-        kind: OtherKind::SysctlFile,
+    let file = |value: &str| ConflictingTool {
+        kind: ConflictingToolKind::SysctlFile,
         place: "/etc/sysctl.d/90-net.conf:3".to_owned(),
         line: format!("net.core.netdev_budget={value}"),
         device: None,
@@ -72,8 +72,8 @@ fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_a_note() 
 #[test]
 fn device_settings_of_other_tools_are_reported_with_file_and_line() {
     let host = nic(None);
-    let link = Other {
-        kind: OtherKind::LinkFile,
+    let link = ConflictingTool {
+        kind: ConflictingToolKind::LinkFile,
         place: "/etc/systemd/network/10-eth.link:5".to_owned(),
         line: "CombinedChannels=4".to_owned(),
         device: Some("eth*".to_owned()),

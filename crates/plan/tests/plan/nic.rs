@@ -202,15 +202,15 @@ fn a_context_is_made_before_the_rule_that_leads_to_it_and_goes_after_it() {
     assert_eq!(
         lines(&plan),
         [
-            "eth0 rss-context 2-3: there no → yes",
-            "eth0 ntuple tcp4 dst-port 11211: to none → context 2-3",
-            "eth0 ntuple udp4 dst-port 53: to none → queue 1",
+            "eth0 rss-context 2-3: present no → yes",
+            "eth0 ntuple tcp4 dst-port 11211: action none → context 2-3",
+            "eth0 ntuple udp4 dst-port 53: action none → queue 1",
         ]
     );
     let mut after = host;
     plan.changes().for_each(|change| write(&mut after, change.to()));
     assert!(planned(&after, requests).expect("planned").0.is_empty());
-    assert_eq!(lines(&plan.inverse())[2], "eth0 rss-context 2-3: there yes → no");
+    assert_eq!(lines(&plan.inverse())[2], "eth0 rss-context 2-3: present yes → no");
 }
 
 #[test]

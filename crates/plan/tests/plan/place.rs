@@ -10,7 +10,7 @@ use model::{
     Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NapiKnob, NetnsId, Pid,
     Policy, PolicyName, ProcessKnob, RingId, Setting, Target,
 };
-use plan::{Refusal, RefusalKind, Resolved, Runs, desired, place};
+use plan::{Refusal, RefusalKind, Resolved, Running, desired, place};
 
 use crate::made::{
     defer, device, host, listen, named, on_device, on_service, on_task, policy, server, set_epolls, suspend,
@@ -68,7 +68,7 @@ fn a_pod_that_receives_by_queues_here_is_placed_and_one_that_does_not_is_explain
         socket.napi = None;
     }
     let left = place(&policy, &host, &resolved).expect("placed");
-    assert!(left.parts[0].queues.is_empty() && left.parts[0].runs == Runs::No);
+    assert!(left.parts[0].queues.is_empty() && left.parts[0].runs == Running::No);
     assert!(left.parts[0].notes[0].contains("is left alone"), "{:?}", left.parts[0].notes);
 }
 
@@ -389,7 +389,7 @@ fn an_idle_service_is_no_fault() {
     assert!(
         placement.parts[0].notes[0].contains("no process of this service runs (exe memcached, port 11211)")
     );
-    assert_eq!(placement.parts[0].runs, Runs::No);
+    assert_eq!(placement.parts[0].runs, Running::No);
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
     let mut host = two_services();
     host.capabilities.ptrace = true;
     let placement = place(&policy, &host, &resolved).expect("placed");
-    assert_eq!(placement.parts[0].runs, Runs::No, "what not even root may look into is no service");
+    assert_eq!(placement.parts[0].runs, Running::No, "what not even root may look into is no service");
     host.capabilities.ptrace = false;
     let placement = place(&policy, &host, &resolved).expect("placed");
     let note = &placement.parts[0].notes[0];
@@ -407,7 +407,7 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
         note.contains("is not known: 148 could not be looked into (process 1: Permission denied"),
         "{note}"
     );
-    assert_eq!(placement.parts[0].runs, Runs::NotKnown);
+    assert_eq!(placement.parts[0].runs, Running::NotKnown);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use apply::{Asked, Begin, FORMAT, Landmarks, Moment, undo_script};
+use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
 use libtest_mimic::Failed;
 use model::{Change, Label, Nanoseconds, Pid, Plan, ProcessId, Step, ThreadId};
 
@@ -35,20 +35,20 @@ impl Stage {
     }
 
     pub(crate) fn of_boot(boot_id: &str, command: &str, changes: &[Change]) -> Result<Self, Failed> {
-        Self::with_landmarks(boot_id, command, changes, Landmarks::new())
+        Self::with_cookies(boot_id, command, changes, ObjectCookies::new())
     }
 
-    /// With landmarks, which later objects of the same number do not have.
-    pub(crate) fn knowing(landmarks: Landmarks, changes: &[Change]) -> Result<Self, Failed> {
+    /// With cookies, which later objects of the same number do not have.
+    pub(crate) fn knowing(object_cookies: ObjectCookies, changes: &[Change]) -> Result<Self, Failed> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        Self::with_landmarks(boot_id.trim(), "netpolicy set device eth0 latency", changes, landmarks)
+        Self::with_cookies(boot_id.trim(), "netpolicy set device eth0 latency", changes, object_cookies)
     }
 
-    fn with_landmarks(
+    fn with_cookies(
         boot_id: &str,
         command: &str,
         changes: &[Change],
-        landmarks: Landmarks,
+        object_cookies: ObjectCookies,
     ) -> Result<Self, Failed> {
         static STAGES: AtomicU32 = AtomicU32::new(0);
         let number = STAGES.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Stage {
             left_in_force: false,
             kept_by_daemon: false,
             replaces: Vec::new(),
-            landmarks,
+            object_cookies,
             plan,
         };
         let stage = Self { directory };

@@ -58,14 +58,14 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
                 rule 6 ether dst 02:00:00:00:00:07 proto 0x0800 action 1\n\
                 rule 7 udp6 dst-ip fe80::1 src-port 53 action -1\n";
     assert_eq!((status, std::fs::read_to_string(&nic)?.as_str()), (0, left), "{said}");
-    assert!(said.contains("tcp4 dst-port 443: to: left alone: is queue 4, we had set queue 1"), "{said}");
+    assert!(said.contains("tcp4 dst-port 443: action: left alone: is queue 4, we had set queue 1"), "{said}");
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.matches("already").count() == 4, "{said}");
 
     // A context that another program's rule points to stays, and the script reports that.
     std::fs::write(&nic, format!("context 5 2 3 2 3\nrule 1 tcp4 dst-port 81 context 5\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
-    assert!(status == 5 && said.contains("rss-context 2-3: there: NOT put back: should be no"), "{said}");
+    assert!(status == 5 && said.contains("rss-context 2-3: present: NOT put back: should be no"), "{said}");
     std::fs::write(&nic, format!("context 4 2 3 2 3\ncontext 5 2 3 2 3\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 5 && said.contains("which of these contexts is meant is not known: 4 5"), "{said}");

@@ -8,11 +8,11 @@ use netlink::ethtool::change::RawPrivateFlags;
 use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use sys::error::KernelError;
 
-use super::super::{OrUnread, Sources};
+use super::super::{Sources, UnreadExt};
 
 /// What the ethtool family says about all devices.
 #[derive(Debug, Default)]
-pub(super) struct EthtoolSays {
+pub(super) struct EthtoolReplies {
     channels: Vec<RawChannels>,
     rings: Vec<RawRings>,
     coalesce: Vec<RawCoalesce>,
@@ -21,7 +21,7 @@ pub(super) struct EthtoolSays {
     private_flags: Vec<RawPrivateFlags>,
 }
 
-impl EthtoolSays {
+impl EthtoolReplies {
     pub(super) fn ask(sources: &mut Sources, unread: &mut Vec<Unread>) -> Self {
         match &mut sources.ethtool {
             Ok(ethtool) => Self {

@@ -9,11 +9,11 @@ use session::report::PlanReport;
 use session::verify::compared;
 use session::{Fault, Session, Silent, cycle};
 
-use crate::api::Oracle;
+use crate::api::QueryHandler;
 use crate::api::method::{Question, Refusal};
 
 /// Who answers for a daemon of this session. Each answer takes a look at the host, in a thread of its own.
-pub(crate) fn of(session: Session) -> Oracle {
+pub(crate) fn handler(session: Session) -> QueryHandler {
     Arc::new(move |question| {
         let found = answer(question, &session);
         found.map_err(|fault| Refusal::refused(fault.exit.code(), fault.cause.to_string(), fault.hint))

@@ -33,22 +33,22 @@ pub struct Tally {
     pub dropped: u64,
 }
 
-/// The book.
-pub struct Book {
+/// Connections, their counts, and the lines about them that go to the log.
+pub struct ConnectionStats {
     tally: Cell<Tally>,
     clients: RefCell<BTreeMap<u32, usize>>,
     log: Box<dyn Fn(&str)>,
     window: Cell<(Instant, u32)>,
 }
 
-impl fmt::Debug for Book {
+impl fmt::Debug for ConnectionStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Book").field("tally", &self.tally).field("clients", &self.clients).finish()
+        f.debug_struct("ConnectionStats").field("tally", &self.tally).field("clients", &self.clients).finish()
     }
 }
 
-impl Book {
-    /// A book whose lines go to `log`.
+impl ConnectionStats {
+    /// Counts of nothing yet, whose lines go to `log`.
     pub fn new(log: impl Fn(&str) + 'static) -> Rc<Self> {
         let window = Cell::new((Instant::now(), 0));
         Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), window })
@@ -98,20 +98,20 @@ impl Book {
         }
         *clients.entry(uid).or_insert(0) += 1;
         self.count(|tally| tally.accepted += 1);
-        Some(Place { book: Rc::clone(self), uid })
+        Some(Place { stats: Rc::clone(self), uid })
     }
 }
 
 /// A connection's place, which is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    book: Rc<Book>,
+    stats: Rc<ConnectionStats>,
     uid: u32,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut clients = self.book.clients.borrow_mut();
+        let mut clients = self.stats.clients.borrow_mut();
         if let Some(count) = clients.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
@@ -127,25 +127,25 @@ mod test {
 
     #[test]
     fn users_share_the_room_and_leave_root_some() {
-        let book = Book::new(|_| {});
+        let stats = ConnectionStats::new(|_| {});
         let mut places: Vec<Place> = Vec::new();
         for uid in 1000..1010 {
-            places.extend((0..20).filter_map(|_| book.enter(uid)));
+            places.extend((0..20).filter_map(|_| stats.enter(uid)));
         }
         assert_eq!(places.len(), CLIENTS_OF_OTHERS_MAX);
-        let roots: Vec<Place> = (0..100).filter_map(|_| book.enter(0)).collect();
+        let roots: Vec<Place> = (0..100).filter_map(|_| stats.enter(0)).collect();
         assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_OF_OTHERS_MAX);
         drop(places);
-        assert!(book.enter(1000).is_some());
-        assert_eq!(book.tally().turned_away, 200 - 48 + 100 - 16);
+        assert!(stats.enter(1000).is_some());
+        assert_eq!(stats.tally().turned_away, 200 - 48 + 100 - 16);
     }
 
     #[test]
     fn the_log_has_an_end() {
         let lines = Rc::new(Cell::new(0));
         let seen = Rc::clone(&lines);
-        let book = Book::new(move |_| seen.set(seen.get() + 1));
-        (0..1000).for_each(|_| book.log("refused"));
+        let stats = ConnectionStats::new(move |_| seen.set(seen.get() + 1));
+        (0..1000).for_each(|_| stats.log("refused"));
         assert_eq!(lines.get(), LINES_MAX);
     }
 }

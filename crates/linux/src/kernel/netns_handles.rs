@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::host::QueueHolder;
 use model::{DeviceId, IfIndex, NapiId, RxQueue};
 use netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
-use netlink::qdisc::{Circumstances, Disciplines};
+use netlink::qdisc::{Disciplines, QdiscDefaults};
 use netlink::xdp_diag::XdpSockets;
 use netlink::{Ethtool, Links, Netdev};
 use sys::error::{Cause, Errno, KernelError};
@@ -18,7 +18,7 @@ use crate::observe::holders::holders;
 
 /// The interfaces of one namespace, to read and to write.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct NetnsHandles {
     netns: Netns,
     links: Links,
     /// Or why not: kernels before 6.3 have device-wide settings only.
@@ -37,7 +37,7 @@ pub(super) struct Inside {
 /// The most devices whose NAPIs are remembered.
 const BY_ORDER_MAX: usize = 256;
 
-impl Inside {
+impl NetnsHandles {
     /// # Errors
     /// As [`Netns::enter`].
     pub(super) fn open(netns: Netns) -> Result<Self, KernelError> {
@@ -92,7 +92,7 @@ impl Inside {
     }
 
     /// What the kernel's own options of a device's disciplines depend on.
-    pub(super) fn circumstances(&mut self, device: DeviceId) -> Result<Circumstances, KernelError> {
+    pub(super) fn defaults(&mut self, device: DeviceId) -> Result<QdiscDefaults, KernelError> {
         let directory = self.directory(device)?;
         let number = |file: &str| {
             let text = directory.read(file)?;
@@ -102,7 +102,7 @@ impl Inside {
         let name = self.name(device)?;
         let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
         let tx_queues = queues.iter().filter(|queue| queue.starts_with("tx-")).count();
-        Ok(Circumstances { mtu, tx_queue_len, tx_queues })
+        Ok(QdiscDefaults { mtu, tx_queue_len, tx_queues })
     }
 
     /// The name that a device has now.
@@ -231,7 +231,7 @@ impl Inside {
     /// moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never given twice.
     ///
     /// # Errors
-    /// As [`Inside::directory`].
+    /// As [`NetnsHandles::directory`].
     pub(super) fn number_of(&mut self, device: DeviceId) -> Result<u64, KernelError> {
         self.directory(device)?.number()
     }

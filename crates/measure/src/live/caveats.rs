@@ -31,7 +31,7 @@ const NOTHING_AFTER: Nanoseconds = Nanoseconds::from_millis(90);
 /// What is not to be believed of these windows of a service, `object` by name.
 ///
 /// `answers_late` says that answers were noted after they were handed on, as older kernels do.
-pub fn doubts(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
+pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
     let mut found = Found { object, findings: Vec::new() };
     let counts = series.counts();
     found.of_what_waits(series);
@@ -326,7 +326,7 @@ mod test {
         change(&mut window);
         let mut series = Series::new();
         series.add(&window);
-        doubts("memcached", &series, false).into_iter().map(|finding| finding.rule).collect()
+        caveats("memcached", &series, false).into_iter().map(|finding| finding.rule).collect()
     }
 
     #[test]

@@ -33,7 +33,7 @@ const SEARCHED: &str = "the daemon tries the other modes of its policy: netpolic
 
 /// What these windows of a service show, `object` by name. `names` says what each NAPI and each thread
 /// is called, by its place in the series.
-pub fn shows(
+pub fn findings(
     object: &str,
     series: &Series,
     goal: &Goal,
@@ -211,7 +211,7 @@ mod test {
         let mut series = Series::new();
         series.add(&window);
         let names = |at: usize| format!("worker {at}");
-        shows("memcached", &series, goal, (&names, &names))
+        findings("memcached", &series, goal, (&names, &names))
     }
 
     fn p99(us: u64) -> Goal {

@@ -19,7 +19,7 @@ pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
 }
 
 /// Whether a process is in another network namespace than the host's devices.
-pub(crate) fn is_elsewhere(process: &Process, host: &Host) -> bool {
+pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn is_elsewhere(process: &Process, host: &Host) -> bool {
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let processes = pids.into_iter().filter_map(|pid| host.process(pid));
     processes.filter(|process| {
-        is_elsewhere(process, host)
+        is_in_other_netns(process, host)
             && process.sockets.iter().any(serves)
             && process.sockets.iter().all(|socket| socket.napi.is_none())
             && matches!(Path::of(process), Path::NotSeen)

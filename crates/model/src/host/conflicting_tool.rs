@@ -10,7 +10,7 @@ use crate::nic::Sysctl;
 /// A kind of tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OtherKind {
+pub enum ConflictingToolKind {
     /// A file of `sysctl.d`: at boot, and on `sysctl --system`.
     SysctlFile,
     /// A `.link` file of systemd: when udev adds the device.
@@ -35,7 +35,7 @@ pub enum OtherKind {
     Azure,
 }
 
-impl fmt::Display for OtherKind {
+impl fmt::Display for ConflictingToolKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::SysctlFile => "sysctl.d",
@@ -56,9 +56,9 @@ impl fmt::Display for OtherKind {
 /// A configuration line by which another tool sets what netpolicy may set, too.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Other {
+pub struct ConflictingTool {
     /// The tool.
-    pub kind: OtherKind,
+    pub kind: ConflictingToolKind,
     /// File and line: `/etc/sysctl.d/90-net.conf:3`.
     pub place: String,
     /// What it says.

@@ -1,4 +1,4 @@
-//! What a command finds out of a daemon that works beside it, and what it is refused for that daemon's sake.
+//! The daemon of a network namespace, as commands find it: the connection to it, and what is refused beside it.
 
 use linux::Netns;
 use model::NetnsId;

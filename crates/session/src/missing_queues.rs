@@ -10,7 +10,7 @@ use crate::shell::quoted;
 
 /// What an operator types to bring back the queues on which these settings stand, and to roll back then; `None` if none of
 /// them is on a queue that its device does not have now.
-pub fn mend<'s>(
+pub fn recovery_commands<'s>(
     stuck: impl IntoIterator<Item = &'s Stuck>,
     transactions: &[TransactionName],
 ) -> Option<String> {
