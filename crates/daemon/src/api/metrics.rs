@@ -97,10 +97,12 @@ impl Page {
         };
         type Gauge = (&'static str, &'static str, fn(&RequestStatus) -> Option<u64>);
         let gauges: [Gauge; 4] = [
-            ("netpolicy_knobs_wanted", "Knobs that a request wants.", |r| Some(count(r.wanted))),
-            ("netpolicy_knobs_set", "Knobs of these that have the wanted value.", |r| Some(count(r.set))),
-            ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.queues))),
-            ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.epolls))),
+            ("netpolicy_knobs_wanted", "Knobs that a request wants.", |r| Some(count(r.extent.wanted))),
+            ("netpolicy_knobs_set", "Knobs of these that have the wanted value.", |r| {
+                Some(count(r.extent.set))
+            }),
+            ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.extent.queues))),
+            ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.extent.epolls))),
         ];
         for (name, help, value) in gauges {
             self.family(name, "gauge", "", help);
@@ -144,10 +146,14 @@ impl Page {
         let counters = &status.counters;
         for (name, help, value) in [
             ("netpolicy_events_lost", "Events that came faster than they were taken.", counters.lost),
-            ("netpolicy_plans", "How often it was planned.", counters.plans),
-            ("netpolicy_whole_looks", "How often everything was looked at.", counters.whole_looks),
-            ("netpolicy_commits", "Transactions that were committed.", counters.commits),
-            ("netpolicy_commit_failures", "Transactions that failed, and were undone.", counters.failures),
+            ("netpolicy_plans", "How often it was planned.", counters.passes.plans),
+            ("netpolicy_whole_looks", "How often everything was looked at.", counters.passes.whole_looks),
+            ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
+            (
+                "netpolicy_commit_failures",
+                "Transactions that failed, and were undone.",
+                counters.passes.failures,
+            ),
             ("netpolicy_changes", "Settings that were written.", counters.settings.changes),
             ("netpolicy_repairs", "Settings that something else had taken away.", counters.settings.repairs),
             (
@@ -405,7 +411,7 @@ mod test {
     use model::live::{LivePart, LiveSpans, LiveWindow};
 
     use super::*;
-    use crate::status::{Instance, Kind, Reaction};
+    use crate::status::{Instance, Kind, Reaction, RequestExtent};
 
     fn status() -> Status {
         let request = |target: &str| RequestStatus {
@@ -413,11 +419,7 @@ mod test {
             policy: "latency".to_owned(),
             delivery: "suspend20".to_owned(),
             origin: "a \"file\":3".to_owned(),
-            queues: 2,
-            processes: 1,
-            epolls: 4,
-            wanted: 12,
-            set: 11,
+            extent: RequestExtent { queues: 2, processes: 1, epolls: 4, wanted: 12, set: 11 },
             engaged: None,
             goal: Goal { p99: Some(Nanoseconds::from_micros(300)), ..Goal::default() },
             measured: None,
