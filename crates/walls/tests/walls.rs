@@ -511,6 +511,22 @@ fn who_measures_does_not_know_what_is_judged() {
     }
 }
 
+/// Whether a name is a step of the spine: what `session::cycle` puts together.
+fn is_of_the_spine(name: &NamedPath) -> bool {
+    let steps: [&[&str]; 3] = [&["plan", "place"], &["plan", "desired"], &["plan", "diff"]];
+    !name.in_tests && steps.iter().any(|step| name.words == *step)
+}
+
+#[test]
+fn the_spine_stands_once() {
+    for room in ["netpolicy", "netpolicyd", "daemon", "judge", "live", "primer", "experiments"] {
+        none(named(room, is_of_the_spine));
+    }
+    assert_eq!(refused("fn f() { plan::diff(&plan::desired(p, h)?, h); }", is_of_the_spine), [1]);
+    assert_eq!(refused("use plan::{Placement, place};", is_of_the_spine), [1]);
+    assert!(refused("use plan::{Placement, doctor};", is_of_the_spine).is_empty());
+}
+
 #[test]
 fn who_commits_does_not_know_the_kernel() {
     assert!(!dependencies().all("netpolicy-apply").contains("netpolicy-linux"));
