@@ -80,23 +80,6 @@ impl Journal {
         self.undo(transaction, kernel, Why::Asked { at })
     }
 
-    /// Rolls back a transaction and all newer ones, the newest first. Stops at the first that cannot be rolled
-    /// back wholly, since older values must not be put over what is left of newer ones.
-    ///
-    /// # Errors
-    /// As [`Self::roll_back`], never `Overlaid`. What was rolled back until then stays so.
-    pub fn roll_back_to<K: Knobs>(
-        &self,
-        name: TransactionName,
-        kernel: &mut K,
-        at: Moment,
-    ) -> Result<Vec<(TransactionName, Undone)>, RollBackError> {
-        let _lock = self.lock()?;
-        self.undoable(name)?;
-        let newest_first = self.live()?.into_iter().take_while(|t| t.name() >= name);
-        newest_first.map(|t| Ok((t.name(), self.undo(t, kernel, Why::Asked { at })?))).collect()
-    }
-
     /// Rolls back all that daemons have set and is in force. Those of their transactions that can be one
     /// ([`Journal::fold`]) are undone as one: a value that another program set and the daemon repaired is not restored, so
     /// each knob gets its value before the first of them. Returns what was undone, the newest first.
