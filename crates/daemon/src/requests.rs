@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::app_requests::AppRequests;
 use crate::placing::Members;
 
-/// The most requests that are kept beside the policy files; the oldest is let go for a new one.
+/// The most requests that are kept beside the policy files; the oldest is dropped for a new one.
 pub(crate) const ASKED_MAX: usize = 1024;
 
 /// The most processes of one request that is followed to its children.

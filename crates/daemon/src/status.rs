@@ -212,9 +212,9 @@ pub struct Counters {
     pub events: BTreeMap<Kind, u64>,
     /// Events that were lost because they came faster than they were taken, each followed by a look at everything.
     pub lost: u64,
-    /// How often it was planned.
+    /// Plans that were made.
     pub plans: u64,
-    /// How often everything was looked at.
+    /// Scans of the whole host.
     pub whole_looks: u64,
     /// Transactions that were committed.
     pub commits: u64,
@@ -223,7 +223,7 @@ pub struct Counters {
     /// What became of settings.
     #[serde(flatten)]
     pub settings: SettingCounters,
-    /// Requests and processes that were let go because there were too many.
+    /// Requests and processes that were dropped at a limit.
     pub evictions: u64,
     /// Rollbacks by an operator that were seen.
     pub rollbacks: u64,
@@ -341,7 +341,7 @@ pub enum Request {
     /// Give a target a policy until it is unset; it takes the place of what was set for the same target before, and
     /// outlives the daemon. What the policy files say of the same target yields to it.
     Set(Box<Intent>),
-    /// Let go what was set for a target: settings that nothing else asks for are put back.
+    /// Withdraw what was set for a target: settings that nothing else requests are put back.
     Unset(Target),
     /// Read the policy files again, and take back up what was left alone: after a rollback, after flapping.
     Reload,
@@ -427,7 +427,7 @@ impl Shared {
         Self::default()
     }
 
-    /// How the daemon stands. Let go of it before the turn is over: the daemon writes it in the next.
+    /// How the daemon stands. Drop it before the turn is over: the daemon writes it in the next.
     ///
     /// # Panics
     /// While the daemon writes it.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Compare what `compare` says of changes with the truth on the wire, and count how often a guard would cry wolf.
+/// Compare what `compare` says of changes with the truth on the wire, and count false alarms of guards.
 ///
 /// In a lab of its own, memcached is asked at fixed times while settings alternate. What `compare` says is set against what both ends of the wire
 /// show of the same pairs. Then guards are replayed on the pairs of `same-short`, each in a random order of its own.

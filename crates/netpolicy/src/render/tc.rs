@@ -80,7 +80,7 @@ pub(crate) struct RefusedLine {
     pub(crate) words: String,
 }
 
-/// Whether a number is the kernel's for want of permission.
+/// Whether a number is the kernel's for lack of permission.
 fn is_denied(errno: i32) -> bool {
     std::io::Error::from_raw_os_error(errno).kind() == std::io::ErrorKind::PermissionDenied
 }

@@ -28,7 +28,7 @@ const NUMBER_BYTES: usize = size_of::<u64>();
 const SLOT_BYTES: usize = NUMBERS * NUMBER_BYTES;
 const BYTES: usize = SLOT_BYTES * (1 + THREADS_MAX);
 
-/// A place where programs count what their `epoll_wait` returns, until this is dropped; they count on, unheard.
+/// A place where programs count what their `epoll_wait` returns, until this is dropped; they count on, and it is not read.
 ///
 /// It is a file without a name, which nothing has to remove.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The address of a pod's server, in the lab's network.
 const POD: &str = "192.0.2.3";
 
-pub(crate) struct House {
+pub(crate) struct Stage {
     lab: Lab,
     scratch: PathBuf,
     beside: Vec<Child>,
@@ -29,7 +29,7 @@ pub(crate) struct House {
     held: Vec<OwnedFd>,
 }
 
-impl House {
+impl Stage {
     pub(crate) fn new(name: &str, queues: u32) -> Done<Self> {
         let scratch = std::env::temp_dir().join(format!("netpolicy-bench-{}-{name}", std::process::id()));
         fs::create_dir_all(scratch.join("policy.d"))?;
@@ -192,7 +192,7 @@ fn run(command: &[&str]) -> Done<()> {
     Ok(status.success().then_some(()).ok_or_else(|| format!("{command:?}: {status}"))?)
 }
 
-impl Drop for House {
+impl Drop for Stage {
     fn drop(&mut self) {
         for child in &mut self.beside {
             let _ = child.kill();
