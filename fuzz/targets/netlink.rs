@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use linux::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
-use linux::netlink::link::RawLink;
-use linux::netlink::message::{Messages, Reply};
-use linux::netlink::netdev::{RawNapi, RawQueue};
-use linux::netlink::sock_diag::RawInetDiag;
+use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
+use netlink::link::RawLink;
+use netlink::message::{Messages, Reply};
+use netlink::netdev::{RawNapi, RawQueue};
+use netlink::sock_diag::RawInetDiag;
 
 fuzz_target!(|bytes: &[u8]| {
     objects(bytes);

@@ -30,9 +30,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use asked_server::AskedServer;
+use bpf::delivery::{DeliveryCounter, Sampler, between};
+use bpf::{RunTime, Statistics};
 use libtest_mimic::Failed;
-use linux::bpf::delivery::{DeliveryCounter, Sampler, between};
-use linux::bpf::{RunTime, Statistics};
 use linux::process::preload::{self, EpollCounts, Library};
 
 /// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use linux::bpf::EpollScanner;
+use bpf::EpollScanner;
 use linux::follow::{Event, Follower, How};
 use linux::process::identify;
 use model::{EpollId, Fd, Pid};

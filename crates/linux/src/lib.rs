@@ -2,10 +2,12 @@
 //!
 //! This room knows bytes, error numbers and kernel versions. It must not know goals, services or recipes: the purpose
 //! of a setting is decided elsewhere. `netlink` (sockets and their messages), `bpf` (our programs) and `sys` (system calls, with
-//! all `unsafe`) are its foundations: they are rooms of their own, and the rooms above name them through this one.
+//! all `unsafe`) are its foundations: they are rooms of their own, and the rooms above
+//! reach of them what this one names: [`mod@bpf`], [`mod@netlink`].
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod bpf;
 mod conflicting_tools;
 pub mod counters;
 pub mod cycles;
@@ -18,19 +20,18 @@ pub mod lab;
 mod latency;
 pub mod live;
 pub mod machine;
+pub mod netlink;
 pub mod observe;
 pub mod peer;
 pub mod pressure;
 pub mod process;
 pub mod work;
 
-pub use ::bpf;
-pub use ::netlink;
+pub use ::netlink::{events, tc};
 pub use conflicting_tools::conflicting_tools;
 pub use idle::{IdleTimes, idle_depth};
 pub use kernel::Kernel;
 pub use latency::WakeLatency;
-pub use netlink::{events, tc};
 pub use observe::{Processes, observe};
 pub use sys::signals::{Arrived, Signal, Signals};
 pub use sys::{Cause, Errno, KernelError, Netns, clock, netns, socket_policy, sysfs};

@@ -115,7 +115,7 @@ impl KernelError {
 
     /// Whether the kernel refused for lack of permission.
     pub fn is_denied(&self) -> bool {
-        matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
+        self.cause.is_denied()
     }
 
     /// Whether what the request was about is not there: no such object, no such device, or nothing that it could be of.
@@ -130,13 +130,25 @@ impl KernelError {
 
     /// The kernel's number, where it gave one.
     pub fn number(&self) -> Option<Errno> {
-        match &self.cause {
-            Cause::Errno(errno) | Cause::Extack { errno, .. } | Cause::Denied { errno, .. } => Some(*errno),
-            Cause::Absent { .. }
-            | Cause::Gone(_)
-            | Cause::Away(_)
-            | Cause::ReadBack { .. }
-            | Cause::Malformed(_) => None,
+        self.cause.number()
+    }
+}
+
+impl Cause {
+    /// Whether the kernel refused for lack of permission.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
+    }
+
+    /// The kernel's number, where it gave one.
+    fn number(&self) -> Option<Errno> {
+        match self {
+            Self::Errno(errno) | Self::Extack { errno, .. } | Self::Denied { errno, .. } => Some(*errno),
+            Self::Absent { .. }
+            | Self::Gone(_)
+            | Self::Away(_)
+            | Self::ReadBack { .. }
+            | Self::Malformed(_) => None,
         }
     }
 }

@@ -2,13 +2,15 @@
 //! know; and the texts that an operator can see, in one file (`tests/texts.rs`). Nothing depends on this crate.
 //!
 //! [`Dependencies`] are what Cargo resolves, and [`paths`] what the compiler's own grammar finds in a file: how a `use` is
-//! wrapped, nested or renamed makes no difference.
+//! wrapped, nested or renamed makes no difference. [`Modules`] are those of one room, and which of them go in a circle.
 #![forbid(unsafe_code)]
 
 mod dependencies;
+mod modules;
 mod paths;
 mod texts;
 
 pub use dependencies::Dependencies;
-pub use paths::{NamedPath, paths, reaches};
+pub use modules::{Modules, module_of};
+pub use paths::{Form, NamedPath, modules_for_tests, paths, reaches};
 pub use texts::{literals, texts};

@@ -4,6 +4,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ExprMethodCall, ItemFn, ItemMod, Lit, LitStr, Macro};
 
+use crate::paths::is_for_tests;
+
 /// Macros whose texts are about our own faults.
 const OF_FAULTS: [&str; 8] = [
     "assert",
@@ -61,16 +63,6 @@ impl Found {
             }
         }
     }
-}
-
-/// Whether an item is there for tests alone.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let path = attribute.path();
-        path.is_ident("test")
-            || path.is_ident("cfg")
-                && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))
-    })
 }
 
 impl<'ast> Visit<'ast> for Found {

@@ -12,7 +12,7 @@ use super::cache::{self, Cache};
 use crate::shell::{self, Result};
 
 /// A guest's memory, in mebibytes: the machine may be running several.
-const MEBIBYTES: u32 = 2048;
+pub(super) const MEBIBYTES: u32 = 2048;
 
 /// How long a guest may take until its command begins. Emulated CPUs on a busy machine need most of it.
 pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(240);

@@ -57,6 +57,12 @@ pub(crate) struct Guests {
     pub(crate) failures: Vec<(Kind, String)>,
 }
 
+/// What is behind the name of a test where it is said how long it took.
+const IN_A_GUEST: &str = ", in a guest";
+
+/// What a test is taken to need of which no earlier run says it.
+const UNKNOWN: Duration = Duration::from_secs(4);
+
 /// What begins a line of a guest that lists what it would skip, and the line after the last of them.
 const WOULD_SKIP: &str = "WOULD SKIP ";
 const LISTED: &str = "LISTED";
@@ -79,7 +85,7 @@ struct Output {
 /// `cargo xtask guest test`.
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let kinds = kind.map_or(FOR_TESTS.to_vec(), |kind| vec![kind]);
-    let guests = run_in(make(&kinds), name)?;
+    let guests = run_in(make(&kinds), name, |_| None)?;
     for skipped in &guests.skipped {
         eprintln!("SKIPPED {skipped}");
     }
@@ -115,9 +121,9 @@ impl Making {
 pub(crate) struct Prepared(Vec<Made>);
 
 impl Prepared {
-    /// Every test that the running kernel skips, in these guests.
-    pub(crate) fn run_skipped(self) -> Result<Guests> {
-        let mut guests = run_in(self.0, None)?;
+    /// Every test that the running kernel skips, in these guests; `took` is what an earlier run needed for one there.
+    pub(crate) fn run_skipped(self, took: impl Fn(&str) -> Option<Duration>) -> Result<Guests> {
+        let mut guests = run_in(self.0, None, took)?;
         let bad: Vec<_> = guests.skipped.iter().filter(|skipped| !skipped.is_unavoidable()).collect();
         guests.broken.extend(bad.into_iter().map(|skipped| format!("skipped by every machine: {skipped}")));
         Ok(guests)
@@ -140,7 +146,39 @@ fn make(kinds: &[Kind]) -> Vec<Made> {
     })
 }
 
-fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
+/// In how many machines the first guest's tests run: it has most of them. A part more needs its memory, and QEMU's own.
+fn parts_of_most() -> usize {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes: Option<u64> = available.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    let guests = FOR_TESTS.len() as u64 + 1;
+    if kibibytes.is_some_and(|kibibytes| kibibytes / 1024 >= guests * u64::from(boot::MEBIBYTES) * 3 / 2) {
+        2
+    } else {
+        1
+    }
+}
+
+/// Divides tests into parts that take about as long as each other.
+fn divided(names: Vec<String>, parts: usize, took: impl Fn(&str) -> Option<Duration>) -> Vec<Vec<String>> {
+    let mut by_length: Vec<_> = names
+        .into_iter()
+        .map(|name| (took(&format!("{name}{IN_A_GUEST}")).unwrap_or(UNKNOWN), name))
+        .collect();
+    by_length.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    let mut shares = vec![(Duration::ZERO, Vec::new()); parts];
+    for (length, name) in by_length {
+        if let Some((whole, names)) = shares.iter_mut().min_by_key(|(whole, _)| *whole) {
+            *whole += length;
+            names.push(name);
+        }
+    }
+    shares.into_iter().map(|(_, names)| names).collect()
+}
+
+/// Runs in guests what the running kernel would skip, or what of it has `name` in its name. `took` is what an earlier run
+/// needed for a part of it.
+fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Duration>) -> Result<Guests> {
     let programs = programs::build(&["--test", "root", "--test", "host"])?;
     let mut guests = Guests::default();
     for program in &programs {
@@ -167,27 +205,38 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
                     continue;
                 }
             };
-            let (names, later) = channel();
             let (would_skip, listed) = channel();
-            let (described, own) = (guest.described(), guest.selftests().is_some());
-            let (cache, programs) = (&cache, &programs);
-            let thread = scope.spawn(move || run_guest(cache, guest, programs, later, &would_skip, own));
-            booted.push((*kind, described, own, names, listed, thread));
+            let parts = if name.is_none() && *kind == FOR_TESTS[0] { parts_of_most() } else { 1 };
+            let running = (0..parts).map(|part| {
+                let (names, later) = channel();
+                let does = Does { lists: part == 0, own: part == 0 && guest.selftests().is_some() };
+                let (cache, programs, would_skip) = (&cache, &programs, would_skip.clone());
+                (names, scope.spawn(move || run_guest(cache, guest, programs, later, &would_skip, does)))
+            });
+            booted.push((*kind, guest, running.collect::<Vec<_>>(), listed));
         }
         // One after the other is given what those before it would skip; then they run beside each other.
         let mut left: Vec<_> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
         let mut running = Vec::new();
-        for (kind, described, own, names, listed, thread) in booted {
+        for (kind, guest, parts, listed) in booted {
+            let described = guest.described();
             // The patched kernel has tests of its own.
-            if left.is_empty() && !own {
+            if left.is_empty() && guest.selftests().is_none() {
                 continue;
             }
             println!("\nin {described}: {} tests that no machine before it runs", left.len());
-            // Should the guest be gone, its thread says so.
-            let _ = names.send(left.join("\n"));
             let would_skip: BTreeSet<String> = listed.recv().unwrap_or_default();
-            left.retain(|name| would_skip.contains(name));
-            running.push((kind, described, names, thread));
+            let (mut skips, runs): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut left).into_iter().partition(|name| would_skip.contains(name));
+            left.clone_from(&skips);
+            let shares = divided(runs, parts.len(), &took);
+            for ((names, thread), mut part) in parts.into_iter().zip(shares) {
+                // What it would skip it skips with its reasons, in one of its parts.
+                part.append(&mut skips);
+                // Should the guest be gone, its thread says so.
+                let _ = names.send(part.join("\n"));
+                running.push((kind, described.clone(), names, thread));
+            }
         }
         for (kind, described, _names, thread) in running {
             let output = thread.join().unwrap_or_else(|_| Output {
@@ -214,23 +263,34 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
     Ok(guests)
 }
 
-/// Boots a guest, lists what it would skip, runs the tests that are its `own`, waits for the names of others, and runs those.
+/// What a guest does before it waits for the names of tests.
+#[derive(Clone, Copy)]
+struct Does {
+    /// It lists what it would skip.
+    lists: bool,
+    /// It runs the kernel's own tests.
+    own: bool,
+}
+
+/// Boots a guest, lets it do what it does beforehand, waits for the names of tests, and runs those.
 fn run_guest(
     cache: &Cache,
     guest: &(dyn Guest + Send + Sync),
     programs: &[Program],
     later: Receiver<String>,
     would_skip: &Sender<BTreeSet<String>>,
-    own: bool,
+    does: Does,
 ) -> Output {
     let mut script = String::from("status=0\n");
-    for program in programs {
+    for program in programs.iter().filter(|_| does.lists) {
         let (directory, executable) = (program.directory.display(), program.executable.display());
         script += &format!("cd '{directory}' && '{executable}' --list --ignored | sed 's/^/{WOULD_SKIP}/'\n");
     }
-    script += &format!("echo {LISTED}\n");
+    if does.lists {
+        script += &format!("echo {LISTED}\n");
+    }
     // Its own tests need no names and count system calls, wake-ups and polls: they run beside another guest's.
-    if let Some(selftests) = guest.selftests().filter(|_| own) {
+    if let Some(selftests) = guest.selftests().filter(|_| does.own) {
         script += &format!("sh '{0}/run' '{0}' || status=1\n", selftests.display());
     }
     script += &format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\n");
@@ -292,7 +352,8 @@ impl Guests {
         println!("\nin {described}, again, alone: {}", names.join(", "));
         let ((send, later), (would_skip, _listed)) = (channel(), channel());
         let _ = send.send(names.join("\n"));
-        let output = run_guest(cache, guest, programs, later, &would_skip, false);
+        let does = Does { lists: false, own: false };
+        let output = run_guest(cache, guest, programs, later, &would_skip, does);
         self.failed.retain(|name| !names.contains(name));
         self.read(kind, &described, &output);
         // A guest that died before it came to a test has not shown that the test passes.
@@ -313,7 +374,7 @@ impl Guests {
             }
             let Some((verdict, test)) = read_line(line) else { continue };
             let (name, reason) = name_and_reason(test);
-            self.took.push((format!("{name}, in a guest"), at.saturating_sub(before)));
+            self.took.push((format!("{name}{IN_A_GUEST}"), at.saturating_sub(before)));
             before = *at;
             match verdict {
                 Verdict::Passed => {
@@ -446,6 +507,19 @@ mod offers {
             lines: (10..).zip(lines).map(at).collect(),
             ended: Ok(Ended { code, booted_in: Duration::ZERO }),
         }
+    }
+
+    #[test]
+    fn tests_are_divided_by_how_long_they_took() {
+        let names = ["a", "b", "c", "unknown"].map(str::to_owned).to_vec();
+        let took = |name: &str| match name.strip_suffix(IN_A_GUEST)? {
+            "a" => Some(Duration::from_secs(9)),
+            "unknown" => None,
+            _ => Some(Duration::from_secs(5)),
+        };
+        assert_eq!(divided(names.clone(), 2, took), [vec!["a", "unknown"], vec!["b", "c"]]);
+        assert_eq!(divided(names, 1, |_| None), [["a", "b", "c", "unknown"]]);
+        assert_eq!(divided(Vec::new(), 2, took), [[""; 0], [""; 0]]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bpf::app_requests::{Cgroup, Choice, RequestSource, RequestStore};
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::app_requests::{Cgroup, Choice, RequestSource, RequestStore};
 use linux::{Cause, Errno, socket_policy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 

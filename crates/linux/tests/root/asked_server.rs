@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
-use linux::netlink::netdev::{NapiChange, Netdev};
 use linux::{Netns, process};
 use model::{EmptyPolls, EpollId, EpollParams, Nanoseconds, NapiId, ProcessId};
+use netlink::netdev::{NapiChange, Netdev};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
@@ -127,7 +127,7 @@ impl AskedServer {
 
     fn set_epolls(&self, params: EpollParams) -> Result<(), Failed> {
         let process = self.process()?;
-        for epoll in linux::bpf::EpollScanner::load()?.epolls(process.pid)? {
+        for epoll in bpf::EpollScanner::load()?.epolls(process.pid)? {
             process::write_epoll(&EpollId { process, fd: epoll.fd }, params)?;
         }
         Ok(())

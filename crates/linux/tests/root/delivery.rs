@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bpf::delivery::{DeliveryCounter, Sampler, between};
+use bpf::softirqs::{SoftirqTime, Spent};
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::delivery::{DeliveryCounter, Sampler, between};
-use linux::bpf::softirqs::{SoftirqTime, Spent};
-use linux::netlink::netdev::NapiChange;
 use linux::work::WorkTime;
 use model::setting::Threading;
 use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
+use netlink::netdev::NapiChange;
 
 use super::asked_server::AskedServer;
 use super::subject::{Subject, eventually};

@@ -5,8 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use bpf::EpollScanner;
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::EpollScanner;
 use linux::process;
 use model::{EpollId, EpollParams, Fd, NapiId, Pid};
 use rustix::event::epoll;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
-use linux::netlink::netdev::{NapiChange, Netdev};
 use model::{EmptyPolls, Nanoseconds};
+use netlink::netdev::{NapiChange, Netdev};
 
 use super::subject::{Scratch, Subject};
 use super::wire::Wire;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::netdev::NapiChange;
 use model::{EmptyPolls, IrqNumber, Nanoseconds};
+use netlink::netdev::NapiChange;
 
 use super::asked_server::AskedServer;
 use super::wire::{Wire, run};

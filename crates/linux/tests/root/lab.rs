@@ -8,10 +8,10 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::counters::CounterSource;
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_DEVICE, ServerError};
-use linux::netlink::Links;
 use linux::{Netns, Processes, observe};
 use model::host::{Device, SocketState};
 use model::{Cpu, CpuSet, NetnsId, Pid};
+use netlink::Links;
 
 use super::subject::{Subject, eventually};
 use super::wire::run;

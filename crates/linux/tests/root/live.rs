@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use apply::Knobs;
+use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
+use bpf::wire::Wire;
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
-use linux::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
-use linux::bpf::wire::Wire;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
 use model::live::LiveWindow;
 use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
@@ -87,11 +87,11 @@ fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), 
 const REQUESTS: usize = 4_000;
 
 /// One window with [`REQUESTS`] requests, what the wire says, and the server's threads.
-fn window(hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<Pid>), Failed> {
+fn window(hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::Seen, Vec<Pid>), Failed> {
     window_of(&Lab::new(&LabOptions::with_queues(1))?, hook)
 }
 
-fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<Pid>), Failed> {
+fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::Seen, Vec<Pid>), Failed> {
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
     let mut connections = Vec::new();

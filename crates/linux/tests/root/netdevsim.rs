@@ -3,11 +3,11 @@
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::netdev::{NapiChange, Netdev};
 use linux::{Cause, Errno, Kernel};
 use model::host::Confidence;
 use model::nic::{ChannelKind, CoalesceParam, RingKind};
 use model::{EmptyPolls, Nanoseconds, NapiId, NapiKnob, NicKnob, Offload, QueueIndex, RxQueue, Setting};
+use netlink::netdev::{NapiChange, Netdev};
 
 use super::nic::there_and_back;
 use super::wire::Wire;

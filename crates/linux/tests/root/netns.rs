@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::Links;
 use linux::sysfs::SysFs;
 use linux::{Cause, Errno, Kernel, Netns};
 use model::{Change, EmptyPolls, NapiKnob, NetnsId, Pid, Plan, Reason, Setting, Step};
+use netlink::Links;
 
 use crate::wire::{Wire, run};
 use crate::{Need, test};

@@ -7,11 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::netdev::{NapiChange, Netdev};
 use linux::observe::processes;
 use linux::{Netns, Processes, process};
 use model::host::Process;
 use model::{EmptyPolls, EpollParams, Nanoseconds, NapiId};
+use netlink::netdev::{NapiChange, Netdev};
 
 use super::subject::{Scratch, Subject, eventually};
 use super::wire::{Wire, run};

@@ -102,7 +102,7 @@ fn waiter() -> Played {
 
 /// Counts deliveries.
 fn counter() -> Played {
-    let _counter = linux::bpf::DeliveryCounter::load()?;
+    let _counter = bpf::DeliveryCounter::load()?;
     println!("ready");
     until_stdin_closes();
     Ok(())

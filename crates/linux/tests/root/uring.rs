@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
+use bpf::delivery::{DeliveryCounter, between};
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::process::{identify, read_ring_napi, write_ring_napi};
 use linux::{Cause, Errno, Netns};
 use model::{

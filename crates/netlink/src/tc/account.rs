@@ -16,6 +16,11 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// The kernel's number, as programs read it: 22 for EINVAL.
+    pub fn number(&self) -> i32 {
+        self.refusal.errno.raw_os_error()
+    }
+
     /// The number and the words.
     pub fn cause(&self) -> Cause {
         let Refusal { errno, message, missing, .. } = &self.refusal;

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use linux::Netns;
 use linux::lab::SERVER_DEVICE;
-use linux::netlink::Netdev;
-use linux::netlink::rtlink::RtLink;
 use measure::statistics::paired_ratio;
 use model::{IfIndex, Nanoseconds};
+use netlink::Netdev;
+use netlink::rtlink::RtLink;
 
 use stage::{Stage, median};
 

@@ -76,13 +76,11 @@ pub(crate) struct RefusedLine {
     pub(crate) line: u32,
     /// The kernel's number; 0 where the installed tc was refused.
     pub(crate) errno: i32,
+    /// Whether it was refused for lack of permission: what `errno` says, in a word.
+    #[serde(skip)]
+    pub(crate) is_denied: bool,
     /// The kernel's words, with the number's name; or tc's.
     pub(crate) words: String,
-}
-
-/// Whether a number is the kernel's for lack of permission.
-fn is_denied(errno: i32) -> bool {
-    std::io::Error::from_raw_os_error(errno).kind() == std::io::ErrorKind::PermissionDenied
 }
 
 /// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
@@ -184,7 +182,7 @@ impl Report for LoadReport {
             words.push_str(&format!("; chain {chain} is in force"));
         }
         page.line(words);
-        if self.refused.iter().any(|refused| is_denied(refused.errno)) {
+        if self.refused.iter().any(|refused| refused.is_denied) {
             page.line("Run netpolicy as root, or with CAP_NET_ADMIN in this network namespace.");
         }
         for (kind, count) in &self.counters_anyway {

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libtest_mimic::{Failed, Trial};
-use linux::netlink::netdev::NapiChange;
 use model::{EmptyPolls, Finding, Nanoseconds, Severity};
+use netlink::netdev::NapiChange;
 
 use crate::asked_server::AskedServer;
 use crate::wire::Wire;

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
+use bpf::delivery::{DeliveryCounter, between};
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::lab::MemcachedOptions;
 use model::{Host, KthreadState, Nanoseconds, NapiDelivered, Scheduling, Slice, Threading, UtilClamp};
 

@@ -7,9 +7,9 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use linux::lab::MemcachedOptions;
-use linux::netlink::Links;
-use linux::netlink::offload::{Offload, switch};
 use model::{EpollParams, Finding, IfIndex, ProcessKnob, Setting};
+use netlink::Links;
+use netlink::offload::{Offload, switch};
 
 use crate::operator::{Operator, somebody_else_sets};
 use crate::{Need, test};

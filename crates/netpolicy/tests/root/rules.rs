@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
-use linux::netlink::rtlink::{RtLink, VethEnd};
-use linux::netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
 use linux::tc::{Devices, Loader, Options, dump};
+use netlink::rtlink::{RtLink, VethEnd};
+use netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
 use rules::{Batch, Hook, Lookup, command};
 
 use crate::fits::misfit;

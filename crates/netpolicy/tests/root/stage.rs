@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use apply::Knobs;
+use bpf::delivery::{DeliveryCounter, Snapshot, between};
 use libtest_mimic::Failed;
-use linux::bpf::delivery::{DeliveryCounter, Snapshot, between};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
 use linux::{Kernel, Netns, Processes, observe};
 use load::{Edge, Environment};

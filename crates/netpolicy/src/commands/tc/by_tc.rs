@@ -184,6 +184,7 @@ impl<'n> ByTc<'n> {
         self.refused.extend(refused.map(|(line, words)| RefusedLine {
             line,
             errno: 0,
+            is_denied: false,
             words: format!("tc: {words}"),
         }));
         self.done += (tried - (self.refused.len() - before)) as u64;
@@ -194,6 +195,7 @@ impl<'n> ByTc<'n> {
         let refused = |(line, _): &(u32, String)| RefusedLine {
             line: *line,
             errno: 0,
+            is_denied: false,
             words: words.clone().into_owned(),
         };
         self.refused.extend(lines.iter().map(refused));

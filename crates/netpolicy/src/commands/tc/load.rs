@@ -434,10 +434,14 @@ impl<'a> Load<'a> {
             not_loaded = expected.missing();
             loaded += (lost.len() - not_loaded.len()) as u64;
         }
-        let refused = refused.iter().map(|refused| RefusedLine {
-            line: refused.line,
-            errno: refused.refusal.errno.raw_os_error(),
-            words: refused.cause().to_string(),
+        let refused = refused.iter().map(|refused| {
+            let cause = refused.cause();
+            RefusedLine {
+                line: refused.line,
+                errno: refused.number(),
+                is_denied: cause.is_denied(),
+                words: cause.to_string(),
+            }
         });
         Ok(LoadReport {
             file: self.file.name(),
