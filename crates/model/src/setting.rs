@@ -237,7 +237,7 @@ mod test {
             .map(|f| f.name)
             .collect();
         let kthread = ["kthread cpus_allowed", "kthread policy", "kthread util-clamp", "kthread slice"];
-        let rest = ["there", "busy_poll usecs/budget/prefer", "napi busy_poll usecs/prefer"];
+        let rest = ["present", "busy_poll usecs/budget/prefer", "napi busy_poll usecs/prefer"];
         let rest = [&rest[..], &["so_busy_poll usecs/budget/prefer"]].concat();
         assert_eq!(both_ways, [&kthread[..], &rest].concat());
     }
