@@ -123,8 +123,8 @@ mod test {
 
     #[test]
     fn systemd_is_notified_of_readiness_once_it_manages_and_again_after_a_reload() {
-        let path = std::env::temp_dir().join(format!("netpolicy-notify-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
+        let directory = tempfile::TempDir::with_prefix("netpolicy-notify-").expect("a directory");
+        let path = directory.path().join("socket");
         let systemd = UnixDatagram::bind(&path).expect("a socket");
         systemd.set_nonblocking(true).expect("no waiting");
         let received = || {
@@ -147,6 +147,5 @@ mod test {
         shared.update(|status| status.phase = Phase::Ending);
         herald.interest();
         assert_eq!(received().as_deref(), Some("STOPPING=1"));
-        let _ = std::fs::remove_file(&path);
     }
 }

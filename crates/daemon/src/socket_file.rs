@@ -108,33 +108,23 @@ impl From<ListenError> for Fault {
 mod test {
     use std::io::{Read, Write};
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("netpolicy-socket-{}-{name}", std::process::id()));
-            fs::create_dir_all(&path).expect("made");
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn directory() -> TempDir {
+        TempDir::with_prefix("netpolicy-socket-").expect("a directory")
     }
 
     #[test]
     fn a_file_a_link_and_a_directory_are_left_as_they_are() {
-        let scratch = Scratch::new("file");
-        let file = scratch.0.join("precious");
+        let scratch = directory();
+        let file = scratch.path().join("precious");
         fs::write(&file, "precious").expect("written");
-        let (link, dangling) = (scratch.0.join("link"), scratch.0.join("dangling"));
+        let (link, dangling) = (scratch.path().join("link"), scratch.path().join("dangling"));
         std::os::unix::fs::symlink(&file, &link).expect("a link");
         std::os::unix::fs::symlink("nowhere", &dangling).expect("a link");
-        for path in [&file, &link, &dangling, &scratch.0] {
+        for path in [&*file, &link, &dangling, scratch.path()] {
             let refused = listen(path, 0o600).expect_err("no place for a socket");
             assert!(matches!(&refused, ListenError::NoSocket(at) if at == path), "{refused}");
         }
@@ -144,16 +134,16 @@ mod test {
 
     #[test]
     fn no_directory_is_made_for_a_socket_with_a_given_path() {
-        let scratch = Scratch::new("directory");
-        let path = scratch.0.join("not there/socket");
+        let scratch = directory();
+        let path = scratch.path().join("not there/socket");
         assert!(matches!(listen(&path, 0o600), Err(ListenError::Refused { .. })));
-        assert!(!scratch.0.join("not there").exists());
+        assert!(!scratch.path().join("not there").exists());
     }
 
     #[test]
     fn a_socket_is_taken_over_when_no_process_answers_there_any_more() {
-        let scratch = Scratch::new("over");
-        let path = scratch.0.join("socket");
+        let scratch = directory();
+        let path = scratch.path().join("socket");
         let first = listen(&path, 0o600).expect("a place");
         assert!(matches!(listen(&path, 0o600), Err(ListenError::Taken(_))));
         drop(first);
@@ -164,8 +154,8 @@ mod test {
 
     #[test]
     fn a_path_that_is_too_long_for_an_address_is_reached_by_its_directory() {
-        let scratch = Scratch::new("long");
-        let directory = scratch.0.join("d".repeat(200));
+        let scratch = directory();
+        let directory = scratch.path().join("d".repeat(200));
         fs::create_dir_all(&directory).expect("made");
         let path = directory.join("socket");
         let listener = listen(&path, 0o600).expect("a place");
@@ -183,8 +173,8 @@ mod test {
 
     #[test]
     fn who_does_not_accept_is_not_waited_for_without_end() {
-        let scratch = Scratch::new("deaf");
-        let path = scratch.0.join("socket");
+        let scratch = directory();
+        let path = scratch.path().join("socket");
         let deaf = listen(&path, 0o600).expect("a place");
         rustix::net::listen(&deaf, 0).expect("room for one");
         let patience = Duration::from_millis(50);

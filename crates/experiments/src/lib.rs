@@ -10,6 +10,7 @@
 
 pub mod bench;
 pub mod campaigns;
+mod own_files;
 pub mod reports;
 pub mod rule_loading;
 pub mod scenario_file;

@@ -20,6 +20,9 @@
 #[path = "../tests/root/asked_server.rs"]
 mod asked_server;
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
+#[path = "../tests/root/scratch.rs"]
+mod scratch;
+#[expect(dead_code, reason = "shared with the root tests, which use all of it")]
 #[path = "../tests/root/subject.rs"]
 mod subject;
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
@@ -34,6 +37,7 @@ use bpf::delivery::{DeliveryCounter, Sampler, between};
 use bpf::{RunTime, Statistics};
 use libtest_mimic::Failed;
 use linux::process::preload::{self, EpollCounts, Library};
+use scratch::Scratch;
 
 /// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.
 const STRETCH: Duration = Duration::from_millis(200);
@@ -121,8 +125,8 @@ fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(),
 fn preloaded(rounds: usize) -> Result<(), Failed> {
     /// Rounds with the same two servers.
     const ROUNDS_OF_SERVERS: usize = 10;
-    let directory = std::env::temp_dir().join(format!("netpolicy-delivery-cost-{}", std::process::id()));
-    let library = preload::install(Library::Count, &directory)?;
+    let scratch = Scratch::new("delivery-cost")?;
+    let library = preload::install(Library::Count, scratch.directory())?;
     let mut costs = Vec::new();
     let mut found = None;
     while costs.len() < rounds {
@@ -140,7 +144,6 @@ fn preloaded(rounds: usize) -> Result<(), Failed> {
         }
         found = counts.read()?.batch_since(&before);
     }
-    std::fs::remove_dir_all(&directory)?;
     let found = found.ok_or("memcached was not counted")?;
     println!("\nepoll_wait, {:.1} events each", found.avg);
     print_loss("counting events by a preloaded library", &costs);

@@ -398,16 +398,17 @@ fn runs(root: &Path, name: &str) -> bool {
 
 #[cfg(test)]
 mod test {
+    use tempfile::TempDir;
+
     use super::*;
 
-    struct Root(PathBuf);
+    struct Root(TempDir);
 
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
-            let root =
-                Self(std::env::temp_dir().join(format!("netpolicy-others-{name}-{}", std::process::id())));
+            let root = Self(TempDir::with_prefix(format!("netpolicy-others-{name}-")).expect("a directory"));
             for (path, text) in files {
-                let path = root.0.join(path);
+                let path = root.0.path().join(path);
                 std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
                 std::fs::write(path, text).expect("written");
             }
@@ -419,13 +420,7 @@ mod test {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();
                 format!("{} {}{device}: {}", other.kind, other.place, other.line)
             };
-            conflicting_tools(&self.0).into_iter().map(shown).collect()
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
+            conflicting_tools(self.0.path()).into_iter().map(shown).collect()
         }
     }
 

@@ -132,11 +132,14 @@ fn own_bound(text: Option<String>) -> Option<u32> {
 
 #[cfg(test)]
 mod test {
+    use tempfile::TempDir;
+
     use super::*;
 
     #[test]
     fn the_shares_of_two_readings_are_of_all_cpus_that_have_idle_states() {
-        let root = std::env::temp_dir().join(format!("netpolicy-idle-{}", std::process::id()));
+        let root = TempDir::with_prefix("netpolicy-idle-").expect("a directory");
+        let root = root.path();
         let write = |cpu: u32, state: u32, name: &str, time: u64| {
             let directory = root.join(format!("cpu{cpu}/cpuidle/state{state}"));
             fs::create_dir_all(&directory).expect("directories");
@@ -145,24 +148,23 @@ mod test {
         };
         fs::create_dir_all(root.join("cpu2")).expect("an offline CPU");
         fs::create_dir_all(root.join("cpufreq")).expect("no CPU");
-        assert_eq!(IdleTimes::under(&root).expect("read"), None, "no idle states");
+        assert_eq!(IdleTimes::under(root).expect("read"), None, "no idle states");
         for cpu in [0, 1] {
             write(cpu, 0, "C1", 1_000);
             write(cpu, 1, "C6", 5_000);
         }
-        let before = IdleTimes::under(&root).expect("read").expect("states");
+        let before = IdleTimes::under(root).expect("read").expect("states");
         write(0, 0, "C1", 2_000);
         write(1, 1, "C6", 10_000);
-        let after = IdleTimes::under(&root).expect("read").expect("states");
-        fs::remove_dir_all(&root).expect("removed");
+        let after = IdleTimes::under(root).expect("read").expect("states");
         assert_eq!(after.shares_since(&before, 10_000), [("C1".to_owned(), 5), ("C6".to_owned(), 25)]);
     }
 
     #[test]
     fn the_deepest_idle_state_is_the_one_that_is_neither_disabled_nor_beyond_a_bound() {
-        let root = std::env::temp_dir().join(format!("netpolicy-depth-{}", std::process::id()));
+        let root = TempDir::with_prefix("netpolicy-depth-").expect("a directory");
         let write = |path: &str, text: &str| {
-            let path = root.join(path);
+            let path = root.path().join(path);
             fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
             fs::write(path, format!("{text}\n")).expect("file");
         };
@@ -179,8 +181,7 @@ mod test {
         }
         write("cpu4/power/pm_qos_resume_latency_us", "0");
         write("cpufreq/boost", "1");
-        let cpus = cpus_under(&root).expect("read");
-        fs::remove_dir_all(&root).expect("removed");
+        let cpus = cpus_under(root.path()).expect("read");
         let deepest = |bound: u32| {
             let depth = IdleDepth { bound, cpus: cpus.clone() };
             [0, 1, 2, 3, 4].map(|cpu| depth.deepest(Cpu(cpu)).map(|state| state.name.clone()))

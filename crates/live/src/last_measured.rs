@@ -132,7 +132,8 @@ mod test {
 
     #[test]
     fn what_was_measured_is_found_again_in_its_namespace_and_nothing_else_is_left_behind() {
-        let state_dir = std::env::temp_dir().join(format!("netpolicy-measured-{}", std::process::id()));
+        let directory = tempfile::TempDir::with_prefix("netpolicy-measured-").expect("a directory");
+        let state_dir = directory.path().join("state");
         let session = Session { state_dir: state_dir.clone(), ..Session::default() };
         assert_eq!(LastMeasured::all(&session, NetnsId(7)), []);
         measured("cache", 10).keep(&session).expect("kept");
@@ -145,6 +146,5 @@ mod test {
         let names: Vec<_> =
             fs::read_dir(&state_dir).expect("listed").flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(names, [FILE]);
-        fs::remove_dir_all(&state_dir).expect("removed");
     }
 }

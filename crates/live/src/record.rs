@@ -174,14 +174,14 @@ mod test {
 
     #[test]
     fn an_earlier_record_is_not_overwritten() {
-        let path = std::env::temp_dir().join(format!("netpolicy-record-{}.jsonl", std::process::id()));
+        let directory = tempfile::TempDir::with_prefix("netpolicy-record-").expect("a directory");
+        let path = directory.path().join("record.jsonl");
         new_file(&path).expect("a new one").write_all(b"evidence\n").expect("written");
         let fault = new_file(&path).expect_err("there is one");
         assert!(fault.cause.to_string().contains(".jsonl: ") && fault.hint.is_some(), "{}", fault.cause);
         assert_eq!(std::fs::read(&path).expect("read"), b"evidence\n");
         std::fs::write(&path, "").expect("emptied");
         assert!(new_file(&path).is_ok(), "an empty file, as mktemp makes it, has nothing to lose");
-        std::fs::remove_file(&path).expect("removed");
         assert!(new_file(Path::new("/dev/null")).is_ok());
     }
 

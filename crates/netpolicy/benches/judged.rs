@@ -21,6 +21,7 @@ use model::Chance;
 use model::host::Device;
 use rustix::process::{Pid, Signal, kill_process};
 use session::{Session, Silent};
+use tempfile::TempDir;
 
 type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -83,20 +84,20 @@ fn main() -> Done<()> {
 struct Stage {
     lab: Lab,
     server: Memcached,
-    scratch: PathBuf,
+    scratch: TempDir,
 }
 
 impl Stage {
     fn new(name: &str, queues: u32) -> Done<Self> {
-        let scratch = std::env::temp_dir().join(format!("netpolicy-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(scratch.join("policy.d"))?;
+        let scratch = TempDir::with_prefix(format!("netpolicy-bench-{name}-"))?;
+        std::fs::create_dir(scratch.path().join("policy.d"))?;
         let lab = Lab::new(&LabOptions::with_queues(queues))?;
         let server = lab.start_memcached(&MemcachedOptions::default())?;
         Ok(Self { lab, server, scratch })
     }
 
     fn asks(&self, text: &str) -> Done<PathBuf> {
-        let path = self.scratch.join("policy.d/10-bench.toml");
+        let path = self.scratch.path().join("policy.d/10-bench.toml");
         std::fs::write(&path, text)?;
         Ok(path)
     }
@@ -107,8 +108,11 @@ impl Stage {
 
     fn netpolicy(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
-        command.arg(format!("--netns={}", self.netns())).arg("--state-dir").arg(self.scratch.join("state"));
-        command.arg("--policy-dir").arg(self.scratch.join("policy.d")).args(arguments);
+        command
+            .arg(format!("--netns={}", self.netns()))
+            .arg("--state-dir")
+            .arg(self.scratch.path().join("state"));
+        command.arg("--policy-dir").arg(self.scratch.path().join("policy.d")).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     }
@@ -129,12 +133,6 @@ impl Stage {
             stop.store(true, Ordering::Relaxed);
             done
         })
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
 
@@ -186,8 +184,8 @@ fn switch(switchbacks: usize) -> Done<()> {
     let file = stage.asks("[device.veth-server]\ndelivery = \"defer50\"\n")?;
     let session = Session {
         netns: Some(stage.netns()),
-        state_dir: stage.scratch.join("state"),
-        policy_dirs: vec![stage.scratch.join("policy.d")],
+        state_dir: stage.scratch.path().join("state"),
+        policy_dirs: vec![stage.scratch.path().join("policy.d")],
         ..Session::default()
     };
     let failed = |fault: session::Fault| fault.cause.to_string();

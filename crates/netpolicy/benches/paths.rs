@@ -10,7 +10,6 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use linux::{Kernel, KernelError, Netns, Processes};
 use model::{DeliveryMode, Intent, Nanoseconds, Policy, PolicyName, Setting, Target};
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
 
 #[path = "paths/against.rs"]
 mod against;
@@ -112,14 +112,14 @@ fn time_show(lab: &Lab) -> Done<Times> {
 /// `suspend20` on every queue of a device, committed with its journal, and rolled back.
 fn apply_a_device_policy(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
-    let folder = Folder::new()?;
+    let scratch = scratch()?;
     let mut counting = Counting { kernel: Kernel::new(), reads: 0, writes: 0 };
     let mut undo = Vec::new();
     let mut settings = 0;
     let apply = Times::of(|| {
         let plan = device_plan(lab.server())?;
         settings = plan.changes().count();
-        let journal = Journal::new(folder.0.clone(), "bench".to_owned());
+        let journal = Journal::new(scratch.path().to_owned(), "bench".to_owned());
         let held = apply::commit(plan, &mut counting, &journal, &asked(), Allow::default())?;
         let began = Instant::now();
         held.roll_back()?;
@@ -196,21 +196,9 @@ impl Knobs for Counting {
     }
 }
 
-/// A folder that goes with the benchmark.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Done<Self> {
-        let path = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A directory that goes with the benchmark.
+fn scratch() -> Done<TempDir> {
+    Ok(TempDir::with_prefix("netpolicy-bench-")?)
 }
 
 /// This program again, holding sockets in a namespace.

@@ -93,7 +93,7 @@ fn the_mistakes_of_all_policy_files_are_shown_and_nothing_is_touched() {
         let words = text(&output.stderr).replace(&scratch.path(""), "");
         insta::assert_snapshot!("mistakes_in_two_files", words);
     }
-    assert!(!scratch.0.join("state").exists(), "no journal was begun");
+    assert!(!scratch.0.path().join("state").exists(), "no journal was begun");
 }
 
 #[test]
@@ -234,10 +234,10 @@ fn every_shell_has_completions_and_every_command_a_manual_page() {
     let output = netpolicy(&["man", "--dir", &scratch.path("man1")]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for page in ["netpolicy.1", "netpolicy-show.1", "netpolicy-attach.1"] {
-        let page = std::fs::read_to_string(scratch.0.join("man1").join(page)).expect(page);
+        let page = std::fs::read_to_string(scratch.0.path().join("man1").join(page)).expect(page);
         assert!(page.contains("netpolicy"));
     }
-    assert!(!scratch.0.join("man1/netpolicy-guard.1").exists(), "what is hidden has no page");
+    assert!(!scratch.0.path().join("man1/netpolicy-guard.1").exists(), "what is hidden has no page");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn ends(mut command: Command) -> Output {
 #[test]
 fn a_policy_file_that_is_a_pipe_without_a_writer_or_has_no_end_is_refused() {
     let scratch = Scratch::new("pipe");
-    let pipe = scratch.0.join("pipe.toml");
+    let pipe = scratch.0.path().join("pipe.toml");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
     for (file, why) in
         [(scratch.path("pipe.toml"), "no process writes"), ("/dev/zero".to_owned(), "larger than")]
@@ -310,7 +310,7 @@ fn a_policy_file_that_is_a_pipe_without_a_writer_or_has_no_end_is_refused() {
 #[test]
 fn a_policy_file_that_is_not_text_is_refused_with_its_line() {
     let scratch = Scratch::new("binary");
-    std::fs::write(scratch.0.join("a.toml"), b"# first\n\xff\xfe").expect("file");
+    std::fs::write(scratch.0.path().join("a.toml"), b"# first\n\xff\xfe").expect("file");
     let output = netpolicy(&["--policy-file", &scratch.path("a.toml"), "cat"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("line 2 is not UTF-8"), "{}", text(&output.stderr));
@@ -337,7 +337,7 @@ fn a_policy_directory_that_was_named_must_exist() {
 #[test]
 fn a_network_namespace_that_is_a_pipe_is_refused() {
     let scratch = Scratch::new("netns-pipe");
-    let pipe = scratch.0.join("pipe");
+    let pipe = scratch.0.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
     let output = ends(command(&["--netns", &scratch.path("pipe"), "show", "--processes", "none"]));
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -368,7 +368,7 @@ fn a_schema_as_records_is_one_record() {
 #[test]
 fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
     let scratch = Scratch::new("unreadable");
-    let transaction = scratch.0.join("journal/20261121T040500.123456Z-1a2b");
+    let transaction = scratch.0.path().join("journal/20261121T040500.123456Z-1a2b");
     std::fs::create_dir_all(&transaction).expect("directory");
     std::fs::write(transaction.join("journal.jsonl"), "").expect("an emptied journal");
     let output = netpolicy(&["--state-dir", &scratch.path("."), "rollback"]);
@@ -382,7 +382,7 @@ fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
 #[test]
 fn a_history_of_damaged_transactions_is_not_an_empty_one() {
     let scratch = Scratch::new("damaged");
-    let transaction = scratch.0.join("journal/20261121T040500.123456Z-1a2b");
+    let transaction = scratch.0.path().join("journal/20261121T040500.123456Z-1a2b");
     std::fs::create_dir_all(&transaction).expect("directory");
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -406,8 +406,8 @@ fn a_history_of_damaged_transactions_is_not_an_empty_one() {
 fn what_is_wrong_with_the_journal_is_said_once() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("everybodys");
-    std::fs::create_dir_all(scratch.0.join("journal")).expect("directory");
-    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o777)).expect("everybody's");
+    std::fs::create_dir_all(scratch.0.path().join("journal")).expect("directory");
+    std::fs::set_permissions(scratch.0.path(), std::fs::Permissions::from_mode(0o777)).expect("everybody's");
     for arguments in [&["history"][..], &["verify"], &["set", "device", "lo", "interrupt"]] {
         let output = netpolicy(&[&["--state-dir", &scratch.path(".")], arguments].concat());
         let words = text(&output.stderr);
@@ -427,7 +427,7 @@ fn evidence_that_gzip_has_packed_is_read_as_it_is() {
 #[test]
 fn the_last_transaction_is_not_skipped_for_an_older_one_because_it_cannot_be_read() {
     let scratch = Scratch::new("unreadable-newest");
-    let journal = scratch.0.join("journal");
+    let journal = scratch.0.path().join("journal");
     for name in ["20261121T040500.123456Z-1a2b", "20261121T040501.123456Z-1a2b"] {
         std::fs::create_dir_all(journal.join(name)).expect("directory");
         std::fs::write(journal.join(name).join("journal.jsonl"), "not a journal\n").expect("a journal");
@@ -465,7 +465,7 @@ fn fullbusy_in_a_policy_file_is_refused_as_it_is_on_the_command_line() {
         assert_eq!(output.status.code(), Some(6), "{command}: {words}");
         assert!(words.contains("device eth9: fullbusy (asked at ") && words.contains("a.toml:2)"), "{words}");
     }
-    assert!(!scratch.0.join("state/journal").exists(), "no transaction was begun");
+    assert!(!scratch.0.path().join("state/journal").exists(), "no transaction was begun");
 }
 
 #[test]
@@ -521,9 +521,8 @@ fn an_unreadable_journal_is_reported_before_it_hides_a_trial() {
 #[test]
 fn a_daemon_that_ends_before_its_answer_leaves_it_open_whether_anything_was_changed() {
     use std::io::{BufRead, BufReader, Write};
-    let state = std::env::temp_dir().join(format!("netpolicy-cli-unanswered-{}", std::process::id()));
-    std::fs::create_dir_all(&state).expect("made");
-    let listener = std::os::unix::net::UnixListener::bind(state.join("io.netpolicy")).expect("a socket");
+    let scratch = Scratch::new("unanswered");
+    let listener = std::os::unix::net::UnixListener::bind(scratch.path("io.netpolicy")).expect("a socket");
     let daemon = std::thread::spawn(move || {
         let (stream, _) = listener.accept().expect("a client");
         let mut heard = BufReader::new(stream.try_clone().expect("both ways"));
@@ -533,9 +532,8 @@ fn a_daemon_that_ends_before_its_answer_leaves_it_open_whether_anything_was_chan
         heard.read_until(0, &mut call).expect("Unset");
         String::from_utf8(call).expect("words")
     });
-    let output = netpolicy(&["--state-dir", state.to_str().expect("words"), "unset", "device", "lo"]);
+    let output = netpolicy(&["--state-dir", &scratch.path(""), "unset", "device", "lo"]);
     let asked = daemon.join().expect("it was asked");
-    std::fs::remove_dir_all(&state).expect("removed");
     assert!(asked.contains("io.netpolicy.Unset"), "{asked}");
     assert_eq!(output.status.code(), Some(1));
     let words = text(&output.stderr);

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use tempfile::TempDir;
+
 /// Each line has one mistake.
 const WRONG: &str = "\
 filter add dev lo ingres protocol ip prio 1 flower
@@ -34,14 +36,11 @@ filter add dev lo ingress protocol ip prio 2 u32 match ip src 10.0.0.0/8 action 
 ";
 
 fn loaded(name: &str, text: &str, arguments: &[&str]) -> Output {
-    let folder = std::env::temp_dir().join(format!("netpolicy-rule-files-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a directory");
-    std::fs::write(folder.join("rules.batch"), text).expect("a file");
+    let folder = TempDir::with_prefix(format!("netpolicy-rule-files-{name}-")).expect("a directory");
+    std::fs::write(folder.path().join("rules.batch"), text).expect("a file");
     let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-    command.current_dir(&folder).args(arguments).env("NO_COLOR", "1");
-    let output = command.output().expect("started");
-    std::fs::remove_dir_all(&folder).expect("removed");
-    output
+    command.current_dir(folder.path()).args(arguments).env("NO_COLOR", "1");
+    command.output().expect("started")
 }
 
 fn text(bytes: &[u8]) -> String {

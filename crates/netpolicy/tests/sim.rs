@@ -403,7 +403,7 @@ fn an_invalid_scenario_and_an_unreadable_file_differ_in_their_errors() {
 #[test]
 fn a_scenarios_name_need_not_be_text() {
     let scratch = Scratch::new("latin-name");
-    let file = scratch.0.join(OsStr::from_bytes(b"caf\xe9.toml"));
+    let file = scratch.0.path().join(OsStr::from_bytes(b"caf\xe9.toml"));
     std::fs::write(&file, "[clients]\nload = \"50K\"\nconnections = 8\n").expect("file");
     let words = [&["sim", "run", "--no-probe"][..], &SHORT].concat();
     let output = command(&words).arg(&file).output().expect("runs");

@@ -120,21 +120,20 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 mod test {
     use std::os::unix::fs::symlink;
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    /// A directory that goes away with the test.
-    struct Scratch(PathBuf);
+    struct Scratch(TempDir);
 
     impl Scratch {
-        fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("netpolicy-test-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&dir).expect("scratch directory");
-            Self(dir)
+        fn new() -> Self {
+            Self(TempDir::with_prefix("netpolicy-drop-in-").expect("a directory"))
         }
 
         fn dir(&self, name: &str, files: &[(&str, &str)]) -> PathBuf {
-            let dir = self.0.join(name);
-            std::fs::create_dir_all(&dir).expect("directory");
+            let dir = self.0.path().join(name);
+            std::fs::create_dir(&dir).expect("directory");
             for (name, text) in files {
                 std::fs::write(dir.join(name), text).expect("file");
             }
@@ -142,15 +141,9 @@ mod test {
         }
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn drop_ins_are_read_in_the_order_of_their_names_and_masked_from_above() {
-        let scratch = Scratch::new("drop-in");
+        let scratch = Scratch::new();
         let usr = scratch.dir(
             "usr",
             &[("10-a.toml", "# usr a"), ("20-b.toml", "# usr b"), ("30-c.toml", "# usr c"), ("x.conf", "no")],
@@ -158,7 +151,7 @@ mod test {
         let run = scratch.dir("run", &[("05-z.toml", "# run z"), ("10-a.toml", "# run a")]);
         let etc = scratch.dir("etc", &[("20-b.toml", "# etc b")]);
         symlink("/dev/null", etc.join("30-c.toml")).expect("link");
-        let missing = scratch.0.join("missing");
+        let missing = scratch.0.path().join("missing");
         let files = read(&Sources::Dirs(vec![usr, run, missing, etc])).expect("reads");
         let texts: Vec<_> = files.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["# run z", "# run a", "# etc b"]);
@@ -166,7 +159,7 @@ mod test {
 
     #[test]
     fn a_policy_file_that_any_user_can_write_to_is_refused_unless_it_was_named() {
-        let scratch = Scratch::new("writable");
+        let scratch = Scratch::new();
         let dir = scratch.dir("d", &[("10-a.toml", "# a")]);
         let file = dir.join("10-a.toml");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("mode");
@@ -177,7 +170,7 @@ mod test {
 
     #[test]
     fn a_policy_file_that_cannot_be_read_is_named() {
-        let scratch = Scratch::new("unreadable");
+        let scratch = Scratch::new();
         let dir = scratch.dir("d", &[]);
         symlink("/nonexistent/target", dir.join("10-a.toml")).expect("link");
         let (path, error) = read(&Sources::Dirs(vec![dir.clone()])).expect_err("dangling link");

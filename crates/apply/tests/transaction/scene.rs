@@ -1,8 +1,6 @@
 //! A host, a plan for it, and a journal that goes away with the test.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::time::Duration;
 
 use apply::{Allow, Asked, CommitError, Held, Journal, Moment, TransactionName};
@@ -11,26 +9,25 @@ use model::{
     Nanoseconds, NapiKnob, NetnsId, Pid, Plan, ProcessId, ProcessKnob, QueueIndex, Reason, RxQueue, Setting,
     Step, ThreadId,
 };
+use tempfile::TempDir;
 
 use crate::faulty_host::{FaultyHost, HostError};
 
 /// A journal in a directory of its own.
 #[derive(Debug)]
 pub(crate) struct Scene {
-    directory: PathBuf,
     pub(crate) journal: Journal,
+    _directory: TempDir,
 }
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        static SCENES: AtomicU32 = AtomicU32::new(0);
         // In memory where there is such a place: thousands of transactions would wait for the disk.
         let base = [Path::new("/dev/shm"), Path::new(env!("CARGO_TARGET_TMPDIR"))];
         let base = base.into_iter().find(|d| d.is_dir()).expect("a directory to work in");
-        let number = SCENES.fetch_add(1, Ordering::Relaxed);
-        let directory = base.join(format!("netpolicy-apply-{}-{number}", std::process::id()));
-        let journal = Journal::new(directory.join("journal"), "this-boot").waiting(Duration::from_millis(60));
-        Self { directory, journal }
+        let directory = TempDir::with_prefix_in("netpolicy-apply-", base).expect("a directory");
+        let journal = Journal::new(directory.path().join("journal"), "this-boot");
+        Self { journal: journal.waiting(Duration::from_millis(60)), _directory: directory }
     }
 
     /// The same directory after a reboot.
@@ -52,12 +49,6 @@ impl Scene {
         let name = held.transaction().expect("a transaction");
         held.keep().expect("keeps");
         name
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _gone_already = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -13,8 +13,7 @@ use daemon::api::{Options, QueryHandler, open};
 use daemon::status::{HeldSetting, Phase};
 use daemon::{Answer, EventLoop, Request, Shared, Status};
 use serde_json::Value;
-
-static MADE: AtomicU32 = AtomicU32::new(0);
+use tempfile::TempDir;
 
 type Change = Box<dyn FnOnce(&mut Status) + Send>;
 
@@ -22,20 +21,19 @@ type Change = Box<dyn FnOnce(&mut Status) + Send>;
 pub(crate) struct Desk {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: PathBuf,
-    directory: PathBuf,
     log: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
     changes: Sender<Change>,
     turns: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
+    /// Where the sockets are: removed after the loop has ended.
+    _directory: TempDir,
 }
 
 impl Desk {
     pub(crate) fn new(group: Option<u32>) -> Self {
-        let name = format!("netpolicy-desk-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).expect("made");
-        let (socket, metrics) = (directory.join("io.netpolicy"), directory.join("metrics"));
+        let directory = TempDir::with_prefix("netpolicy-desk-").expect("a directory");
+        let (socket, metrics) = (directory.path().join("io.netpolicy"), directory.path().join("metrics"));
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let stop: Arc<AtomicBool> = Arc::default();
         let turns: Arc<AtomicU32> = Arc::default();
@@ -50,7 +48,7 @@ impl Desk {
             is_ready.recv().expect("the sockets are open");
             thread
         };
-        Self { socket, metrics, directory, log, stop, changes, turns, thread: Some(thread) }
+        Self { socket, metrics, log, stop, changes, turns, thread: Some(thread), _directory: directory }
     }
 
     /// Changes the daemon's state.
@@ -155,7 +153,6 @@ impl Drop for Desk {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

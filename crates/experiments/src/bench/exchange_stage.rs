@@ -25,9 +25,9 @@ use super::error::BenchError;
 use super::exchange_args::Common;
 use super::lab_stage::{differences, interruptible, policy, settings};
 use super::layout::Layout;
-use super::own_files::OwnFiles;
 use super::watch::Watch;
 use crate::Context;
+use crate::own_files::OwnFiles;
 
 /// The server's port in the lab, where no other process listens.
 const PORT: u16 = 7007;

@@ -29,7 +29,6 @@ mod live_stage;
 pub mod load;
 pub mod mixture;
 mod option;
-mod own_files;
 mod plain_stage;
 pub mod policies_args;
 mod policies_stage;

@@ -27,11 +27,11 @@ use super::error::BenchError;
 use super::foreign::ForeignServer;
 use super::lab_stage::{differences, interruptible, settings};
 use super::layout::Layout;
-use super::own_files::OwnFiles;
 use super::policies_args::Policies;
 use super::tuning::{Tuning, by_hand, requests};
 use super::watch::Watch;
 use crate::Context;
+use crate::own_files::OwnFiles;
 
 /// Where the throughput-first workloads' server listens.
 const THROUGHPUT_PORT: u16 = 7007;

@@ -84,7 +84,7 @@ impl Bench<'_> {
         self.prepare("")?;
         let lines: String =
             PROFILES.iter().zip(1..).map(|(p, priority)| p.rules(DEVICE, priority, 1, true)).collect();
-        let file = self.scratch.file("needs", &lines)?;
+        let file = self.files.file("needs", &lines)?;
         let has = self.status_of(&self.itself.clone(), &["tc", "load", &file.to_string_lossy()])?.success();
         self.prepare("")?;
         if has && Devices::of(&self.netns).device(SECOND).is_none() {
@@ -149,7 +149,7 @@ impl Bench<'_> {
             }
         }
         let file = |name: &str, text: &str| -> Result<String, Fault> {
-            Ok(self.scratch.file(name, text)?.to_string_lossy().into_owned())
+            Ok(self.files.file(name, text)?.to_string_lossy().into_owned())
         };
         let (plain, lean, second, both) =
             (file("plain", &plain)?, file("lean", &lean)?, file("second", &second)?, file("both", &both)?);
@@ -211,7 +211,7 @@ impl Bench<'_> {
         self.clear(&[DEVICE, SECOND])?;
         let mut paths = Vec::new();
         for (device, options) in [(DEVICE, &["--cookies"][..]), (SECOND, &[])] {
-            let file = self.scratch.file(device, &profile.rules(device, 1, CHECKED_RULES, true))?;
+            let file = self.files.file(device, &profile.rules(device, 1, CHECKED_RULES, true))?;
             let path = file.to_string_lossy().into_owned();
             self.timed(&self.itself, &[&["tc", "load", &path], options].concat())?;
             paths.push(path);
@@ -265,7 +265,7 @@ impl Bench<'_> {
             let mut kilobytes = [[0.0; 2]; 2];
             for (lean, cell) in [true, false].into_iter().zip(&mut kilobytes) {
                 priority += 1;
-                let file = self.scratch.file("footprint", &profile.rules(DEVICE, priority, count, lean))?;
+                let file = self.files.file("footprint", &profile.rules(DEVICE, priority, count, lean))?;
                 let before = kernel_memory()?;
                 self.timed(&self.itself, &["tc", "load", &file.to_string_lossy()])?;
                 let after = kernel_memory()?;

@@ -22,6 +22,7 @@ use session::{Exit, Fault};
 use self::args::{BenchPart, TcBench};
 use self::ratio::{Ratio, median};
 use crate::Context;
+use crate::own_files::OwnFiles;
 use crate::reports::{BenchRow, RuleBenchReport};
 
 /// The devices of the namespace.
@@ -52,36 +53,13 @@ const CHECKED_RULES: u32 = 100_000;
 const BUCKETS: u32 = 256;
 const RULES_PER_TABLE: u32 = 4096;
 
-/// A scratch directory that goes away.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self, Fault> {
-        let path = std::env::temp_dir().join(format!("netpolicy-tc-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| Fault::file(&path, error))?;
-        Ok(Self(path))
-    }
-
-    fn file(&self, name: &str, text: &str) -> Result<PathBuf, Fault> {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).map_err(|error| Fault::file(&path, error))?;
-        Ok(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The place where it is measured.
 struct Bench<'a> {
     arguments: &'a TcBench,
     context: &'a Context<'a>,
     netns: Netns,
     device: IfIndex,
-    scratch: Scratch,
+    files: OwnFiles,
     itself: PathBuf,
     rows: Vec<BenchRow>,
 }
@@ -97,8 +75,8 @@ pub fn run(arguments: &TcBench, context: &Context<'_>) -> Result<Exit, Fault> {
         .device(DEVICE)
         .ok_or_else(|| Fault::failed("the device that was made is gone"))?;
     let itself = std::env::current_exe().map_err(|error| Fault::file("this program", error))?;
-    let scratch = Scratch::new()?;
-    let mut bench = Bench { arguments, context, netns, device, scratch, itself, rows: Vec::new() };
+    let files = OwnFiles::new()?;
+    let mut bench = Bench { arguments, context, netns, device, files, itself, rows: Vec::new() };
     for part in bench.parts() {
         match part {
             BenchPart::Footprint => bench.footprint()?,
@@ -261,9 +239,9 @@ impl Bench<'_> {
     /// The loads side by side.
     fn loads(&mut self) -> Result<(), Fault> {
         let count = self.arguments.rules;
-        let plain = self.scratch.file("plain", &u32_rules(self.arguments.rules, ""))?;
-        let lean = self.scratch.file("no_percpu", &u32_rules(self.arguments.rules, " no_percpu"))?;
-        let deep = self.scratch.file("deep", &deep_rules(DEEP_RULES))?;
+        let plain = self.files.file("plain", &u32_rules(self.arguments.rules, ""))?;
+        let lean = self.files.file("no_percpu", &u32_rules(self.arguments.rules, " no_percpu"))?;
+        let deep = self.files.file("deep", &deep_rules(DEEP_RULES))?;
         let mut seconds: [Vec<f64>; 10] = Default::default();
         for repeat in 0..self.arguments.repeats {
             self.context.console.progress(&format!("repeat {} of {}", repeat + 1, self.arguments.repeats));
@@ -310,7 +288,7 @@ impl Bench<'_> {
 
     /// A file of one rule, start-up included.
     fn one_rule(&mut self) -> Result<(), Fault> {
-        let file = self.scratch.file("one", &u32_rules(1, ""))?;
+        let file = self.files.file("one", &u32_rules(1, ""))?;
         let (mut tc, mut own) = (Vec::new(), Vec::new());
         for _ in 0..self.arguments.repeats.max(7) * 3 {
             tc.push(self.load(&file, 1, &["tc"])?);
@@ -383,7 +361,7 @@ impl Bench<'_> {
 
     /// Taking back a load into a priority of its own.
     fn rollback(&mut self) -> Result<(), Fault> {
-        let file = self.scratch.file("rollback", &u32_rules(ROLLED_BACK_RULES, " no_percpu"))?;
+        let file = self.files.file("rollback", &u32_rules(ROLLED_BACK_RULES, " no_percpu"))?;
         let mut seconds = Vec::new();
         for _ in 0..self.arguments.repeats {
             self.load(&file, ROLLED_BACK_RULES, &[])?;
@@ -402,11 +380,11 @@ impl Bench<'_> {
 
     /// Comparing a file with the kernel.
     fn check(&mut self) -> Result<(), Fault> {
-        let file = self.scratch.file("check", &u32_rules(CHECKED_RULES, " no_percpu"))?;
+        let file = self.files.file("check", &u32_rules(CHECKED_RULES, " no_percpu"))?;
         self.load(&file, CHECKED_RULES, &[])?;
         // With the hash table that the rules are in, the file has all that the priority has.
         let whole = self
-            .scratch
+            .files
             .file("whole", &format!("{}{}", tables(CHECKED_RULES), u32_rules(CHECKED_RULES, " no_percpu")))?;
         let path = whole.to_string_lossy();
         let (mut own, mut tc, mut kernel) = (Vec::new(), Vec::new(), Vec::new());

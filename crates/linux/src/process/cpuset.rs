@@ -70,13 +70,12 @@ mod test {
 
     #[test]
     fn a_cgroup_without_the_controller_has_the_set_of_the_nearest_above_it() {
-        let dir = std::env::temp_dir().join(format!("netpolicy-cpuset-{}", std::process::id()));
-        std::fs::create_dir_all(dir.join("outer/inner")).expect("directories");
-        std::fs::write(dir.join("outer/cpuset.cpus.effective"), "2-3\n").expect("file");
-        let of = |path| effective(&dir, path, "cpuset.cpus.effective").map(|cpus| cpus.to_string());
+        let dir = tempfile::TempDir::with_prefix("netpolicy-cpuset-").expect("a directory");
+        std::fs::create_dir_all(dir.path().join("outer/inner")).expect("directories");
+        std::fs::write(dir.path().join("outer/cpuset.cpus.effective"), "2-3\n").expect("file");
+        let of = |path| effective(dir.path(), path, "cpuset.cpus.effective").map(|cpus| cpus.to_string());
         assert_eq!(of("/outer/inner"), Some("2-3".to_owned()));
         assert_eq!(of("/outer"), Some("2-3".to_owned()));
         assert_eq!(of("/elsewhere"), None);
-        std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -10,7 +10,8 @@ use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, socket_policy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::subject::{ROLE, Scratch, Subject, eventually, role_command};
+use super::scratch::Scratch;
+use super::subject::{ROLE, Subject, eventually, role_command};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {

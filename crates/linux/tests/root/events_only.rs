@@ -10,7 +10,8 @@ use linux::Netns;
 use model::{EmptyPolls, Nanoseconds};
 use netlink::netdev::{NapiChange, Netdev};
 
-use super::subject::{Scratch, Subject};
+use super::scratch::Scratch;
+use super::subject::Subject;
 use super::wire::Wire;
 use super::{Need, test};
 

@@ -8,7 +8,8 @@ use model::host::{Process, SocketState};
 use model::{EpollParams, Fd, Pid};
 
 use super::process::{epoll_of, observed, print_timing};
-use super::subject::{ROLE, Scratch, Subject, eventually, memcached, role_command};
+use super::scratch::Scratch;
+use super::subject::{ROLE, Subject, eventually, memcached, role_command};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {

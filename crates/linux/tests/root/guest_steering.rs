@@ -13,7 +13,8 @@ use model::{
     Setting, Step,
 };
 
-use super::scratch::{Scratch, asked};
+use super::scratch::Scratch;
+use super::transaction::asked;
 use super::wire::Wire;
 use super::{Need, test};
 
@@ -141,7 +142,7 @@ fn refused_in_the_middle() -> Result<(), Failed> {
         };
         let plan = Plan { steps: vec![insert(taken), insert(refused)] };
         let scratch = Scratch::new("igb-rules")?;
-        let journal = Journal::new(scratch.path().to_owned(), "this-boot");
+        let journal = Journal::new(scratch.directory().to_owned(), "this-boot");
         let mut kernel = Kernel::new();
         let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
         let error = error.map(drop).expect_err("the driver refuses the second").to_string();
@@ -208,7 +209,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     let scratch = Scratch::new("igb-table")?;
     // The script asks whether the host was booted since.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let journal = Journal::new(scratch.path().to_owned(), boot.trim());
+    let journal = Journal::new(scratch.directory().to_owned(), boot.trim());
     let mut kernel = Kernel::new();
 
     // As dividing a device begins: the table, and then a rule that this driver refuses.
@@ -231,7 +232,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     let held = apply::commit(Plan { steps: vec![two()] }, &mut kernel, &journal, &asked(), Allow::default())?;
     let name = held.transaction().ok_or("something was to be done")?;
     held.keep()?;
-    let script = scratch.path().join(name.to_string()).join("undo.sh");
+    let script = scratch.directory().join(name.to_string()).join("undo.sh");
     let said = wire.in_near(&format!("sh {} --by-hand", script.display()))?;
     assert_eq!(table_of(wire)?, before, "{said}");
     Ok(())
@@ -253,7 +254,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let to = Setting::Nic(device, NicKnob::RssTable(QueueSpan { first: 0, count: 2 }.table(own.len())));
     let step = || Step::new(vec![Change::new(from.clone(), to.clone(), Reason::new("a test", "test"))]);
     let scratch = Scratch::new("igb-own-table")?;
-    let journal = Journal::new(scratch.path().to_owned(), "this-boot");
+    let journal = Journal::new(scratch.directory().to_owned(), "this-boot");
     let mut kernel = Kernel::new();
     let plan = Plan { steps: vec![step()] };
     let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());

@@ -10,7 +10,8 @@ use model::host::{Confidence, Device, HolderKind, HolderProcess, QueueHolder};
 use model::{Change, ChannelKind, Nanoseconds, NicKnob, Plan, QueueIndex, Reason, Setting, Step};
 use netlink::xdp_diag::XdpSockets;
 
-use super::subject::{Scratch, Subject};
+use super::scratch::Scratch;
+use super::subject::Subject;
 use super::wire::Wire;
 use super::{Need, test};
 

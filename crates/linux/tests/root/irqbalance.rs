@@ -13,8 +13,9 @@ use linux::{Cause, Errno, Kernel};
 use model::{Change, IrqKnob, IrqNumber, Plan, Reason, Setting, Step};
 
 use super::balancer::Balancer;
-use super::scratch::{Scratch, asked};
+use super::scratch::Scratch;
 use super::subject::{Subject, role_command};
+use super::transaction::asked;
 use super::{Need, test};
 
 /// The interrupts of the tests. This machine's own are not moved: see [`Balancer`].
@@ -81,11 +82,12 @@ fn killed() -> Result<(), Failed> {
     let (balancer, scratch) =
         (Balancer::that_moves_nothing("--banirq=24")?, Scratch::new("irqbalance-killed")?);
     let mut victim = role_command("bans-and-dies");
-    let mut victim = Subject::start(victim.env(SOCKETS, balancer.directory()).env(JOURNAL, scratch.path()))?;
+    let mut victim =
+        Subject::start(victim.env(SOCKETS, balancer.directory()).env(JOURNAL, scratch.directory()))?;
     assert_eq!(victim.lines()?, ["committed"]);
     let at = of(&balancer);
     assert_eq!(bans(&at)?, irqs([FOREIGN, OURS[0], OURS[1]]));
-    let journal = Journal::new(scratch.path().to_owned(), "this-boot");
+    let journal = Journal::new(scratch.directory().to_owned(), "this-boot");
     let left = journal.history()?.transactions.pop().ok_or("no transaction")?;
     assert_eq!(left.standing(), Standing::Unfinished);
     let mut kernel = Kernel::new().with_irqbalance(at.clone());
@@ -113,7 +115,7 @@ fn bans_since() -> Result<(), Failed> {
     let (balancer, scratch) =
         (Balancer::that_moves_nothing("--banirq=24")?, Scratch::new("irqbalance-since")?);
     let at = of(&balancer);
-    let journal = Journal::new(scratch.path().to_owned(), "this-boot");
+    let journal = Journal::new(scratch.directory().to_owned(), "this-boot");
     let mut kernel = Kernel::new().with_irqbalance(at.clone());
     let held = apply::commit(plan(), &mut kernel, &journal, &asked(), Allow::default())?;
     let name = held.transaction().ok_or("nothing was committed")?;
@@ -159,10 +161,10 @@ fn too_many() -> Result<(), Failed> {
 
 fn none_runs() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-none")?;
-    let at = Irqbalance::new().in_directory(scratch.path());
+    let at = Irqbalance::new().in_directory(scratch.directory());
     assert!(at.running()?.is_none());
     // What a killed one leaves behind.
-    drop(UnixListener::bind(scratch.path().join("irqbalance1.sock"))?);
+    drop(UnixListener::bind(scratch.directory().join("irqbalance1.sock"))?);
     assert!(at.running()?.is_none());
     assert!(Kernel::is_gone(&at.ban(OURS[0], true).expect_err("none runs")));
     Ok(())
@@ -192,24 +194,24 @@ fn nonsense() -> Result<(), Failed> {
         ("long", &LONG),
     ] {
         let scratch = Scratch::new(&format!("irqbalance-{name}"))?;
-        answering(scratch.path(), answer)?;
-        let at = Irqbalance::new().in_directory(scratch.path());
+        answering(scratch.directory(), answer)?;
+        let at = Irqbalance::new().in_directory(scratch.directory());
         let error = at.ban(OURS[0], true).expect_err(name);
         assert!(matches!(error.cause, Cause::Malformed(_)), "{name}: {error}");
         assert!(error.to_string().starts_with("irqbalance["), "{error}");
     }
     // Only root is answered.
     let scratch = Scratch::new("irqbalance-denied")?;
-    answering(scratch.path(), b"")?;
-    let error = Irqbalance::new().in_directory(scratch.path()).is_banned(OURS[0]).expect_err("denied");
+    answering(scratch.directory(), b"")?;
+    let error = Irqbalance::new().in_directory(scratch.directory()).is_banned(OURS[0]).expect_err("denied");
     assert_eq!(error.number(), Some(Errno::PERM));
     Ok(())
 }
 
 fn silent() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-silent")?;
-    let _listener = UnixListener::bind(scratch.path().join("irqbalance1.sock"))?;
-    let at = Irqbalance::new().in_directory(scratch.path()).with_patience(Duration::from_millis(200));
+    let _listener = UnixListener::bind(scratch.directory().join("irqbalance1.sock"))?;
+    let at = Irqbalance::new().in_directory(scratch.directory()).with_patience(Duration::from_millis(200));
     let begun = std::time::Instant::now();
     let error = at.is_banned(OURS[0]).expect_err("it never answers");
     assert_eq!(error.number(), Some(Errno::TIMEDOUT), "{error}");

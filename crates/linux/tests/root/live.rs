@@ -16,7 +16,8 @@ use model::live::LiveWindow;
 use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
 use rustix::process::{Signal, kill_process};
 
-use super::subject::{Scratch, Subject, eventually};
+use super::scratch::Scratch;
+use super::subject::{Subject, eventually};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {

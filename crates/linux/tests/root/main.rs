@@ -32,6 +32,7 @@ mod process;
 mod role;
 mod scratch;
 mod subject;
+mod transaction;
 mod unpacked;
 mod uring;
 mod wire;

@@ -13,7 +13,8 @@ use model::host::Process;
 use model::{EmptyPolls, EpollParams, Nanoseconds, NapiId};
 use netlink::netdev::{NapiChange, Netdev};
 
-use super::subject::{Scratch, Subject, eventually};
+use super::scratch::Scratch;
+use super::subject::{Subject, eventually};
 use super::wire::{Wire, run};
 use super::{Need, test};
 

@@ -10,7 +10,8 @@ use libtest_mimic::{Failed, Trial};
 use linux::process::preload::{EpollCounts, Library, environment, install, refusal};
 use model::{Nanoseconds, Pid};
 
-use super::subject::{Scratch, Subject, eventually, memcached};
+use super::scratch::Scratch;
+use super::subject::{Subject, eventually, memcached};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -60,7 +61,6 @@ fn capped_memcached() -> Result<(), Failed> {
     drop(plain);
 
     let scratch = Scratch::new("capped-memcached")?;
-    std::fs::set_permissions(scratch.path("."), std::fs::Permissions::from_mode(0o755))?;
     assert_eq!(refusal("/usr/bin/memcached".as_ref())?, None);
     let library = install(Library::Cap, &scratch.path("lib"))?;
     let capped = memcached(&environment(&library, CAP, None))?;
@@ -108,7 +108,6 @@ fn every_way_to_wait() -> Result<(), Failed> {
 fn counted_memcached() -> Result<(), Failed> {
     const REQUESTS: u64 = 200;
     let scratch = Scratch::new("counted-memcached")?;
-    std::fs::set_permissions(scratch.path("."), std::fs::Permissions::from_mode(0o755))?;
     let library = install(Library::Count, &scratch.path("lib"))?;
     let counts = EpollCounts::new()?;
     assert!(counts.read()?.batch_since(&counts.read()?).is_none(), "nothing counts yet");

@@ -11,6 +11,7 @@ use linux::{Cause, Errno, Netns, Processes};
 use model::host::{Process, SocketState};
 use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, NetnsId, Patterns, Pid};
 
+use super::scratch::Scratch;
 use super::subject::Subject;
 use super::{Need, test};
 
@@ -267,19 +268,15 @@ fn found_by_criteria() -> Result<(), Failed> {
         found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected)
     );
     // As alternatives are: a link to a link, each with a whole path.
-    let links = std::env::temp_dir().join(format!("netpolicy-links-{}", std::process::id()));
-    std::fs::create_dir_all(&links)?;
-    std::os::unix::fs::symlink(exe, links.join("first"))?;
-    std::os::unix::fs::symlink(links.join("first"), links.join("second"))?;
+    let links = Scratch::new("links")?;
+    std::os::unix::fs::symlink(exe, links.path("first"))?;
+    std::os::unix::fs::symlink(links.path("first"), links.path("second"))?;
     let by_link = |name: &str| Criteria {
-        exe: Some(Patterns::exactly(&links.join(name).display().to_string())),
+        exe: Some(Patterns::exactly(&links.path(name).display().to_string())),
         port: Some(port),
         ..Criteria::default()
     };
-    let by_links = [found(by_link("second")), found(by_link("third"))];
-    std::fs::remove_dir_all(&links)?;
-    let [second, third] = by_links;
-    assert_eq!((second?, third?), (vec![expected], vec![]));
+    assert_eq!((found(by_link("second"))?, found(by_link("third"))?), (vec![expected], vec![]));
     let file_name = exe.rsplit('/').next().map(str::to_owned);
     let all = Criteria {
         exe: file_name.as_deref().map(Patterns::exactly),

@@ -1,35 +1,42 @@
-//! What a transaction of a test needs: a directory for its journal, and what it says of itself.
+//! A directory of a test's own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use apply::{Asked, Moment};
 use libtest_mimic::Failed;
-use model::Nanoseconds;
+use tempfile::TempDir;
 
-/// A transaction as a test asks for it.
-pub(crate) fn asked() -> Asked {
-    let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
-    let text = |text: &str| text.to_owned();
-    Asked { at, command: text("test"), kernel_release: text("test"), netpolicy: text("test"), deadline: None }
-}
-
-/// A directory that is removed with this.
-pub(crate) struct Scratch(PathBuf);
+/// A directory that every user can enter, removed with all that is in it.
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
-    pub(crate) fn new(name: &str) -> Result<Self, Failed> {
-        let path = std::env::temp_dir().join(format!("netpolicy-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
+    pub(crate) fn new(test: &str) -> Result<Self, Failed> {
+        let directory = TempDir::with_prefix(format!("netpolicy-{test}-"))?;
+        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?; // whatever the umask is
+        Ok(Self(directory))
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
+    pub(crate) fn directory(&self) -> &Path {
+        self.0.path()
     }
-}
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory().join(name)
+    }
+
+    /// Compiles `programs/NAME.c` into it.
+    pub(crate) fn compile(&self, name: &str, options: &[&str]) -> Result<PathBuf, Failed> {
+        let source = format!("{}/tests/root/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let program = self.path(name);
+        let status = Command::new("cc")
+            .args(["-O1", "-Wall", "-o"])
+            .arg(&program)
+            .arg(source)
+            .args(options)
+            .status()?;
+        if status.success() { Ok(program) } else { Err(format!("cc {name}.c: {status}").into()) }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -121,39 +120,4 @@ pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) 
         std::thread::sleep(Duration::from_millis(5));
     }
     Err(format!("{what}: not within {PATIENCE:?}").into())
-}
-
-/// A directory of a test's own, removed with all that is in it.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(test: &str) -> Result<Self, Failed> {
-        let path = std::env::temp_dir().join(format!("netpolicy-{test}-{}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    /// A path in it.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Compiles `programs/NAME.c` into it.
-    pub(crate) fn compile(&self, name: &str, options: &[&str]) -> Result<PathBuf, Failed> {
-        let source = format!("{}/tests/root/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
-        let program = self.path(name);
-        let status = Command::new("cc")
-            .args(["-O1", "-Wall", "-o"])
-            .arg(&program)
-            .arg(source)
-            .args(options)
-            .status()?;
-        if status.success() { Ok(program) } else { Err(format!("cc {name}.c: {status}").into()) }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -16,7 +16,8 @@ use model::{
 };
 
 use super::process::{gone, observed};
-use super::subject::{Scratch, Subject};
+use super::scratch::Scratch;
+use super::subject::Subject;
 use super::wire::{Wire, run};
 use super::{Need, test};
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use linux::Netns;
 use linux::lab::{Lab, LabOptions, SERVER_DEVICE};
 use model::{IfIndex, Pid};
+use tempfile::TempDir;
 
 use crate::{Done, role};
 
@@ -23,34 +24,34 @@ const POD: &str = "192.0.2.3";
 
 pub(crate) struct Stage {
     lab: Lab,
-    scratch: PathBuf,
     beside: Vec<Child>,
     /// The end of the pipe that the others wait at: they end when it is closed, also by a kill of this.
     held: Vec<OwnedFd>,
+    scratch: TempDir,
 }
 
 impl Stage {
     pub(crate) fn new(name: &str, queues: u32) -> Done<Self> {
-        let scratch = std::env::temp_dir().join(format!("netpolicy-bench-{}-{name}", std::process::id()));
-        fs::create_dir_all(scratch.join("policy.d"))?;
+        let scratch = TempDir::with_prefix(format!("netpolicy-bench-{name}-"))?;
+        fs::create_dir(scratch.path().join("policy.d"))?;
         let own = std::env::current_exe()?;
         for image in [role::UNMATCHED, role::MEANT] {
-            fs::copy(&own, scratch.join(image))?;
+            fs::copy(&own, scratch.path().join(image))?;
         }
         Ok(Self {
             lab: Lab::new(&LabOptions::with_queues(queues))?,
-            scratch,
             beside: Vec::new(),
             held: Vec::new(),
+            scratch,
         })
     }
 
     pub(crate) fn image(&self, name: &str) -> PathBuf {
-        self.scratch.join(name)
+        self.scratch.path().join(name)
     }
 
     pub(crate) fn asks(&self, text: &str) -> Done<()> {
-        Ok(fs::write(self.scratch.join("policy.d/10-bench.toml"), text)?)
+        Ok(fs::write(self.scratch.path().join("policy.d/10-bench.toml"), text)?)
     }
 
     pub(crate) fn device(&self) -> Done<IfIndex> {
@@ -112,9 +113,9 @@ impl Stage {
 
     fn daemon_by(&self, mut command: Command) -> Done<Daemon> {
         command.arg(format!("--netns=pid:{}", self.lab.server_pid()));
-        command.arg("--state-dir").arg(self.scratch.join("state"));
-        command.arg("--policy-dir").arg(self.scratch.join("policy.d")).arg("daemon");
-        let words = self.scratch.join("words");
+        command.arg("--state-dir").arg(self.scratch.path().join("state"));
+        command.arg("--policy-dir").arg(self.scratch.path().join("policy.d")).arg("daemon");
+        let words = self.scratch.path().join("words");
         let file = fs::File::create(&words)?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn()?;
         let daemon = Daemon { child };
@@ -177,8 +178,8 @@ impl Stage {
 
     /// Starts a process that plays a role in a network namespace.
     pub(crate) fn role_in(&self, netns: &Netns, role: &str) -> Done<Role> {
-        let mut command = Command::new(self.scratch.join(role::UNMATCHED));
-        command.env(role::ROLE, role).env(role::NEXT, self.scratch.join(role::MEANT));
+        let mut command = Command::new(self.scratch.path().join(role::UNMATCHED));
+        command.env(role::ROLE, role).env(role::NEXT, self.scratch.path().join(role::MEANT));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let child = netns.run(|| command.spawn())??;
         let mut role = Role { child };
@@ -200,7 +201,6 @@ impl Drop for Stage {
         for child in &mut self.beside {
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(&self.scratch);
     }
 }
 

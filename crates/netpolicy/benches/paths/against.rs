@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_DEVICE};
 use measure::statistics::paired_ratio;
 
-use super::{Done, Folder};
+use super::{Done, scratch};
 
 /// Pairs of runs, one of each program, of which every other begins with the other program.
 const PAIRS: usize = 200;
@@ -19,12 +19,12 @@ pub(crate) fn compare(program: &str, other: &str) -> Done<()> {
     println!("{program} against {other}: {PAIRS} pairs each, in turn");
     let lab = Lab::new(&LabOptions::with_queues(QUEUES))?;
     let _server = lab.start_memcached(&MemcachedOptions::default())?;
-    let folder = Folder::new()?;
+    let scratch = scratch()?;
     let netns = format!("pid:{}", lab.server_pid());
     let run = |program: &str, words: &[&str]| -> Done<Duration> {
         let mut command = Command::new(program);
         // A journal of its own: an earlier program cannot read a later one's.
-        let state = folder.0.join(program.replace('/', "-"));
+        let state = scratch.path().join(program.replace('/', "-"));
         command.args(["--quiet", "--netns", &netns, "--state-dir"]).arg(state).args(words);
         let began = Instant::now();
         let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
@@ -37,7 +37,7 @@ pub(crate) fn compare(program: &str, other: &str) -> Done<()> {
 
     pairs("show, 64 queues and memcached", [program, other], |program| run(program, &["show"]))?;
 
-    let rule = folder.0.join("rule");
+    let rule = scratch.path().join("rule");
     std::fs::write(
         &rule,
         format!(
@@ -51,7 +51,7 @@ pub(crate) fn compare(program: &str, other: &str) -> Done<()> {
         Ok(took)
     })?;
 
-    let policies = folder.0.join("policy.toml");
+    let policies = scratch.path().join("policy.toml");
     std::fs::write(
         &policies,
         format!("[device.{SERVER_DEVICE}]\npolicy = \"latency\"\ndelivery = \"defer50\"\n"),

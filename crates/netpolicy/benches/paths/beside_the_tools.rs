@@ -4,14 +4,15 @@
 //! commands of these two; with `tc` and one `grep` over the files of all queues; and with the two dumps of `ynl` besides, which
 //! report queues and NAPIs, where `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. The third is what it takes to know the same.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::Processes;
 use linux::lab::{Lab, LabOptions, SERVER_DEVICE};
+use tempfile::TempDir;
 
-use super::{Done, Folder, ROUNDS, Times};
+use super::{Done, ROUNDS, Times, scratch};
 
 /// Runs both in turn, so that whatever else this machine does meets both.
 pub(super) fn observe(queues: u32) -> Done<()> {
@@ -71,7 +72,7 @@ fn of_ethtool_and_ip() -> Vec<Vec<String>> {
 
 fn of_the_queues(sysfs: &Mounted, queues: u32) -> Vec<Vec<String>> {
     let tc = ["tc", "qdisc", "show", "dev", SERVER_DEVICE].map(str::to_owned).to_vec();
-    let device = sysfs.0.0.join("class/net").join(SERVER_DEVICE);
+    let device = sysfs.0.path().join("class/net").join(SERVER_DEVICE);
     let of_device = ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded", "tx_queue_len"];
     let of_queue = |queue| {
         ["rx-#/rps_cpus", "rx-#/rps_flow_cnt", "tx-#/xps_cpus", "tx-#/xps_rxqs"]
@@ -90,21 +91,20 @@ fn of_ynl(program: &str) -> Vec<Vec<String>> {
 }
 
 /// The sysfs of the lab's server at a place in the tree of files, where other programs can read it.
-struct Mounted(Folder);
+struct Mounted(TempDir);
 
 impl Mounted {
     fn in_namespace_of(lab: &Lab) -> Done<Self> {
-        let mounted = Self(Folder::new()?);
+        let mounted = Self(scratch()?);
         let mount = |at: &Path| Command::new("mount").args(["-t", "sysfs", "sysfs"]).arg(at).status();
-        let status = lab.server().run(|| mount(&mounted.0.0))??;
+        let status = lab.server().run(|| mount(mounted.0.path()))??;
         if status.success() { Ok(mounted) } else { Err(format!("mount ended with {status}").into()) }
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let at: &PathBuf = &self.0.0;
-        let _ = Command::new("umount").arg(at).status();
+        let _ = Command::new("umount").arg(self.0.path()).status();
     }
 }
 

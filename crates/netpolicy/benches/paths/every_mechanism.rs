@@ -16,7 +16,7 @@ use model::{
     PolicyName, QdiscKind, QueueSpan, RingKind, Setting, Target,
 };
 
-use super::{Done, Folder, ROUNDS, Times, asked};
+use super::{Done, ROUNDS, Times, asked, scratch};
 
 /// What the operator does with a device, each timed alone.
 #[derive(Default)]
@@ -48,8 +48,8 @@ fn rounds<K: Knobs>(
     mut observe: impl FnMut(&mut K) -> Done<Host>,
     check: impl Fn(&Plan) -> Done<()>,
 ) -> Done<(Phases, usize)> {
-    let folder = Folder::new()?;
-    let journal = Journal::new(folder.0.clone(), "bench".to_owned());
+    let scratch = scratch()?;
+    let journal = Journal::new(scratch.path().to_owned(), "bench".to_owned());
     let allow = Allow { disruptive: true, irreversible: false };
     let (mut phases, mut settings) = (Phases::default(), 0);
     for round in 0..=ROUNDS {

@@ -1,7 +1,8 @@
 //! The command as a test runs it: what it prints, and a directory for it to work in.
 
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
 
 pub(crate) fn netpolicy(arguments: &[&str]) -> Output {
     command(arguments).output().expect("runs")
@@ -18,27 +19,19 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// A directory that goes away with the test.
-pub(crate) struct Scratch(pub(crate) PathBuf);
+pub(crate) struct Scratch(pub(crate) TempDir);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("netpolicy-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("scratch directory");
-        Self(dir)
+        Self(TempDir::with_prefix(format!("netpolicy-cli-{name}-")).expect("scratch directory"))
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
+        self.0.path().join(name).display().to_string()
     }
 
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).expect("file");
+        std::fs::write(self.0.path().join(name), text).expect("file");
         self.path(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

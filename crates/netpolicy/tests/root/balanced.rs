@@ -1,7 +1,7 @@
 //! Living with irqbalance, on a guest whose NICs have interrupts that can be moved.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
@@ -10,6 +10,7 @@ use linux::{Netns, Processes, observe};
 use model::IrqNumber;
 
 use super::balancer::Balancer;
+use super::scratch::Scratch;
 use super::{Need, test};
 
 /// What the operator has banned by himself: an interrupt that every PC has.
@@ -25,17 +26,17 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// An operator in the guest's own namespace, with a policy that places the interrupts of `virtio0`.
 struct Scene {
-    scratch: PathBuf,
+    scratch: Scratch,
     placed: BTreeSet<IrqNumber>,
     balancer: Balancer,
 }
 
 impl Scene {
     fn new(name: &str, delivery: &str) -> Result<Self, Failed> {
-        let scratch = std::env::temp_dir().join(format!("netpolicy-balanced-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(scratch.join("policy.d"))?;
+        let scratch = Scratch::new(&format!("balanced-{name}"))?;
+        std::fs::create_dir(scratch.path("policy.d"))?;
         let policy = format!("[device.virtio0]\ndelivery = \"{delivery}\"\ncpus = \"1\"\n");
-        std::fs::write(scratch.join("policy.d/10-test.toml"), policy)?;
+        std::fs::write(scratch.path("policy.d/10-test.toml"), policy)?;
         Command::new("ip").args(["link", "set", "virtio0", "up"]).status()?;
         let host = observe(&Netns::own()?, &Processes::None)?;
         let virtio = host.device_named("virtio0").ok_or("no virtio0")?;
@@ -46,9 +47,9 @@ impl Scene {
 
     fn runs(&self, arguments: &[&str], code: i32) -> Result<String, Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-        command.arg("--state-dir").arg(self.scratch.join("state"));
+        command.arg("--state-dir").arg(self.scratch.path("state"));
         let output =
-            command.arg("--policy-dir").arg(self.scratch.join("policy.d")).args(arguments).output()?;
+            command.arg("--policy-dir").arg(self.scratch.path("policy.d")).args(arguments).output()?;
         let said =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if output.status.code() == Some(code) {
@@ -73,12 +74,6 @@ impl Scene {
             .iter()
             .map(|irq| of(irq).map(|text| text.trim().to_owned()))
             .collect::<Result<_, _>>()?)
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
 
@@ -117,7 +112,7 @@ fn undo_script() -> Result<(), Failed> {
     let scene = Scene::new("script", "interrupt")?;
     scene.runs(&["apply"], 0)?;
     assert_eq!(scene.banned()?, scene.with_placed());
-    let script = std::fs::read_dir(scene.scratch.join("state/journal"))?
+    let script = std::fs::read_dir(scene.scratch.path("state/journal"))?
         .flatten()
         .map(|entry| entry.path().join("undo.sh"))
         .find(|path| path.is_file())

@@ -13,6 +13,7 @@ use rustix::process::{Signal, kill_process};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::scratch::Scratch;
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -194,15 +195,14 @@ fn as_nobody() -> Result<(), Failed> {
     const NOBODY: u32 = 65_534;
     leaves_nothing(|| {
         // Where the user `nobody` may read and execute it.
-        let copy = std::env::temp_dir().join(format!("netpolicy-as-nobody-{}", std::process::id()));
+        let scratch = Scratch::new("as-nobody")?;
+        let copy = scratch.path("netpolicy");
         std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &copy)?;
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
         let mut command = Command::new(&copy);
         let words = "-o json bench tcp-rr --loopback --mode base,userbusy --rate max --seconds 200ms --warmup 50ms --repeats 1";
         command.args(words.split(' ')).env(MARK, std::process::id().to_string()).current_dir("/");
-        let output = command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).output();
-        std::fs::remove_file(&copy)?;
-        let output = output?;
+        let output = command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).output()?;
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let printed: Value = serde_json::from_slice(&output.stdout)?;
         assert!(printed.to_string().contains("userbusy"), "{printed}");
@@ -273,19 +273,16 @@ fn measured() -> Result<(), Failed> {
 }
 
 fn whole_matrix() -> Result<(), Failed> {
-    let directory = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let (json, html) = (directory.join("evidence.json"), directory.join("report.html"));
+    let scratch = Scratch::new("matrix")?;
+    let (json, html) = (scratch.path("evidence.json"), scratch.path("report.html"));
     let output = leaves_nothing(|| {
         let mut command =
             netpolicy("bench memcached --matrix --rate max --seconds 200ms --warmup 50ms --repeats 1 --json");
         Ok(command.arg(&json).arg("--report").arg(&html).output()?)
-    });
-    let files = (std::fs::read_to_string(&json), std::fs::read_to_string(&html));
-    std::fs::remove_dir_all(&directory)?;
-    let (output, results, page) = (output?, files.0?, files.1?);
+    })?;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let results: Value = serde_json::from_str(&results)?;
+    let page = std::fs::read_to_string(&html)?;
+    let results: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
     let table = text(&output.stdout);
     let configurations = model::DeliveryMode::DOCUMENT.map(|mode| mode.to_string());
     for label in configurations.iter().map(|label| if label == "interrupt" { "base" } else { label }) {

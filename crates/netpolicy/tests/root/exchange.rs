@@ -8,6 +8,7 @@ use model::Evidence;
 use runs::Grid;
 use serde_json::Value;
 
+use super::scratch::Scratch;
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -76,18 +77,15 @@ fn threaded() -> Result<(), Failed> {
 
 /// What a run counts is not asked here: a busy machine may make any of them void.
 fn both_tables() -> Result<(), Failed> {
-    let dir = std::env::temp_dir().join(format!("netpolicy-tables-{}", std::process::id()));
-    std::fs::create_dir(&dir)?;
-    let (json, html) = (dir.join("evidence.json"), dir.join("report.html"));
+    let scratch = Scratch::new("tables")?;
+    let (json, html) = (scratch.path("evidence.json"), scratch.path("report.html"));
     let printed = grid(&format!(
         "threaded --matrix --size 1 --flows 4 --rate 50 --repeats 1 --seconds 100ms --warmup 10ms --json {} --report {}",
         json.display(),
         html.display()
-    ));
-    let (json, html) = (std::fs::read_to_string(&json), std::fs::read_to_string(&html));
-    std::fs::remove_dir_all(&dir)?;
-    let (printed, html) = (printed?, html?);
-    assert_eq!(serde_json::from_str::<Grid>(&json?)?, printed, "the file has what was printed");
+    ))?;
+    let (json, html) = (std::fs::read_to_string(&json)?, std::fs::read_to_string(&html)?);
+    assert_eq!(serde_json::from_str::<Grid>(&json)?, printed, "the file has what was printed");
     let names: Vec<&str> = printed.variants.iter().map(|variant| variant.name.as_str()).collect();
     let operations = ["4 KB", "64 KB", "1 MB"].map(|op| format!("operations of {op}, 4 flows"));
     assert_eq!(names, [&["1 B/1 B, 4 flows".to_owned()][..], &operations].concat());
@@ -134,13 +132,15 @@ fn uncalibrated() -> Result<(), Failed> {
 
 /// A bound that every ratio keeps, and one that none does: what was measured decides nothing here.
 fn gates() -> Result<(), Failed> {
-    let dir = std::env::temp_dir().join(format!("netpolicy-gates-{}", std::process::id()));
-    std::fs::create_dir(&dir)?;
-    let file = |name: &str, text: &str| std::fs::write(dir.join(name), text).map(|()| dir.join(name));
+    let scratch = Scratch::new("gates")?;
+    let file = |name: &str, text: &str| {
+        let path = scratch.path(name);
+        std::fs::write(&path, text).map(|()| path)
+    };
     let loose =
         file("loose", "2 userbusy softirq qps >= 0.000001  # anything\n7 userbusy softirq qps >= 1e9\n")?;
     let tight = file("tight", "* userbusy softirq qps >= 1e9\n")?;
-    let json = dir.join("evidence.json");
+    let json = scratch.path("evidence.json");
     let measured = bench(&format!(
         "tcp-rr --loopback --both-sides --mode softirq,userbusy --flows 2 --rate max --repeats 3 --seconds 200ms --warmup 20ms --json {} \
          --gates {}",
@@ -155,14 +155,12 @@ fn gates() -> Result<(), Failed> {
         let grid: Grid = serde_json::from_value(document["data"].clone())?;
         Ok::<_, Failed>((output.status.code(), grid.gates))
     };
-    let (good, bad) = (again(&loose), again(&tight));
-    std::fs::remove_dir_all(&dir)?;
     assert_eq!(measured.status.code(), Some(0), "{}", String::from_utf8_lossy(&measured.stderr));
-    let (code, judged) = good?;
+    let (code, judged) = again(&loose)?;
     // Two files, one experiment in each; seven flows were not requested.
     assert_eq!((code, judged.len()), (Some(0), 2), "{judged:?}");
     assert!(judged.iter().all(|judged| judged.met == Some(true) && judged.pairs >= 2), "{judged:?}");
-    let (code, judged) = bad?;
+    let (code, judged) = again(&tight)?;
     assert_eq!(code, Some(1));
     assert!(judged.iter().all(|judged| judged.met == Some(false)), "{judged:?}");
     Ok(())
@@ -201,11 +199,11 @@ fn storage() -> Result<(), Failed> {
 }
 
 fn kept() -> Result<(), Failed> {
-    let path = std::env::temp_dir().join(format!("netpolicy-kept-{}", std::process::id()));
+    let scratch = Scratch::new("kept")?;
+    let path = scratch.path("precious");
     std::fs::write(&path, "precious")?;
     let output = bench(&format!("storage --file {} --span 4K --op 4K", path.display()))?;
     let text = std::fs::read_to_string(&path)?;
-    std::fs::remove_file(&path)?;
     assert_eq!((output.status.code(), text.as_str()), (Some(7), "precious"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("would be overwritten") && said.contains("--overwrite"), "{said}");

@@ -62,6 +62,9 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+#[path = "../../../linux/tests/root/scratch.rs"]
+#[expect(dead_code, reason = "the tests of the room below compile programs")]
+mod scratch;
 mod searched;
 mod selected;
 mod services;

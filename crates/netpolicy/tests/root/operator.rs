@@ -12,6 +12,7 @@ use model::host::Device;
 use model::{Host, Pid, Setting};
 
 use crate::fits::misfit;
+use crate::scratch::Scratch;
 
 /// How long something that is about to happen is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,26 +20,26 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// An operator. Dropping it unmakes the host and removes the journal.
 pub(crate) struct Operator {
     pub(crate) lab: Lab,
-    scratch: PathBuf,
+    scratch: Scratch,
 }
 
 impl Operator {
     /// An operator at a host whose device has so many queues.
     pub(crate) fn new(name: &str, queues: u32) -> Result<Self, Failed> {
-        let scratch = std::env::temp_dir().join(format!("netpolicy-root-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(scratch.join("policy.d"))?;
+        let scratch = Scratch::new(&format!("root-{name}"))?;
+        std::fs::create_dir(scratch.path("policy.d"))?;
         Ok(Self { lab: Lab::new(&LabOptions::with_queues(queues))?, scratch })
     }
 
     /// Writes the policy file.
     pub(crate) fn asks(&self, text: &str) -> Result<(), Failed> {
-        Ok(std::fs::write(self.scratch.join("policy.d/10-test.toml"), text)?)
+        Ok(std::fs::write(self.scratch.path("policy.d/10-test.toml"), text)?)
     }
 
     /// Writes a file and gives its path.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> Result<String, Failed> {
         use std::os::unix::fs::PermissionsExt;
-        let path = self.scratch.join(name);
+        let path = self.scratch.path(name);
         std::fs::write(&path, bytes)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
         Ok(path.display().to_string())
@@ -69,7 +70,7 @@ impl Operator {
 
     /// Where the journal is.
     pub(crate) fn state(&self) -> PathBuf {
-        self.scratch.join("state")
+        self.scratch.path("state")
     }
 
     /// The command, ready to run, on this host.
@@ -81,8 +82,8 @@ impl Operator {
     /// The command, ready to run in the namespace of this test, with the operator's journal and policy files.
     pub(crate) fn netpolicy_here(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-        command.arg("--state-dir").arg(self.state()).arg("--policy-dir").arg(self.scratch.join("policy.d"));
-        let recipes = self.scratch.join("recipe.d");
+        command.arg("--state-dir").arg(self.state()).arg("--policy-dir").arg(self.scratch.path("policy.d"));
+        let recipes = self.scratch.path("recipe.d");
         if recipes.exists() {
             command.arg("--recipe-dir").arg(recipes);
         }
@@ -93,7 +94,7 @@ impl Operator {
     /// Lets `latency` mean on the lab's veth what it means on devices with interrupts: for tests of what a mode that suspends
     /// sets, not of whether that is any good.
     pub(crate) fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
-        let recipes = self.scratch.join("recipe.d");
+        let recipes = self.scratch.path("recipe.d");
         std::fs::create_dir_all(&recipes)?;
         let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
                     [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
@@ -114,8 +115,8 @@ impl Operator {
     /// The command with the same policy files and another state directory.
     pub(crate) fn netpolicy_elsewhere(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-        command.arg("--state-dir").arg(self.scratch.join("another"));
-        command.arg("--policy-dir").arg(self.scratch.join("policy.d"));
+        command.arg("--state-dir").arg(self.scratch.path("another"));
+        command.arg("--policy-dir").arg(self.scratch.path("policy.d"));
         command.arg(format!("--netns=pid:{}", self.lab.server_pid())).args(arguments).stdin(Stdio::null());
         command
     }
@@ -161,7 +162,7 @@ impl Operator {
     fn runs_as_nobody_after(&self, first: &str, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         const NOBODY: u32 = 65_534;
         // The build directory may be one that only root can enter.
-        let (binary, state) = (self.scratch.join("netpolicy"), self.scratch.join("nobodys"));
+        let (binary, state) = (self.scratch.path("netpolicy"), self.scratch.path("nobodys"));
         std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &binary)?;
         std::fs::create_dir_all(&state)?;
         std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
@@ -170,7 +171,7 @@ impl Operator {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
         command.args(["unshare", "--mount", "sh", "-c", &inside, &NOBODY.to_string()]).arg(binary);
-        command.arg("--state-dir").arg(&state).arg("--policy-dir").arg(self.scratch.join("policy.d"));
+        command.arg("--state-dir").arg(&state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
         Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
     }
 
@@ -201,7 +202,7 @@ impl Operator {
     }
 
     fn words(&self) -> PathBuf {
-        self.scratch.join("words")
+        self.scratch.path("words")
     }
 
     /// The whole host, without counts that move by themselves.
@@ -214,12 +215,6 @@ impl Operator {
         host.irqs.clear();
         host.unread.clear();
         Ok(host)
-    }
-}
-
-impl Drop for Operator {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
 

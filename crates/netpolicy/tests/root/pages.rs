@@ -34,6 +34,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority
 
 use crate::markdown::{Block, Document, markdown_below, repository};
 use crate::operator::waited_for;
+use crate::scratch::Scratch;
 use crate::stage::last_cpu;
 use crate::{Need, alone, test};
 
@@ -186,7 +187,6 @@ fn play(path: &Path, text: &str) -> Result<(), Failed> {
 
 /// Where a page is played. What it holds ends with it.
 struct Stage {
-    scratch: PathBuf,
     /// The process whose namespaces are the stage's.
     holder: Group,
     background: Vec<Group>,
@@ -195,12 +195,12 @@ struct Stage {
     /// The client, the server and their hosts, in the order in which they end.
     load: Option<Group>,
     server: Option<(Memcached, Lab)>,
+    scratch: Scratch,
 }
 
 impl Stage {
     fn new(name: &str, text: &str) -> Result<Self, Failed> {
-        let scratch = std::env::temp_dir().join(format!("netpolicy-page-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&scratch)?;
+        let scratch = Scratch::new(&format!("page-{name}"))?;
         let number = |word| words(text, word).map_or(Ok(0), str::parse::<u32>);
         let (queues, threads, connections) = (number("queues")?, number("threads")?, number("load")?);
         let mut unshare = Command::new("unshare");
@@ -226,15 +226,16 @@ impl Stage {
             }
             None => unshare,
         };
-        let ready = scratch.join("ready");
+        let ready = scratch.path("ready");
         let script = format!("{script}touch $0/ready\nexec sleep 900");
-        let holder = Group::of(command.args(["sh", "-c", &script]).arg(&scratch), &scratch.join("holder"))?;
+        let holder =
+            Group::of(command.args(["sh", "-c", &script]).arg(scratch.directory()), &scratch.path("holder"))?;
         let mut stage =
-            Self { scratch, holder, background: Vec::new(), here: BTreeMap::new(), load: None, server };
+            Self { holder, background: Vec::new(), here: BTreeMap::new(), load: None, server, scratch };
         waited_for("the stage", || Ok(ready.exists().then_some(())))
             .map_err(|failed| format!("{failed:?}: {}", stage.holder.said().unwrap_or_default()))?;
         if let Some(before) = text.split_once("<!-- before: ").and_then(|(_, rest)| rest.split_once(" -->")) {
-            let mut group = Group::of(&mut stage.command(before.0), &stage.scratch.join("said"))?;
+            let mut group = Group::of(&mut stage.command(before.0), &stage.scratch.path("said"))?;
             if group.ends(COMMAND_WITHIN)? != Some(0) {
                 return Err(format!("`{}`: {}", before.0, group.said()?).into());
             }
@@ -251,7 +252,7 @@ impl Stage {
     fn types(&mut self, block: &Block) -> Result<(), Failed> {
         for step in steps(block)? {
             let command = self.as_here(&step.command);
-            let mut group = Group::of(&mut self.command(&command), &self.scratch.join("said"))?;
+            let mut group = Group::of(&mut self.command(&command), &self.scratch.path("said"))?;
             let code = group.ends(COMMAND_WITHIN)?;
             let said = group.said()?;
             if code != Some(step.code) {
@@ -280,7 +281,7 @@ impl Stage {
             return Err("a block of the background has one command".into());
         };
         let command = self.as_here(&step.command);
-        let words = self.scratch.join(format!("background-{}", self.background.len()));
+        let words = self.scratch.path(&format!("background-{}", self.background.len()));
         let group = Group::of(&mut self.command(&command), &words)?;
         group.goes_first()?;
         let mut shown: Vec<String> = step.shows.iter().map(|line| self.as_here(line)).collect();
@@ -336,7 +337,7 @@ impl Stage {
         command.arg(format!("--target={}", self.holder.child.id())).args(["--mount", "--net"]);
         // A test that runs in the background of a shell ignores Ctrl-C, and everything that it starts.
         command.args(["env", "--default-signal=INT,QUIT", "bash", "-c"]);
-        command.arg(format!("cd '{}' && {{\n{line}\n}}", self.scratch.display()));
+        command.arg(format!("cd '{}' && {{\n{line}\n}}", self.scratch.directory().display()));
         command
             .env("PATH", format!("{beside}:/usr/sbin:/sbin:{path}"))
             .env("COLUMNS", "120")
@@ -402,7 +403,6 @@ impl Drop for Stage {
         for pid in in_mount_namespace_of(self.holder.child.id()) {
             let _ = kill_process(pid, Signal::KILL);
         }
-        let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
 
@@ -430,7 +430,7 @@ fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
 }
 
 /// A client that keeps connections to the server busy until it is dropped.
-fn client(lab: &Lab, connections: u32, scratch: &Path) -> Result<Group, Failed> {
+fn client(lab: &Lab, connections: u32, scratch: &Scratch) -> Result<Group, Failed> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", lab.client_path().display())).args([
         "taskset",
@@ -442,7 +442,7 @@ fn client(lab: &Lab, connections: u32, scratch: &Path) -> Result<Group, Failed> 
     ]);
     command.args(["memcaslap", "-T", "1"]);
     command.args(["-s", "192.0.2.1:11211", "-t", "15m", "-c", &connections.to_string()]);
-    Group::of(&mut command, &scratch.join("client"))
+    Group::of(&mut command, &scratch.path("client"))
 }
 
 /// A command with all that it starts. Dropping it kills them.

@@ -33,7 +33,7 @@ struct Pinned(PathBuf);
 
 impl Pinned {
     fn at(stage: &Stage) -> Self {
-        let (source, object) = (stage.scratch.join("program.c"), stage.scratch.join("program.o"));
+        let (source, object) = (stage.scratch.path("program.c"), stage.scratch.path("program.o"));
         std::fs::write(&source, PROGRAM).expect("a file");
         let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
         run(Command::new(clang)
@@ -41,7 +41,7 @@ impl Pinned {
             .arg(&source)
             .arg("-o")
             .arg(&object));
-        let folder = stage.scratch.join("bpf");
+        let folder = stage.scratch.path("bpf");
         std::fs::create_dir_all(&folder).expect("a directory");
         run(Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&folder));
         let pinned = Self(folder);
@@ -106,7 +106,7 @@ fn as_tc_sends_it() -> Result<(), Failed> {
     let stage = Stage::new("pinned_bytes");
     let pinned = Pinned::at(&stage);
     let mut devices = Devices::of(&stage.netns);
-    let trace = stage.scratch.join("trace");
+    let trace = stage.scratch.path("trace");
     for line in rule(&pinned.path()).lines() {
         let file = stage.file(&format!("{line}\n"));
         stage.run(

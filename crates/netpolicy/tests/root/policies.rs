@@ -8,7 +8,7 @@ use model::{Evidence, Workload};
 use runs::{Grid, Variant};
 use serde_json::Value;
 
-use super::subject::Scratch;
+use super::scratch::Scratch;
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -65,7 +65,7 @@ fn in_turn() -> Result<(), Failed> {
             on_root(200)
         );
         let away =
-            stage.scratch.join("away.batch").to_str().map(|path| (path.to_owned(), away)).ok_or("text")?;
+            stage.scratch.path("away.batch").to_str().map(|path| (path.to_owned(), away)).ok_or("text")?;
         std::fs::write(&away.0, away.1)?;
         let (code, report) = stage.netpolicy(&["tc", "load", "--with-tc", "--workers", workers, &away.0]);
         assert_eq!((code, &report["loaded"], &report["by_tc"]), (0, &205.into(), &4.into()), "{report}");
@@ -131,16 +131,16 @@ fn not_promised() -> Result<(), Failed> {
 
 fn hangs() -> Result<(), Failed> {
     let stage = Stage::new("hangs");
-    let tc = stage.scratch.join("tc");
+    let tc = stage.scratch.path("tc");
     std::fs::write(&tc, "#!/bin/sh\n: >\"$0.begun\"\nexec sleep 60\n")?;
     std::fs::set_permissions(&tc, std::fs::Permissions::from_mode(0o755))?;
     let file = stage.file(&format!("{HOOK}{ROOT}{}", rules(1, 20)));
     let arguments = ["-o", "json", "tc", "load", "--with-tc", text(&file)];
-    let path = format!("{}:{}", stage.scratch.display(), std::env::var("PATH")?);
+    let path = format!("{}:{}", stage.scratch.directory().display(), std::env::var("PATH")?);
     let mut load = Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments);
     let load = stage.netns.run(|| load.env("PATH", path).spawn()).expect("inside").expect("started");
     let began = Instant::now();
-    while !stage.scratch.join("tc.begun").exists() {
+    while !stage.scratch.path("tc.begun").exists() {
         assert!(began.elapsed() < SOON, "it never began");
     }
     let pid = i32::try_from(load.id()).ok().and_then(Pid::from_raw).expect("a pid");

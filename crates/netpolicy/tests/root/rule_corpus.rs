@@ -179,7 +179,7 @@ fn words() -> Result<(), Failed> {
 fn sent_by_tc(stage: &Stage, line: &str) -> String {
     /// `RTM_GETLINK`: tc asks for devices.
     const GET_LINK: u16 = 18;
-    let (batch, trace) = (stage.file(&format!("{line}\n")), stage.scratch.join("trace"));
+    let (batch, trace) = (stage.file(&format!("{line}\n")), stage.scratch.path("trace"));
     let _ = std::fs::remove_file(&trace);
     stage.run(
         "strace",

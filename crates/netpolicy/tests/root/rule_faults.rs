@@ -38,11 +38,11 @@ fn stage(name: &str) -> Stage {
 fn beside() -> Result<(), Failed> {
     let stage = stage("beside");
     let refused = "filter add dev d0 ingress protocol ip prio 1 u32 ht 99: match u32 0 0 classid 1:1\n";
-    let (good, bad) = (stage.scratch.join("good"), stage.scratch.join("bad"));
+    let (good, bad) = (stage.scratch.path("good"), stage.scratch.path("bad"));
     std::fs::write(&good, rules(1, 500)).expect("written");
     std::fs::write(&bad, format!("{}{refused}", rules(2, 500))).expect("written");
     let both = ["good", "bad"].map(|name| {
-        let path = stage.scratch.join(name);
+        let path = stage.scratch.path(name);
         let arguments = ["tc", "load", "--atomic", text(&path)];
         let command = || Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments).spawn();
         stage.netns.run(command).expect("inside").expect("started")

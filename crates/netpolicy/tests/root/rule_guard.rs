@@ -152,7 +152,7 @@ fn half_heard() -> Result<(), Failed> {
 
 /// The program where everybody may start it.
 fn for_everyone(stage: &Stage) -> String {
-    let path = stage.scratch.join("netpolicy");
+    let path = stage.scratch.path("netpolicy");
     std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &path).expect("copied");
     text(&path).to_owned()
 }
@@ -171,7 +171,7 @@ fn not_removed() -> Result<(), Failed> {
     assert_eq!(code, 0, "{report}");
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     // A table that another's rule leads to. The load's own file has it in its second line.
-    let load = stage.scratch.join("load.batch");
+    let load = stage.scratch.path("load.batch");
     std::fs::write(&load, format!("# the load\n{table}"))?;
     let heard = format!("{}\narmed\n", priority(&stage, "shared", "5"));
     let output = guarded(&stage, &[env!("CARGO_BIN_EXE_netpolicy")], &load, &heard);

@@ -42,7 +42,7 @@ fn ended(mut child: Child) -> (i32, serde_json::Value) {
 
 fn fifo() -> Result<(), Failed> {
     let stage = Stage::new("fifo");
-    let fifo = stage.scratch.join("rules.fifo");
+    let fifo = stage.scratch.path("rules.fifo");
     assert!(stage.run("mkfifo", &[text(&fifo)]).status.success());
     let all = format!("{HOOK}{}", rules(1, 1000));
     let through = |written: &str, arguments: &[&str]| {
@@ -93,7 +93,7 @@ fn replaced() -> Result<(), Failed> {
     while !stage.has(100) {
         assert!(began.elapsed() < SOON, "it never began");
     }
-    let other = stage.scratch.join("other");
+    let other = stage.scratch.path("other");
     std::fs::write(&other, "wrong\n").expect("written");
     std::fs::rename(&other, &file).expect("renamed");
     let (code, report) = ended(child);

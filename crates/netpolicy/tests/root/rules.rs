@@ -14,6 +14,7 @@ use netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
 use rules::{Batch, Hook, Lookup, command};
 
 use crate::fits::misfit;
+use crate::scratch::Scratch;
 use crate::{Need, test};
 
 /// How long a process may take to react.
@@ -40,7 +41,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A namespace with a pair of devices, and a directory for files.
 pub(crate) struct Stage {
     pub(crate) netns: Netns,
-    pub(crate) scratch: PathBuf,
+    pub(crate) scratch: Scratch,
 }
 
 impl Stage {
@@ -55,13 +56,12 @@ impl Stage {
             RtLink::open_here()?.create_veth(end("d0"), end("d1"), netns.as_fd())
         });
         made.expect("inside").expect("a pair of devices");
-        let scratch = std::env::temp_dir().join(format!("netpolicy-rules-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&scratch).expect("a directory");
+        let scratch = Scratch::new(&format!("rules-{name}")).expect("a directory");
         Self { netns, scratch }
     }
 
     pub(crate) fn file(&self, text: &str) -> PathBuf {
-        let path = self.scratch.join("rules.batch");
+        let path = self.scratch.path("rules.batch");
         std::fs::File::create(&path).and_then(|mut file| file.write_all(text.as_bytes())).expect("a file");
         path
     }
@@ -114,12 +114,6 @@ impl Stage {
             dump::Dumped::Rule(_) | dump::Dumped::Unknown => count += 1,
         });
         count
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
 
@@ -390,7 +384,7 @@ fn shared() -> Result<(), Failed> {
 fn golden() -> Result<(), Failed> {
     let stage = Stage::new("golden");
     let constructs = include_str!("../../../rules/tests/golden/lines.batch");
-    let trace = stage.scratch.join("trace");
+    let trace = stage.scratch.path("trace");
     let mut devices = Devices::of(&stage.netns);
     let mut compared = 0;
     for line in constructs.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {

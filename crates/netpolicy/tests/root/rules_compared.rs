@@ -145,7 +145,7 @@ fn changing() -> Result<(), Failed> {
     // Somebody adds and deletes a rule before all others, of which each shifts where the kernel's dump goes on.
     let add = "filter add dev d0 ingress protocol ip prio 1 handle 1:0:fff u32 ht 1:0: match ip src 9.9.9.9 classid 1:1\n";
     let delete = "filter del dev d0 ingress protocol ip prio 1 handle 1:0:fff u32\n";
-    let other = stage.scratch.join("other.batch");
+    let other = stage.scratch.path("other.batch");
     std::fs::write(&other, format!("{add}{delete}").repeat(10_000)).expect("a file");
     let spawned = stage.netns.run(|| {
         let again = format!("while :; do tc -b {}; done", text(&other));

@@ -8,6 +8,7 @@ use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
 use crate::operator::{Operator, at_work, waited_for};
+use crate::scratch::Scratch;
 use crate::watched::while_asked;
 use crate::{Need, test};
 
@@ -81,7 +82,8 @@ fn watch() -> Result<(), Failed> {
     const WINDOWS: usize = 12;
     let operator = Operator::new("stepped-watch", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let record = std::env::temp_dir().join(format!("netpolicy-stepped-{}.jsonl", std::process::id()));
+    let scratch = Scratch::new("stepped")?;
+    let record = scratch.path("record.jsonl");
     let (name, seconds) = (record.display().to_string(), WINDOWS.to_string());
     let clock = Clock::new();
     let said = while_asked(&operator, || {
@@ -118,7 +120,6 @@ fn watch() -> Result<(), Failed> {
         report["findings"].as_array().into_iter().flatten().filter_map(|one| one["rule"].as_str()).collect();
     assert!(!rules.contains(&"live-hangs"), "{report}");
     let recorded = std::fs::read_to_string(&record)?;
-    std::fs::remove_file(&record)?;
     let mut lines = recorded.lines().map(serde_json::from_str::<Value>);
     let started = lines.next().ok_or("a head")??["started"].as_u64().ok_or("when it began")?;
     let ends: Vec<u64> = lines

@@ -1,13 +1,14 @@
 //! What other people's tools think of what netpolicy hands to them: systemd of its units, Varlink's of its interface. They
 //! need no root, but a program that not every machine has.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use daemon::api::method;
 use libtest_mimic::{Failed, Trial};
 
 use crate::desk::Desk;
+use crate::scratch::Scratch;
 use crate::{Need, test};
 
 /// The units, and how exposed systemd may think each, in tenths (0: not at all; 100: wholly).
@@ -25,23 +26,6 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A directory of the test's own. Dropping it removes it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Result<Self, Failed> {
-        let path = std::env::temp_dir().join(format!("netpolicy-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn units() -> Result<(), Failed> {
     let scratch = Scratch::new("units")?;
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
@@ -49,10 +33,10 @@ fn units() -> Result<(), Failed> {
         // The program need not be installed for this.
         let text = std::fs::read_to_string(packaging.join(name))?;
         let text = text.replace("/usr/sbin/netpolicy", env!("CARGO_BIN_EXE_netpolicy"));
-        std::fs::write(scratch.0.join(name), text)?;
+        std::fs::write(scratch.path(name), text)?;
     }
     for (name, exposed_max) in UNITS {
-        let path = scratch.0.join(name);
+        let path = scratch.path(name);
         let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         // Of other units on the machine, which it looks at as well, it may say what it likes.
@@ -80,7 +64,7 @@ fn generator() -> Result<(), Failed> {
     for (name, text) in
         [("io.netpolicy", method::DESCRIPTION), ("org.varlink.service", method::SERVICE_DESCRIPTION)]
     {
-        let file = scratch.0.join(format!("{name}.varlink"));
+        let file = scratch.path(&format!("{name}.varlink"));
         std::fs::write(&file, text)?;
         let output = Command::new("varlink-go-interface-generator").arg(&file).output()?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

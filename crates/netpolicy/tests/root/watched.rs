@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use model::live::LiveCounts;
 use serde_json::Value;
 
 use crate::operator::{Operator, Started, waited_for};
+use crate::scratch::Scratch;
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -165,19 +165,18 @@ func main() {
 fn go() -> Result<(), Failed> {
     const PORT: u16 = 8080;
     const REQUESTS: u64 = 3_000;
-    let directory = std::env::temp_dir().join(format!("netpolicy-watched-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let (source, binary) = (directory.join("server.go"), directory.join("server"));
+    let scratch = Scratch::new("watched")?;
+    let (source, binary) = (scratch.path("server.go"), scratch.path("server"));
     std::fs::write(&source, GO)?;
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&binary).arg(&source).env("GO111MODULE", "off").env("CGO_ENABLED", "0");
-    build.env("HOME", &directory).env("GOCACHE", directory.join("cache"));
+    build.env("HOME", scratch.directory()).env("GOCACHE", scratch.path("cache"));
     let built = build.output()?;
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let mut command = Command::new(&binary);
     command.arg(format!("{SERVER_ADDRESS}:{PORT}"));
-    let server = lab.start_program(command, PORT)?;
+    let _server = lab.start_program(command, PORT)?;
     let mut connection = connect(&lab, PORT)?;
     let counts = counted(&lab, PORT, || {
         let (mut answer, mut part) = (Vec::new(), [0; 4096]);
@@ -193,8 +192,6 @@ fn go() -> Result<(), Failed> {
         }
         Ok(())
     })?;
-    drop(server);
-    let _ = std::fs::remove_dir_all(&directory);
     are_all(&counts, REQUESTS);
     // A goroutine may change its thread between two parts, and the second then looks like a message of its own.
     assert!(counts.continued + counts.unsolicited >= REQUESTS, "an answer has parts: {counts:?}");
@@ -202,11 +199,10 @@ fn go() -> Result<(), Failed> {
 }
 
 /// Starts nginx at a port, with one file of 64 KiB: its head is sent by `writev`, its body by `sendfile`.
-fn nginx(lab: &Lab, port: u16) -> Result<(Program, PathBuf), Failed> {
-    let directory = std::env::temp_dir().join(format!("netpolicy-nginx-{}-{port}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    std::fs::write(directory.join("file"), vec![b'x'; BODY])?;
-    let at = directory.display();
+fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, Program), Failed> {
+    let scratch = Scratch::new("nginx")?;
+    std::fs::write(scratch.path("file"), vec![b'x'; BODY])?;
+    let at = scratch.directory().display();
     let config = format!(
         "daemon off; master_process off; error_log stderr; pid {at}/pid;\n\
          events {{ worker_connections 256; }}\n\
@@ -214,11 +210,12 @@ fn nginx(lab: &Lab, port: u16) -> Result<(Program, PathBuf), Failed> {
          proxy_temp_path {at}/proxy; fastcgi_temp_path {at}/fastcgi; uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;\n\
          server {{ listen {SERVER_ADDRESS}:{port}; root {at}; }} }}\n"
     );
-    let file = directory.join("nginx.conf");
+    let file = scratch.path("nginx.conf");
     std::fs::write(&file, config)?;
     let mut command = Command::new("nginx");
-    command.arg("-c").arg(&file).arg("-p").arg(&directory);
-    Ok((lab.start_program(command, port)?, directory))
+    command.arg("-c").arg(&file).arg("-p").arg(scratch.directory());
+    let server = lab.start_program(command, port)?;
+    Ok((scratch, server))
 }
 
 /// The bytes of nginx's file.
@@ -258,11 +255,9 @@ fn files_from(lab: &Lab, port: u16, requests: u64, stays: bool) -> Result<LiveCo
 fn nginx_asked(stays: bool) -> Result<(), Failed> {
     const PORT: u16 = 8_081;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    let (server, directory) = nginx(&lab, PORT)?;
+    let (_scratch, _server) = nginx(&lab, PORT)?;
     let requests = if stays { 3_000 } else { 1_000 };
     let counts = files_from(&lab, PORT, requests, stays)?;
-    drop(server);
-    let _ = std::fs::remove_dir_all(&directory);
     are_all(&counts, requests);
     assert!(counts.continued >= requests, "head and body are sent apart: {counts:?}");
     Ok(())
@@ -274,8 +269,8 @@ fn haproxy() -> Result<(), Failed> {
     const BEHIND: u16 = 8_083;
     const REQUESTS: u64 = 2_000;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    let (behind, directory) = nginx(&lab, BEHIND)?;
-    let config = directory.join("haproxy.cfg");
+    let (scratch, _behind) = nginx(&lab, BEHIND)?;
+    let config = scratch.path("haproxy.cfg");
     std::fs::write(
         &config,
         format!(
@@ -286,10 +281,8 @@ fn haproxy() -> Result<(), Failed> {
     )?;
     let mut command = Command::new("haproxy");
     command.arg("-db").arg("-f").arg(&config);
-    let server = lab.start_program(command, PORT)?;
+    let _server = lab.start_program(command, PORT)?;
     let counts = files_from(&lab, PORT, REQUESTS, true)?;
-    drop((server, behind));
-    let _ = std::fs::remove_dir_all(&directory);
     are_all(&counts, REQUESTS);
     Ok(())
 }
@@ -506,7 +499,8 @@ pub(crate) fn while_asked<T>(
 fn as_the_schema_says() -> Result<(), Failed> {
     let operator = Operator::new("watched-schema", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let record = std::env::temp_dir().join(format!("netpolicy-watched-{}.jsonl", std::process::id()));
+    let scratch = Scratch::new("watched-record")?;
+    let record = scratch.path("record.jsonl");
     let said = while_asked(&operator, || {
         let record = record.display().to_string();
         operator.runs(&["-o", "jsonl", "watch", "--port", "11211", "--seconds", "3", "--record", &record], 0)
@@ -516,8 +510,6 @@ fn as_the_schema_says() -> Result<(), Failed> {
     let (record_name, page_name) = (record.display().to_string(), page.display().to_string());
     let again = operator.runs(&["-o", "json", "bench", "report", &record_name, "--report", &page_name], 0)?;
     let drawn = std::fs::read_to_string(&page)?;
-    std::fs::remove_file(&record)?;
-    std::fs::remove_file(&page)?;
     let again: Value = serde_json::from_str(&again.data)?;
     assert!(drawn.contains("Response times") && drawn.contains("veth-server"), "{drawn}");
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;

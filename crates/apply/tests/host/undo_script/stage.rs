@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
 use libtest_mimic::Failed;
 use model::{Change, Label, Nanoseconds, Pid, Plan, ProcessId, Step, ThreadId};
+use tempfile::TempDir;
 
 pub(crate) const TRANSACTION: &str = "20261121T040500.123456Z-1a2b";
 
@@ -21,7 +21,7 @@ const PLAIN: [&str; 14] = [
 
 /// Where a script is run: its directory comes first in PATH, and is where it works.
 pub(crate) struct Stage {
-    directory: PathBuf,
+    directory: TempDir,
 }
 
 impl Stage {
@@ -50,11 +50,8 @@ impl Stage {
         changes: &[Change],
         object_cookies: ObjectCookies,
     ) -> Result<Self, Failed> {
-        static STAGES: AtomicU32 = AtomicU32::new(0);
-        let number = STAGES.fetch_add(1, Ordering::Relaxed);
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("undo-script-{}-{number}", std::process::id()));
-        fs::create_dir_all(directory.join("bin"))?;
+        let directory = TempDir::with_prefix_in("undo-script-", env!("CARGO_TARGET_TMPDIR"))?;
+        fs::create_dir(directory.path().join("bin"))?;
         let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
         let (kernel_release, netpolicy) = ("6.18.44".to_owned(), "0.1.0".to_owned());
         let asked = Asked { at, command: command.to_owned(), kernel_release, netpolicy, deadline: None };
@@ -76,16 +73,16 @@ impl Stage {
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        &self.directory
+        self.directory.path()
     }
 
     pub(crate) fn script(&self) -> PathBuf {
-        self.directory.join("undo.sh")
+        self.directory().join("undo.sh")
     }
 
     /// Puts a program where the script finds it first.
     pub(crate) fn program(&self, name: &str, text: &str) -> Result<(), Failed> {
-        let file = self.directory.join("bin").join(name);
+        let file = self.directory().join("bin").join(name);
         fs::write(&file, text)?;
         Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
     }
@@ -96,7 +93,7 @@ impl Stage {
 
     /// Runs the script where a plain Debian's programs are and these, and no others.
     pub(crate) fn run_where_only(&self, others: &[&str]) -> Result<(i32, String), Failed> {
-        let directory = self.directory.join(format!("only-{}", others.join("-")));
+        let directory = self.directory().join(format!("only-{}", others.join("-")));
         let _there_already = fs::create_dir(&directory);
         for program in PLAIN.iter().chain(others) {
             let places = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
@@ -116,21 +113,15 @@ impl Stage {
 
     /// Runs the script: its exit status, and all that it said.
     pub(crate) fn run_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Result<(i32, String), Failed> {
-        let path = format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH")?);
+        let path = format!("{}:{}", self.directory().join("bin").display(), std::env::var("PATH")?);
         let mut command = Command::new("sh");
-        command.arg(self.script()).args(arguments).current_dir(&self.directory);
+        command.arg(self.script()).args(arguments).current_dir(self.directory());
         let output = command.env("PATH", path).envs(env.iter().copied()).output()?;
         let said = [output.stdout, output.stderr].concat();
         Ok((
             output.status.code().ok_or("the script was killed")?,
             String::from_utf8_lossy(&said).into_owned(),
         ))
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _gone_already = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -154,31 +154,24 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A directory of this test's own, removed at its end.
-    struct Scratch(PathBuf);
+    use tempfile::{Builder, TempDir};
 
-    impl Scratch {
-        fn new(test: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("netpolicy-preload-{test}-{}", std::process::id()));
-            std::fs::create_dir(&path).expect("created");
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("permissions");
-            Self(path)
-        }
-    }
+    use super::*;
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    /// A directory that no other user may write to, whatever the umask is.
+    fn directory() -> TempDir {
+        let mut builder = Builder::new();
+        builder.prefix("netpolicy-preload-").permissions(Permissions::from_mode(0o700));
+        builder.tempdir().expect("a directory")
     }
 
     #[test]
     fn the_library_is_installed_once_and_mended_when_damaged() {
-        let scratch = Scratch::new("once");
-        let directory = scratch.0.join("new");
+        let scratch = directory();
+        let directory = scratch.path().join("new");
         let path = install(Library::Cap, &directory).expect("installed");
         let first = std::fs::metadata(&path).expect("there");
         assert_eq!(first.permissions().mode() & 0o7777, 0o755);
@@ -192,23 +185,23 @@ mod test {
 
     #[test]
     fn a_directory_that_others_may_change_is_refused() {
-        let scratch = Scratch::new("others");
-        let open = scratch.0.join("open");
+        let scratch = directory();
+        let open = scratch.path().join("open");
         std::fs::create_dir(&open).expect("created");
-        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("permissions");
+        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("permissions");
         assert!(install(Library::Cap, &open).is_err());
-        let link = scratch.0.join("link");
-        symlink(&scratch.0, &link).expect("linked");
+        let link = scratch.path().join("link");
+        symlink(scratch.path(), &link).expect("linked");
         assert_eq!(install(Library::Cap, &link).expect_err("refused").number(), Some(Errno::NOTDIR));
     }
 
     #[test]
     fn something_else_with_the_librarys_name_is_left_alone() {
-        let scratch = Scratch::new("name");
-        let path = install(Library::Cap, &scratch.0).expect("installed");
+        let scratch = directory();
+        let path = install(Library::Cap, scratch.path()).expect("installed");
         std::fs::remove_file(&path).expect("removed");
         symlink("/dev/null", &path).expect("linked");
-        assert!(install(Library::Cap, &scratch.0).is_err());
+        assert!(install(Library::Cap, scratch.path()).is_err());
         assert!(path.is_symlink());
     }
 

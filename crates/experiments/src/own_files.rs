@@ -1,5 +1,5 @@
-//! A directory for the files of one bench that needs no rights, or of a server that asks for its path: a lab's is a mount of its
-//! own that has none.
+//! A directory for the files of one bench that needs no rights, of `tc bench`, or of a server that asks for its path: a lab's is
+//! a mount of its own that has none.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -9,19 +9,26 @@ use session::Fault;
 
 /// Its owner's alone, and gone with this.
 #[derive(Debug)]
-pub(super) struct OwnFiles {
+pub(crate) struct OwnFiles {
     /// Where it is.
-    pub(super) directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 impl OwnFiles {
     /// Creates it in the directory for temporary files. One that exists already is another program's, and refused.
-    pub(super) fn new() -> Result<Self, Fault> {
+    pub(crate) fn new() -> Result<Self, Fault> {
         let directory = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&directory) {
             Ok(()) => Ok(Self { directory }),
             Err(error) => Err(Fault::file(directory.display().to_string(), error)),
         }
+    }
+
+    /// Writes a file into it.
+    pub(crate) fn file(&self, name: &str, text: &str) -> Result<PathBuf, Fault> {
+        let path = self.directory.join(name);
+        std::fs::write(&path, text).map_err(|error| Fault::file(&path, error))?;
+        Ok(path)
     }
 }
 

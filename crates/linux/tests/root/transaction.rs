@@ -1,0 +1,11 @@
+//! What a transaction of a test says of itself.
+
+use apply::{Asked, Moment};
+use model::Nanoseconds;
+
+/// A transaction as a test asks for it.
+pub(crate) fn asked() -> Asked {
+    let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
+    let text = |text: &str| text.to_owned();
+    Asked { at, command: text("test"), kernel_release: text("test"), netpolicy: text("test"), deadline: None }
+}
