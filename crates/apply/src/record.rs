@@ -158,10 +158,10 @@ pub enum Ending {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line does not end in a check sum.
-    #[error("the line does not end in a check sum")]
+    #[error("the line has no checksum at its end")]
     NoCheckSum,
     /// The check sum is not that of the line.
-    #[error("the check sum is {found:08x}, that of the line is {computed:08x}")]
+    #[error("the checksum is {found:08x}, and the line's is {computed:08x}")]
     CheckSum {
         /// What the line says.
         found: u32,

@@ -50,7 +50,7 @@ pub struct Cost {
     pub rt_priority: Option<u32>,
 }
 
-/// How the scheduler shall treat the kernel threads of threaded and threaded-busy.
+/// Scheduling of the kernel threads of threaded and threaded-busy.
 #[derive(Clone, Debug, Args)]
 pub struct Kthread {
     /// Where they run: irq (with their interrupts), sibling (beside them), any, or a list of CPUs.

@@ -57,7 +57,8 @@ pub fn literals(text: &str) -> Result<Vec<String>, String> {
 /// What a shell script prints: its quoted words, comments apart.
 pub fn script_texts(script: &str) -> Vec<String> {
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
-    lines.flat_map(quoted).filter(|text| reads_as_words(text)).collect()
+    let is_call = |text: &String| text.starts_with("$(") || text.starts_with(']');
+    lines.flat_map(quoted).filter(|text| reads_as_words(text) && !is_call(text)).collect()
 }
 
 /// The reasons that recipes give for their values.
