@@ -155,7 +155,6 @@ const REFUSED_PHRASES: &[&str] = &[
     "ears",
     "seat",
     "door",
-    "house",
     // Unmanaged rules, removes, process events.
     "strangers",
     "strikes",

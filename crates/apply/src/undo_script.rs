@@ -97,12 +97,12 @@ struct Words {
     old: String,
 }
 
-/// The call that takes a change back. One file a family says how each knob is written by a shell, and its value spelled.
+/// The call that takes a change back. One file a family says how each knob is written by a shell; the table of knobs, how its value is spelled.
 fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     let words = Words {
         what: quoted(&format!("{}: {}", change.to().object(), change.to().knob())),
-        set: quoted(&value(change.to())),
-        old: quoted(&value(change.from())),
+        set: quoted(&change.to().for_tools()),
+        old: quoted(&change.from().for_tools()),
     };
     match change.from() {
         Setting::Napi(queue, knob) => napi::call(&words, *queue, &which(queue.device, object_cookies), knob),
@@ -124,20 +124,6 @@ fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
         Setting::Host(HostKnob::Sysctl(number, _)) => {
             Call::anywhere(&[Part::File], &words, "file", &format!("/proc/sys/net/core/{number}"))
         }
-    }
-}
-
-/// A value as the script's tools write and read it.
-fn value(setting: &Setting) -> String {
-    match setting {
-        Setting::Napi(_, knob) => napi::value(knob),
-        Setting::DeviceNapis(_, knob) => napi::value_of_device(knob),
-        Setting::Nic(_, knob) => nic::value(knob),
-        Setting::RxQueue(_, knob) => queue::value_rx(knob),
-        Setting::TxQueue(_, knob) => queue::value_tx(knob),
-        Setting::Process(knob) => process::value(knob),
-        Setting::Kthread(_, knob) => kthread::value(knob),
-        Setting::Irq(..) | Setting::Host(_) => setting.value(),
     }
 }
 

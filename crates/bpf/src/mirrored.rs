@@ -1,10 +1,19 @@
 //! Structures that a BPF program and we share, read and written by the place of each field.
 //!
-//! A test of each room compares names, places and sizes with those that the compiler put into the object.
+//! A test of each room compares every member's name, place and shape with what the compiler put into the object, and another that
+//! no structure of a shared header is left out.
 
-/// A field's name, its place and its size, in bytes.
+/// How bytes are laid out: what must be the same on both sides.
 #[cfg(test)]
-pub(super) type FieldPlace = (&'static str, usize, usize);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A number of so many bytes.
+    Number(usize),
+    /// So many of one shape behind each other.
+    Array(Box<Shape>, usize),
+    /// A structure of so many bytes: the name and the place of each member.
+    Struct(usize, Vec<(String, usize, Shape)>),
+}
 
 /// What a field may be: numbers, and arrays of them. In the byte order of this machine, as BPF has it.
 pub(super) trait Field: Sized {
@@ -12,6 +21,9 @@ pub(super) trait Field: Sized {
     fn take(bytes: &[u8]) -> Self;
     /// Writes it over as many bytes.
     fn put(&self, bytes: &mut [u8]);
+    /// How it is laid out.
+    #[cfg(test)]
+    fn shape() -> Shape;
 }
 
 macro_rules! numbers {
@@ -22,6 +34,10 @@ macro_rules! numbers {
             }
             fn put(&self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_ne_bytes());
+            }
+            #[cfg(test)]
+            fn shape() -> Shape {
+                Shape::Number(size_of::<Self>())
             }
         }
     )* };
@@ -38,12 +54,20 @@ impl<T: Field, const N: usize> Field for [T; N] {
             one.put(bytes);
         }
     }
+    #[cfg(test)]
+    fn shape() -> Shape {
+        Shape::Array(Box::new(T::shape()), N)
+    }
 }
 
 /// A structure as C lays it out.
 pub(super) trait Mirrored: Field {
     /// How many bytes it has.
     const BYTES: usize = size_of::<Self>();
+
+    /// Its name in the header.
+    #[cfg(test)]
+    const NAME: &'static str;
 
     /// Reads it from a map's value.
     fn of(bytes: &[u8]) -> Self {
@@ -78,17 +102,19 @@ macro_rules! mirrored {
                     $crate::mirrored::Field::put(&self.$field, &mut bytes[at..at + size_of::<$type>()]);
                 })*
             }
+            #[cfg(test)]
+            fn shape() -> $crate::mirrored::Shape {
+                $crate::mirrored::Shape::Struct(size_of::<$name>(), vec![$((
+                    stringify!($field).to_owned(),
+                    std::mem::offset_of!($name, $field),
+                    <$type as $crate::mirrored::Field>::shape(),
+                )),*])
+            }
         }
 
-        impl $crate::mirrored::Mirrored for $name {}
-
-        #[cfg(test)]
-        impl $name {
-            /// Its name in the header.
-            pub(super) const NAME: &'static str = $c;
-            /// Its fields.
-            pub(super) const FIELDS: &'static [$crate::mirrored::FieldPlace] =
-                &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>())),*];
+        impl $crate::mirrored::Mirrored for $name {
+            #[cfg(test)]
+            const NAME: &'static str = $c;
         }
     )* };
 }
@@ -100,14 +126,13 @@ pub(super) fn name(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A test that the structures of a room are as its compiled object has them.
+/// A test that structures are as their compiled object has them.
 #[cfg(test)]
 macro_rules! same_as_compiled {
     ($object:expr, $($name:ident),* $(,)?) => {
         #[test]
-        fn every_field_is_where_the_compiled_programs_have_it() {
-            let mut wrong: Vec<String> = Vec::new();
-            $(wrong.extend($crate::mirrored::difference($object, $name::NAME, size_of::<$name>(), $name::FIELDS));)*
+        fn every_member_is_laid_out_as_the_compiled_programs_have_it() {
+            let wrong: Vec<String> = [$($crate::mirrored::difference::<$name>($object)),*].into_iter().flatten().collect();
             assert!(wrong.is_empty(), "{wrong:#?}");
         }
     };
@@ -115,31 +140,132 @@ macro_rules! same_as_compiled {
 #[cfg(test)]
 pub(super) use same_as_compiled;
 
-/// What differs between a structure here and that of the same name in a compiled object.
+/// How a structure here differs from that of the same name in a compiled object; `None` if it does not.
 #[cfg(test)]
-pub(super) fn difference(object: &[u8], name: &str, size: usize, fields: &[FieldPlace]) -> Vec<String> {
-    use libbpf_rs::btf::{Btf, HasSize, types};
+pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
+    use libbpf_rs::btf::{Btf, types};
     let btf = Btf::from_raw("object", object).expect("an object").expect("which describes its types");
-    let Some(found) = btf.type_by_name::<types::Struct<'_>>(name) else {
-        return vec![format!("no struct {name}")];
+    let Some(found) = btf.type_by_name::<types::Struct<'_>>(T::NAME) else {
+        return Some(format!("no struct {}", T::NAME));
     };
-    let mut wrong = Vec::new();
-    if found.size() != size {
-        wrong.push(format!("struct {name} has {} bytes there and {size} here", found.size()));
-    }
-    let theirs: Vec<(String, usize)> = found
-        .iter()
-        .map(|member| {
-            let bits = match member.attr {
-                types::MemberAttr::Normal { offset } | types::MemberAttr::BitField { offset, .. } => offset,
-            };
+    let (there, here) = (compiled::structure(&btf, &found), T::shape());
+    (there != here).then(|| format!("struct {} is {there:?} there and {here:?} here", T::NAME))
+}
+
+/// What the BTF of an object says of its types.
+#[cfg(test)]
+mod compiled {
+    use libbpf_rs::btf::types::{Array, Enum, Int, MemberAttr, Struct};
+    use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
+
+    use super::Shape;
+
+    pub(super) fn structure(btf: &Btf<'_>, found: &Struct<'_>) -> Shape {
+        let members = found.iter().map(|member| {
+            let MemberAttr::Normal { offset } = member.attr else { panic!("a bit field is not mirrored") };
             let name = member.name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            (name, usize::try_from(bits / 8).expect("few"))
-        })
-        .collect();
-    let ours: Vec<(String, usize)> = fields.iter().map(|(name, at, _)| ((*name).to_owned(), *at)).collect();
-    if ours != theirs {
-        wrong.push(format!("struct {name} is {theirs:?} there and {ours:?} here"));
+            (name, usize::try_from(offset / 8).expect("few"), shape(btf, member.ty))
+        });
+        Shape::Struct(found.size(), members.collect())
     }
-    wrong
+
+    fn shape(btf: &Btf<'_>, id: TypeId) -> Shape {
+        let found: BtfType<'_> = btf.type_by_id(id).expect("a type of this object");
+        let found = found.skip_mods_and_typedefs();
+        if let Ok(number) = Int::try_from(found) {
+            Shape::Number(usize::from(number.bits) / 8)
+        } else if let Ok(number) = Enum::try_from(found) {
+            Shape::Number(number.size())
+        } else if let Ok(array) = Array::try_from(found) {
+            Shape::Array(Box::new(shape(btf, array.contained_type().type_id())), array.capacity())
+        } else if let Ok(inner) = Struct::try_from(found) {
+            structure(btf, &inner)
+        } else {
+            panic!("{:?} is not mirrored", found.kind())
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    const LIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
+    const WIRE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.bpf.o"));
+
+    mirrored! {
+        struct Swapped = "live_key" { is_worker: u32, id: u32 }
+
+        struct PaddedAtTheEnd = "wire_gate" { opens: u64, closes: u32 }
+
+        struct SmallerElements = "live_part" {
+            requests: u64,
+            ring_ns: u64,
+            wakeup_ns: u64,
+            service_ns: u64,
+            polls: [u32; 8],
+            packets: [u64; 4],
+            total: [u32; 232],
+        }
+
+        struct SameElements = "live_part" {
+            requests: u64,
+            ring_ns: u64,
+            wakeup_ns: u64,
+            service_ns: u64,
+            polls: [u64; 4],
+            packets: [u64; 4],
+            total: [u32; 232],
+        }
+    }
+
+    #[test]
+    fn two_members_of_one_size_that_are_swapped_are_refused() {
+        assert!(difference::<Swapped>(LIVE).is_some());
+    }
+
+    #[test]
+    fn a_last_u32_with_padding_is_no_u64() {
+        assert_eq!((PaddedAtTheEnd::BYTES, PaddedAtTheEnd::NAME), (16, "wire_gate"), "all else is the same");
+        assert!(difference::<PaddedAtTheEnd>(WIRE).is_some());
+    }
+
+    #[test]
+    fn two_u32_are_no_u64_in_an_array_as_long() {
+        assert_eq!(SmallerElements::BYTES, SameElements::BYTES);
+        assert_eq!(difference::<SameElements>(LIVE), None);
+        assert!(difference::<SmallerElements>(LIVE).is_some());
+    }
+
+    #[test]
+    fn every_structure_of_a_shared_header_is_mirrored_beside_it() {
+        let rooms = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let (mut structures, mut missing) = (0, Vec::new());
+        for room in entries(&rooms).iter().filter(|entry| entry.is_dir()) {
+            let name = room.file_name().expect("a name").to_string_lossy();
+            let header = fs::read_to_string(room.join(format!("{name}.h"))).expect("a room has a header");
+            let rust: String = entries(room)
+                .iter()
+                .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
+                .map(|file| fs::read_to_string(file).expect("a source"))
+                .collect();
+            for structure in
+                header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"))
+            {
+                structures += 1;
+                if !rust.contains(&format!("= \"{structure}\" {{")) {
+                    missing.push(format!("struct {structure} of {name}.h"));
+                }
+            }
+        }
+        assert!(structures > 20, "{structures} found");
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    fn entries(directory: &Path) -> Vec<PathBuf> {
+        fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
+    }
 }

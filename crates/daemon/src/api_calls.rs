@@ -132,15 +132,15 @@ impl Daemon<'_> {
         let Some((objects, request)) = self.plan.request(target) else {
             return Outcome::Later(format!("stored; waits until {target} exists"));
         };
-        if let (Target::Service(..), 0) = (target, request.processes) {
+        if let (Target::Service(..), 0) = (target, request.extent.processes) {
             return Outcome::Later(format!("stored; waits until a process of {target} runs"));
         }
-        if let (Target::Device(_), 0, 0) = (target, request.queues, request.wanted) {
+        if let (Target::Device(_), 0, 0) = (target, request.extent.queues, request.extent.wanted) {
             return Outcome::Later(
                 "stored; no queue is left to set: more specific requests have them all".to_owned(),
             );
         }
-        if request.set == request.wanted {
+        if request.extent.set == request.extent.wanted {
             return Outcome::InForce;
         }
         // What is of a device is also others', who may have been refused it before.
@@ -165,7 +165,7 @@ impl Daemon<'_> {
         }
         let failed = self.telemetry.finding("failed", "daemon");
         let why = failed.map_or("`netpolicy status` says when it is", |finding| &finding.summary);
-        let (set, wanted) = (request.set, request.wanted);
+        let (set, wanted) = (request.extent.set, request.extent.wanted);
         Outcome::Later(format!("stored; {set} of {wanted} settings are in force so far: {why}"))
     }
 

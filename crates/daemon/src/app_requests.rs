@@ -111,7 +111,7 @@ impl AppRequests {
 impl Daemon<'_> {
     /// Takes the events of new requests.
     pub(crate) fn take_app_requests(&mut self) {
-        let asked = match self.requests.apps.asked() {
+        let asked = match self.requests.asked_by_apps() {
             Ok(asked) => asked,
             Err(error) => return self.telemetry.find(unread(&error)),
         };
@@ -131,7 +131,7 @@ impl Daemon<'_> {
 
     /// Reads the requests, and notes their processes.
     pub(crate) fn read_app_requests(&mut self) {
-        let requests = match self.requests.apps.read() {
+        let requests = match self.requests.read_apps() {
             Ok(requests) => {
                 self.telemetry.mended("app-requests-unread", &BTreeSet::new());
                 requests

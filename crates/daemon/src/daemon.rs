@@ -233,7 +233,7 @@ impl<'a> Daemon<'a> {
             self.work(work);
             busy = true;
         }
-        if let Some(descriptor) = self.requests.apps.new_descriptor() {
+        if let Some(descriptor) = self.requests.new_apps_descriptor() {
             event_loop
                 .watch(descriptor, APP_REQUESTS)
                 .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
@@ -460,7 +460,7 @@ impl<'a> Daemon<'a> {
     /// Publishes the daemon's status.
     pub(crate) fn publish(&self) {
         let mut hearing = self.sources.hearing();
-        hearing.extend(self.requests.apps.hearing());
+        hearing.extend(self.requests.hearing_of_apps());
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
             hearing,

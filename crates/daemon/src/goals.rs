@@ -17,7 +17,7 @@ use crate::event_loop::EventLoop;
 use crate::event_sources::MEASURED;
 use crate::placing::Members;
 use crate::search::Standing;
-use crate::status::{RequestStatus, ResponseTimes};
+use crate::status::{MeasuredWindows, RequestStatus, ResponseTimes};
 
 /// Percentiles are computed again after so many windows: that takes a millisecond or two, counts do not.
 const WINDOWS_PER_SUMMARY: u64 = 5;
@@ -179,11 +179,13 @@ impl Goals {
             request.engaged = mode.and_then(|mode| plan::engaged_share(mode, &packets(summary)));
             let Summary { windows, measured_seconds, requests, rate, estimator, .. } = **summary;
             request.measured = Some(ResponseTimes {
-                at_unix_micros: *unix_micros,
-                windows,
-                measured_seconds,
-                requests,
-                rate,
+                windows: MeasuredWindows {
+                    at_unix_micros: *unix_micros,
+                    windows,
+                    measured_seconds,
+                    requests,
+                    rate,
+                },
                 estimator,
                 response: summary.response,
                 ring: summary.ring,

@@ -134,13 +134,24 @@ impl Known {
     /// A value that was read or written by itself, of an object that is not looked at otherwise.
     pub(crate) fn take_in(&mut self, setting: &Setting) {
         match setting {
-            Setting::Irq(number, IrqKnob::Affinity(cpus)) => {
-                for irq in self.host.irqs.iter_mut().filter(|irq| irq.number == *number) {
-                    irq.affinity.clone_from(cpus);
+            Setting::Irq(number, knob) => match knob {
+                IrqKnob::Affinity(cpus) => {
+                    for irq in self.host.irqs.iter_mut().filter(|irq| irq.number == *number) {
+                        irq.affinity.clone_from(cpus);
+                    }
                 }
-            }
+                // No observation has it: irqbalance is asked for it when it is compared.
+                IrqKnob::Ban(_) => {}
+            },
             Setting::Host(HostKnob::Sysctl(sysctl, value)) => drop(self.host.sysctls.insert(*sysctl, *value)),
-            _ => {}
+            // Devices and processes are looked at otherwise.
+            Setting::Napi(..)
+            | Setting::DeviceNapis(..)
+            | Setting::Kthread(..)
+            | Setting::Nic(..)
+            | Setting::RxQueue(..)
+            | Setting::TxQueue(..)
+            | Setting::Process(_) => {}
         }
     }
 

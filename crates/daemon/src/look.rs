@@ -29,25 +29,25 @@ impl Daemon<'_> {
             return Ok(false);
         }
         // New wants may mean processes that run already.
-        if work.everything || work.policy || work.asked {
+        if work.observe.everything || work.policy || work.asked {
             self.look_at_everything()?;
             return Ok(true);
         }
-        if work.cpus {
+        if work.observe.cpus {
             self.known.cpus();
             self.rejections.clear();
         }
-        for index in &work.devices {
+        for index in &work.observe.devices {
             self.known.device(*index)?;
             self.rejections.forgive(|object| object.device().is_some_and(|device| device.ifindex == *index));
         }
-        for name in &work.named {
+        for name in &work.observe.named {
             let index = self.known.host().device_named(name).map(|device| device.id.ifindex);
-            if let Some(index) = index.filter(|index| !work.devices.contains(index)) {
+            if let Some(index) = index.filter(|index| !work.observe.devices.contains(index)) {
                 self.known.device(index)?;
             }
         }
-        for (pid, scope) in &work.processes {
+        for (pid, scope) in &work.observe.processes {
             self.look_at_process(*pid, *scope)?;
         }
         if work.tick {
@@ -77,7 +77,7 @@ impl Daemon<'_> {
 
     fn look_at_everything(&mut self) -> Result<(), Fault> {
         let begun = now();
-        self.telemetry.count(|counters| counters.whole_looks += 1);
+        self.telemetry.count(|counters| counters.passes.whole_looks += 1);
         let mut unread = Vec::new();
         self.requests.find_all(&mut unread)?;
         self.telemetry.unread(unread);

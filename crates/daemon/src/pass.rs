@@ -51,7 +51,7 @@ impl Daemon<'_> {
             }
             return self.reconciler.failed(work, Nanoseconds::ZERO, now());
         }
-        let may_have_ended = work.tick || !work.devices.is_empty();
+        let may_have_ended = work.tick || !work.observe.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
             // A commit of another process, or this daemon's own, that changes nothing here.
@@ -70,7 +70,7 @@ impl Daemon<'_> {
             }
             Ok(false) => self.reconciler.failed(work, span(begun), now()),
             Err(fault) => {
-                self.telemetry.count(|counters| counters.failures += 1);
+                self.telemetry.count(|counters| counters.passes.failures += 1);
                 let words = fault.cause.to_string();
                 let summary = without_transactions(&words);
                 self.telemetry.renew(Finding {
@@ -155,10 +155,10 @@ impl Daemon<'_> {
 
     /// What is asked for, on the host as it is now.
     fn place(&mut self) {
-        self.telemetry.count(|counters| counters.plans += 1);
+        self.telemetry.count(|counters| counters.passes.plans += 1);
         let mut selection = plan::select(&self.policy(), self.known.host());
         let own = selection.policy.intents.len();
-        let (policy, left_out) = self.requests.apps.joined(selection.policy, self.known.host());
+        let (policy, left_out) = self.requests.with_apps(selection.policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
         selection.policy = policy;
         let members = self.requests.members(&selection.policy);
@@ -173,7 +173,7 @@ impl Daemon<'_> {
         self.telemetry.detail_of("response times are not measured", measured);
         self.report_measured();
         self.plan.place(selection, own, self.known.host(), &members);
-        self.requests.apps.follow(self.plan.followed_apps());
+        self.requests.follow_apps(self.plan.followed_apps());
     }
 
     /// What may be done now. Of a request that turns out to be refused nothing is: what was asked before counts again.
@@ -393,7 +393,7 @@ impl Daemon<'_> {
             Err(NotInForce::Commit(error)) => {
                 // Where others have a knob, or have set it since, none was begun.
                 let begun = u64::from(error.transaction.is_some());
-                self.telemetry.count(|counters| counters.failures += begun);
+                self.telemetry.count(|counters| counters.passes.failures += begun);
                 if matches!(error.host, apply::HostState::NotRestored(_)) {
                     return Err(error.into());
                 }
@@ -418,7 +418,7 @@ impl Daemon<'_> {
         let number = |number: usize| u64::try_from(number).unwrap_or(0);
         self.telemetry.count(|counters| {
             counters.settings.repairs += number(repairs);
-            counters.commits += 1;
+            counters.passes.commits += 1;
             counters.settings.changes += number(changes.len());
             counters.settings.released += released;
         });

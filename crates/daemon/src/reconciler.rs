@@ -128,9 +128,9 @@ pub enum Scope {
     Whole,
 }
 
-/// What is to be looked at, and what for.
+/// What is to be observed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct Observe {
     /// Devices, by index.
     pub devices: BTreeSet<IfIndex>,
     /// Devices, by the name that they had.
@@ -141,6 +141,13 @@ pub struct Work {
     pub cpus: bool,
     /// Everything: the rest need not be looked at by itself.
     pub everything: bool,
+}
+
+/// What is to be looked at, and what for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Parts of the host.
+    pub observe: Observe,
     /// The policy files.
     pub policy: bool,
     /// What applications request.
@@ -177,13 +184,14 @@ impl Work {
 
     /// Both, each thing once.
     fn join(&mut self, other: Self) {
-        self.devices.extend(other.devices);
-        self.named.extend(other.named);
-        for (pid, scope) in other.processes {
+        let Observe { devices, named, processes, cpus, everything } = other.observe;
+        self.observe.devices.extend(devices);
+        self.observe.named.extend(named);
+        for (pid, scope) in processes {
             self.process(pid, scope);
         }
-        self.cpus |= other.cpus;
-        self.everything |= other.everything;
+        self.observe.cpus |= cpus;
+        self.observe.everything |= everything;
         self.policy |= other.policy;
         self.asked |= other.asked;
         self.app_requests |= other.app_requests;
@@ -197,7 +205,7 @@ impl Work {
     }
 
     fn process(&mut self, pid: Pid, scope: Scope) {
-        let known = self.processes.entry(pid).or_insert(scope);
+        let known = self.observe.processes.entry(pid).or_insert(scope);
         *known = (*known).max(scope);
     }
 
@@ -273,9 +281,9 @@ impl Reconciler {
     /// Notes an event that happened at `at` and is noticed at `now`.
     pub fn note(&mut self, event: &Event, at: Nanoseconds, now: Nanoseconds) {
         match event {
-            Event::Link(index) | Event::Ethtool(index) => drop(self.work.devices.insert(*index)),
-            Event::Queues(name) => drop(self.work.named.insert(name.clone())),
-            Event::Cpu => self.work.cpus = true,
+            Event::Link(index) | Event::Ethtool(index) => drop(self.work.observe.devices.insert(*index)),
+            Event::Queues(name) => drop(self.work.observe.named.insert(name.clone())),
+            Event::Cpu => self.work.observe.cpus = true,
             Event::Exec(pid) | Event::Fork(pid) => {
                 self.work.process(*pid, Scope::Whole);
                 self.grow_up(*pid, now);
@@ -305,7 +313,7 @@ impl Reconciler {
             Event::Policy => self.work.policy = true,
             Event::Asked => self.work.asked = true,
             Event::Journal => self.work.journal = true,
-            Event::Lost => self.work.everything = true,
+            Event::Lost => self.work.observe.everything = true,
         }
         self.work.note(event.kind(), at);
         // What happened long ago is not waited for any more.

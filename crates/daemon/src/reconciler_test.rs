@@ -25,7 +25,7 @@ fn at(ms: u64) -> Nanoseconds {
 fn settled(sees_new_epolls: bool) -> Reconciler {
     let mut mind = Reconciler::begin(at(0), sees_new_epolls);
     let work = mind.take_due(at(0)).expect("everything is due immediately");
-    assert!(work.everything && work.policy);
+    assert!(work.observe.everything && work.policy);
     mind.done(at(0), at(0));
     mind
 }
@@ -65,8 +65,8 @@ fn events_that_come_together_are_handled_together_and_within_a_millisecond() {
     assert_eq!(due.0 - noted.0, 500_000, "of the first event");
     assert_eq!(mind.take_due(Nanoseconds(due.0 - 1)), None);
     let work = mind.take_due(due).expect("due");
-    assert_eq!(work.devices, [IfIndex(2)].into());
-    assert_eq!(work.named, ["eth0".to_owned()].into());
+    assert_eq!(work.observe.devices, [IfIndex(2)].into());
+    assert_eq!(work.observe.named, ["eth0".to_owned()].into());
     assert_eq!(work.first_events[&Kind::Link], noted);
     assert_eq!(mind.take_due(due), None, "all of it together");
 }
@@ -107,10 +107,10 @@ fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
     assert_eq!(mind.next_wake(), at(26));
     mind.note(&Event::Link(IfIndex(3)), at(22), at(22));
     let other = mind.take_due(at(23)).expect("the new one does not wait for it");
-    assert_eq!(other.devices, [IfIndex(3)].into());
+    assert_eq!(other.observe.devices, [IfIndex(3)].into());
     mind.done(at(0), at(23));
     let again = mind.take_due(at(26)).expect("again");
-    assert_eq!(again.devices, [IfIndex(2)].into());
+    assert_eq!(again.observe.devices, [IfIndex(2)].into());
     mind.failed(again, at(0), at(26));
     assert_eq!(mind.next_wake(), at(36));
     let mut now = at(36);
@@ -138,7 +138,7 @@ fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them()
             break;
         }
         if let Some(work) = mind.take_due(now)
-            && work.processes.get(&Pid(7)) == Some(&Scope::Epolls)
+            && work.observe.processes.get(&Pid(7)) == Some(&Scope::Epolls)
         {
             looks.push(now.0 / MS - 20);
         }
@@ -161,13 +161,16 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
     let mut mind = settled(true);
     mind.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
     let work = mind.take_due(at(21)).expect("due");
-    assert!(work.app_requests && work.processes == [(Pid(7), Scope::Whole)].into());
+    assert!(work.app_requests && work.observe.processes == [(Pid(7), Scope::Whole)].into());
     mind.done(at(0), at(21));
     assert_eq!(mind.next_wake(), at(25));
-    assert_eq!(mind.take_due(at(25)).expect("again").processes, [(Pid(7), Scope::Epolls)].into());
+    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Scope::Epolls)].into());
     mind.note(&Event::AppRequest(None), at(30), at(30));
     let work = mind.take_due(at(31)).expect("due");
-    assert!(work.app_requests && work.processes.is_empty(), "the registry changed: of whom is not known");
+    assert!(
+        work.app_requests && work.observe.processes.is_empty(),
+        "the registry changed: of whom is not known"
+    );
 }
 
 #[test]
@@ -178,17 +181,17 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
     mind.done(at(0), at(11));
     mind.note(&Event::Connection(Pid(7)), at(20), at(20));
     assert_eq!(mind.next_wake(), at(21));
-    assert_eq!(mind.take_due(at(21)).expect("due").processes, [(Pid(7), Scope::Whole)].into());
+    assert_eq!(mind.take_due(at(21)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
     mind.done(at(0), at(21));
     assert_eq!(mind.next_wake(), at(25));
-    assert_eq!(mind.take_due(at(25)).expect("again").processes, [(Pid(7), Scope::Whole)].into());
+    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Scope::Whole)].into());
 
     // Where its epolls are looked for anyway, that goes on as it was, with all of it.
     let mut mind = settled(false);
     mind.note(&Event::Listener(Pid(7)), at(10), at(10));
     mind.take_due(at(11)).expect("due");
     mind.note(&Event::Connection(Pid(7)), at(20), at(20));
-    assert_eq!(mind.take_due(at(25)).expect("due").processes, [(Pid(7), Scope::Whole)].into());
+    assert_eq!(mind.take_due(at(25)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
 }
 
 #[test]
@@ -241,7 +244,7 @@ fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_report_it()
     let due = mind.next_wake();
     assert_eq!(due.0 - at(20).0, 500_000);
     let work = mind.take_due(due).expect("due");
-    assert!(work.cpus && !work.everything, "the processes are where they were");
+    assert!(work.observe.cpus && !work.observe.everything, "the processes are where they were");
     mind.done(at(0), due);
     assert_eq!(mind.take_due(Nanoseconds(due.0 + MS)), None, "all of it together");
 }
@@ -308,22 +311,22 @@ fn any_event() -> impl Strategy<Value = Event> {
 /// Whether work looks at what an event is about.
 fn heeds(work: &Work, event: &Event) -> bool {
     match event {
-        Event::Link(index) | Event::Ethtool(index) => work.devices.contains(index),
-        Event::Queues(name) => work.named.contains(name),
-        Event::Cpu => work.cpus,
+        Event::Link(index) | Event::Ethtool(index) => work.observe.devices.contains(index),
+        Event::Queues(name) => work.observe.named.contains(name),
+        Event::Cpu => work.observe.cpus,
         Event::Exec(pid)
         | Event::Fork(pid)
         | Event::Exit(pid)
         | Event::Listener(pid)
-        | Event::Connection(pid) => work.processes.get(pid) == Some(&Scope::Whole),
-        Event::Epoll(pid) => work.processes.contains_key(pid),
+        | Event::Connection(pid) => work.observe.processes.get(pid) == Some(&Scope::Whole),
+        Event::Epoll(pid) => work.observe.processes.contains_key(pid),
         Event::AppRequest(pid) => {
-            work.app_requests && pid.is_none_or(|pid| work.processes.contains_key(&pid))
+            work.app_requests && pid.is_none_or(|pid| work.observe.processes.contains_key(&pid))
         }
         Event::Policy => work.policy,
         Event::Asked => work.asked,
         Event::Journal => work.journal,
-        Event::Lost => work.everything,
+        Event::Lost => work.observe.everything,
     }
 }
 

@@ -6,7 +6,7 @@ use model::{Host, Intent, Object, Pid, Policy, Target, Threading};
 use plan::Part;
 
 use crate::placing::Placed;
-use crate::status::{Polling, RequestStatus};
+use crate::status::{Polling, RequestExtent, RequestStatus};
 
 /// Each request of a policy, and how it stands.
 pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
@@ -44,11 +44,13 @@ fn followed(
         policy: intent.policy.to_string(),
         delivery: part.delivery.mode.to_string(),
         origin: intent.origin.clone(),
-        queues: part.queues.len(),
-        processes: part.processes.len(),
-        epolls,
-        wanted: all,
-        set: all.saturating_sub(sum(differing)),
+        extent: RequestExtent {
+            queues: part.queues.len(),
+            processes: part.processes.len(),
+            epolls,
+            wanted: all,
+            set: all.saturating_sub(sum(differing)),
+        },
         engaged: None,
         goal: intent.goal,
         measured: None,
@@ -67,11 +69,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         policy: intent.policy.to_string(),
         delivery: String::new(),
         origin: intent.origin.clone(),
-        queues: 0,
-        processes: 0,
-        epolls: 0,
-        wanted: 0,
-        set: 0,
+        extent: RequestExtent::default(),
         engaged: None,
         goal: intent.goal,
         measured: None,

@@ -4,19 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linux::KernelError;
 use linux::bpf::process_events::{NAMES_MAX, Waited};
 use linux::process::{Criteria, find, identify, meets};
-use model::host::Unread;
+use model::host::{AppRequest, Unread};
 use model::policy::Match;
-use model::{Glob, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
+use model::{Glob, Host, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
 
-use crate::app_requests::AppRequests;
+use crate::app_requests::{AppRequests, Asker};
 use crate::placing::Members;
+use crate::status::Hearing;
 
 /// The most requests that are kept beside the policy files; the oldest is dropped for a new one.
 pub(crate) const ASKED_MAX: usize = 1024;
@@ -55,7 +57,7 @@ pub(crate) enum Serves {
 /// All that is wanted.
 pub(crate) struct Requests {
     /// Those of applications.
-    pub(crate) apps: AppRequests,
+    apps: AppRequests,
     files: Vec<Intent>,
     /// What the policies come to.
     recipes: Arc<Recipes>,
@@ -109,6 +111,42 @@ impl Requests {
             }
         }
         Ok(wants)
+    }
+
+    /// A policy with what applications request, and the requests that are left out of it.
+    pub(crate) fn with_apps(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
+        self.apps.joined(policy, host)
+    }
+
+    /// The processes that applications have requested something for since the last call.
+    ///
+    /// # Errors
+    /// As [`AppRequests::asked`].
+    pub(crate) fn asked_by_apps(&mut self) -> Result<BTreeSet<Pid>, KernelError> {
+        self.apps.asked()
+    }
+
+    /// What applications request.
+    ///
+    /// # Errors
+    /// As [`AppRequests::read`].
+    pub(crate) fn read_apps(&mut self) -> Result<Vec<AppRequest>, KernelError> {
+        self.apps.read()
+    }
+
+    /// The requests of these applications are followed from now on.
+    pub(crate) fn follow_apps(&mut self, askers: Vec<Asker>) {
+        self.apps.follow(askers);
+    }
+
+    /// As [`AppRequests::new_descriptor`].
+    pub(crate) fn new_apps_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        self.apps.new_descriptor()
+    }
+
+    /// As [`AppRequests::hearing`].
+    pub(crate) fn hearing_of_apps(&self) -> Option<Hearing> {
+        self.apps.hearing()
     }
 
     /// The policy files say this from now on.

@@ -437,7 +437,7 @@ impl Daemon<'_> {
     fn placed(&self, policy: &Policy) -> Placed {
         let mut selection = plan::select(policy, self.known.host());
         let own = selection.policy.intents.len();
-        selection.policy = self.requests.apps.joined(selection.policy, self.known.host()).0;
+        selection.policy = self.requests.with_apps(selection.policy, self.known.host()).0;
         let members = self.requests.members(&selection.policy);
         placing::place(&selection, own, self.known.host(), &members)
     }
@@ -584,6 +584,7 @@ mod test {
     use model::{Label, Pid, PolicyName};
 
     use super::*;
+    use crate::status::RequestExtent;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -653,11 +654,7 @@ mod test {
             policy: "latency".to_owned(),
             delivery: "interrupt".to_owned(),
             origin: "a:1".to_owned(),
-            queues: 1,
-            processes: 1,
-            epolls: 0,
-            wanted: 0,
-            set: 0,
+            extent: RequestExtent { queues: 1, processes: 1, ..RequestExtent::default() },
             engaged: None,
             goal: model::Goal { on_missed, ..model::Goal::default() },
             measured: None,

@@ -118,16 +118,9 @@ pub struct RequestStatus {
     pub delivery: String,
     /// Where it was asked: a file and line, or a command.
     pub origin: String,
-    /// How many queues are its own.
-    pub queues: usize,
-    /// How many processes are its own.
-    pub processes: usize,
-    /// How many epolls and io_urings of these are set.
-    pub epolls: usize,
-    /// How many knobs it wants.
-    pub wanted: usize,
-    /// How many of these have the wanted value. *Set*, not yet *engaged*.
-    pub set: usize,
+    /// How much is its own.
+    #[serde(flatten)]
+    pub extent: RequestExtent,
     /// The share of the packets of its queues, from 0 to 1, that its delivery mode delivers, as counted in the last minutes:
     /// polled by the application, the timer or the kernel thread. `None` for modes that leave delivery to interrupts, and for
     /// requests that are not measured.
@@ -140,6 +133,21 @@ pub struct RequestStatus {
     pub search: Option<SearchStatus>,
     /// What the operator should know of it.
     pub notes: Vec<String>,
+}
+
+/// How much of the host is a request's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct RequestExtent {
+    /// How many queues are its own.
+    pub queues: usize,
+    /// How many processes are its own.
+    pub processes: usize,
+    /// How many epolls and io_urings of these are set.
+    pub epolls: usize,
+    /// How many knobs it wants.
+    pub wanted: usize,
+    /// How many of these have the wanted value. *Set*, not yet *engaged*.
+    pub set: usize,
 }
 
 /// What was tried for a service whose goal is missed.
@@ -172,9 +180,9 @@ pub struct TriedStatus {
     pub measured: Option<String>,
 }
 
-/// How long the requests of a service took in the last minutes. Spans are in nanoseconds.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct ResponseTimes {
+/// When and how much of a service's traffic was measured.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct MeasuredWindows {
     /// When it was measured last, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
     /// How many windows were measured.
@@ -185,6 +193,14 @@ pub struct ResponseTimes {
     pub requests: u64,
     /// The same in a second.
     pub rate: f64,
+}
+
+/// How long the requests of a service took in the last minutes. Spans are in nanoseconds.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct ResponseTimes {
+    /// In which windows it was measured.
+    #[serde(flatten)]
+    pub windows: MeasuredWindows,
     /// By what `response` was estimated.
     pub estimator: Estimator,
     /// From the NIC's ring to the answer.
@@ -212,14 +228,9 @@ pub struct Counters {
     pub events: BTreeMap<Kind, u64>,
     /// Events that were lost because they came faster than they were taken, each followed by a look at everything.
     pub lost: u64,
-    /// Plans that were made.
-    pub plans: u64,
-    /// Scans of the whole host.
-    pub whole_looks: u64,
-    /// Transactions that were committed.
-    pub commits: u64,
-    /// Transactions that failed, and were undone.
-    pub failures: u64,
+    /// How often it went the way from looking to committing.
+    #[serde(flatten)]
+    pub passes: PassCounters,
     /// What became of settings.
     #[serde(flatten)]
     pub settings: SettingCounters,
@@ -235,6 +246,19 @@ pub struct Counters {
     pub verdicts: BTreeMap<Ruling, u64>,
     /// What became of modes that were tried for services whose goal was missed.
     pub searches: SearchCounters,
+}
+
+/// How often the daemon planned, observed and committed. All of it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct PassCounters {
+    /// Plans that were made.
+    pub plans: u64,
+    /// Scans of the whole host.
+    pub whole_looks: u64,
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// Transactions that failed, and were undone.
+    pub failures: u64,
 }
 
 /// What became of modes that were tried for services whose goal was missed. All of it only grows.

@@ -12,6 +12,7 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -33,6 +34,13 @@ struct counts {
 	unsigned long long unused[15];
 	struct slot slots[THREADS_MAX];
 };
+
+/* The same numbers stand in crates/linux/src/process/preload/counts.rs. */
+_Static_assert(offsetof(struct slot, events) == 96, "read by counts.rs");
+_Static_assert(offsetof(struct slot, most) == 104, "reset by counts.rs");
+_Static_assert(offsetof(struct slot, failed) == 112, "read by counts.rs");
+_Static_assert(offsetof(struct counts, slots) == 128 && sizeof(struct slot) == 128, "read by counts.rs");
+_Static_assert(sizeof(struct counts) == 8320, "made by counts.rs");
 
 static struct counts *counts;
 static int ready;

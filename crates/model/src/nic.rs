@@ -33,6 +33,7 @@ const CHANNELS: Facts = Facts {
     range: Some((0, QUEUES_MAX as u64)),
     since: KernelVersion::since(5, 6),
     disruption: Disruption::LinkDown,
+    takes_queues: true,
     ..Facts::at(Interface::Channels, Phase::Channels)
 };
 
@@ -42,6 +43,7 @@ const RINGS: Facts = Facts {
     range: Some((1, INT_MAX)),
     since: KernelVersion::since(5, 6),
     disruption: Disruption::LinkDown,
+    takes_queues: true,
     ..Facts::at(Interface::Rings, Phase::Rings)
 };
 
@@ -127,13 +129,13 @@ knob_words! {
         /// Packets are joined in NAPI. A veth has NAPIs only with this or with XDP.
         Gro = "rx-gro",
         /// The NIC joins packets, in a way that can be taken apart again. May reset the queues (`ndo_set_features`).
-        GroHw = "rx-gro-hw" { disruption: Disruption::QueueReset },
+        GroHw = "rx-gro-hw" { disruption: Disruption::QueueReset, takes_queues: true },
         /// Packets are joined without merging their headers, for forwarding.
         GroList = "rx-gro-list",
         /// UDP packets that are to be forwarded are joined too.
         GroUdpForwarding = "rx-udp-gro-forwarding",
         /// The NIC joins packets, in a way that cannot be taken apart again. May reset the queues (`ndo_set_features`).
-        Lro = "rx-lro" { disruption: Disruption::QueueReset },
+        Lro = "rx-lro" { disruption: Disruption::QueueReset, takes_queues: true },
         /// Large packets are cut just before the driver.
         Gso = "tx-generic-segmentation",
         /// The NIC cuts large TCP packets.

@@ -128,6 +128,21 @@ pub enum Qdiscs {
     Other(String),
 }
 
+impl Qdiscs {
+    /// The kinds in the words of `tc`: `default` or the root's, and those of the queues.
+    pub fn kinds(&self) -> String {
+        match self {
+            Self::Default(kinds) => format!("default {}", kinds.join(" ")),
+            Self::Whole(qdisc) => qdisc.kind.to_string(),
+            Self::PerQueue { queues, .. } => {
+                let kinds: Vec<&str> = queues.iter().map(|qdisc| qdisc.kind.as_str()).collect();
+                format!("mq {}", kinds.join(" "))
+            }
+            Self::Other(what) => what.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Qdiscs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {

@@ -144,15 +144,30 @@ impl Setting {
     /// written, such as an empty set of CPUs. A change away from such a value cannot be undone.
     pub fn restorable(&self) -> bool {
         match self {
+            Self::Napi(_, knob) => knob.restorable(),
+            Self::DeviceNapis(_, knob) => knob.restorable(),
             Self::Kthread(_, knob) => knob.restorable(),
             Self::Nic(_, knob) => knob.restorable(),
+            Self::RxQueue(_, knob) => knob.restorable(),
+            Self::TxQueue(_, knob) => knob.restorable(),
             Self::Irq(_, knob) => knob.restorable(),
             Self::Process(knob) => knob.restorable(),
-            Self::Napi(..)
-            | Self::DeviceNapis(..)
-            | Self::RxQueue(..)
-            | Self::TxQueue(..)
-            | Self::Host(_) => true,
+            Self::Host(knob) => knob.restorable(),
+        }
+    }
+
+    /// Whether the object of the knob is gone with this value.
+    pub fn removes(&self) -> bool {
+        match self {
+            Self::Napi(_, knob) => knob.removes(),
+            Self::DeviceNapis(_, knob) => knob.removes(),
+            Self::Kthread(_, knob) => knob.removes(),
+            Self::Nic(_, knob) => knob.removes(),
+            Self::RxQueue(_, knob) => knob.removes(),
+            Self::TxQueue(_, knob) => knob.removes(),
+            Self::Irq(_, knob) => knob.removes(),
+            Self::Process(knob) => knob.removes(),
+            Self::Host(knob) => knob.removes(),
         }
     }
 
@@ -161,13 +176,28 @@ impl Setting {
         match self {
             Self::Napi(_, knob) => knob.weight(),
             Self::DeviceNapis(_, knob) => knob.weight(),
+            Self::Kthread(_, knob) => knob.weight(),
+            Self::Nic(_, knob) => knob.weight(),
+            Self::RxQueue(_, knob) => knob.weight(),
+            Self::TxQueue(_, knob) => knob.weight(),
+            Self::Irq(_, knob) => knob.weight(),
             Self::Process(knob) => knob.weight(),
-            Self::Kthread(..)
-            | Self::Nic(..)
-            | Self::RxQueue(..)
-            | Self::TxQueue(..)
-            | Self::Irq(..)
-            | Self::Host(_) => Weight::NONE,
+            Self::Host(knob) => knob.weight(),
+        }
+    }
+
+    /// The value as the kernel's files and common tools have it: `80000` for 80us, a mask for CPUs.
+    pub fn for_tools(&self) -> String {
+        match self {
+            Self::Napi(_, knob) => knob.for_tools(),
+            Self::DeviceNapis(_, knob) => knob.for_tools(),
+            Self::Kthread(_, knob) => knob.for_tools(),
+            Self::Nic(_, knob) => knob.for_tools(),
+            Self::RxQueue(_, knob) => knob.for_tools(),
+            Self::TxQueue(_, knob) => knob.for_tools(),
+            Self::Irq(_, knob) => knob.for_tools(),
+            Self::Process(knob) => knob.for_tools(),
+            Self::Host(knob) => knob.for_tools(),
         }
     }
 
@@ -240,5 +270,14 @@ mod test {
         let rest = ["present", "busy_poll usecs/budget/prefer", "napi busy_poll usecs/prefer"];
         let rest = [&rest[..], &["so_busy_poll usecs/budget/prefer"]].concat();
         assert_eq!(both_ways, [&kthread[..], &rest].concat());
+    }
+
+    #[test]
+    fn a_knob_that_stops_queues_takes_them_from_their_holders() {
+        let exempt = Setting::table()
+            .into_iter()
+            .filter(|facts| facts.disruption != Disruption::None && !facts.takes_queues);
+        // They are passed by: AF_XDP does not send through them.
+        assert_eq!(exempt.map(|facts| facts.name).collect::<Vec<_>>(), ["qdisc"]);
     }
 }

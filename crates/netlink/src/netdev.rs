@@ -265,27 +265,8 @@ impl NapiChange {
             body.uint(napi::IRQ_SUSPEND_TIMEOUT, span);
         }
         if let Some(threading) = self.threaded {
-            body.u32(napi::THREADED, raw_threading(threading));
+            body.u32(napi::THREADED, threading.number());
         }
-    }
-}
-
-/// The kernel's number for a threading: `enum netdev_napi_threaded`.
-pub const fn raw_threading(threading: Threading) -> u32 {
-    match threading {
-        Threading::Off => 0,
-        Threading::On => 1,
-        Threading::BusyPoll => 2,
-    }
-}
-
-/// The threading with this number; `None` for one that we do not know.
-pub const fn threading(raw: u32) -> Option<Threading> {
-    match raw {
-        0 => Some(Threading::Off),
-        1 => Some(Threading::On),
-        2 => Some(Threading::BusyPoll),
-        _ => None,
     }
 }
 
@@ -329,7 +310,7 @@ impl Netdev {
     /// If the kernel does not report what it takes.
     pub fn napi_set_takes(&mut self) -> Result<NapiSetTakes, KernelError> {
         let accepted = self.family.accepted(&mut self.socket, command::NAPI_SET)?;
-        let busy_poll = u64::from(raw_threading(Threading::BusyPoll));
+        let busy_poll = u64::from(Threading::BusyPoll.number());
         Ok(NapiSetTakes {
             irq_suspend: accepted.contains_key(&napi::IRQ_SUSPEND_TIMEOUT),
             threaded: accepted.contains_key(&napi::THREADED),

@@ -287,12 +287,7 @@ fn flags_of(word: &OsStr) -> Result<Vec<(&'static Flag, Option<OsString>)>, Stri
 #[derive(Debug, Default)]
 struct Read {
     session: Session,
-    api: Option<PathBuf>,
-    api_group: Option<u32>,
-    metrics: Option<PathBuf>,
-    metrics_file: Option<PathBuf>,
-    metrics_address: Option<SocketAddr>,
-    attach: Option<PathBuf>,
+    sockets: ReadSockets,
     config: Option<PathBuf>,
     on_stop: Option<OnStop>,
     allow: apply::Allow,
@@ -302,6 +297,17 @@ struct Read {
     verbose: bool,
     /// The options that were given.
     given: Vec<&'static str>,
+}
+
+/// The sockets and files that were named so far.
+#[derive(Debug, Default)]
+struct ReadSockets {
+    api: Option<PathBuf>,
+    api_group: Option<u32>,
+    metrics: Option<PathBuf>,
+    metrics_file: Option<PathBuf>,
+    metrics_address: Option<SocketAddr>,
+    attach: Option<PathBuf>,
 }
 
 /// Options that may be given more than once.
@@ -327,12 +333,14 @@ impl Read {
             "allow-irreversible" => self.allow.irreversible = true,
             "disruptive" => self.allow.disruptive = true,
             "allow-inferred" => self.inferred = true,
-            "socket" => self.api = Some(path()),
-            "api-group" => self.api_group = Some(parsed(name, &value, "a number")?),
-            "metrics-socket" => self.metrics = Some(path()),
-            "metrics-file" => self.metrics_file = Some(path()),
-            "metrics-listen" => self.metrics_address = Some(parsed(name, &value, "an address with a port")?),
-            "attach-socket" => self.attach = Some(path()),
+            "socket" => self.sockets.api = Some(path()),
+            "api-group" => self.sockets.api_group = Some(parsed(name, &value, "a number")?),
+            "metrics-socket" => self.sockets.metrics = Some(path()),
+            "metrics-file" => self.sockets.metrics_file = Some(path()),
+            "metrics-listen" => {
+                self.sockets.metrics_address = Some(parsed(name, &value, "an address with a port")?)
+            }
+            "attach-socket" => self.sockets.attach = Some(path()),
             "output" => {
                 let formats = [("table", Output::Table), ("json", Output::Json), ("jsonl", Output::Jsonl)];
                 self.output = one_of(name, &value, &formats)?;
@@ -358,12 +366,12 @@ impl Read {
         self.refuse_both("policy-file", "policy-dir")?;
         self.refuse_both("quiet", "verbose")?;
         let sockets = Sockets {
-            api: self.api,
-            api_group: self.api_group,
-            metrics: self.metrics,
-            metrics_file: self.metrics_file,
-            metrics_address: self.metrics_address,
-            attach: self.attach.unwrap_or_else(|| attach_service::SOCKET.into()),
+            api: self.sockets.api,
+            api_group: self.sockets.api_group,
+            metrics: self.sockets.metrics,
+            metrics_file: self.sockets.metrics_file,
+            metrics_address: self.sockets.metrics_address,
+            attach: self.sockets.attach.unwrap_or_else(|| attach_service::SOCKET.into()),
         };
         Ok(Request::Daemon(Box::new(Arguments {
             session: Session { command, ..self.session },
@@ -382,7 +390,7 @@ impl Read {
         if let Some(name) = self.given.iter().find(|name| !OF_ATTACH_SERVICE.contains(name)) {
             return Err(format!("{ATTACH_SERVICE} takes no --{name}"));
         }
-        let socket = self.api.unwrap_or_else(|| attach_service::SOCKET.into());
+        let socket = self.sockets.api.unwrap_or_else(|| attach_service::SOCKET.into());
         Ok(Request::AttachService(AttachService { socket, quiet: self.quiet }))
     }
 

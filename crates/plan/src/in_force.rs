@@ -10,7 +10,7 @@ mod queue;
 pub(crate) use kthread::thread as kthread;
 
 use model::host::{Device, RxQueueState, TxQueueState};
-use model::{DeviceId, HostKnob, Interface, NicKnob, Object, RxQueue, Setting, TxQueue};
+use model::{DeviceId, HostKnob, Interface, Object, RxQueue, Setting, TxQueue};
 
 use crate::index::Index;
 use crate::refusal::{Refusal, RefusalKind};
@@ -79,24 +79,19 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         Object::Irq(number) => index.irqs.contains_key(&number),
         Object::Thread(id) => index.threads.contains_key(&id),
     };
-    let of_driver = matches!(
-        wanted.interface(),
+    let of_driver = match wanted.interface() {
+        Interface::RssContexts => Some("contexts of the receive hash"),
+        Interface::FlowRules => Some("rules for single flows"),
         Interface::Channels
-            | Interface::Rings
-            | Interface::Coalescing
-            | Interface::QueueCoalescing
-            | Interface::Offloads
-            | Interface::PrivateFlags
-            | Interface::Rss
-            | Interface::RssContexts
-            | Interface::FlowRules
-    );
-    if there && of_driver {
-        let what = match wanted {
-            Setting::Nic(_, NicKnob::RssContext(..)) => "contexts of the receive hash",
-            Setting::Nic(_, NicKnob::FlowRule(..)) => "rules for single flows",
-            _ => wanted.knob(),
-        };
+        | Interface::Rings
+        | Interface::Coalescing
+        | Interface::QueueCoalescing
+        | Interface::Offloads
+        | Interface::PrivateFlags
+        | Interface::Rss => Some(wanted.knob()),
+        _ => None,
+    };
+    if let Some(what) = of_driver.filter(|_| there) {
         let message = format!("its driver has no {what}");
         return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
     }

@@ -89,7 +89,5 @@ pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> V
 
 /// Whether a change takes away: less deferral, less polling, an object or a thread that goes.
 fn goes_down(change: &Change, ending: &EndingThreads) -> bool {
-    ending.has(change)
-        || change.to().weight() < change.from().weight()
-        || matches!(change.to(), Setting::Nic(_, knob) if knob.removes())
+    ending.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

@@ -3,15 +3,9 @@
 //! Every check here stands for a combination that the kernel accepts in silence and that then does nothing, or
 //! the opposite of what was meant.
 
-use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds};
+use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds, NapiKnob};
 
 use crate::refusal::{Refusal, RefusalKind};
-
-/// The largest `defer-hard-irqs`. Kernel: 6.13, `Documentation/netlink/specs/netdev.yaml`, `s32-max`.
-const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.unsigned_abs();
-
-/// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
-const TIMEOUT_MAX: Nanoseconds = Nanoseconds(i64::MAX.unsigned_abs());
 
 /// The values of a mode for one request: those given, with the request's own instead.
 ///
@@ -42,12 +36,13 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     let (defer, flush, suspend) =
         (params.defer_hard_irqs, params.gro_flush_timeout, params.irq_suspend_timeout);
     let usage = |message: String| Refusal::new(RefusalKind::Usage, &intent.origin, message);
-    if defer.0 > DEFER_HARD_IRQS_MAX {
-        return Some(usage(format!("defer-hard-irqs {defer} is beyond {DEFER_HARD_IRQS_MAX}")));
-    }
-    for (knob, span) in [("gro-flush-timeout", flush), ("irq-suspend-timeout", suspend)] {
-        if span > TIMEOUT_MAX {
-            return Some(usage(format!("{knob} {span} is beyond {TIMEOUT_MAX}")));
+    for knob in [
+        NapiKnob::DeferHardIrqs(defer),
+        NapiKnob::GroFlushTimeout(flush),
+        NapiKnob::IrqSuspendTimeout(suspend),
+    ] {
+        if let Some(most) = knob.beyond() {
+            return Some(usage(format!("{} {} is beyond {most}", knob.facts().name, knob.value())));
         }
     }
     if mode == DeliveryMode::Interrupt {

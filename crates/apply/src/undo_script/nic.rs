@@ -44,22 +44,3 @@ pub(super) fn by_ethtool(words: &Words, device: DeviceId, which: &str, kind: &st
     let of = format!("{which} {kind} {}", quoted(word));
     Call::in_netns(&[Part::Nic, Part::Ethtool], words, device.netns, "by_ethtool", &of)
 }
-
-pub(super) fn value(knob: &NicKnob) -> String {
-    match knob {
-        NicKnob::RssTable(table) => {
-            let queues: Vec<String> = table.iter().map(ToString::to_string).collect();
-            queues.join(" ")
-        }
-        NicKnob::Qdiscs(qdiscs) => queueing::kinds(qdiscs),
-        NicKnob::Channels(..)
-        | NicKnob::Ring(..)
-        | NicKnob::Coalescing(..)
-        | NicKnob::Offload(..)
-        | NicKnob::PacketSize(..)
-        | NicKnob::PrivateFlag(..)
-        | NicKnob::RssKey(_)
-        | NicKnob::RssContext(..)
-        | NicKnob::FlowRule(..) => knob.value(),
-    }
-}

@@ -30,27 +30,3 @@ pub(super) fn call(words: &Words, knob: &ProcessKnob) -> Call {
         }
     }
 }
-
-pub(super) fn value(knob: &ProcessKnob) -> String {
-    match knob {
-        ProcessKnob::Epoll(_, params) => format!(
-            "{}/{}/{}{}",
-            params.busy_poll_usecs,
-            params.busy_poll_budget,
-            u8::from(params.prefer_busy_poll),
-            if params.events_only { "/1" } else { "" }
-        ),
-        ProcessKnob::IoUring(_, Some(napi)) => {
-            format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll))
-        }
-        ProcessKnob::Socket(_, polling) => format!(
-            "{}/{}{}",
-            polling.busy_poll_usecs,
-            u8::from(polling.prefer_busy_poll),
-            polling.busy_poll_budget.map_or_else(String::new, |budget| format!("/{budget}"))
-        ),
-        ProcessKnob::IoUring(_, None) | ProcessKnob::ThreadAffinity(..) | ProcessKnob::Reuseport(..) => {
-            knob.value()
-        }
-    }
-}

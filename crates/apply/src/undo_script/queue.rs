@@ -1,6 +1,6 @@
 //! Receive and transmit queues: `ethtool --per-queue`, and files in sysfs.
 
-use model::{Cpu, CpuSet, DeviceId, RxQueue, RxQueueKnob, TxQueue, TxQueueKnob};
+use model::{DeviceId, RxQueue, RxQueueKnob, TxQueue, TxQueueKnob};
 
 use super::{Call, Part, Words, nic};
 
@@ -21,20 +21,4 @@ pub(super) fn tx(words: &Words, queue: TxQueue, which: &str, knob: &TxQueueKnob)
 
 fn mask(words: &Words, device: DeviceId, which: &str, file: &str) -> Call {
     Call::in_netns(&[Part::MaskFile], words, device.netns, "mask_file", &format!("{which} {file}"))
-}
-
-pub(super) fn value_rx(knob: &RxQueueKnob) -> String {
-    match knob {
-        RxQueueKnob::RpsCpus(cpus) => cpus.to_mask(),
-        RxQueueKnob::Coalescing(..) | RxQueueKnob::RpsFlowCount(_) => knob.value(),
-    }
-}
-
-pub(super) fn value_tx(knob: &TxQueueKnob) -> String {
-    match knob {
-        TxQueueKnob::XpsCpus(cpus) => cpus.to_mask(),
-        TxQueueKnob::XpsRxQueues(queues) => {
-            queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask()
-        }
-    }
 }

@@ -2,19 +2,6 @@
 
 use model::qdisc::{Qdisc, QdiscOption, Qdiscs};
 
-/// The kinds, as the script finds them again: `default` or the root's, and those of the queues.
-pub(super) fn kinds(qdiscs: &Qdiscs) -> String {
-    match qdiscs {
-        Qdiscs::Default(kinds) => format!("default {}", kinds.join(" ")),
-        Qdiscs::Whole(qdisc) => qdisc.kind.to_string(),
-        Qdiscs::PerQueue { queues, .. } => {
-            let kinds: Vec<&str> = queues.iter().map(|qdisc| qdisc.kind.as_str()).collect();
-            format!("mq {}", kinds.join(" "))
-        }
-        Qdiscs::Other(what) => what.clone(),
-    }
-}
-
 /// The commands that bring disciplines about, without the device: `replace root fq limit 100`. What is there goes first, for
 /// one of the same kind would keep options that are not named. What cannot be recorded as a whole has none.
 pub(super) fn commands(qdiscs: &Qdiscs) -> Vec<String> {
@@ -100,10 +87,10 @@ mod test {
                 "replace parent @:2 handle 10: fq_codel target 2000us",
             ]
         );
-        assert_eq!(kinds(&both), "mq fq fq_codel");
+        assert_eq!(both.kinds(), "mq fq fq_codel");
         let default = Qdiscs::Default(vec!["pfifo_fast".to_owned()]);
         assert_eq!(
-            (kinds(&default), commands(&default)),
+            (default.kinds(), commands(&default)),
             ("default pfifo_fast".to_owned(), vec!["del root".to_owned()])
         );
         assert!(commands(&Qdiscs::Other("htb".to_owned())).is_empty());

@@ -58,6 +58,12 @@ struct bpf_sockopt {
 	__s32 retval;
 };
 
+/* The policy of a socket. */
+struct socket_request {
+	__u32 policy;
+	__u32 source;
+};
+
 /* The policies of sockets. An accepted socket gets its listener's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -8,12 +8,6 @@ enum request_source {
 	REQUEST_OF_TASK = 2,	/* The process that made it had requested one. */
 };
 
-/* The policy of a socket. */
-struct socket_request {
-	__u32 policy;
-	__u32 source;
-};
-
 /* An open socket with a requested policy: what the iterator writes. */
 struct request_record {
 	__u64 inode;

@@ -9,6 +9,7 @@ use super::snapshot::Snapshot;
 use crate::cost::{RunTime, run_times};
 use crate::in_initial_pid_namespace;
 use crate::loaded::Loaded;
+use crate::mirrored::{Mirrored as _, mirrored};
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/delivery.bpf.o"));
 
@@ -125,10 +126,16 @@ impl DeliveryCounter {
     }
 }
 
-/// Writes `struct delivery_config`.
+mirrored! {
+    /// `struct delivery_config`.
+    struct Config = "delivery_config" {
+        napi_watchdog: u64,
+    }
+}
+
 fn configure(open: &mut OpenObject, napi_watchdog: Option<u64>) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut().filter(|map| map.name() == ".rodata.config") {
-        map.set_initial_value(&napi_watchdog.unwrap_or(0).to_ne_bytes())?;
+        map.set_initial_value(&Config { napi_watchdog: napi_watchdog.unwrap_or(0) }.to_bytes())?;
     }
     Ok(())
 }
@@ -141,4 +148,12 @@ fn address_of(function: &str) -> Option<u64> {
     let line = symbols.lines().find(|line| line.split_ascii_whitespace().nth(2) == Some(function))?;
     let address = u64::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok()?;
     (address != 0).then_some(address)
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, Config);
 }

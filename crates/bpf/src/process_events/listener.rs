@@ -308,11 +308,11 @@ fn not_at_epolls(error: KernelError) -> KernelError {
 }
 
 /// A file name as the program reads it: cut to its length, the rest zeros.
-fn image(name: &str) -> [u8; IMAGE_BYTES] {
-    let mut key = [0; IMAGE_BYTES];
+fn image(name: &str) -> Vec<u8> {
+    let mut bytes = [0; IMAGE_BYTES];
     let length = name.len().min(IMAGE_BYTES - 1);
-    key[..length].copy_from_slice(&name.as_bytes()[..length]);
-    key
+    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+    ImageName { bytes }.to_bytes()
 }
 
 /// The kernel's own number of a namespace has 32 bits: `include/linux/ns_common.h`. None is 0.
@@ -340,6 +340,11 @@ mirrored! {
     struct WantedWhere = "wanted_where" {
         netns: u32,
         flags: u32,
+    }
+
+    /// `struct image_name`.
+    struct ImageName = "image_name" {
+        bytes: [u8; IMAGE_BYTES],
     }
 
     /// `struct listener_key`.
@@ -375,7 +380,7 @@ mod test {
     use super::*;
     use crate::mirrored::same_as_compiled;
 
-    same_as_compiled!(OBJECT, RawEvent, WantedWhere, ListenerKey);
+    same_as_compiled!(OBJECT, RawEvent, WantedWhere, ImageName, ListenerKey);
 
     #[test]
     fn an_event_is_read_as_the_program_writes_it() {

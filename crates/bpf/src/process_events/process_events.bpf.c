@@ -74,6 +74,17 @@ struct {
 	__type(value, __u8);
 } awaited SEC(".maps");
 
+/* So many UDP ports of a process are reported in this time, but for those that are wanted by their number. */
+#define UDP_PORTS_MAX 8
+#define UDP_PORTS_NS 10000000000ULL
+
+/* How many were, since when. */
+struct udp_ports {
+	__u64 started_ns;
+	__u64 since_ns;
+	__u64 count;
+};
+
 /* The UDP ports of processes that were reported last, by tgid. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -25,17 +25,6 @@ struct wanted_where {
 	__u32 flags;
 };
 
-/* So many UDP ports of a process are reported in this time, but for those that are wanted by their number. */
-#define UDP_PORTS_MAX 8
-#define UDP_PORTS_NS 10000000000ULL
-
-/* How many were, since when. */
-struct udp_ports {
-	__u64 started_ns;
-	__u64 since_ns;
-	__u64 count;
-};
-
 /* Sockets that listen on a port of a network namespace. */
 struct listener_key {
 	__u32 netns;

@@ -97,12 +97,12 @@ impl Page {
         };
         type Gauge = (&'static str, &'static str, fn(&RequestStatus) -> Option<u64>);
         let gauges: [Gauge; 4] = [
-            ("netpolicy_knobs_wanted", "Settings that a request wants.", |r| Some(count(r.wanted))),
+            ("netpolicy_knobs_wanted", "Settings that a request wants.", |r| Some(count(r.extent.wanted))),
             ("netpolicy_knobs_set", "Settings of a request that have the requested value.", |r| {
-                Some(count(r.set))
+                Some(count(r.extent.set))
             }),
-            ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.queues))),
-            ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.epolls))),
+            ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.extent.queues))),
+            ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.extent.epolls))),
         ];
         for (name, help, value) in gauges {
             self.family(name, "gauge", "", help);
@@ -146,10 +146,14 @@ impl Page {
         let counters = &status.counters;
         for (name, help, value) in [
             ("netpolicy_events_lost", "Events lost because their queue was full.", counters.lost),
-            ("netpolicy_plans", "Plans that were made.", counters.plans),
-            ("netpolicy_whole_looks", "Scans of the whole host.", counters.whole_looks),
-            ("netpolicy_commits", "Transactions that were committed.", counters.commits),
-            ("netpolicy_commit_failures", "Transactions that failed, and were undone.", counters.failures),
+            ("netpolicy_plans", "Plans that were made.", counters.passes.plans),
+            ("netpolicy_whole_looks", "Scans of the whole host.", counters.passes.whole_looks),
+            ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
+            (
+                "netpolicy_commit_failures",
+                "Transactions that failed, and were undone.",
+                counters.passes.failures,
+            ),
             ("netpolicy_changes", "Settings that were written.", counters.settings.changes),
             ("netpolicy_repairs", "Settings repaired after external changes.", counters.settings.repairs),
             (
@@ -403,7 +407,7 @@ mod test {
     use model::live::{LivePart, LiveSpans, LiveWindow};
 
     use super::*;
-    use crate::status::{Instance, Kind, Reaction};
+    use crate::status::{Instance, Kind, Reaction, RequestExtent};
 
     fn status() -> Status {
         let request = |target: &str| RequestStatus {
@@ -411,11 +415,7 @@ mod test {
             policy: "latency".to_owned(),
             delivery: "suspend20".to_owned(),
             origin: "a \"file\":3".to_owned(),
-            queues: 2,
-            processes: 1,
-            epolls: 4,
-            wanted: 12,
-            set: 11,
+            extent: RequestExtent { queues: 2, processes: 1, epolls: 4, wanted: 12, set: 11 },
             engaged: None,
             goal: Goal { p99: Some(Nanoseconds::from_micros(300)), ..Goal::default() },
             measured: None,

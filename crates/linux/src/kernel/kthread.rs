@@ -107,7 +107,7 @@ fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option
     };
     match handles.napi_of(queue) {
         Ok(napi) => {
-            let stated = napi.threaded.and_then(netlink::netdev::threading);
+            let stated = napi.threaded.and_then(Threading::of_number);
             let threading = stated.map_or_else(|| device(handles), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }

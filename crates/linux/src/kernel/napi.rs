@@ -4,7 +4,7 @@ use model::{
     DeviceId, DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting,
     Threading,
 };
-use netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, RawNapi};
+use netlink::netdev::{NAPI_SET_SINCE, NapiChange, RawNapi};
 use sys::error::{Errno, KernelError};
 
 use super::netns_handles::NetnsHandles;
@@ -32,7 +32,7 @@ fn read_one(napi: &RawNapi, like: &NapiKnob) -> Result<NapiKnob, KernelError> {
             NapiKnob::IrqSuspendTimeout(Nanoseconds(stated(napi.irq_suspend_timeout, NAPI_SET_SINCE)?))
         }
         NapiKnob::Threaded(_) => {
-            NapiKnob::Threaded(stated(napi.threaded.and_then(netdev::threading), like.facts().since)?)
+            NapiKnob::Threaded(stated(napi.threaded.and_then(Threading::of_number), like.facts().since)?)
         }
     })
 }
@@ -106,12 +106,7 @@ pub(super) fn write_device(
     knobs: &[&DeviceNapiKnob],
 ) -> Result<(), KernelError> {
     knobs.iter().try_for_each(|knob| {
-        let text = match knob {
-            DeviceNapiKnob::DeferHardIrqs(EmptyPolls(polls)) => polls.to_string(),
-            DeviceNapiKnob::GroFlushTimeout(Nanoseconds(span)) => span.to_string(),
-            DeviceNapiKnob::Threaded(threading) => netdev::raw_threading(*threading).to_string(),
-        };
-        let written = handles.directory(device)?.write(knob.facts().name, &text);
+        let written = handles.directory(device)?.write(knob.facts().name, &knob.for_tools());
         written.map_err(|error| error.needing("CAP_NET_ADMIN"))
     })
 }

@@ -1,82 +1,117 @@
 //! Knobs of a NIC and its driver: which request each becomes.
 
-use model::{DeviceId, NicKnob, Setting};
+use std::collections::BTreeMap;
+
+use model::host::{Channels, Coalesce, PacketSizes, Rings};
+use model::nic::Rss;
+use model::{DeviceId, FlagName, NicKnob, Offload, Setting};
 use sys::error::KernelError;
 
 use super::netns_handles::NetnsHandles;
 use super::{lacking, steer};
 use crate::observe::device as observed;
 
-/// Knobs of one object and one interface, as they are: one request for all where there is one.
+/// Knobs of one device, as they are: one request for all that one reply has.
 pub(super) fn read(
     handles: &mut NetnsHandles,
     device: DeviceId,
     like: &[&NicKnob],
 ) -> Result<Vec<NicKnob>, KernelError> {
-    let ifindex = device.ifindex;
-    let collect = |found: &dyn Fn(&NicKnob) -> Option<NicKnob>| {
-        let one = |one: &&NicKnob| found(one).ok_or_else(|| lacking(&Setting::Nic(device, (*one).clone())));
-        like.iter().map(one).collect()
+    let mut replies = Replies::default();
+    let one = |one: &&NicKnob| {
+        let found = read_one(handles, &mut replies, device, one)?;
+        found.ok_or_else(|| lacking(&Setting::Nic(device, (*one).clone())))
     };
-    let Some(first) = like.first() else { return Ok(Vec::new()) };
-    match first {
-        NicKnob::Channels(..) => {
-            let channels = observed::channels(&handles.ethtool()?.channels_of(ifindex)?);
-            collect(&|one| {
-                let NicKnob::Channels(kind, _) = one else { return None };
-                Some(NicKnob::Channels(*kind, channels.of(*kind).current))
-            })
+    like.iter().map(one).collect()
+}
+
+/// What the kernel replied about a device, for all knobs that are read of it together.
+#[derive(Default)]
+struct Replies {
+    channels: Option<Channels>,
+    rings: Option<Rings>,
+    coalesce: Option<Coalesce>,
+    offloads: Option<BTreeMap<Offload, bool>>,
+    sizes: Option<PacketSizes>,
+    flags: Option<BTreeMap<FlagName, bool>>,
+    /// NetnsHandles, `None` where the driver has no receive hash.
+    rss: Option<Option<Rss>>,
+}
+
+/// One knob as it is; `None` where the driver does not have it.
+fn read_one(
+    handles: &mut NetnsHandles,
+    replies: &mut Replies,
+    device: DeviceId,
+    like: &NicKnob,
+) -> Result<Option<NicKnob>, KernelError> {
+    let ifindex = device.ifindex;
+    Ok(match like {
+        NicKnob::Channels(kind, _) => {
+            let channels = once(&mut replies.channels, || {
+                Ok(observed::channels(&handles.ethtool()?.channels_of(ifindex)?))
+            })?;
+            Some(NicKnob::Channels(*kind, channels.of(*kind).current))
         }
-        NicKnob::Ring(..) => {
-            let rings = observed::rings(&handles.ethtool()?.rings_of(ifindex)?);
-            collect(&|one| {
-                let NicKnob::Ring(kind, _) = one else { return None };
-                Some(NicKnob::Ring(*kind, rings.of(*kind).current))
-            })
+        NicKnob::Ring(kind, _) => {
+            let rings =
+                once(&mut replies.rings, || Ok(observed::rings(&handles.ethtool()?.rings_of(ifindex)?)))?;
+            Some(NicKnob::Ring(*kind, rings.of(*kind).current))
         }
-        NicKnob::Coalescing(..) => {
-            let coalesce = observed::coalesce(&handles.ethtool()?.coalesce_of(ifindex)?);
-            collect(&|one| {
-                let NicKnob::Coalescing(param, _) = one else { return None };
-                coalesce.of(*param).map(|value| NicKnob::Coalescing(*param, value))
-            })
+        NicKnob::Coalescing(param, _) => {
+            let coalesce = once(&mut replies.coalesce, || {
+                Ok(observed::coalesce(&handles.ethtool()?.coalesce_of(ifindex)?))
+            })?;
+            coalesce.of(*param).map(|value| NicKnob::Coalescing(*param, value))
         }
-        NicKnob::Offload(..) => {
-            let ethtool = handles.ethtool()?;
-            let names = ethtool.feature_names()?;
-            let offloads = observed::offloads(&ethtool.features_of(ifindex)?, &names);
-            collect(&|one| {
-                let NicKnob::Offload(offload, _) = one else { return None };
-                offloads.get(offload).map(|on| NicKnob::Offload(*offload, *on))
-            })
+        NicKnob::Offload(offload, _) => {
+            let offloads = once(&mut replies.offloads, || {
+                let ethtool = handles.ethtool()?;
+                let names = ethtool.feature_names()?;
+                Ok(observed::offloads(&ethtool.features_of(ifindex)?, &names))
+            })?;
+            offloads.get(offload).map(|on| NicKnob::Offload(*offload, *on))
         }
-        NicKnob::PacketSize(..) => {
-            let sizes = handles.links().packet_sizes(ifindex)?;
-            collect(&|one| {
-                let NicKnob::PacketSize(size, _) = one else { return None };
-                sizes.of(*size).map(|bytes| NicKnob::PacketSize(*size, bytes))
-            })
+        NicKnob::PacketSize(size, _) => {
+            let sizes = once(&mut replies.sizes, || handles.links().packet_sizes(ifindex))?;
+            sizes.of(*size).map(|bytes| NicKnob::PacketSize(*size, bytes))
         }
-        NicKnob::PrivateFlag(..) => {
-            let flags = handles.ethtool()?.private_flags_of(ifindex)?.flags;
-            collect(&|one| {
-                let NicKnob::PrivateFlag(flag, _) = one else { return None };
-                flags.get(flag).map(|on| NicKnob::PrivateFlag(*flag, *on))
-            })
+        NicKnob::PrivateFlag(flag, _) => {
+            let flags = once(&mut replies.flags, || Ok(handles.ethtool()?.private_flags_of(ifindex)?.flags))?;
+            flags.get(flag).map(|on| NicKnob::PrivateFlag(*flag, *on))
         }
-        NicKnob::RssTable(_) | NicKnob::RssKey(_) => {
-            let name = handles.name(device)?;
-            let rss = handles.ioctl()?.rss(&name)?;
-            collect(&|one| match (one, rss.as_ref()?) {
-                (NicKnob::RssTable(_), rss) => Some(NicKnob::RssTable(rss.table.clone())),
-                (NicKnob::RssKey(_), rss) => Some(NicKnob::RssKey(rss.key.clone())),
-                _ => None,
-            })
+        NicKnob::RssTable(_) => {
+            rss(handles, replies, device)?.map(|rss| NicKnob::RssTable(rss.table.clone()))
         }
-        NicKnob::RssContext(..) | NicKnob::FlowRule(..) | NicKnob::Qdiscs(_) => {
-            like.iter().map(|like| steer::read(handles, device, like)).collect()
+        NicKnob::RssKey(_) => rss(handles, replies, device)?.map(|rss| NicKnob::RssKey(rss.key.clone())),
+        NicKnob::RssContext(queues, _) => {
+            Some(NicKnob::RssContext(*queues, steer::context(handles, device, *queues, like)?))
         }
+        NicKnob::FlowRule(flow, _) => {
+            Some(NicKnob::FlowRule(*flow, steer::rule(handles, device, *flow, like)?))
+        }
+        NicKnob::Qdiscs(_) => Some(NicKnob::Qdiscs(steer::qdiscs(handles, device, like)?)),
+    })
+}
+
+/// A reply, which is asked for at its first use.
+fn once<T>(reply: &mut Option<T>, ask: impl FnOnce() -> Result<T, KernelError>) -> Result<&T, KernelError> {
+    match reply {
+        Some(reply) => Ok(reply),
+        None => Ok(reply.insert(ask()?)),
     }
+}
+
+fn rss<'a>(
+    handles: &mut NetnsHandles,
+    replies: &'a mut Replies,
+    device: DeviceId,
+) -> Result<Option<&'a Rss>, KernelError> {
+    let rss = once(&mut replies.rss, || {
+        let name = handles.name(device)?;
+        handles.ioctl()?.rss(&name)
+    })?;
+    Ok(rss.as_ref())
 }
 
 /// Writes knobs of one object and one interface, in one call where there is one for all.

@@ -1,6 +1,6 @@
 //! Knobs of what processes own; of what lies inside a foreign process, through the attach service where there is one.
 
-use model::{ProcessKnob, Setting, SocketId, SocketPolling};
+use model::{ProcessKnob, Setting};
 use sys::error::KernelError;
 
 use crate::attach;
@@ -8,17 +8,10 @@ use crate::process;
 
 pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {
     let setting = Setting::Process(like.clone());
-    if let ProcessKnob::Socket(socket, like) = like {
-        let polling = match attach::service() {
-            Some(service) => service.read(&without_budget(*socket, *like))?,
-            None => Setting::Process(ProcessKnob::Socket(*socket, process::read_socket(socket)?)),
-        };
-        return with_budget(polling, like.busy_poll_budget.is_some());
-    }
     if let Some(service) = attach::service().filter(|_| attach::is_inside_a_process(&setting)) {
-        return service.read(&setting);
+        return with_budget(service.read(&without_budget(setting))?, like);
     }
-    Ok(Setting::Process(match like {
+    let found = match like {
         ProcessKnob::Epoll(epoll, _) => ProcessKnob::Epoll(*epoll, process::read_epoll(epoll)?),
         ProcessKnob::IoUring(ring, _) => ProcessKnob::IoUring(*ring, process::read_ring_napi(ring)?),
         ProcessKnob::Socket(socket, _) => ProcessKnob::Socket(*socket, process::read_socket(socket)?),
@@ -28,7 +21,8 @@ pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {
         ProcessKnob::Reuseport(group, like) => {
             ProcessKnob::Reuseport(*group, process::read_spread(group, like)?)
         }
-    }))
+    };
+    with_budget(Setting::Process(found), like)
 }
 
 pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
@@ -46,17 +40,19 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
 }
 
 /// What the attach service is asked for: it reads no budgets, for it holds no right to BPF.
-fn without_budget(socket: SocketId, polling: SocketPolling) -> Setting {
-    Setting::Process(ProcessKnob::Socket(socket, SocketPolling { busy_poll_budget: None, ..polling }))
+fn without_budget(mut asked: Setting) -> Setting {
+    if let Setting::Process(ProcessKnob::Socket(_, polling)) = &mut asked {
+        polling.busy_poll_budget = None;
+    }
+    asked
 }
 
-/// A socket's setting with its budget, which this process reads itself, where that is asked for.
-fn with_budget(read: Setting, asked_for: bool) -> Result<Setting, KernelError> {
-    match read {
-        Setting::Process(ProcessKnob::Socket(socket, polling)) if asked_for => {
-            let busy_poll_budget = Some(process::read_socket_budget(&socket)?);
-            Ok(Setting::Process(ProcessKnob::Socket(socket, SocketPolling { busy_poll_budget, ..polling })))
-        }
-        read => Ok(read),
+/// What was read, for a socket with its budget if that is asked for, which this process reads itself.
+fn with_budget(mut read: Setting, asked_for: &ProcessKnob) -> Result<Setting, KernelError> {
+    if let Setting::Process(ProcessKnob::Socket(socket, polling)) = &mut read
+        && matches!(asked_for, ProcessKnob::Socket(_, like) if like.busy_poll_budget.is_some())
+    {
+        polling.busy_poll_budget = Some(process::read_socket_budget(socket)?);
     }
+    Ok(read)
 }

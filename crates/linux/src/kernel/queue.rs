@@ -52,11 +52,8 @@ pub(super) fn write_rx(
     for knob in knobs {
         match knob {
             RxQueueKnob::Coalescing(param, value) => moderation.push((*param, *value)),
-            RxQueueKnob::RpsCpus(cpus) => {
-                write_file(handles, device, &rx(queue, "rps_cpus"), &cpus.to_mask())?
-            }
-            RxQueueKnob::RpsFlowCount(count) => {
-                write_file(handles, device, &rx(queue, "rps_flow_cnt"), &count.to_string())?;
+            RxQueueKnob::RpsCpus(_) | RxQueueKnob::RpsFlowCount(_) => {
+                write_file(handles, device, &rx(queue, knob.facts().name), &knob.for_tools())?;
             }
         }
     }

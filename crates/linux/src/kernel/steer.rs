@@ -1,55 +1,56 @@
 //! Contexts of the receive hash, rules for single flows, and queueing disciplines: objects that are made and removed, and
 //! whose numbers are looked up at each reading and writing.
 
-use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, Setting, SteerTo};
+use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, SteerTo};
 use sys::error::KernelError;
 
 use super::netns_handles::NetnsHandles;
 
-/// One of them, as it is; another knob is none that these interfaces have.
-pub(super) fn read(
+/// What packets wait in; `like` is named where the device is down and has nothing.
+pub(super) fn qdiscs(
     handles: &mut NetnsHandles,
     device: DeviceId,
     like: &NicKnob,
-) -> Result<NicKnob, KernelError> {
-    let setting = Setting::Nic(device, like.clone());
-    let lacking = |what: &str| {
-        let asked = format!("{}: {}", setting.object(), setting.knob());
-        KernelError::absent(asked, what, Some(setting.since()))
-    };
-    match like {
-        NicKnob::Qdiscs(_) => {
-            let defaults = handles.defaults(device)?;
-            let disciplines = handles.disciplines()?;
-            let all = disciplines.all()?;
-            let qdiscs = disciplines.of(device.ifindex, defaults, &all)?;
-            qdiscs.map(NicKnob::Qdiscs).ok_or_else(|| lacking("a device that is up"))
-        }
-        NicKnob::RssContext(queues, _) => {
-            let name = handles.name(device)?;
-            let contexts = handles.ioctl()?.rss_contexts(&name)?;
-            let contexts = contexts.ok_or_else(|| lacking("a driver with contexts of the receive hash"))?;
-            let there = contexts.iter().any(|context| context.queues == Some(*queues));
-            Ok(NicKnob::RssContext(*queues, there))
-        }
-        NicKnob::FlowRule(flow, _) => {
-            let name = handles.name(device)?;
-            let ioctl = handles.ioctl()?;
-            let contexts = ioctl.rss_contexts(&name)?.unwrap_or_default();
-            let rules = ioctl.flow_rules(&name, &contexts)?;
-            let rules = rules.ok_or_else(|| lacking("a driver with rules for single flows"))?;
-            let to = rules.iter().find(|rule| rule.flow == Some(*flow)).map(|rule| rule.to);
-            Ok(NicKnob::FlowRule(*flow, to))
-        }
-        NicKnob::Channels(..)
-        | NicKnob::Ring(..)
-        | NicKnob::Coalescing(..)
-        | NicKnob::Offload(..)
-        | NicKnob::PacketSize(..)
-        | NicKnob::PrivateFlag(..)
-        | NicKnob::RssTable(_)
-        | NicKnob::RssKey(_) => Err(lacking("another interface")),
-    }
+) -> Result<Qdiscs, KernelError> {
+    let defaults = handles.defaults(device)?;
+    let disciplines = handles.disciplines()?;
+    let all = disciplines.all()?;
+    let qdiscs = disciplines.of(device.ifindex, defaults, &all)?;
+    qdiscs.ok_or_else(|| lacking(device, like, "a device that is up"))
+}
+
+/// Whether there is a context over these queues.
+pub(super) fn context(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    queues: QueueSpan,
+    like: &NicKnob,
+) -> Result<bool, KernelError> {
+    let name = handles.name(device)?;
+    let contexts = handles.ioctl()?.rss_contexts(&name)?;
+    let contexts =
+        contexts.ok_or_else(|| lacking(device, like, "a driver with contexts of the receive hash"))?;
+    Ok(contexts.iter().any(|context| context.queues == Some(queues)))
+}
+
+/// Where the rule for a flow leads, if there is one.
+pub(super) fn rule(
+    handles: &mut NetnsHandles,
+    device: DeviceId,
+    flow: FlowMatch,
+    like: &NicKnob,
+) -> Result<Option<SteerTo>, KernelError> {
+    let name = handles.name(device)?;
+    let ioctl = handles.ioctl()?;
+    let contexts = ioctl.rss_contexts(&name)?.unwrap_or_default();
+    let rules = ioctl.flow_rules(&name, &contexts)?;
+    let rules = rules.ok_or_else(|| lacking(device, like, "a driver with rules for single flows"))?;
+    Ok(rules.iter().find(|rule| rule.flow == Some(flow)).map(|rule| rule.to))
+}
+
+fn lacking(device: DeviceId, like: &NicKnob, what: &str) -> KernelError {
+    let asked = format!("{}: {}", like.object(device), like.facts().name);
+    KernelError::absent(asked, what, Some(like.facts().since))
 }
 
 pub(super) fn write_qdiscs(

@@ -18,7 +18,7 @@ pub(crate) use ethtool::{channels, coalesce, offloads, rings};
 pub(crate) use files::queues_of;
 use files::{from_sysfs, number};
 use netlink::link::RawLink;
-use netlink::netdev::{self, QueueType, RawNapi, RawQueue};
+use netlink::netdev::{QueueType, RawNapi, RawQueue};
 use netlink::qdisc::{Disciplines, QdiscDefaults, RawQdisc};
 use sys::error::{Cause, KernelError};
 use sys::sysfs::SysFs;
@@ -359,7 +359,7 @@ fn napi(raw: &RawNapi) -> Napi {
         defer_hard_irqs: raw.defer_hard_irqs.map(EmptyPolls),
         gro_flush_timeout: raw.gro_flush_timeout.map(Nanoseconds),
         irq_suspend_timeout: raw.irq_suspend_timeout.map(Nanoseconds),
-        threaded: raw.threaded.and_then(netdev::threading),
+        threaded: raw.threaded.and_then(Threading::of_number),
         kthread: raw.pid.map(Pid),
         irq: raw.irq.map(|irq| IrqEdge { irq: IrqNumber(irq), confidence: Confidence::Stated }),
     }
@@ -392,7 +392,7 @@ pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
 
 /// A device-wide setting of threading, from its file.
 pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
-    text.parse().ok().and_then(netdev::threading)
+    text.parse().ok().and_then(Threading::of_number)
 }
 
 #[cfg(test)]

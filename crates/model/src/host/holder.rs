@@ -116,8 +116,8 @@ impl QueueHolder {
     pub fn taken_by(&self, change: &Change) -> Option<&'static str> {
         let Setting::Nic(_, to) = change.to() else { return None };
         let Setting::Nic(_, from) = change.from() else { return None };
-        if matches!(to, NicKnob::Qdiscs(_)) {
-            return None; // AF_XDP and memory providers pass the disciplines by: `net/xdp/xsk.c` `__xsk_generic_xmit()`
+        if !to.facts().takes_queues {
+            return None;
         }
         if change.to().disruption() != Disruption::None {
             return Some("recreates the rings of the device");
@@ -133,7 +133,6 @@ impl QueueHolder {
             (NicKnob::RssTable(before), NicKnob::RssTable(after)) => {
                 moved(before.contains(&index), after.contains(&index))
             }
-            (NicKnob::RssKey(_), NicKnob::RssKey(_)) => None,
             (NicKnob::RssContext(queues, before), NicKnob::RssContext(_, after)) => {
                 let within = spans(*queues, index);
                 moved(*before && within, *after && within)
@@ -205,17 +204,7 @@ impl QueueConflict {
 
     /// Whether a setting could take a queue from a holder at all: of others, no holders need to be read.
     pub fn could_be_by(setting: &Setting) -> bool {
-        let Setting::Nic(_, knob) = setting else { return false };
-        match knob {
-            NicKnob::Qdiscs(_) | NicKnob::RssKey(_) => false,
-            NicKnob::RssTable(_) | NicKnob::RssContext(..) | NicKnob::FlowRule(..) => true,
-            NicKnob::Channels(..)
-            | NicKnob::Ring(..)
-            | NicKnob::Coalescing(..)
-            | NicKnob::Offload(..)
-            | NicKnob::PacketSize(..)
-            | NicKnob::PrivateFlag(..) => setting.disruption() != Disruption::None,
-        }
+        setting.facts().takes_queues
     }
 }
 

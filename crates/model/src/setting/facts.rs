@@ -1,10 +1,10 @@
 //! The table of knobs: every fact about a knob stands here once, beside its variant.
 //!
 //! Readers, writers, order, undo, `explain`, policy files and the reference page ask this table. What a knob's *value*
-//! decides (whether it can be put back, whether a step raises or lowers it) is code of its family.
+//! decides (whether it can be put back, whether a step raises or lowers it) stands in the same row.
 
 use super::{Disruption, Interface};
-use crate::units::KernelVersion;
+use crate::units::{KernelVersion, Nanoseconds};
 
 /// What is known about a knob before it is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Facts {
     pub rank: i8,
     /// What writing it does to traffic.
     pub disruption: Disruption,
+    /// Whether another value can take a queue from who holds it, as an AF_XDP socket does.
+    pub takes_queues: bool,
     /// Values that can be read and not be written back, in words; `None` where every value can.
     pub irreversible: Option<&'static str>,
     /// The documentation: meaning, then range, then source (`Kernel:`), as Markdown.
@@ -49,6 +51,7 @@ impl Facts {
             phase_down: phase,
             rank: 1,
             disruption: Disruption::None,
+            takes_queues: false,
             irreversible: None,
             doc: "",
         }
@@ -72,6 +75,11 @@ impl Facts {
             (unit, Some((least, u64::MAX))) => format!("{least} and more, {unit}"),
             (unit, Some((least, most))) => format!("{least} to {most} {unit}"),
         }
+    }
+
+    /// A number of the knob, as people and policy files write it: nanoseconds as a span such as `20us`.
+    pub fn written(&self, number: u64) -> String {
+        if self.unit == Unit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
     }
 
     /// The paragraphs of the documentation, each on one line, without the marks of links.
@@ -213,12 +221,27 @@ pub enum Phase {
 /// A family of knobs: an enum with one variant a knob. The documentation of a variant is that of its knob in the table.
 ///
 /// `Variant(Value) = facts` has facts of its own; `Variant(Word, Value) = [facts table]` has those of its word, by these
-/// two functions of the word's type.
+/// two functions of the word's type. What depends on the value follows in `where { … }`, in this order; a row without it
+/// says that every value can be put back, that none removes the object, that they do not rise and fall, and that tools
+/// spell them as people do:
+///
+/// - `irreversible(PATTERN) if CONDITION => "the values, in words";` values that can be read and not be written back
+/// - `removes(PATTERN);` values with which the object of the knob is gone
+/// - `weight(PATTERN) => WEIGHT;` the value as something that rises and falls
+/// - `tools(PATTERN) => TEXT;` the value as the kernel's files and common tools have it
 macro_rules! family {
     (
         $(#[doc = $family_doc:literal])+
         $name:ident {
-            $($(#[doc = $doc:literal])+ $variant:ident($($field:ty),+) = $how:tt $({ $($fact:ident: $value:expr),+ $(,)? })?,)+
+            $(
+                $(#[doc = $doc:literal])+
+                $variant:ident($($field:ty),+) = $how:tt $({ $($fact:ident: $value:expr),+ $(,)? })? $(where {
+                    $(irreversible($($kept:pat),+) if $lost:expr => $why:literal;)?
+                    $(removes($($gone:pat),+);)?
+                    $(weight($($weighed:pat),+) => $weight:expr;)?
+                    $(tools($($spelt:pat),+) => $spelling:expr;)?
+                })?,
+            )+
         }
     ) => {
         $(#[doc = $family_doc])+
@@ -232,30 +255,66 @@ macro_rules! family {
             /// What is known about the knob.
             pub fn facts(&self) -> &'static $crate::setting::Facts {
                 match self {
-                    $(crate::setting::facts::family!(@pattern $variant $how word) =>
-                        crate::setting::facts::family!(@one $how word [$($doc),+] $({ $($fact: $value),+ })?),)+
+                    $(crate::setting::facts::family!(@pattern $variant $how word) => crate::setting::facts::family!(
+                        @one $how word [$($doc),+] [$($(irreversible: Some($why))?)?] $({ $($fact: $value),+ })?
+                    ),)+
                 }
             }
 
             /// The facts of every knob of the family.
             pub fn table() -> Vec<&'static $crate::setting::Facts> {
                 let mut all = Vec::new();
-                $(crate::setting::facts::family!(@all all $how ($($field),+) [$($doc),+] $({ $($fact: $value),+ })?);)+
+                $(crate::setting::facts::family!(
+                    @all all $how ($($field),+) [$($doc),+] [$($(irreversible: Some($why))?)?] $({ $($fact: $value),+ })?
+                );)+
                 all
+            }
+
+            /// Whether the kernel takes this value when it is written; [`Facts::irreversible`](crate::setting::Facts) says
+            /// of which it does not.
+            pub fn restorable(&self) -> bool {
+                $($($(if let Self::$variant($($kept),+) = self && $lost { return false; })?)?)+
+                true
+            }
+
+            /// Whether the object of the knob is gone with this value.
+            pub fn removes(&self) -> bool {
+                $($($(if matches!(self, Self::$variant($($gone),+)) { return true; })?)?)+
+                false
+            }
+
+            /// The value as something that rises and falls.
+            pub fn weight(&self) -> $crate::setting::Weight {
+                $($($(if let Self::$variant($($weighed),+) = self { return $weight; })?)?)+
+                $crate::setting::Weight::NONE
+            }
+
+            /// The value as the kernel's files and common tools have it.
+            pub fn for_tools(&self) -> String {
+                $($($(if let Self::$variant($($spelt),+) = self { return $spelling; })?)?)+
+                self.value()
             }
         }
     };
     (@pattern $variant:ident [$facts:ident $table:ident] $word:ident) => { Self::$variant($word, ..) };
     (@pattern $variant:ident $base:ident $word:ident) => { Self::$variant(..) };
-    (@one [$facts:ident $table:ident] $word:ident [$($doc:literal),+]) => { $word.$facts() };
-    (@one $base:ident $word:ident [$($doc:literal),+] { $($fact:ident: $value:expr),+ }) => {
-        const { &$crate::setting::Facts { $($fact: $value,)+ doc: concat!($($doc, "\n"),+), ..$base } }
+    (@one [$facts:ident $table:ident] $word:ident [$($doc:literal),+] []) => { $word.$facts() };
+    (@one $base:ident $word:ident [$($doc:literal),+] [$($why:tt)*] { $($fact:ident: $value:expr),+ }) => {
+        const { &crate::setting::facts::family!(@facts $base [$($doc),+] [$($why)*] { $($fact: $value),+ }) }
     };
-    (@all $all:ident [$facts:ident $table:ident] ($word:ty, $value:ty) [$($doc:literal),+]) => {
+    (@all $all:ident [$facts:ident $table:ident] ($word:ty, $value:ty) [$($doc:literal),+] []) => {
         $all.extend(<$word>::$table());
     };
-    (@all $all:ident $base:ident ($($field:ty),+) [$($doc:literal),+] { $($fact:ident: $value:expr),+ }) => {
-        $all.push(const { &$crate::setting::Facts { $($fact: $value,)+ doc: concat!($($doc, "\n"),+), ..$base } });
+    (@all $all:ident $base:ident ($($field:ty),+) [$($doc:literal),+] [$($why:tt)*] { $($fact:ident: $value:expr),+ }) => {
+        $all.push(const { &crate::setting::facts::family!(@facts $base [$($doc),+] [$($why)*] { $($fact: $value),+ }) });
+    };
+    (@facts $base:ident [$($doc:literal),+] [$($irreversible:ident: $why:expr)?] { $($fact:ident: $value:expr),+ }) => {
+        $crate::setting::Facts {
+            $($fact: $value,)+
+            $($irreversible: $why,)?
+            doc: concat!($($doc, "\n"),+),
+            ..$base
+        }
     };
 }
 pub(crate) use family;

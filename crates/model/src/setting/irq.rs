@@ -17,7 +17,9 @@ family! {
         Affinity(CpuSet) = AFFINITY {
             name: "smp_affinity",
             unit: Unit::Cpus,
-            irreversible: Some("no CPU that is online: write_irq_affinity() refuses that"),
+        } where {
+            // Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
+            irreversible(cpus) if cpus.is_empty() => "no CPU that is online: write_irq_affinity() refuses that";
         },
 
         /// Whether irqbalance leaves an interrupt alone.
@@ -37,12 +39,5 @@ impl IrqKnob {
             Self::Affinity(cpus) => cpus.to_string(),
             Self::Ban(on) => on_off(*on),
         }
-    }
-
-    /// Whether the kernel takes this value when it is written.
-    ///
-    /// Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
-    pub fn restorable(&self) -> bool {
-        !matches!(self, Self::Affinity(cpus) if cpus.is_empty())
     }
 }

@@ -27,7 +27,8 @@ family! {
             name: "kthread cpus_allowed",
             key: Some("kthread.cpus"),
             unit: Unit::Cpus,
-            irreversible: Some("no CPU at all: sched_setaffinity() refuses that"),
+        } where {
+            irreversible(cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
         },
 
         /// The scheduling class and priority of that thread.
@@ -59,6 +60,8 @@ family! {
             since: KernelVersion::since(6, 12),
             // Writing the class takes it away.
             rank: 4,
+        } where {
+            tools(Slice::Own(span)) => span.0.to_string();
         },
     }
 }
@@ -72,10 +75,5 @@ impl KthreadKnob {
             Self::UtilClamp(clamp) => clamp.to_string(),
             Self::Slice(slice) => slice.to_string(),
         }
-    }
-
-    /// Whether the kernel takes this value when it is written.
-    pub fn restorable(&self) -> bool {
-        !matches!(self, Self::Affinity(cpus) if cpus.is_empty())
     }
 }

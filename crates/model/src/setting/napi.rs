@@ -11,6 +11,9 @@ const DEVICE: Facts = Facts::at(Interface::DeviceNapis, Phase::Device);
 /// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
 pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 
+/// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
+const TIMEOUT_MAX: u64 = i64::MAX.cast_unsigned();
+
 family! {
     /// A knob of the NAPI that polls a receive queue, with a value.
     NapiKnob {
@@ -26,6 +29,8 @@ family! {
             unit: Unit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             rank: 2,
+        } where {
+            weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
         },
 
         /// How long the queue's timer waits before it polls, while its IRQ is deferred.
@@ -37,8 +42,11 @@ family! {
             name: "gro-flush-timeout",
             key: Some("gro_flush_timeout"),
             unit: Unit::Nanoseconds,
-            range: Some((0, u64::MAX)),
+            range: Some((0, TIMEOUT_MAX)),
             rank: 3,
+        } where {
+            weight(Nanoseconds(ns)) => Weight::of(*ns);
+            tools(span) => span.0.to_string();
         },
 
         /// How long the queue's IRQ may stay masked while `epoll_wait` keeps finding events.
@@ -52,14 +60,20 @@ family! {
             name: "irq-suspend-timeout",
             key: Some("irq_suspend_timeout"),
             unit: Unit::Nanoseconds,
-            range: Some((0, u64::MAX)),
+            range: Some((0, TIMEOUT_MAX)),
             rank: 4,
+        } where {
+            weight(Nanoseconds(ns)) => Weight::of(*ns);
+            tools(span) => span.0.to_string();
         },
 
         /// Whether the queue is polled by a kernel thread of its own instead of in softirq.
         ///
         /// Kernel: 6.17 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_set_threaded()`.
-        Threaded(Threading) = NAPI { name: "threaded", since: KernelVersion::since(6, 17) },
+        Threaded(Threading) = NAPI { name: "threaded", since: KernelVersion::since(6, 17) } where {
+            weight(threading) => threading.weight();
+            tools(threading) => threading.in_netlink().to_owned();
+        },
     }
 }
 
@@ -75,6 +89,8 @@ family! {
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             since: KernelVersion::since(5, 8),
             rank: 2,
+        } where {
+            weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
         },
 
         /// [`NapiKnob::GroFlushTimeout`] for all queues of a device together, where the kernel has no per-NAPI setting.
@@ -83,36 +99,37 @@ family! {
         GroFlushTimeout(Nanoseconds) = DEVICE {
             name: "gro_flush_timeout",
             unit: Unit::Nanoseconds,
-            range: Some((0, u64::MAX)),
+            range: Some((0, TIMEOUT_MAX)),
             since: KernelVersion::since(3, 19),
             rank: 3,
+        } where {
+            weight(Nanoseconds(ns)) => Weight::of(*ns);
+            tools(span) => span.0.to_string();
         },
 
         /// [`NapiKnob::Threaded`] for all queues of a device together, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.12, `/sys/class/net/DEV/threaded`, `net/core/net-sysfs.c`.
-        Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) },
+        Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) } where {
+            weight(threading) => threading.weight();
+            tools(threading) => threading.number().to_string();
+        },
     }
 }
 
 impl NapiKnob {
+    /// The largest value that netpolicy writes, as people write it, where this one is larger.
+    pub fn beyond(&self) -> Option<String> {
+        let (_, most) = self.facts().range?;
+        (self.weight().1 > most).then(|| self.facts().written(most))
+    }
+
     /// The value, as people write it.
     pub fn value(&self) -> String {
         match self {
             Self::DeferHardIrqs(polls) => polls.to_string(),
             Self::GroFlushTimeout(span) | Self::IrqSuspendTimeout(span) => span.to_string(),
             Self::Threaded(threading) => threading.to_string(),
-        }
-    }
-
-    /// The value as something that rises and falls.
-    pub fn weight(&self) -> Weight {
-        match self {
-            Self::DeferHardIrqs(EmptyPolls(polls)) => Weight::of(u64::from(*polls)),
-            Self::GroFlushTimeout(Nanoseconds(ns)) | Self::IrqSuspendTimeout(Nanoseconds(ns)) => {
-                Weight::of(*ns)
-            }
-            Self::Threaded(threading) => threading.weight(),
         }
     }
 }
@@ -124,15 +141,6 @@ impl DeviceNapiKnob {
             Self::DeferHardIrqs(polls) => polls.to_string(),
             Self::GroFlushTimeout(span) => span.to_string(),
             Self::Threaded(threading) => threading.to_string(),
-        }
-    }
-
-    /// The value as something that rises and falls.
-    pub fn weight(&self) -> Weight {
-        match self {
-            Self::DeferHardIrqs(EmptyPolls(polls)) => Weight::of(u64::from(*polls)),
-            Self::GroFlushTimeout(Nanoseconds(ns)) => Weight::of(*ns),
-            Self::Threaded(threading) => threading.weight(),
         }
     }
 }

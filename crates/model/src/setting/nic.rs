@@ -12,13 +12,15 @@ use crate::units::KernelVersion;
 const PRIVATE_FLAG: Facts = Facts {
     since: KernelVersion::since(5, 6),
     disruption: Disruption::LinkDown,
+    takes_queues: true,
     ..Facts::at(Interface::PrivateFlags, Phase::Offloads)
 };
 const RSS: Facts = Facts::at(Interface::Rss, Phase::Rss);
 const RSS_CONTEXT: Facts =
     Facts { phase_down: Phase::RssContextsGo, ..Facts::at(Interface::RssContexts, Phase::RssContexts) };
 const FLOW_RULE: Facts = Facts::at(Interface::FlowRules, Phase::FlowRules);
-/// The device is taken off its disciplines for it, and what waits in them is dropped (`dev_deactivate()`).
+/// The device is taken off its disciplines for it, and what waits in them is dropped (`dev_deactivate()`). AF_XDP and memory
+/// providers pass the disciplines by: `net/xdp/xsk.c` `__xsk_generic_xmit()`.
 const QDISC: Facts =
     Facts { disruption: Disruption::QueueReset, ..Facts::at(Interface::Qdiscs, Phase::Qdiscs) };
 
@@ -73,10 +75,15 @@ family! {
             key: Some("settings.rss-queues"),
             unit: Unit::Queues,
             since: KernelVersion::since(3, 0),
-            irreversible: Some(
+            takes_queues: true,
+        } where {
+            // An empty table would mean the kernel's own (`ETHTOOL_SRSSH`), which is not what was read. A driver's own,
+            // written out, counts as a user's; whether it does already the kernel does not say.
+            // Kernel: 6.18, `net/ethtool/common.c` `ethtool_check_max_channel()`, `netif_is_rxfh_configured()`.
+            irreversible(table) if table.is_empty() || Rss::is_in_blocks(table) =>
                 "a table that looks like its driver's own (even blocks, as of igb, or empty): written back it counts as a \
-                 user's, and fewer queues are refused. `ethtool -X DEVICE default` first makes it the kernel's",
-            ),
+                 user's, and fewer queues are refused. `ethtool -X DEVICE default` first makes it the kernel's";
+            tools(table) => table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         },
 
         /// The key of the receive hash.
@@ -85,7 +92,8 @@ family! {
         RssKey(Vec<u8>) = RSS {
             name: "rss-key",
             since: KernelVersion::since(3, 16),
-            irreversible: Some("an empty key"),
+        } where {
+            irreversible(key) if key.is_empty() => "an empty key";
         },
 
         /// Whether there is a context of the receive hash, beside the device's own, that spreads packets evenly over these
@@ -100,7 +108,10 @@ family! {
             name: "present",
             key: Some("settings.rss-contexts"),
             since: KernelVersion::since(4, 16),
-            irreversible: Some("a context that was there: made again, it has another id and key"),
+            takes_queues: true,
+        } where {
+            irreversible(_, there) if *there => "a context that was there: made again, it has another id and key";
+            removes(_, false);
         },
 
         /// Where a rule of the NIC hands the packets of a flow; `None` where there is no such rule.
@@ -112,7 +123,9 @@ family! {
         FlowRule(FlowMatch, Option<SteerTo>) = FLOW_RULE {
             name: "action",
             key: Some("settings.ntuple"),
-            irreversible: Some("a rule that leads where netpolicy cannot say"),
+            takes_queues: true,
+        } where {
+            irreversible(_, to) if *to == Some(SteerTo::Other) => "a rule that leads where netpolicy cannot say";
         },
 
         /// What packets wait in before they leave: one queueing discipline for the device, or one for each transmit queue.
@@ -124,7 +137,9 @@ family! {
         Qdiscs(Qdiscs) = QDISC {
             name: "qdisc",
             key: Some("settings.qdisc"),
-            irreversible: Some("disciplines whose options netpolicy does not know"),
+        } where {
+            irreversible(qdiscs) if matches!(qdiscs, Qdiscs::Other(_)) => "disciplines whose options netpolicy does not know";
+            tools(qdiscs) => qdiscs.kinds();
         },
     }
 }
@@ -147,11 +162,6 @@ impl NicKnob {
         }
     }
 
-    /// Whether the object of the knob is gone with this value.
-    pub const fn removes(&self) -> bool {
-        matches!(self, Self::RssContext(_, false))
-    }
-
     /// The value, as people write it.
     pub fn value(&self) -> String {
         match self {
@@ -167,27 +177,6 @@ impl NicKnob {
             Self::FlowRule(_, Some(to)) => to.to_string(),
             Self::FlowRule(_, None) => "none".to_owned(),
             Self::Qdiscs(qdiscs) => qdiscs.to_string(),
-        }
-    }
-
-    /// Whether the kernel takes this value when it is written.
-    pub fn restorable(&self) -> bool {
-        match self {
-            // An empty table would mean the kernel's own (`ETHTOOL_SRSSH`), which is not what was read. A driver's own,
-            // written out, counts as a user's; whether it does already the kernel does not say.
-            // Kernel: 6.18, `net/ethtool/common.c` `ethtool_check_max_channel()`, `netif_is_rxfh_configured()`.
-            Self::RssTable(table) => !table.is_empty() && !Rss::is_in_blocks(table),
-            Self::RssKey(key) => !key.is_empty(),
-            // Made again, it would have another id and another key.
-            Self::RssContext(_, there) => !*there,
-            Self::FlowRule(_, to) => *to != Some(SteerTo::Other),
-            Self::Qdiscs(qdiscs) => !matches!(qdiscs, Qdiscs::Other(_)),
-            Self::Channels(..)
-            | Self::Ring(..)
-            | Self::Coalescing(..)
-            | Self::Offload(..)
-            | Self::PacketSize(..)
-            | Self::PrivateFlag(..) => true,
         }
     }
 }

@@ -23,6 +23,33 @@ pub enum Threading {
 }
 
 impl Threading {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Off, Self::On, Self::BusyPoll];
+
+    /// The kernel's number for it: in netlink (`enum netdev_napi_threaded`), and in `/sys/class/net/DEV/threaded`
+    /// (`net/core/net-sysfs.c` `threaded_show()`).
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::On => 1,
+            Self::BusyPoll => 2,
+        }
+    }
+
+    /// The one with this number; `None` for one that we do not know.
+    pub fn of_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|threading| threading.number() == number)
+    }
+
+    /// The kernel's word for it. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `napi-threaded`.
+    pub const fn in_netlink(self) -> &'static str {
+        match self {
+            Self::Off => "disabled",
+            Self::On => "enabled",
+            Self::BusyPoll => "busy-poll",
+        }
+    }
+
     /// As something that rises and falls.
     pub(super) const fn weight(self) -> Weight {
         match self {

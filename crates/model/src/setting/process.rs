@@ -32,12 +32,30 @@ family! {
         /// How `epoll_wait` on one epoll busy-polls the NAPI that its sockets receive from.
         ///
         /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_bp_ioctl()` (`EPIOCSPARAMS`, `EPIOCGPARAMS`).
-        Epoll(EpollId, EpollParams) = EPOLL { name: "busy_poll usecs/budget/prefer" },
+        Epoll(EpollId, EpollParams) = EPOLL { name: "busy_poll usecs/budget/prefer" } where {
+            // Waiting for events only polls nothing, however long: it is less than preferring to poll.
+            weight(_, params) => Weight(
+                u8::from(params.prefer_busy_poll),
+                u64::from(params.busy_poll_usecs),
+                u64::from(params.busy_poll_budget),
+            );
+            tools(_, params) => format!(
+                "{}/{}/{}{}",
+                params.busy_poll_usecs,
+                params.busy_poll_budget,
+                u8::from(params.prefer_busy_poll),
+                if params.events_only { "/1" } else { "" }
+            );
+        },
 
         /// How an io_uring busy-polls the NAPIs that its sockets receive from; `None` where it does not.
         ///
         /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
-        IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" },
+        IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" } where {
+            weight(_, Some(RingNapi { busy_poll_usecs, prefer_busy_poll })) =>
+                Weight(1 + u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), 0);
+            tools(_, Some(napi)) => format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll));
+        },
 
         /// How a receive from one socket busy-polls the NAPI that its last packet came by, where no epoll watches it: a blocking
         /// `recv`, and `poll` or `select` where `net.core.busy_poll` is not 0.
@@ -47,7 +65,19 @@ family! {
         ///
         /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()` (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`);
         /// `include/net/busy_poll.h` `sk_busy_loop()`, `net/socket.c` `sock_poll()`.
-        Socket(SocketId, SocketPolling) = SOCKET { name: "so_busy_poll usecs/budget/prefer" },
+        Socket(SocketId, SocketPolling) = SOCKET { name: "so_busy_poll usecs/budget/prefer" } where {
+            weight(_, polling) => Weight(
+                u8::from(polling.prefer_busy_poll),
+                u64::from(polling.busy_poll_usecs),
+                u64::from(polling.busy_poll_budget.unwrap_or(0)),
+            );
+            tools(_, polling) => format!(
+                "{}/{}{}",
+                polling.busy_poll_usecs,
+                u8::from(polling.prefer_busy_poll),
+                polling.busy_poll_budget.map_or_else(String::new, |budget| format!("/{budget}"))
+            );
+        },
 
         /// The CPUs that a thread may run on.
         ///
@@ -55,7 +85,9 @@ family! {
         ThreadAffinity(ThreadId, CpuSet) = THREAD {
             name: "cpus_allowed",
             unit: Unit::Cpus,
-            irreversible: Some("no CPU at all: sched_setaffinity() refuses that"),
+        } where {
+            // Kernel: 6.18, `kernel/sched/syscalls.c` `sched_setaffinity()`: EINVAL without a CPU.
+            irreversible(_, cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
         },
 
         /// Which of the listeners at one address gets a new connection.
@@ -67,7 +99,8 @@ family! {
         /// 6.2 (`bpf_cast_to_kern_ctx()`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
         Reuseport(ListenerGroup, Spread) = LISTENERS {
             name: "reuseport",
-            irreversible: Some("a BPF program that another process attached"),
+        } where {
+            irreversible(_, spread) if *spread == Spread::Foreign => "a BPF program that another process attached";
         },
     }
 }
@@ -93,39 +126,6 @@ impl ProcessKnob {
             Self::Socket(_, polling) => polling.to_string(),
             Self::ThreadAffinity(_, cpus) => cpus.to_string(),
             Self::Reuseport(_, spread) => spread.to_string(),
-        }
-    }
-
-    /// Whether the kernel takes this value when it is written.
-    ///
-    /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_setaffinity()`: EINVAL without a CPU.
-    pub fn restorable(&self) -> bool {
-        match self {
-            Self::ThreadAffinity(_, cpus) => !cpus.is_empty(),
-            Self::Reuseport(_, spread) => *spread != Spread::Foreign,
-            Self::Epoll(..) | Self::IoUring(..) | Self::Socket(..) => true,
-        }
-    }
-
-    /// The value as something that rises and falls: whether it polls at all, how long, how much.
-    ///
-    /// Waiting for events only polls nothing, however long: it is less than preferring to poll.
-    pub fn weight(&self) -> Weight {
-        match self {
-            Self::Epoll(_, params) => Weight(
-                u8::from(params.prefer_busy_poll),
-                u64::from(params.busy_poll_usecs),
-                u64::from(params.busy_poll_budget),
-            ),
-            Self::Socket(_, polling) => Weight(
-                u8::from(polling.prefer_busy_poll),
-                u64::from(polling.busy_poll_usecs),
-                u64::from(polling.busy_poll_budget.unwrap_or(0)),
-            ),
-            Self::IoUring(_, None) | Self::ThreadAffinity(..) | Self::Reuseport(..) => Weight::NONE,
-            Self::IoUring(_, Some(RingNapi { busy_poll_usecs, prefer_busy_poll })) => {
-                Weight(1 + u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), 0)
-            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::Interface;
 use super::facts::{Facts, Phase, Unit, family};
 use crate::cpu_set::CpuSet;
-use crate::ids::QueueIndex;
+use crate::ids::{Cpu, QueueIndex};
 use crate::nic::{CoalesceParam, RPS_FLOWS_MAX};
 use crate::units::KernelVersion;
 
@@ -20,7 +20,9 @@ family! {
         /// The CPUs that receive packet steering hands a queue's packets to; none turns it off.
         ///
         /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_cpus`, `net/core/net-sysfs.c` `store_rps_map()`.
-        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some("settings.rps_cpus"), unit: Unit::Cpus },
+        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some("settings.rps_cpus"), unit: Unit::Cpus } where {
+            tools(cpus) => cpus.to_mask();
+        },
 
         /// How many flows receive flow steering remembers for a queue; 0 turns it off. Rounded up to a power of two.
         ///
@@ -41,7 +43,9 @@ family! {
         /// The CPUs whose packets leave by a queue; none leaves it out of the choice.
         ///
         /// Kernel: 2.6.38, `/sys/class/net/DEV/queues/tx-N/xps_cpus`, `net/core/net-sysfs.c` `xps_cpus_store()`.
-        XpsCpus(CpuSet) = STEERING { name: "xps_cpus", key: Some("settings.xps"), unit: Unit::Cpus },
+        XpsCpus(CpuSet) = STEERING { name: "xps_cpus", key: Some("settings.xps"), unit: Unit::Cpus } where {
+            tools(cpus) => cpus.to_mask();
+        },
 
         /// The receive queues whose flows leave by a queue; none leaves it out of the choice. Comes before
         /// [`TxQueueKnob::XpsCpus`].
@@ -51,6 +55,8 @@ family! {
             name: "xps_rxqs",
             unit: Unit::Queues,
             since: KernelVersion::since(4, 19),
+        } where {
+            tools(queues) => queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask();
         },
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use daemon::api::CLIENTS_PER_USER_MAX;
-use daemon::status::RequestStatus;
+use daemon::status::{RequestExtent, RequestStatus};
 use libtest_mimic::{Failed, Trial};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -67,11 +67,7 @@ fn another_user() -> Result<(), Failed> {
             policy: "latency".to_owned(),
             delivery: "suspend20".to_owned(),
             origin: "test".to_owned(),
-            queues: 1,
-            processes: 1,
-            epolls: 1,
-            wanted: 4,
-            set: 4,
+            extent: RequestExtent { queues: 1, processes: 1, epolls: 1, wanted: 4, set: 4 },
             engaged: None,
             search: None,
             goal: model::Goal::default(),

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use model::host::{Device, RxQueueState, TxQueueState, Unread};
-use model::{CpuSet, EmptyPolls, IrqNumber, Nanoseconds, NumaNode, QueueIndex, RxQueue};
-use netlink::netdev;
+use model::{CpuSet, EmptyPolls, IrqNumber, Nanoseconds, NumaNode, QueueIndex, RxQueue, Threading};
 use sys::error::KernelError;
 use sys::sysfs::SysFs;
 
@@ -22,7 +21,7 @@ pub(super) fn from_sysfs(
         number(sysfs, &format!("{directory}/napi_defer_hard_irqs"), unread).map(EmptyPolls);
     device.gro_flush_timeout =
         number(sysfs, &format!("{directory}/gro_flush_timeout"), unread).map(Nanoseconds);
-    device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(netdev::threading);
+    device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(Threading::of_number);
     queues(device, sysfs, &directory, unread);
     // A link without a carrier has no speed: the file then has -1, or cannot be read.
     let speed = sysfs.read_if_any(&format!("{directory}/speed")).or_unread(unread);

@@ -28,6 +28,13 @@ const NUMBER_BYTES: usize = size_of::<u64>();
 const SLOT_BYTES: usize = NUMBERS * NUMBER_BYTES;
 const BYTES: usize = SLOT_BYTES * (1 + THREADS_MAX);
 
+// The same numbers are asserted of `struct slot` and `struct counts`.
+const _: () = assert!(
+    EVENTS * NUMBER_BYTES == 96 && MOST * NUMBER_BYTES == 104 && FAILED * NUMBER_BYTES == 112,
+    "as preload/epoll_count.c has them"
+);
+const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "as preload/epoll_count.c has them");
+
 /// A place where programs count what their `epoll_wait` returns, until this is dropped; they count on, and it is not read.
 ///
 /// It is a file without a name, which nothing has to remove.
