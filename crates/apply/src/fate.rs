@@ -13,7 +13,7 @@ pub enum Fate {
     Restored,
     /// Its object is gone, and the setting with it.
     Gone,
-    /// Someone else has set it since; it was left alone.
+    /// Another program has set it since; it was left alone.
     LeftAlone {
         /// The value they gave it.
         found: Setting,

@@ -5,13 +5,13 @@ use clap::Args;
 /// What is not done unasked.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Allow {
-    /// Change settings whose old value the kernel does not take back, too.
+    /// Also change settings whose old value the kernel does not take back.
     #[arg(long, global = true)]
     pub allow_irreversible: bool,
-    /// Change settings that stop a queue or take the link down while they are written, too.
+    /// Also change settings that stop a queue or take the link down while they are written.
     #[arg(long, global = true)]
     pub disruptive: bool,
-    /// Pin interrupts, too, of which the driver does not say whose queue they are: by their name or their order.
+    /// Also pin interrupts whose queue the driver does not state, inferred from their names or order.
     #[arg(long, global = true)]
     pub allow_inferred: bool,
 }

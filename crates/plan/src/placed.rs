@@ -10,7 +10,7 @@ pub enum Running {
     Yes,
     /// No process of it does.
     No,
-    /// None of those that could be looked into is of it.
+    /// None of those that could be inspected is of it.
     NotKnown,
 }
 

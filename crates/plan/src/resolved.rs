@@ -33,7 +33,7 @@ impl Resolved {
         self.pids.values().flatten().copied()
     }
 
-    /// So many processes could not be looked into, the first for this reason: whether the request at this index means
+    /// So many processes could not be inspected, the first for this reason: whether the request at this index means
     /// them is not known.
     #[must_use]
     pub fn unjudged(mut self, intent: usize, processes: usize, first: impl Into<String>) -> Self {

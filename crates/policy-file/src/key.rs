@@ -137,7 +137,7 @@ fn first() -> Vec<Key> {
         path: "policy",
         of: BOTH,
         takes: Takes::Policy(Value::Policy),
-        meaning: "What the traffic shall be good at.".into(),
+        meaning: "Goal for the traffic.".into(),
     },
     Key {
         path: "delivery",
