@@ -146,14 +146,14 @@ pub const FLAGS: &[Flag] = &[
     takes(
         "on-stop",
         "WHAT",
-        "What becomes of the settings when the daemon is asked to end: keep or revert. A kill leaves them in any case",
+        "What happens to the settings when the daemon is stopped: keep or revert. SIGKILL always leaves them",
     ),
     takes("config", "FILE", "Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml"),
-    flag("allow-irreversible", "Change settings whose old value the kernel does not take back, too"),
-    flag("disruptive", "Change settings that stop a queue or take the link down while they are written, too"),
+    flag("allow-irreversible", "Also change settings whose old value the kernel does not take back"),
+    flag("disruptive", "Also change settings that stop a queue or take the link down while they are written"),
     flag(
         "allow-inferred",
-        "Pin interrupts, too, of which the driver does not say whose queue they are: by their name or their order",
+        "Also pin interrupts whose queue the driver does not state, inferred from their names or order",
     ),
     takes(
         "socket",
