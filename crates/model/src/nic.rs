@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
 use crate::qdisc::QdiscKind;
-use crate::setting::{Disruption, Facts, Interface, Phase, Unit};
+use crate::setting::{Disruption, Facts, Interface, Phase, Unit, keys};
 use crate::steering::{FlowRule, QueueSpan};
 use crate::units::KernelVersion;
 use crate::words::knob_words;
@@ -321,14 +321,14 @@ impl NicRequest {
             Self::Coalescing(param, _) => param.key(),
             Self::Offload(offload, _) => offload.key(),
             Self::PacketSize(size, _) => size.key(),
-            Self::PrivateFlags(_) => "settings.private-flags",
-            Self::RssQueues(_) => "settings.rss-queues",
-            Self::RssContexts(_) => "settings.rss-contexts",
-            Self::FlowRules(_) => "settings.ntuple",
-            Self::Qdisc(_) => "settings.qdisc",
-            Self::RpsCpus(_) => "settings.rps_cpus",
-            Self::RpsFlowCount(_) => "settings.rps_flow_cnt",
-            Self::Xps(_) => "settings.xps",
+            Self::PrivateFlags(_) => keys::PRIVATE_FLAGS,
+            Self::RssQueues(_) => keys::RSS_QUEUES,
+            Self::RssContexts(_) => keys::RSS_CONTEXTS,
+            Self::FlowRules(_) => keys::FLOW_RULES,
+            Self::Qdisc(_) => keys::QDISC,
+            Self::RpsCpus(_) => keys::RPS_CPUS,
+            Self::RpsFlowCount(_) => keys::RPS_FLOW_COUNT,
+            Self::Xps(_) => keys::XPS,
             Self::Sysctl(sysctl, _) => sysctl.key(),
         }
     }

@@ -1,7 +1,7 @@
 //! Knobs of one NAPI, and of all NAPIs of a device together.
 
 use super::facts::{Facts, Phase, Unit, family};
-use super::{Interface, Threading, Weight};
+use super::{Interface, Threading, Weight, keys};
 use crate::units::{EmptyPolls, KernelVersion, Nanoseconds};
 
 const NAPI: Facts = Facts { since: KernelVersion::since(6, 13), ..Facts::at(Interface::Napi, Phase::Queue) };
@@ -9,7 +9,7 @@ const NAPI: Facts = Facts { since: KernelVersion::since(6, 13), ..Facts::at(Inte
 const DEVICE: Facts = Facts::at(Interface::DeviceNapis, Phase::Device);
 
 /// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
-pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
+const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
 const TIMEOUT_MAX: u64 = i64::MAX.cast_unsigned();
@@ -25,7 +25,7 @@ family! {
         /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`.
         DeferHardIrqs(EmptyPolls) = NAPI {
             name: "defer-hard-irqs",
-            key: Some("defer_hard_irqs"),
+            key: Some(keys::DEFER_HARD_IRQS),
             unit: Unit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             rank: 2,
@@ -40,7 +40,7 @@ family! {
         /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`, `napi_watchdog()`.
         GroFlushTimeout(Nanoseconds) = NAPI {
             name: "gro-flush-timeout",
-            key: Some("gro_flush_timeout"),
+            key: Some(keys::GRO_FLUSH_TIMEOUT),
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 3,
@@ -58,7 +58,7 @@ family! {
         /// Kernel: 6.13, `net/core/dev.c` `napi_suspend_irqs()`; Documentation/networking/napi.rst, "IRQ suspension".
         IrqSuspendTimeout(Nanoseconds) = NAPI {
             name: "irq-suspend-timeout",
-            key: Some("irq_suspend_timeout"),
+            key: Some(keys::IRQ_SUSPEND_TIMEOUT),
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 4,
