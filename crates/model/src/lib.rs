@@ -36,6 +36,7 @@ pub mod scheduling;
 pub mod search;
 pub mod selector;
 pub mod setting;
+pub mod since;
 pub mod steering;
 pub mod support;
 pub mod units;

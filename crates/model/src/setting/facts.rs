@@ -48,7 +48,7 @@ impl Facts {
             asks: None,
             unit: Unit::Word,
             range: None,
-            since: KernelVersion::since(2, 6),
+            since: crate::since::ALWAYS,
             interface,
             phase,
             phase_down: phase,

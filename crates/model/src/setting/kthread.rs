@@ -4,11 +4,11 @@ use super::facts::{Facts, Phase, Unit, family};
 use super::{Interface, keys};
 use crate::cpu_set::CpuSet;
 use crate::scheduling::{Scheduling, Slice, UtilClamp};
-use crate::units::KernelVersion;
+use crate::since;
 
 /// Before the thread ends, what stands on it falls.
 const KTHREAD: Facts = Facts {
-    since: KernelVersion::since(5, 12),
+    since: since::NAPI_THREADS,
     phase_down: Phase::KthreadLeaves,
     ..Facts::at(Interface::Kthread, Phase::Kthread)
 };
@@ -60,7 +60,7 @@ family! {
             key: Some(keys::KTHREAD_SLICE),
             unit: Unit::Nanoseconds,
             range: Some((Slice::LEAST.0, Slice::MOST.0)),
-            since: KernelVersion::since(6, 12),
+            since: since::THREAD_SLICES,
             // Writing the class takes it away.
             rank: 4,
         } where {

@@ -5,12 +5,13 @@ use super::{Disruption, Interface, Object, keys, on_off};
 use crate::ids::DeviceId;
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
+use crate::since;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::KernelVersion;
 
 /// What a private flag does is known to its driver alone.
 const PRIVATE_FLAG: Facts = Facts {
-    since: KernelVersion::since(5, 6),
+    since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     ..Facts::at(Interface::PrivateFlags, Phase::Offloads)
@@ -76,7 +77,7 @@ family! {
             key: Some(keys::RSS_QUEUES),
             asks: Some("Over how many of the first receive queues packets are spread evenly by their hash."),
             unit: Unit::Queues,
-            since: KernelVersion::since(3, 0),
+            since: since::RSS_TABLE,
             takes_queues: true,
         } where {
             // An empty table would mean the kernel's own (`ETHTOOL_SRSSH`), which is not what was read. A driver's own,
@@ -112,7 +113,7 @@ family! {
             asks: Some(
                 "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.",
             ),
-            since: KernelVersion::since(4, 16),
+            since: since::RSS_CONTEXTS,
             takes_queues: true,
         } where {
             irreversible(_, there) if *there => "a context that was there: made again, it has another id and key";

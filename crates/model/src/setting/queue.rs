@@ -5,6 +5,7 @@ use super::{Interface, keys};
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, QueueIndex};
 use crate::nic::{CoalesceParam, RPS_FLOWS_MAX};
+use crate::since;
 use crate::units::KernelVersion;
 
 const STEERING: Facts = Facts::at(Interface::Steering, Phase::Steering);
@@ -101,7 +102,7 @@ macro_rules! of_queue {
         match $self {
             $(CoalesceParam::$param => const { &Facts {
                 key: None,
-                since: KernelVersion::since(4, 6),
+                since: since::QUEUE_COALESCING,
                 interface: Interface::QueueCoalescing,
                 ..*CoalesceParam::$param.facts()
             } },)+
