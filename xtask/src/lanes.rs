@@ -33,7 +33,7 @@ const UNKNOWN: Duration = Duration::from_secs(2);
 /// How long the tests are that a lane takes at a time, where one alone is not longer. To start the program takes a fraction of a second.
 const BATCH: Duration = Duration::from_secs(6);
 
-/// How many tests that failed beside others are run again alone. If more fail, it is not for want of a CPU.
+/// How many tests that failed beside others are run again alone. If more fail, it is not for lack of a CPU.
 pub(crate) const AGAIN_MAX: usize = 5;
 
 /// The tests of a program, as it lists them.

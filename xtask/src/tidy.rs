@@ -91,9 +91,8 @@ const RULES: &[Rule] = &[
                 // What stands between ` in a document is a name, as that of an option before it was renamed.
                 let prose: String =
                     line.split('`').step_by(if path.ends_with(".md") { 2 } else { 1 }).collect();
-                let line = prose.to_lowercase();
-                // Hosts that were recorded earlier have their applications' requests under that key.
-                let line = line.replace("alias = \"wishes\"", "");
+                let mut line = prose.to_lowercase();
+                NAMES_KEPT.iter().for_each(|name| line = line.replace(name, ""));
                 REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase)) || has_nobody(&line)
             })
         },
@@ -115,22 +114,66 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Words that once stood here by the hundred, and what to write instead: *anew*: again, recreated; *heard of*: seen,
-/// noticed; *whoever*: anyone who, the process that; *to be had*: available; *left out of account*: ignored; *told*:
-/// reported, notified; *wish*: request.
+/// Words that the field does not use for these things, and what to write instead.
 const REFUSED_PHRASES: &[&str] = &[
+    // Again, recreated.
     "anew",
+    "afresh",
+    // Seen, noticed, ignored.
     "heard of",
+    "hear of",
+    "hears of",
+    "hearing of",
+    "unheard",
+    // Anyone who, the process that.
     "whoever",
     "whomever",
-    "to be had",
+    // Available.
+    "be had",
+    // Ignored.
     "left out of account",
-    "foretold",
+    // Reported, notified.
     "told",
-    "afresh",
+    "foretold",
+    // Requested, request, requester.
     "wish",
     "wishes",
+    "wished",
+    "wisher",
+    // Value, entry, suppressed, rejected.
+    "dose",
+    "ingredient",
+    "abstained",
+    "stubborn",
+    // Owned by a running command.
+    "attended",
+    "attendance",
+    // The daemon, the first process of a PID namespace.
+    "keeper",
+    "keepers",
+    // Event sources, slot, interface, event loop.
+    "ears",
+    "seat",
+    "door",
+    // Unmanaged rules, removes, process events.
+    "strangers",
+    "strikes",
+    "births",
+    // Inspected, released, rejected, for lack of, another program, false alarm, without permission.
+    "looked into",
+    "let go",
+    "lets go",
+    "turned away",
+    "for want of",
+    "someone else",
+    "cry wolf",
+    "without the right",
+    "comes to no end",
+    "came to no end",
 ];
+
+/// Names in files that an earlier version wrote.
+const NAMES_KEPT: [&str; 3] = ["alias = \"wishes\"", "alias = \"dose\"", "attended-by-"];
 
 /// Whether a line of prose has *nobody*, which is a user, for *no process*, *no other* or *none*.
 fn has_nobody(line: &str) -> bool {

@@ -426,7 +426,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
                 write!(f, "refused: {} {}\n  {taken}", taken.change, taken.how)
             }
             Self::Drifted(drifts) => {
-                write!(f, "refused: someone else has set since the plan was made:{}", indented(drifts))
+                write!(f, "refused: changed by another program since the plan was made:{}", indented(drifts))
             }
             Self::Host { step, of, doing, cause } => {
                 let doing = match doing {

@@ -170,7 +170,7 @@ impl Journal {
                 format: FORMAT,
                 boot_id: self.boot_id().to_owned(),
                 asked: asked.clone(),
-                attended_by: None,
+                owned_by: None,
                 left_in_force: false,
                 kept_by_daemon: true,
                 replaces: replaces.clone(),

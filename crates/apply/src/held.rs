@@ -58,7 +58,7 @@ impl<'k, K: Knobs> Held<'k, K> {
         self.pending.as_ref().map(Pending::undo_script)
     }
 
-    /// The host, to measure or to look: writing past the transaction would look like someone else's doing.
+    /// The host, to measure or to look: writing past the transaction would look like the work of another program.
     pub fn kernel(&mut self) -> &mut K {
         self.kernel
     }

@@ -94,13 +94,13 @@ impl Journal {
 
     /// The other program that owns this transaction until it exits, if one is running.
     pub fn owner(&self, transaction: &Transaction) -> Option<Pid> {
-        transaction.begin().attended_by.filter(|program| is_held(&self.directory, *program))
+        transaction.begin().owned_by.filter(|program| is_held(&self.directory, *program))
     }
 
     /// Whether the owner of this transaction ended before it rolled the transaction back or completed it. Also true for
     /// live transactions of this process.
     pub fn is_abandoned(&self, transaction: &Transaction) -> bool {
-        let Begin { attended_by: Some(program), left_in_force, .. } = transaction.begin() else {
+        let Begin { owned_by: Some(program), left_in_force, .. } = transaction.begin() else {
             return false;
         };
         let standing = transaction.standing();
@@ -261,7 +261,7 @@ impl Journal {
             format: FORMAT,
             boot_id: self.boot_id.clone(),
             asked: asked.clone(),
-            attended_by: self.session.as_ref().map(|_| own_pid()),
+            owned_by: self.session.as_ref().map(|_| own_pid()),
             left_in_force: self.session.as_ref().is_some_and(|own| own.at_exit == AtExit::Leave),
             kept_by_daemon: self.daemon.is_some(),
             replaces: Vec::new(),

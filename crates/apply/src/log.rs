@@ -96,7 +96,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether the kernel refused for want of permission.
+    /// Whether the kernel refused for lack of permission.
     pub fn is_denied(&self) -> bool {
         match self {
             Self::Io { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,

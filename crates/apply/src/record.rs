@@ -82,8 +82,8 @@ pub struct Begin {
     /// Who asked, when, and for what.
     pub asked: Asked,
     /// The program that owns the transaction until it exits, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attended_by: Option<Pid>,
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attended_by")]
+    pub owned_by: Option<Pid>,
     /// Whether that program leaves the transaction in force when it exits. Otherwise it rolls it back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_in_force: bool,
@@ -158,10 +158,10 @@ pub enum Ending {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line does not end in a check sum.
-    #[error("the line does not end in a check sum")]
+    #[error("the line has no checksum at its end")]
     NoCheckSum,
     /// The check sum is not that of the line.
-    #[error("the check sum is {found:08x}, that of the line is {computed:08x}")]
+    #[error("the checksum is {found:08x}, and the line's is {computed:08x}")]
     CheckSum {
         /// What the line says.
         found: u32,

@@ -24,7 +24,7 @@ pub enum Fate {
     Restored,
     /// Its object is gone, and the setting with it.
     Gone,
-    /// Someone else has set it since; it was left alone.
+    /// Another program has set it since; it was left alone.
     LeftAlone {
         /// The value they gave it.
         found: Setting,
@@ -272,7 +272,7 @@ impl Undone {
         })
     }
 
-    /// What someone else has set since, and the value they gave it.
+    /// What another program has set since, and the value they gave it.
     pub fn left_alone(&self) -> impl Iterator<Item = (&Change, &Setting)> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::LeftAlone { found } => Some((change, found)),
@@ -333,7 +333,7 @@ impl fmt::Display for Undone {
             let from = change.from();
             write!(
                 f,
-                "\nLeft alone, set by someone else since: {}: {} is {} (we had set {}, before that it was {})",
+                "\nKept, changed by another program: {}: {} is {} (we had set {}, before that it was {})",
                 from.object(),
                 from.knob(),
                 found.value(),
@@ -342,7 +342,7 @@ impl fmt::Display for Undone {
             )?;
         }
         if let Some(error) = &self.unrecorded {
-            write!(f, "\nThe journal does not have all of this: {error}")?;
+            write!(f, "\nThe journal is incomplete: {error}")?;
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Daemon<'_> {
         }
         let process = process_meant(&intent.target)?;
         if matches!(&intent.target, Target::Service(_, matching) if *matching == Match::default()) {
-            let why = format!("{} says of no process that it is its own", intent.target);
+            let why = format!("{}: `match` selects no process", intent.target);
             return Err(Fault::new(Exit::Usage, why).hint("name a unit, cgroup, exe, port or uid in `match`"));
         }
         let target = intent.target.clone();
@@ -130,14 +130,14 @@ impl Daemon<'_> {
             return Outcome::Refused(Fault::refused(refusal.clone(), self.known.host()));
         }
         let Some((objects, request)) = self.plan.request(target) else {
-            return Outcome::Later(format!("it is noted, and waits until {target} is there"));
+            return Outcome::Later(format!("stored; waits until {target} exists"));
         };
         if let (Target::Service(..), 0) = (target, request.extent.processes) {
-            return Outcome::Later(format!("it is noted, and waits until a process of {target} runs"));
+            return Outcome::Later(format!("stored; waits until a process of {target} runs"));
         }
         if let (Target::Device(_), 0, 0) = (target, request.extent.queues, request.extent.wanted) {
             return Outcome::Later(
-                "it is noted, and sets nothing: all queues are left to more specific requests".to_owned(),
+                "stored; no queue is left to set: more specific requests have them all".to_owned(),
             );
         }
         if request.extent.set == request.extent.wanted {
@@ -166,13 +166,13 @@ impl Daemon<'_> {
         let failed = self.telemetry.finding("failed", "daemon");
         let why = failed.map_or("`netpolicy status` says when it is", |finding| &finding.summary);
         let (set, wanted) = (request.extent.set, request.extent.wanted);
-        Outcome::Later(format!("it is noted, and {set} of {wanted} settings are in force yet: {why}"))
+        Outcome::Later(format!("stored; {set} of {wanted} settings are in force so far: {why}"))
     }
 
     fn unset(&mut self, target: &Target) -> Result<Answer, Fault> {
         let forgotten = self.requests.forget(target).map_err(|error| Fault::file("requests.json", error))?;
         if !self.takes_back_request(target)? && !forgotten {
-            return Err(Fault::failed(format!("nothing was asked for {target} beside the policy files")));
+            return Err(Fault::failed(format!("no request for {target} besides the policy files")));
         }
         let mut answer = self.answer_now(&Event::Asked, "it is unset");
         if let (Answer::Done { summary, .. }, kept @ 1..) = (&mut answer, self.plan.kept_for_refused()) {

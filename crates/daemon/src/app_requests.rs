@@ -101,7 +101,7 @@ impl AppRequests {
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
         self.reader.is_open().then(|| Hearing {
             what: "what applications ask for".to_owned(),
-            how: if immediate { "BPF where they ask" } else { "looks" }.to_owned(),
+            how: if immediate { "BPF in setsockopt and prctl" } else { "looks" }.to_owned(),
             within: (!immediate).then_some(tick),
             refused: Vec::new(),
         })
@@ -198,7 +198,7 @@ impl Daemon<'_> {
             rule: RULE.to_owned(),
             severity: Severity::Note,
             object: "applications".to_owned(),
-            summary: "some of their requests are left out".to_owned(),
+            summary: "some application requests are ignored".to_owned(),
             evidence: notes.iter().take(NAMED_MAX).cloned().chain(more).collect(),
             remedy: None,
         });
@@ -223,9 +223,7 @@ fn often() -> Finding {
         rule: "app-requests-often".to_owned(),
         severity: Severity::Warning,
         object: "applications".to_owned(),
-        summary: format!(
-            "more than {times} requests within {seconds} s: further ones wait for the next look"
-        ),
+        summary: format!("more than {times} requests within {seconds} s: the rest wait for the next scan"),
         evidence: Vec::new(),
         remedy: Some("netpolicy sockets list".to_owned()),
     }

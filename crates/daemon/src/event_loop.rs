@@ -13,7 +13,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// The most sources at a time; the next one is turned away.
+/// The most sources at a time; the next one is rejected.
 pub const SOURCES_MAX: usize = 256;
 
 /// How many descriptors one wait reports; the next wait reports the rest.

@@ -352,7 +352,7 @@ fn are_the_same(judged: &Members, now: &Members) -> bool {
 fn finding(rule: &str, severity: Severity, services: &str, evidence: Vec<String>) -> Finding {
     let summary = match rule {
         REVERTED => {
-            "a change hurt it and was put back: it is not tried again until its policy changes or all its processes are others"
+            "a change made it worse and was reverted; it is retried once its policy or all its processes have changed"
         }
         _ => "a change waits until it can be judged on its traffic",
     };

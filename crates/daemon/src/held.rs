@@ -257,7 +257,7 @@ impl Held {
         back
     }
 
-    /// Lets go of what is in force as it is wanted, and not as it was written here last: another program has set it
+    /// Releases what is in force as it is wanted, and not as it was written here last: another program has set it
     /// since, as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or
     /// to put back any more.
     pub(crate) fn let_go_of_what_others_made_right<'s>(
@@ -279,7 +279,7 @@ impl Held {
         }
     }
 
-    /// Takes back what was let go of since the journal was folded; says whether there was anything.
+    /// Takes back what was released since the journal was folded; says whether there was anything.
     pub(crate) fn take_back_foreign(&mut self) -> bool {
         !std::mem::take(&mut self.foreign).is_empty()
     }

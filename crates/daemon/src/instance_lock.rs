@@ -18,7 +18,7 @@ use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 /// The name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
-/// How many askers are let go in one turn; the next ones in the next.
+/// How many askers are answered and closed in one turn; the next ones in the next.
 const ASKERS_MAX: usize = 64;
 
 /// The right to be the daemon of a network namespace.
@@ -41,7 +41,7 @@ impl InstanceLock {
     /// # Errors
     /// [`Exit::Refused`] if another daemon works there, with its pid.
     pub(crate) fn claim() -> Result<Claimed, Fault> {
-        let failed = |error: std::io::Error| Fault::failed(format!("the sign of the daemon: {error}"));
+        let failed = |error: std::io::Error| Fault::failed(format!("the daemon's instance lock: {error}"));
         let address = SocketAddr::from_abstract_name(NAME).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => {
@@ -101,7 +101,7 @@ fn taken() -> Result<Finding, Fault> {
             rule: "not-alone".to_owned(),
             severity: Severity::Warning,
             object: "daemon".to_owned(),
-            summary: "whether another daemon works in this network namespace is not known".to_owned(),
+            summary: "cannot determine whether another daemon works in this network namespace".to_owned(),
             evidence: vec![format!(
                 "the name that says so, @{}, belongs to process {} of uid {}",
                 String::from_utf8_lossy(NAME),

@@ -337,7 +337,7 @@ impl Daemon<'_> {
                 severity: Severity::Problem,
                 object: object.to_string(),
                 summary: format!(
-                    "flapping: left alone, for it was repaired {} times within {minutes} minutes",
+                    "flapping: left alone after {} repairs within {minutes} minutes",
                     crate::reconciler::REPAIRS_MAX
                 ),
                 evidence: changes,

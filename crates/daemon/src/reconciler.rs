@@ -321,7 +321,7 @@ impl Reconciler {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// From now on this process is looked into often, for a while.
+    /// From now on this process is inspected often, for a while.
     fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
             self.watch_grow_up(pid, Scope::Epolls, now);

@@ -62,7 +62,7 @@ fn followed(
 fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
     let why = match placed.refused.get(&place) {
         Some(refusal) => format!("refused: {refusal}"),
-        None => "waits until it is there".to_owned(),
+        None => "waits until it exists".to_owned(),
     };
     RequestStatus {
         target: intent.target.to_string(),

@@ -20,7 +20,7 @@ use crate::app_requests::{AppRequests, Asker};
 use crate::placing::Members;
 use crate::status::Hearing;
 
-/// The most requests that are kept beside the policy files; the oldest is let go for a new one.
+/// The most requests that are kept beside the policy files; the oldest is dropped for a new one.
 pub(crate) const ASKED_MAX: usize = 1024;
 
 /// The most processes of one request that is followed to its children.

@@ -21,15 +21,15 @@ use crate::status::Shared;
 pub struct Sockets {
     /// Where it serves its Varlink interface; `None` for the socket of its journal.
     pub api: Option<PathBuf>,
-    /// A group, by number, whose members may ask for changes as root may.
+    /// Group, by number, whose members may request changes like root.
     pub api_group: Option<u32>,
-    /// Where it answers HTTP with OpenMetrics; `None` for the socket of its journal, an empty path for nowhere.
+    /// Socket that serves OpenMetrics over HTTP; `None` for the socket of its journal, an empty path for nowhere.
     pub metrics: Option<PathBuf>,
     /// A file that it writes OpenMetrics into as well; its name ends in `.prom`.
     pub metrics_file: Option<PathBuf>,
     /// An address of the machine itself on which it answers HTTP with OpenMetrics, too.
     pub metrics_address: Option<SocketAddr>,
-    /// Where a process with `CAP_SYS_PTRACE` looks into others for it.
+    /// Socket of the attach service.
     pub attach: PathBuf,
 }
 
@@ -51,7 +51,9 @@ pub fn run(
         && path.extension() != Some(OsStr::new("prom"))
     {
         let words = format!("--metrics-file {}: its name does not end in .prom", path.display());
-        return Err(Fault::new(Exit::Usage, words).hint("collectors of text files read no others"));
+        return Err(
+            Fault::new(Exit::Usage, words).hint("textfile collectors read only files that end in .prom")
+        );
     }
     if let Some(address) = sockets.metrics_address.filter(|address| !address.ip().is_loopback()) {
         let words = format!("--metrics-listen {}", api::OpenError::NotLoopback(address));
@@ -64,7 +66,7 @@ pub fn run(
     let shared = Shared::new();
     // Before anything is looked at: what this process may not look into, another may for it.
     if attach_service::go_through(&sockets.attach) {
-        operator.say(&format!("Processes are looked into through {}.", sockets.attach.display()));
+        operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }
     let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;
     admit(sockets, session, log, &shared, &mut event_loop)?;

@@ -37,7 +37,7 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
     );
     let stop = daemon.stop();
     Err(Fault::new(Exit::Refused, words)
-        .hint(format!("give its --state-dir to this command, or stop it for the time: {stop}")))
+        .hint(format!("give its --state-dir to this command, or stop it meanwhile: {stop}")))
 }
 
 /// Refuses settings that alternate: any daemon would repair them in the middle of a window.
@@ -49,7 +49,7 @@ pub fn refuse_beside_any(session: &Session, netns: &Netns) -> Result<(), Fault> 
     let refused = |words| Fault::new(Exit::Refused, words);
     if let Some(daemon) = RunningDaemon::of(netns) {
         return Err(refused(format!("the daemon, process {}, {WORDS}", daemon.pid))
-            .hint(format!("stop it for the time: {}", daemon.stop())));
+            .hint(format!("stop it meanwhile: {}", daemon.stop())));
     }
     match connect(session, netns.id())? {
         Some(_) => Err(refused(format!("a daemon {WORDS}"))),

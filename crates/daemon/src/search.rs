@@ -158,7 +158,7 @@ impl GoalSearch {
                 Severity::Warning,
                 "a goal that can be met, another policy, or a ladder of the site's own; netpolicy watch SERVICE shows where the time goes",
             ),
-            _ => (Severity::Note, "it goes on by itself"),
+            _ => (Severity::Note, "retried automatically"),
         };
         let finding = Finding {
             rule: rule.to_owned(),
@@ -350,7 +350,7 @@ impl Daemon<'_> {
         self.quality.search.searches.services.insert(name.clone(), search);
         // What is not noted would not count after a restart.
         if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
-            self.not_attempted(&attempt, format!("what is tried cannot be noted: {error}"));
+            self.not_attempted(&attempt, format!("the try cannot be recorded: {error}"));
             return false;
         }
         if let Err(fault) = self.quality.guards.judge(changes, judging, self.session.clone()) {
@@ -391,10 +391,10 @@ impl Daemon<'_> {
         attempt: Attempt,
     ) -> Result<Judging, String> {
         let intent = &policy.intents[place];
-        let Target::Service(name, _) = &intent.target else { return Err("it is no service".to_owned()) };
+        let Target::Service(name, _) = &intent.target else { return Err("not a service".to_owned()) };
         if let Some(why) = &self.quality.search.unreadable {
             return Err(format!(
-                "what was tried before is not known: {}: {why}; move it away to begin without it",
+                "the record of earlier tries cannot be read: {}: {why}; move it away to start without it",
                 self.session.searches_file().display()
             ));
         }
@@ -464,7 +464,7 @@ impl Daemon<'_> {
             });
         }
         if placed.desired.first_stage && !as_it_is.desired.first_stage {
-            return Err("it makes queues again".to_owned());
+            return Err("it recreates queues".to_owned());
         }
         let differs_anyway = |change: &Change| as_it_is.plan.changes().any(|other| other.to() == change.to());
         let mut changes = Plan::default();
@@ -476,7 +476,7 @@ impl Daemon<'_> {
         let left_alone = changes.changes().find_map(|change| self.left_alone(change));
         match left_alone {
             Some(why) => Err(why),
-            None if changes.is_empty() => Err("it comes to the same settings here".to_owned()),
+            None if changes.is_empty() => Err("it gives the same settings here".to_owned()),
             None => Ok(changes),
         }
     }
@@ -563,7 +563,7 @@ impl Daemon<'_> {
         if self.quality.search.unreadable.is_none() && !self.quality.search.searches.services.is_empty() {
             let noted = self.session.keep_searches(&self.quality.search.searches);
             let noted = noted.map_err(|error| Fault::file(self.session.searches_file(), error));
-            self.telemetry.detail_of("what was tried is not noted", noted);
+            self.telemetry.detail_of("the result of a try is not recorded", noted);
         }
     }
 

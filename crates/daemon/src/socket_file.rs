@@ -27,10 +27,10 @@ const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another process answers there, or might.
-    #[error("{0}: another process answers there already")]
+    #[error("{0}: another process already serves it")]
     Taken(PathBuf),
     /// What is there is not ours to remove.
-    #[error("{0}: a file that is no socket is there, and is left as it is")]
+    #[error("{0}: a file that is no socket exists there, and is left as it is")]
     NoSocket(PathBuf),
     /// The kernel refused.
     #[error("{path}: {error}")]

@@ -234,7 +234,7 @@ pub struct Counters {
     /// What became of settings.
     #[serde(flatten)]
     pub settings: SettingCounters,
-    /// Requests and processes that were let go because there were too many.
+    /// Requests and processes that were dropped at a limit.
     pub evictions: u64,
     /// Rollbacks by an operator that were seen.
     pub rollbacks: u64,
@@ -251,9 +251,9 @@ pub struct Counters {
 /// How often the daemon planned, observed and committed. All of it only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PassCounters {
-    /// How often it was planned.
+    /// Plans that were made.
     pub plans: u64,
-    /// How often everything was looked at.
+    /// Scans of the whole host.
     pub whole_looks: u64,
     /// Transactions that were committed.
     pub commits: u64,
@@ -365,7 +365,7 @@ pub enum Request {
     /// Give a target a policy until it is unset; it takes the place of what was set for the same target before, and
     /// outlives the daemon. What the policy files say of the same target yields to it.
     Set(Box<Intent>),
-    /// Let go what was set for a target: settings that nothing else asks for are put back.
+    /// Withdraw what was set for a target: settings that nothing else requests are put back.
     Unset(Target),
     /// Read the policy files again, and take back up what was left alone: after a rollback, after flapping.
     Reload,
@@ -451,7 +451,7 @@ impl Shared {
         Self::default()
     }
 
-    /// How the daemon stands. Let go of it before the turn is over: the daemon writes it in the next.
+    /// How the daemon stands. Drop it before the turn is over: the daemon writes it in the next.
     ///
     /// # Panics
     /// While the daemon writes it.

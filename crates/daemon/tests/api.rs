@@ -180,11 +180,11 @@ fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     assert_eq!(slow.receive(), None);
     assert!(begun.elapsed() < Duration::from_secs(15));
     let deadline = Instant::now() + Duration::from_secs(15);
-    while !desk.log().iter().any(|line| line.ends_with("it does not take its answers")) {
+    while !desk.log().iter().any(|line| line.ends_with("the client does not read replies")) {
         assert!(Instant::now() < deadline, "{:?}", desk.log());
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(desk.log().iter().any(|line| line.ends_with("its message came to no end")), "{:?}", desk.log());
+    assert!(desk.log().iter().any(|line| line.ends_with("incomplete message")), "{:?}", desk.log());
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
     let alive = |talk: &mut Talk| {
-        // A client that is turned away may be unable to write, but is sent the reason.
+        // A client that is rejected may be unable to write, but is sent the reason.
         talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
             talk.receive().is_some_and(|said| said["error"].is_null())
         }
@@ -201,7 +201,7 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     assert_eq!(last["error"], "io.netpolicy.Busy");
     let served = talks.iter_mut().filter_map(|talk| alive(talk).then_some(())).count();
     assert!((8..=CLIENTS_MAX).contains(&served), "{served}");
-    assert!(desk.log().iter().any(|line| line.contains("was turned away")), "{:?}", desk.log());
+    assert!(desk.log().iter().any(|line| line.contains("connection limit reached")), "{:?}", desk.log());
     drop(talks);
     std::thread::sleep(Duration::from_millis(300));
     assert!(alive(&mut desk.connect()));

@@ -39,10 +39,10 @@ pub struct SimEffort {
     /// How many of the scenario's sets of parameters are tried besides, for the intervals.
     #[arg(long, value_name = "N", default_value_t = 4, allow_hyphen_values = true)]
     pub samples: usize,
-    /// How long is counted, of the model's time.
+    /// Simulated time that is measured.
     #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true, value_parser = window)]
     pub window: Nanoseconds,
-    /// How long runs before anything is counted, of the model's time.
+    /// Simulated time before measuring begins.
     #[arg(long, value_name = "SPAN", default_value = "300ms", allow_hyphen_values = true, value_parser = span)]
     pub warmup: Nanoseconds,
     /// Do not look at a higher load whether a point is at the knee.

@@ -128,7 +128,7 @@ pub struct Round {
     pub void: Option<Unfair>,
 }
 
-/// Hears of rounds.
+/// Is notified of rounds.
 pub trait Progress {
     /// A round is over.
     ///

@@ -1,4 +1,4 @@
-//! Guards that are replayed on pairs in which nothing was changed: how often they cry wolf, and how soon they see a regression.
+//! Guards that are replayed on pairs in which nothing was changed: how often they raise a false alarm, and how soon they see a regression.
 
 use std::time::Duration;
 

@@ -259,7 +259,7 @@ impl<'a> Words<'a> {
         Self { text, spans, at: 0, tail, actions: None }
     }
 
-    /// The actions that are known, if the word `action` before them was read last. They can be had once.
+    /// The actions that are known, if the word `action` before them was read last. They can be taken once.
     pub(crate) const fn known_actions(&mut self) -> Option<&'a [Action]> {
         if self.at > self.spans.len() { self.tail.take() } else { None }
     }

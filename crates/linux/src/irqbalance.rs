@@ -140,7 +140,7 @@ impl Irqbalance {
     }
 
     fn needed(&self) -> Result<Running, KernelError> {
-        self.running()?.ok_or_else(|| KernelError::gone("irqbalance", "it does not run"))
+        self.running()?.ok_or_else(|| KernelError::gone("irqbalance", "not running"))
     }
 
     fn addresses(&self) -> Vec<SocketAddrUnix> {
@@ -204,7 +204,7 @@ impl Running {
 
     fn say(&self, words: &str) -> Result<String, Cause> {
         let connection = open(&self.address, self.patience).map_err(|errno| match errno {
-            Errno::CONNREFUSED | Errno::NOENT => Cause::Gone("it does not run any more".to_owned()),
+            Errno::CONNREFUSED | Errno::NOENT => Cause::Gone("no longer running".to_owned()),
             errno => Cause::Errno(errno),
         })?;
         ask(&connection, words, self.patience)

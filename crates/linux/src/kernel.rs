@@ -87,7 +87,7 @@ impl Kernel {
         if another {
             return Err(KernelError::gone(
                 format!("network namespace {id}"),
-                "another one has its number now",
+                "its number belongs to another object now",
             ));
         }
         Ok(handles)
@@ -104,7 +104,7 @@ impl Kernel {
         if let Some(&noted) = self.numbers.get(&which) {
             match self.handles(device.netns)?.number_of(device) {
                 Ok(number) if number != noted => {
-                    let why = "another one has its index now";
+                    let why = "its index belongs to another device now";
                     return Err(KernelError::gone(format!("device {device}"), why));
                 }
                 Err(error) if matches!(error.cause, Cause::Gone(_)) => return Err(error),

@@ -30,7 +30,7 @@ pub struct Listening {
 /// Where these processes of a namespace take requests. Those that have ended take none.
 ///
 /// # Errors
-/// If the kernel does not list the sockets, or a process may not be looked into.
+/// If the kernel does not list the sockets, or a process may not be inspected.
 pub fn listening(processes: &[Pid], netns: &Netns) -> Result<Listening, KernelError> {
     let sockets = InetSockets::of(netns)?;
     let mut found = Listening::default();

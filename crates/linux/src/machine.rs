@@ -73,7 +73,7 @@ pub fn kernel_memory() -> Result<KernelMemory, KernelError> {
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         let value = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        value.ok_or_else(|| KernelError::malformed(MEMINFO, format!("no number behind {name}")))
+        value.ok_or_else(|| KernelError::malformed(MEMINFO, format!("no number after {name}")))
     };
     Ok(KernelMemory { per_cpu: value("Percpu:")?, slab: value("Slab:")? })
 }

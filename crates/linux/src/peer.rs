@@ -26,7 +26,7 @@ impl Peer {
     /// # Errors
     /// If it is no connected unix socket.
     pub fn of(socket: impl AsFd) -> Result<Self, KernelError> {
-        let failed = |errno| KernelError::errno("who is at the other end of a socket", errno);
+        let failed = |errno| KernelError::errno("peer credentials of a socket", errno);
         // A process that this pid namespace does not see has pid 0, which the library has no word for.
         let peer = socket_peercred(&socket).map_err(failed)?;
         let mut groups = vec![peer.gid.as_raw()];
@@ -38,7 +38,7 @@ impl Peer {
 
 /// The user that a process runs as; `None` if it is gone.
 ///
-/// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for one that may not be looked into.
+/// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for one that may not be inspected.
 pub fn owner(pid: Pid) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())

@@ -13,7 +13,7 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
         rule: "live-moderation-differs".to_owned(),
         severity: Severity::Warning,
         object: service.to_owned(),
-        summary: "how long packets wait in the NIC before it interrupts differs, and is in no response time here: what delays more looks better than it is"
+        summary: "how long packets wait in the NIC before it interrupts differs, and no response time here includes it: more delay looks better than it is"
             .to_owned(),
         evidence: plans.into_iter().flatten().collect(),
         remedy: Some(

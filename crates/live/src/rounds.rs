@@ -44,7 +44,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The services of a policy that listen on TCP in a namespace, each called by its section's name. What may not be looked into is
+    /// The services of a policy that listen on TCP in a namespace, each called by its section's name. What may not be inspected is
     /// left out.
     pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
         let mut subjects: Vec<Self> = Vec::new();

@@ -26,7 +26,7 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     (
         "live-moderation-differs",
-        "Candidates differ in how long the NIC delays its interrupts, which is in no response time: what delays more looks better than it is.",
+        "Candidates differ in how long the NIC delays its interrupts, which no response time includes: more delay looks better than it is.",
     ),
     ("live-uniform-alone", "No window had interrupts enabled: estimate U is all there is."),
     ("live-estimators-disagree", "U and C are more than 30 µs and 30 % apart."),

@@ -220,7 +220,7 @@ fn processes(
     Err(not_found(what, unread, Some("netpolicy watch --port N, or --pid N")))
 }
 
-/// Those that are found, and how many could not be looked into.
+/// Those that are found, and how many could not be inspected.
 fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
     let mut unread = Vec::new();
     let mut found = find(criteria, &mut unread)?;

@@ -1,4 +1,4 @@
-//! How often tests of paired windows cry wolf, and how soon they see a true change: the table of docs/decisions/0029.
+//! How often tests of paired windows raise a false alarm, and how soon they see a true change: the table of docs/decisions/0029.
 //!
 //! `cargo run --release -p netpolicy-measure --example sequential [TRIALS]`
 

@@ -292,7 +292,7 @@ mod test {
         }
         let typical = median(&needed).expect("fifty");
         assert!((0.5..2.0).contains(&(count(predicted) / typical)), "{predicted}, took {typical}");
-        assert_eq!(sequence.pairs_for(1e-6, 0.05), None, "more than can be had");
+        assert_eq!(sequence.pairs_for(1e-6, 0.05), None, "more than there can be");
     }
 
     proptest! {

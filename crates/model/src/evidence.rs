@@ -173,7 +173,7 @@ pub struct Requests {
     pub misses: u64,
     /// Of the answered, those the server refused (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
     pub errors: u64,
-    /// Due but still unsent when the window closed, for want of room on their connection. Counted up to a limit
+    /// Due but still unsent when the window closed, for lack of room on their connection. Counted up to a limit
     /// per connection that the generator names; beyond it the run is saturated many times over.
     pub unsent: u64,
     /// Sent but unanswered when the run ended.

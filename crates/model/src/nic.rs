@@ -72,11 +72,11 @@ const SYSCTLS: Facts = Facts { range: Some((0, INT_MAX)), ..Facts::at(Interface:
 knob_words! {
     /// A kind of queues that are counted together. Kernel: `struct ethtool_channels`.
     ChannelKind of CHANNELS {
-        /// Receive queues with an interrupt of their own. Another number makes the queues again.
+        /// Receive queues with an interrupt of their own. Changing it recreates the queues.
         Rx = "rx-channels",
-        /// Transmit queues with an interrupt of their own. Another number makes the queues again.
+        /// Transmit queues with an interrupt of their own. Changing it recreates the queues.
         Tx = "tx-channels",
-        /// Queue pairs that share an interrupt. Another number makes the queues again.
+        /// Queue pairs that share an interrupt. Changing it recreates the queues.
         Combined = "combined-channels",
     }
 }
@@ -84,9 +84,9 @@ knob_words! {
 knob_words! {
     /// A kind of descriptor rings. Kernel: `struct ethtool_ringparam`.
     RingKind of RINGS {
-        /// Descriptors of each receive ring; drivers round up. Another number makes the rings again.
+        /// Descriptors of each receive ring; drivers round up. Changing it recreates the rings.
         Rx = "rx-ring",
-        /// Descriptors of each transmit ring; drivers round up. Another number makes the rings again.
+        /// Descriptors of each transmit ring; drivers round up. Changing it recreates the rings.
         Tx = "tx-ring",
     }
 }

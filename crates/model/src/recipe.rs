@@ -194,7 +194,7 @@ impl fmt::Display for RecipeValue {
 #[serde(deny_unknown_fields)]
 pub struct RecipeEntry {
     /// The value.
-    #[serde(rename = "dose")]
+    #[serde(alias = "dose")]
     pub value: RecipeValue,
     /// Why, and where that comes from.
     pub because: Reason,

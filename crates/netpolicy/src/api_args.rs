@@ -13,25 +13,25 @@ use crate::completing;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sockets")]
 pub struct Sockets {
-    /// Where it serves its Varlink interface io.netpolicy [default: /run/netpolicy/io.netpolicy; with a --state-dir, in
+    /// Varlink socket (interface io.netpolicy) [default: /run/netpolicy/io.netpolicy; with a --state-dir, in
     /// that].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// A group, by number, whose members may ask for changes as root may.
+    /// Group, by number, whose members may request changes like root.
     #[arg(long, value_name = "GID")]
     pub api_group: Option<u32>,
-    /// Where it answers HTTP with OpenMetrics [default: /run/netpolicy/metrics; with a --state-dir, in that]; an empty word
-    /// for nowhere.
+    /// Socket that serves OpenMetrics over HTTP [default: /run/netpolicy/metrics; with a --state-dir, in that]; ''
+    /// for none.
     // clap's own parser of paths takes no empty word.
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub metrics_socket: Option<PathBuf>,
-    /// Write OpenMetrics into this file as well, for a collector of text files; its name ends in .prom.
+    /// Also write OpenMetrics to this file, for a textfile collector; its name ends in .prom.
     #[arg(long, value_name = "FILE")]
     pub metrics_file: Option<PathBuf>,
-    /// Answer HTTP with OpenMetrics on this address of the machine itself, too.
+    /// Also serve OpenMetrics over HTTP on this local address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
-    /// Where a process with CAP_SYS_PTRACE looks into others for it, if it has not that right itself.
+    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
     #[arg(long, value_name = "PATH", default_value = daemon::attach_service::SOCKET)]
     pub attach_socket: PathBuf,
 }
@@ -51,24 +51,24 @@ impl From<Sockets> for daemon::Sockets {
     }
 }
 
-/// Show how the daemon stands: what is asked for, what of it is in force, and what is wrong.
+/// Show the daemon's state: what is requested, what of it is in force, and what is wrong.
 ///
 /// Any user may ask; users other than root see only the requests for their own processes. Exit code 3 if something that is
 /// asked for is not in force, or there are problems.
 #[derive(Clone, Debug, Args)]
 pub struct Status {
-    /// Exit code 0 if the daemon answers, whatever it says: for health checks.
+    /// Exit code 0 if the daemon answers at all, for health checks.
     #[arg(long)]
     pub alive: bool,
 
-    /// Its Varlink socket, if it is not the usual one.
+    /// The daemon's Varlink socket, if not the default.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
 
-/// Let go what `set` asked of the daemon for a device or a process.
+/// Withdraw a `set` request for a device or a process.
 ///
-/// What nothing else asks for is put back.
+/// Settings that nothing else requests are put back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -80,7 +80,7 @@ pub struct Unset {
     pub target: UnsetTarget,
 }
 
-/// What `unset` lets go.
+/// What `unset` withdraws.
 #[derive(Debug, clap::Subcommand)]
 pub enum UnsetTarget {
     /// A network device.

@@ -134,12 +134,12 @@ pub struct Show {
     /// Draw the packet path into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Which processes to look into.
+    /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
 }
 
-/// Which processes to look into.
+/// Which processes to inspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Every process with internet sockets.
@@ -166,7 +166,7 @@ fn which_processes(text: &str) -> Result<Which, String> {
     }
 }
 
-/// Say what is wrong with the packet path, and why.
+/// Report what is wrong with the packet path, and why.
 ///
 /// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
 /// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
@@ -183,7 +183,7 @@ pub struct Doctor {
     /// For how long to count who delivers packets; 0 judges the settings alone.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub seconds: u64,
-    /// Which processes to look into.
+    /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
     /// Print everything: each finding with all its evidence, and not only what a screen of 24 rows and 80 columns holds.
@@ -195,7 +195,7 @@ pub struct Doctor {
 #[derive(Debug, Args)]
 pub struct Plan {}
 
-/// Make the host as the policy files say, as one transaction.
+/// Apply the policy files, as one transaction.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// Print the plan and stop.
@@ -212,13 +212,13 @@ pub struct Apply {
 /// What is not done unasked.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Allow {
-    /// Change settings whose old value the kernel does not take back, too.
+    /// Also change settings whose old value the kernel does not take back.
     #[arg(long, global = true)]
     pub allow_irreversible: bool,
-    /// Change settings that stop a queue or take the link down while they are written, too.
+    /// Also change settings that stop a queue or take the link down while they are written.
     #[arg(long, global = true)]
     pub disruptive: bool,
-    /// Pin interrupts, too, of which the driver does not say whose queue they are: by their name or their order.
+    /// Also pin interrupts whose queue the driver does not state, inferred from their names or order.
     #[arg(long, global = true)]
     pub allow_inferred: bool,
 }
@@ -240,7 +240,7 @@ Examples:
   netpolicy confirm                       keep it
   netpolicy try --guard p99=+15%,cpu=+25% judge it on live traffic, and keep it unless it hurts")]
 pub struct Try {
-    /// How long is left for the confirmation; with --guard, how long to judge.
+    /// Time to confirm; with --guard, time to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
     /// Judge the change on live traffic instead of waiting for confirmation, and put it back if something grows beyond this.
@@ -249,7 +249,7 @@ pub struct Try {
     /// is over. Requests that stall put them back at once. Then the change is kept, or exit code 4 says that it was put back.
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
-    /// Judge by this service alone: a name, or a TCP port. Without it, by all services of the policy files.
+    /// Judge by this service alone: a name, or a TCP port. Default: all services of the policy files.
     #[arg(long, value_name = "SERVICE", requires = "guard", add = ArgValueCandidates::new(completing::served))]
     pub on: Vec<String>,
     /// What else may be done.
@@ -271,7 +271,7 @@ pub struct Verify {}
 
 /// Put back the values that were there before a transaction.
 ///
-/// A value that someone else has set since is left alone and reported. Transactions are those of all network
+/// A value that another program has changed since is kept and reported. Transactions are those of all network
 /// namespaces, so it needs no --netns, and also works when a namespace is gone.
 #[derive(Debug, Args)]
 pub struct Rollback {
@@ -289,9 +289,9 @@ pub struct Rollback {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 How a transaction stands:
-  unfinished           its program is at it, or was killed half way
+  unfinished           in progress, or its program was killed half way
   kept                 in force until `netpolicy rollback`, or for as long as the daemon wants it
-  attended             in force for as long as an `attach` or a `run` lives, which puts it back
+  owned                in force for as long as an `attach` or a `run` lives, which puts it back
   abandoned            in force: the `attach` or `run` was killed before it put it back
   held                 in force for a while: `try` puts it back unless `confirm` keeps it
   confirmed            was on trial, and is kept
@@ -301,7 +301,7 @@ How a transaction stands:
   unreadable           its journal is damaged; its undo.sh can still put it back")]
 pub struct History {}
 
-/// Say why each setting is as it is: who asked for it, by which rule, in which transaction.
+/// Explain why each setting has its value: who requested it, by which rule, in which transaction.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -399,7 +399,7 @@ pub struct Top {
     /// Print one reading and end.
     #[arg(long)]
     pub once: bool,
-    /// How long there is between two readings, in whole seconds, 1 to 3600.
+    /// Seconds between two readings, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole_seconds)]
     pub interval: u16,
 }
@@ -441,7 +441,7 @@ pub struct Attach {
     /// Let no CPU enter an idle state that takes longer to leave, in microseconds, while this command runs.
     #[arg(long, value_name = "US", conflicts_with_all = ["keep", "once"], value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
     pub cpu_dma_latency: Option<u32>,
-    /// Leave the settings in force at the end.
+    /// Leave the settings in force on exit.
     #[arg(long)]
     pub keep: bool,
     /// Set everything once, leave it in force, and do not follow the process.
@@ -610,7 +610,7 @@ pub struct Guard {
     /// That program.
     #[arg(long, value_name = "PID")]
     pub program: Option<u32>,
-    /// Where a process with CAP_SYS_PTRACE looks into others for it, if it has not that right itself.
+    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
     #[arg(long, value_name = "PATH")]
     pub attach_socket: Option<PathBuf>,
 }

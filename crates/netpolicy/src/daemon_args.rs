@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use crate::api_args::Sockets;
 use crate::args::Allow;
 
-/// Keep the policy true: through restarts, hotplug, resets, and whatever else happens to this host.
+/// Keep the policy in force through restarts, hotplug and resets.
 ///
-/// Reads the policy files, makes the host so, and stays: it watches devices, queues, drivers and CPUs by netlink, of
+/// Applies the policy files and stays: it watches devices, queues, drivers and CPUs by netlink, of
 /// processes and listeners by BPF, and sets what they need within milliseconds. What another program, or a reset, takes
 /// away is put right again, up to a limit. A policy file that is wrong leaves the policy as it was.
 ///
@@ -18,11 +18,11 @@ use crate::args::Allow;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  netpolicy daemon                        keep /etc/netpolicy/policy.d true
+  netpolicy daemon                        keep /etc/netpolicy/policy.d in force
   netpolicy daemon --on-stop revert       put everything back at the end
-  netpolicy rollback                      put back all that the daemon has set; it lets go until SIGHUP")]
+  netpolicy rollback                      put back all that the daemon has set; it manages nothing until SIGHUP")]
 pub struct Daemon {
-    /// What becomes of the settings when the daemon is asked to end. A kill leaves them in any case.
+    /// What happens to the settings when the daemon is stopped. SIGKILL always leaves them.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_stop: Option<OnStop>,
     /// Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml.

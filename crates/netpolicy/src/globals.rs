@@ -35,10 +35,10 @@ pub struct Globals {
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
     #[arg(long, global = true, value_enum, value_name = "WHEN")]
     pub color: Option<Color>,
-    /// Say more, on standard error.
+    /// Print details to standard error.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Say nothing but data and errors.
+    /// Print only data and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 }

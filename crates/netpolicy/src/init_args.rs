@@ -30,7 +30,7 @@ pub struct Init {
 
 /// List every mechanism: whether it can be used here, on which devices, what is missing, and since which kernel there is one.
 ///
-/// The kernel, the drivers and the rights of the caller are asked; nothing is changed. What only a try would show, as whether a
+/// Checks kernel, drivers and capabilities; changes nothing. What only a try would show, as whether a
 /// driver takes a value, is not in it.
 #[derive(Debug, Args)]
 #[command(after_help = "\

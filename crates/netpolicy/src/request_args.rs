@@ -29,11 +29,11 @@ fn delivery(text: &str) -> Result<DeliveryMode, String> {
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Asked {
-    /// What the traffic shall be good at, as in latency: a goal, of which netpolicy makes the delivery mode and all the
+    /// Goal for the traffic, as in latency: netpolicy derives the delivery mode and all the
     /// rest (CPUs, interrupts, rings).
     #[arg(long, value_name = "POLICY", value_parser = policy, add = ArgValueCandidates::new(completing::policies))]
     pub policy: Option<PolicyName>,
-    /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else.
+    /// Delivery mode, as in suspend20: that one mechanism, and nothing else.
     #[arg(long, value_name = "MODE", value_parser = delivery, add = ArgValueCandidates::new(completing::modes))]
     pub delivery: Option<DeliveryMode>,
 }
@@ -50,7 +50,7 @@ pub struct Cost {
     pub rt_priority: Option<u32>,
 }
 
-/// How the scheduler shall treat the kernel threads of threaded and threaded-busy.
+/// Scheduling of the kernel threads of threaded and threaded-busy.
 #[derive(Clone, Debug, Args)]
 pub struct Kthread {
     /// Where they run: irq (with their interrupts), sibling (beside them), any, or a list of CPUs.

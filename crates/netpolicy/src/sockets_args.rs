@@ -32,7 +32,7 @@ pub struct SocketPolicies {
 pub enum SocketsCommand {
     /// Enable requests in a cgroup. If it is enabled already, only what its programs may ask for changes.
     Enable(SocketsEnable),
-    /// Answer them no more.
+    /// Stop answering requests of a cgroup.
     Disable(SocketsDisable),
     /// List the enabled cgroups, and what their programs ask for.
     List,
@@ -50,7 +50,7 @@ pub struct SocketsEnable {
     /// What one user may ask for instead. May be given more than once.
     #[arg(long, value_name = "UID:POLICY,...")]
     pub allow_user: Vec<UserChoice>,
-    /// Fail, with exit code 6, if prctl cannot be answered.
+    /// Fail, with exit code 6, if prctl is unavailable.
     #[arg(long)]
     pub prctl: bool,
 }

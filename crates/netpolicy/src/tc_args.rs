@@ -101,13 +101,13 @@ pub struct TcLoad {
     /// last such load, or the new ones, and never a part. Then the old chain is removed.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = ["dry_run", "atomic", "resume", "keep_going"])]
     pub swap: Option<u16>,
-    /// Go on after lines that are wrong and rules that are refused.
+    /// Continue after wrong lines and refused rules.
     #[arg(long)]
     pub keep_going: bool,
     /// Load only the rules that the kernel does not have yet.
     #[arg(long)]
     pub resume: bool,
-    /// Hand lines about queueing disciplines and classes that are not understood here to the installed tc, in their turn: it does
+    /// Pass lines about queueing disciplines and classes to the installed tc, in their turn: it does
     /// them when all before is done, and what follows waits. They are not checked beforehand.
     #[arg(long)]
     pub with_tc: bool,

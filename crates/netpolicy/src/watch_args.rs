@@ -27,7 +27,7 @@ pub struct Watch {
     /// Whose requests are measured.
     #[command(flatten)]
     pub service: ServiceChoice,
-    /// For how long, in seconds; until Ctrl-C without.
+    /// How long, in seconds; without it, until Ctrl-C.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
     /// How much of each second is measured, 10ms to 1s. More shows more requests, and costs the service more.

@@ -82,7 +82,7 @@ pub struct Guard {
     pub session: Session,
     /// What it waits for.
     pub watch: Watch,
-    /// Where a process with `CAP_SYS_PTRACE` looks into others for it, if it has not that right itself.
+    /// Socket of the attach service, which inspects processes where the daemon lacks `CAP_SYS_PTRACE`.
     pub attach: Option<PathBuf>,
 }
 
@@ -158,28 +158,28 @@ pub const FLAGS: &[Flag] = &[
     takes(
         "socket",
         "PATH",
-        "Where it serves its Varlink interface io.netpolicy [default: /run/netpolicy/io.netpolicy; with a --state-dir, in that]",
+        "Varlink socket (interface io.netpolicy) [default: /run/netpolicy/io.netpolicy; with a --state-dir, in that]",
     ),
-    takes("api-group", "GID", "A group, by number, whose members may ask for changes as root may"),
+    takes("api-group", "GID", "Group, by number, whose members may request changes like root"),
     takes(
         "metrics-socket",
         "PATH",
-        "Where it answers HTTP with OpenMetrics [default: /run/netpolicy/metrics; with a --state-dir, in that]; an empty word for nowhere",
+        "Socket that serves OpenMetrics over HTTP [default: /run/netpolicy/metrics; with a --state-dir, in that]; '' for none",
     ),
     takes(
         "metrics-file",
         "FILE",
-        "Write OpenMetrics into this file as well, for a collector of text files; its name ends in .prom",
+        "Also write OpenMetrics to this file, for a textfile collector; its name ends in .prom",
     ),
     takes(
         "metrics-listen",
         "ADDRESS:PORT",
-        "Answer HTTP with OpenMetrics on this address of the machine itself, too",
+        "Also serve OpenMetrics over HTTP on this local address",
     ),
     takes(
         "attach-socket",
         "PATH",
-        "Where a process with CAP_SYS_PTRACE looks into others for it, if it has not that right itself",
+        "Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE",
     ),
     takes("output", "FORMAT", "How data is printed: for people (table), as one JSON document (json), or as one JSON record per line (jsonl)")
         .short('o'),
@@ -202,8 +202,8 @@ pub const FLAGS: &[Flag] = &[
     takes("recipe-dir", "DIR", ""),
     takes("app-request-dir", "DIR", ""),
     takes("color", "WHEN", "Whether to use colour: auto, always or never. Taken as by `netpolicy daemon`; a log has none"),
-    flag("verbose", "Say more, on standard error").short('v'),
-    flag("quiet", "Say nothing but data and errors").short('q'),
+    flag("verbose", "Print details to standard error").short('v'),
+    flag("quiet", "Print only data and errors").short('q'),
     flag("help", "Print this").short('h'),
     flag("version", "Print the version").short('V'),
 ];
@@ -421,7 +421,7 @@ fn one_of<T: Copy>(name: &str, value: &OsStr, all: &[(&str, T)]) -> Result<T, St
 /// The options, as `--help` prints them.
 pub fn help() -> String {
     let mut text = "\
-Keep the policy true: through restarts, hotplug, resets, and whatever else happens to this host.
+Keep the policy in force through restarts, hotplug and resets.
 
 Usage: netpolicyd [OPTIONS]                  as `netpolicy daemon`
        netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`: --socket, --quiet
@@ -567,7 +567,7 @@ mod test {
           --socket <PATH>
                   Where it is asked [default: /run/netpolicy/attach]
           -q, --quiet
-                  Say nothing but data and errors
+                  Print only data and errors
           -h, --help
                   Print this
         ");

@@ -86,7 +86,7 @@ fn keep(arguments: Arguments, log: &Log) -> Result<Exit, Fault> {
     }
 }
 
-/// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.
+/// Says that this process stands on its own, and releases the pipe: who started it reads to its end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

@@ -72,7 +72,7 @@ pub(crate) fn check_polling(
     }
     let keeps = match mode {
         DeliveryMode::EventBusy => format!("may keep {needed} CPU(s) busy between events"),
-        DeliveryMode::UserBusy => format!("keeps {needed} CPU(s) asking for events without traffic"),
+        DeliveryMode::UserBusy => format!("keeps {needed} CPU(s) busy-waiting when idle"),
         _ => format!("keeps {needed} CPU(s) polling without traffic"),
     };
     let mut refusal = Refusal::new(

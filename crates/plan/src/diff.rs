@@ -13,7 +13,7 @@ use crate::order;
 use crate::refusal::Refusal;
 
 /// The changes that bring a host to what is desired; an empty plan if it is so already. The changes of one object
-/// that go through one door of the kernel are one step, so that a NAPI costs one call.
+/// that use one kernel interface are one step, so that a NAPI costs one call.
 ///
 /// # Errors
 /// [`crate::RefusalKind::Missing`] if an object is gone, or the value in force could not be read: what is not

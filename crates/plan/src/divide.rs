@@ -367,7 +367,7 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
             .want(Setting::Nic(id, NicKnob::Offload(Offload::Ntuple, true)), reason(why, &first.origin))?;
     }
     if let Some(rss) = &device.rss {
-        let why = format!("what no request has queues for goes to queues {}", division.rest);
+        let why = format!("all other packets go to queues {}", division.rest);
         let table = Setting::Nic(id, NicKnob::RssTable(division.rest.table(rss.table.len())));
         collected.want(table, reason(why, &first.origin))?;
     }
@@ -387,8 +387,7 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
             )?;
         }
     }
-    let why =
-        "a flow leaves by the queue that it comes by, so that the parts share none when sending, either";
+    let why = "a flow leaves by the queue that it comes by: XPS keeps transmit queues separate, too";
     for (rx, tx) in device.rx_queues.iter().zip(&device.tx_queues).filter(|_| device.tx_queues.len() > 1) {
         let queue = TxQueue { device: id, index: tx.index };
         let setting = Setting::TxQueue(queue, TxQueueKnob::XpsRxQueues(vec![rx.id.index]));

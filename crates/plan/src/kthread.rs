@@ -14,7 +14,7 @@ use crate::index::Index;
 use crate::place::{Part, PlacedQueue};
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Checks that a request's kernel threads can be had here, and do not starve anybody.
+/// Checks that a request's kernel threads are available here, and starve no other task.
 ///
 /// # Errors
 /// [`RefusalKind::Unsupported`] where the kernel lacks them, [`RefusalKind::Safety`] for a real-time class without a

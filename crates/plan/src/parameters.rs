@@ -79,7 +79,7 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     }
     if defer.0 == 0 || flush.is_zero() {
         let knob = if defer.0 == 0 { "defer-hard-irqs 0" } else { "gro-flush-timeout 0" };
-        let message = format!("{knob} switches deferral off, and {mode} stands on it");
+        let message = format!("{knob} switches deferral off, and {mode} depends on it");
         let message = match mode {
             DeliveryMode::Suspend { .. } => {
                 format!("{message}: the IRQ would be enabled again at every epoll_wait")

@@ -54,7 +54,7 @@ impl Resolved {
         self.pids.values().flatten().copied()
     }
 
-    /// So many processes could not be looked into, the first for this reason: whether the request at this index means
+    /// So many processes could not be inspected, the first for this reason: whether the request at this index means
     /// them is not known.
     #[must_use]
     pub fn unjudged(mut self, intent: usize, processes: usize, first: impl Into<String>) -> Self {
@@ -160,7 +160,7 @@ pub enum Running {
     Yes,
     /// No process of it does.
     No,
-    /// None of those that could be looked into is of it.
+    /// None of those that could be inspected is of it.
     NotKnown,
 }
 
@@ -408,12 +408,12 @@ fn owners_of_processes<'h>(
                 None => (Running::No, none),
                 // Who has the right to look into processes would see a service among them.
                 Some((processes, first)) if index.host.capabilities.ptrace => {
-                    (Running::No, format!("{none}; {processes} could not be looked into ({first})"))
+                    (Running::No, format!("{none}; {processes} could not be inspected ({first})"))
                 }
                 Some((processes, first)) => (
                     Running::NotKnown,
                     format!(
-                        "whether a process of this service runs{} is not known: {processes} could not be looked into \
+                        "whether a process of this service runs{} is not known: {processes} could not be inspected \
                          ({first})",
                         by(&intent.target)
                     ),
@@ -484,7 +484,7 @@ fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h 
             .because(format!("asked at {}", intent.origin))
     };
     let Some(&process) = index.processes.get(&pid) else {
-        let mut refusal = missing("there is no such process, or it could not be looked into".to_owned());
+        let mut refusal = missing("there is no such process, or it could not be inspected".to_owned());
         for unread in
             index.host.unread.iter().filter(|unread| unread.process().is_none_or(|other| other == pid))
         {

@@ -47,8 +47,8 @@ pub(crate) fn want(
                     };
                     if group.id.transport == Transport::Udp && group.spread == Spread::Hash {
                         collected.note(format!(
-                            "{}: each datagram goes to a socket of its queue: what a client is in the middle of with another \
-                             worker is cut off once",
+                            "{}: each datagram goes to a socket of its queue: ongoing UDP exchanges with other workers break \
+                             once",
                             group.id
                         ));
                     }

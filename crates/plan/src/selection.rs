@@ -134,13 +134,13 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
         let notes = selection.notes.entry(at).or_default();
         notes.push(match (&intent.target, names.is_empty()) {
             (Target::Devices(_, selector), true) if passed.is_none() && left_out.is_none() => {
-                format!("meets no device here ({selector}): nothing is set until one does")
+                format!("matches no device ({selector}): nothing is set until one does")
             }
             (Target::Devices(_, selector), true) => format!("sets no device here ({selector})"),
             (Target::Devices(_, selector), false) => format!("means {} here ({selector})", listed(&names)),
-            (target, true) => format!("{target} stands on other devices, and none of them is set by this"),
+            (target, true) => format!("{target} is stacked on other devices, and this sets none of them"),
             (target, false) => {
-                format!("{target} stands on {}, whose queues are set", listed(&names))
+                format!("{target} is stacked on {}, whose queues are set", listed(&names))
             }
         });
         notes.extend(first_of(passed.unwrap_or_default()));

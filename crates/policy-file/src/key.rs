@@ -161,7 +161,7 @@ fn of_policies() -> Vec<Key> {
         path: "policy",
         of: BOTH,
         takes: Takes::Policy(Value::Policy),
-        meaning: "What the traffic shall be good at.".into(),
+        meaning: "Goal for the traffic.".into(),
     },
     Key {
         path: "delivery",

@@ -219,7 +219,7 @@ impl<'a> Merging<'a> {
         }
         if self.kind == Kind::Service {
             if find(|value| value.path().starts_with("match.")).is_none() {
-                let message = format!("service {} says of no process that it is its own", self.name);
+                let message = format!("service {}: `match` selects no process", self.name);
                 wrong(named, message, "give it a `match`, as in match = { unit = \"memcached.service\" }");
             }
             if let Some((asked, file)) = find(|value| *value == Value::Policy(PolicyName::Mix)) {

@@ -7,7 +7,7 @@ use crate::nearest::nearest;
 /// The word of a request: a policy or a delivery mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// What the traffic shall be good at.
+    /// Goal for the traffic.
     Policy(PolicyName),
     /// How packets shall be delivered.
     Delivery(DeliveryMode),

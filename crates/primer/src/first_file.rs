@@ -215,9 +215,9 @@ impl FirstFile {
         if hidden > 0 {
             let who = if hidden == 1 { "1 process".to_owned() } else { format!("{hidden} processes") };
             self.not_seen.push(match found.host.capabilities.ptrace {
-                true => format!("{who} that even root may not look into, as of another user namespace"),
+                true => format!("{who} that even root may not inspect, as of another user namespace"),
                 false => {
-                    format!("{who} that this user may not look into: run it as root, or with CAP_SYS_PTRACE")
+                    format!("{who} that this user may not inspect: run it as root, or with CAP_SYS_PTRACE")
                 }
             });
         }

@@ -2,7 +2,7 @@
 //!
 //! This room knows what a newcomer asks before there is a policy: which services listen and which devices carry traffic
 //! ([`Found`]), what a first policy file says of them ([`FirstFile`]), and which mechanisms can be used ([`SupportMatrix`]). It changes nothing and prints nothing, needs no
-//! daemon and no privileges, and names what it could not see for want of them. What a setting means it must not know.
+//! daemon and no privileges, and names what it could not see for lack of them. What a setting means it must not know.
 #![forbid(unsafe_code)]
 
 mod first_file;

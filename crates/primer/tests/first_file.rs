@@ -115,7 +115,7 @@ fn without_privileges_the_file_says_whose_ports_it_does_not_know() {
     seen.host.unread = hidden.iter().map(unread).collect();
     let file = FirstFile::of(&seen, PolicyName::None);
     let not_seen = file.not_seen.join("\n");
-    assert!(not_seen.contains("7 processes that this user may not look into: run it as root"), "{not_seen}");
+    assert!(not_seen.contains("7 processes that this user may not inspect: run it as root"), "{not_seen}");
     assert!(not_seen.contains("who serves tcp 22, tcp 443, tcp 8000, tcp 9090, tcp 11211"), "{not_seen}");
     assert!(!not_seen.contains("6379"), "nobody reaches it from outside: {not_seen}");
     assert!(file.services.is_empty());

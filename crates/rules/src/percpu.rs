@@ -65,16 +65,16 @@ impl NoPercpu {
             Self::Always => true,
             Self::Never | Self::AsWritten => false,
         };
-        let mut unheard = 0;
+        let mut ignored = 0;
         for action in &mut rule.actions {
             match self {
                 Self::Never => action.no_percpu = false,
                 Self::Auto | Self::Always => action.no_percpu |= seldom && obeys(&action.kind),
                 Self::AsWritten => {}
             }
-            unheard += usize::from(action.no_percpu && !obeys(&action.kind));
+            ignored += usize::from(action.no_percpu && !obeys(&action.kind));
         }
-        unheard
+        ignored
     }
 }
 

@@ -303,7 +303,7 @@ impl fmt::Display for Shortfall {
                 )
             }
             Self::Worse { quantity, ratio } => write!(f, "{quantity} is worse: {}", percent(ratio)),
-            Self::NoGain => f.write_str("nothing that decides is better beyond noise"),
+            Self::NoGain => f.write_str("no metric is better beyond noise"),
         }
     }
 }

@@ -29,7 +29,8 @@ impl Planned {
     pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
         if has(Running::NotKnown) {
-            let words = "whether the host is as the policy says is not known: there are processes that could not be looked into";
+            let words =
+                "cannot tell whether the host matches the policy: some processes could not be inspected";
             return Err(Fault::failed(words).hint(privileges()));
         }
         Ok(match has(Running::No) {

@@ -109,7 +109,7 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
             Ok(_) => return Ok(bytes),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
             Err(_) if Instant::now() >= deadline => {
-                return Err(io::Error::other(format!("has not come to its end for {PIPE_PATIENCE:?}")));
+                return Err(io::Error::other(format!("not closed within {PIPE_PATIENCE:?}")));
             }
             Err(_) => std::thread::sleep(PIPE_PAUSE),
         }

@@ -215,7 +215,7 @@ impl From<RollBackError> for Fault {
                     .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))
             }
             RollBackError::Owned { by, .. } => Self::new(Exit::Refused, error).hint(format!(
-                "end that process instead: kill {by}; should it not end, kill -9 it and roll back then"
+                "end that process instead: kill {by}; if it does not end, kill -9 it and roll back then"
             )),
             RollBackError::NothingToUndo { .. } => Self::failed(error),
             RollBackError::Journal(error) => Self::from(error),
@@ -237,7 +237,7 @@ impl From<KeepError> for Fault {
         let host = HostState::after_undo(error.host, None);
         let exit =
             if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { Exit::Failed };
-        let cause = format!("{}; without that record nothing can stay", error.cause);
+        let cause = format!("{}; nothing can be kept without that record", error.cause);
         Self { exit, cause: cause.into(), host, hint: None }
     }
 }
@@ -252,7 +252,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
         CommitFault::Undecided { .. } => (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback")),
         CommitFault::Owned { .. } => (
             Exit::Refused,
-            Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
+            Some("end that process first; if it does not end, kill -9 it and use netpolicy rollback"),
         ),
         CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
         CommitFault::QueueConflict(_) => (Exit::Refused, Some(plan::HELD)),

@@ -52,7 +52,7 @@ pub struct Watch {
     pub until_closed: Option<(i32, Pid)>,
 }
 
-/// A guard process that puts back what this program leaves, however it ends. Dropping it is such an end: the guard acts as soon as this program lets go of
+/// A guard process that puts back what this program leaves, however it ends. Dropping it is such an end: the guard acts as soon as this program releases
 /// the journal.
 #[derive(Debug)]
 pub struct Guardian {
@@ -219,7 +219,7 @@ pub fn run(
                 is_to_end |= is_asked_to_end(&mut signals);
                 // One that is not in the journal yet is on its way there.
                 if is_to_end && trial.is_some() {
-                    return put_back(Left::Unattended, deadline, &mut kernel, session, operator);
+                    return put_back(Left::Terminated, deadline, &mut kernel, session, operator);
                 }
             }
         }
@@ -262,7 +262,7 @@ fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<Trans
 fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     let failed = |error| Fault::file("the pipe from the program that is guarded", error);
     let pipe = File::open(format!("/proc/self/fd/{pipe}")).map_err(failed)?;
-    let most = Timespec::try_from(most).map_err(|_| Fault::failed("a time that is none"))?;
+    let most = Timespec::try_from(most).map_err(|_| Fault::failed("invalid time"))?;
     let mut polled = [PollFd::new(&pipe, PollFlags::empty())];
     match poll(&mut polled, Some(&most)) {
         Ok(_) => Ok(polled[0].revents().contains(PollFlags::HUP)),
@@ -276,8 +276,8 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
 enum Left {
     /// Those of a program that ended before it could.
     By(Pid),
-    /// A trial that only this process attends, which is asked to end.
-    Unattended,
+    /// A trial of this process alone, which was asked to end.
+    Terminated,
 }
 
 /// Puts back what was left.
@@ -311,9 +311,9 @@ fn put_back_once(
     let history = journal.history()?;
     let is_left = |one: &&Transaction| {
         let begin = one.begin();
-        let attended = matches!(left, Left::By(program) if begin.attended_by == Some(program));
+        let is_owned = matches!(left, Left::By(program) if begin.owned_by == Some(program));
         // What waits for the same deadline is the same program's: it was chosen to the nanosecond.
-        let is_its = (attended && !begin.left_in_force) || one.deadline() == Some(deadline);
+        let is_its = (is_owned && !begin.left_in_force) || one.deadline() == Some(deadline);
         is_its && one.standing().is_live()
     };
     // Its pipe may be closed a moment before its lock is released: such a rollback is refused, and tried again.
@@ -324,7 +324,7 @@ fn put_back_once(
                 Left::By(program) => {
                     format!("process {program} ended and left {name}: rolled back. {undone}")
                 }
-                Left::Unattended => {
+                Left::Terminated => {
                     format!("the guard of {name} was asked to end: rolled back. {undone}")
                 }
             }),

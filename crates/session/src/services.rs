@@ -65,7 +65,7 @@ pub fn add_elsewhere(host: &mut Host, netns: &Netns, which: &Processes) {
 struct Found {
     /// Its processes, in whatever network namespace: which of them receive by a device here shows when they are observed.
     found: Vec<Pid>,
-    /// Those that could not be looked into, as a user without privileges may not look into those of others.
+    /// Those that could not be inspected, as a user without privileges may not look into those of others.
     unjudged: Vec<Unread>,
 }
 

@@ -27,7 +27,7 @@ pub const STATE_DIR: &str = "/var/lib/netpolicy";
 /// Where the daemon of the usual journal serves its Varlink interface.
 pub const API_SOCKET: &str = "/run/netpolicy/io.netpolicy";
 
-/// Where it answers HTTP with OpenMetrics.
+/// Socket that serves OpenMetrics over HTTP.
 pub const METRICS_SOCKET: &str = "/run/netpolicy/metrics";
 
 /// One place on one host. Plain data: nothing is opened before it is asked for.

@@ -76,7 +76,7 @@ fn stage(
     }
     if changes.is_empty() {
         let because = match words.nothing {
-            Some(_) if planned.desired.wanted.is_empty() => "it comes to no setting here",
+            Some(_) if planned.desired.wanted.is_empty() => "nothing to set here",
             Some(because) => because,
             None => planned.as_asked()?,
         };

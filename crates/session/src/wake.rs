@@ -45,7 +45,7 @@ impl HeldWake {
         if wanted == held || wanted.is_some() && wanted == self.refused {
             return None;
         }
-        // The new one is held before the old one is let go.
+        // The new one is held before the old one is released.
         let taken = wanted.map(|micros| WakeLatency::hold(micros).map(|wake| (micros, wake))).transpose();
         self.refused = if taken.is_err() { wanted } else { None };
         match taken {

@@ -33,7 +33,7 @@ pub(crate) enum Doing {
     Sleep,
     /// It works on a request.
     Request,
-    /// It busy-polls a NAPI that someone else has.
+    /// It busy-polls a NAPI that another task polls.
     Contend,
     /// It busy-polls an empty ring.
     Spin,

@@ -1,8 +1,8 @@
 //! A discrete-event model of the Linux receive path: what a delivery mode costs and brings, before a host is touched.
 //!
 //! This room knows how packets travel in time: NIC queue, interrupt, softirq, NAPI, socket, epoll, thread, answer. It
-//! must not know files, sockets, clocks or threads of its own host, nor recipes. Chance and time come in by the
-//! door: the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
+//! must not know files, sockets, clocks or threads of its own host, nor recipes. Chance and time are arguments:
+//! the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
 //! mathematics beyond the four operations is [`math`]; whatever is iterated has a fixed order.
 //!
 //! Read in this order: [`scenario`] (what is simulated), [`ids`] (how things are named in code), `world` (the state and the loop), then the stations in the

@@ -138,7 +138,7 @@ impl<W: Watch> World<W> {
         self.topology.places[here].llc.has(there)
     }
 
-    /// Whether the scheduler would rather run someone else here.
+    /// Whether the scheduler would rather run another task here.
     #[inline]
     pub(crate) fn need_resched(&self, cpu: CpuId) -> bool {
         let state = &self.cpus[cpu];
@@ -257,7 +257,7 @@ impl<W: Watch> World<W> {
         None
     }
 
-    /// A task's step is over. Someone else runs, if it is their turn; otherwise softirqs that were raised meanwhile, then
+    /// A task's step is over. Another task runs, if it is its turn; otherwise softirqs that were raised meanwhile, then
     /// the task's next step.
     #[inline]
     pub(crate) fn boundary(&mut self, cpu: CpuId, step: Step) {

@@ -102,7 +102,7 @@ impl KernelError {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
     }
 
-    /// The same error; if the kernel refused for want of permission without a word more, with what it takes.
+    /// The same error; if the kernel refused for lack of permission without a word more, with what it takes.
     #[must_use]
     pub fn needing(self, needs: &str) -> Self {
         match self.cause {
@@ -113,7 +113,7 @@ impl KernelError {
         }
     }
 
-    /// Whether the kernel refused for want of permission.
+    /// Whether the kernel refused for lack of permission.
     pub fn is_denied(&self) -> bool {
         self.cause.is_denied()
     }
@@ -135,7 +135,7 @@ impl KernelError {
 }
 
 impl Cause {
-    /// Whether the kernel refused for want of permission.
+    /// Whether the kernel refused for lack of permission.
     pub fn is_denied(&self) -> bool {
         matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
     }

@@ -14,7 +14,6 @@ pub mod error;
 pub mod ethtool;
 pub mod io_uring;
 pub mod kcmp;
-pub mod keeper;
 pub mod memory;
 pub mod netlink;
 pub mod netns;
@@ -27,6 +26,7 @@ pub mod socket_policy;
 pub mod sockopt;
 pub mod sysctl;
 pub mod sysfs;
+pub mod unshare;
 
 pub use error::{Cause, Errno, KernelError};
 pub use netns::Netns;

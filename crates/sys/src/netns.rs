@@ -46,7 +46,7 @@ impl Netns {
         let failed = |errno| KernelError::errno("a new network namespace", errno);
         std::thread::scope(|scope| {
             let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
-                crate::keeper::unshare_network().map_err(failed)?;
+                crate::unshare::unshare_network().map_err(failed)?;
                 let own = Self::own()?;
                 Ok(Self { path: PathBuf::from(format!("net:[{}]", own.id)), ..own })
             });
@@ -59,7 +59,7 @@ impl Netns {
     /// The namespace of a process.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the process ended; EACCES without the right to trace it.
+    /// [`crate::Cause::Gone`] if the process ended; EACCES without permission to trace it.
     pub fn of_process(pid: Pid) -> Result<Self, KernelError> {
         Self::at(Path::new(&format!("/proc/{pid}/ns/net"))).map_err(|error| match error.number() {
             Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
@@ -154,10 +154,10 @@ impl Netns {
     /// Keeps what the kernel has looked up of its sysfs for as long as this lives.
     pub fn keep(&self, sysfs: &SysFs) {
         if self.sysfs.get().is_none()
-            && let Some(keeper) = sysfs.keeper()
+            && let Some(holder) = sysfs.holder()
         {
             // Another thread may have set one, which is as good.
-            let _ = self.sysfs.set(keeper);
+            let _ = self.sysfs.set(holder);
         }
     }
 

@@ -83,7 +83,7 @@ impl SysFs {
     /// the same namespace finds it: without, each of its files and directories is created again.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
-    pub fn keeper(&self) -> Option<OwnedFd> {
+    pub fn holder(&self) -> Option<OwnedFd> {
         self.root.try_clone().ok()
     }
 

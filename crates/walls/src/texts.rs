@@ -1,8 +1,13 @@
-//! The texts of a file that an operator can see: its string literals of more than one word, outside tests.
+//! The texts of a file that an operator can see: string literals of more than one word outside tests, messages of errors,
+//! help of the command line, what scripts print, and the reasons of recipes.
+//!
+//! A single word is left out: it cannot be distinguished from a name.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{Attribute, ExprMethodCall, ItemFn, ItemMod, Lit, LitStr, Macro};
+use syn::{
+    Attribute, ExprMethodCall, Fields, ItemEnum, ItemFn, ItemMod, ItemStruct, Lit, LitStr, Macro, Meta,
+};
 
 use crate::paths::is_for_tests;
 
@@ -17,6 +22,15 @@ const OF_FAULTS: [&str; 8] = [
     "unreachable",
     "concat_bytes",
 ];
+
+/// Attributes whose texts an operator reads: messages of `thiserror`, help of clap.
+const OF_OPERATORS: [&str; 5] = ["error", "command", "arg", "value", "group"];
+
+/// What clap makes of a type's documentation: help.
+const OF_CLAP: [&str; 4] = ["Parser", "Args", "Subcommand", "ValueEnum"];
+
+/// The macro whose documentation is printed, as the meaning of settings.
+const OF_SETTINGS: &str = "family";
 
 /// Every text of a file that reads as words, in the order of the file.
 ///
@@ -40,33 +54,124 @@ pub fn literals(text: &str) -> Result<Vec<String>, String> {
     Ok(found.0)
 }
 
-/// Whether a text is more than a name, a path or a format.
+/// What a shell script prints: its quoted words, comments apart.
+pub fn script_texts(script: &str) -> Vec<String> {
+    let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let is_call = |text: &String| text.starts_with("$(") || text.starts_with(']');
+    lines.flat_map(quoted).filter(|text| reads_as_words(text) && !is_call(text)).collect()
+}
+
+/// The reasons that recipes give for their values.
+pub fn recipe_texts(recipe: &str) -> Vec<String> {
+    let lines = recipe.lines().filter(|line| line.split('=').next().is_some_and(|key| key.trim() == "why"));
+    lines.flat_map(quoted).collect()
+}
+
+/// The texts between the double quotes of a line.
+fn quoted(line: &str) -> impl Iterator<Item = String> {
+    line.split('"').skip(1).step_by(2).map(str::to_owned)
+}
+
+/// Whether a text is more than a name, a path, a format, a drawing or a style sheet.
 fn reads_as_words(text: &str) -> bool {
-    let is_word = |word: &&str| word.len() > 1 && word.chars().filter(|c| c.is_alphabetic()).count() > 1;
+    let is_word = |word: &&str| {
+        let letters = word.chars().filter(|c| c.is_alphabetic()).count();
+        letters > 1 && letters * 2 > word.chars().count()
+    };
+    if text.trim_start().starts_with(":root") {
+        return false;
+    }
     let bare = |word: &'_ str| !word.contains(['{', '}', '/', '_', '=', '<', '>', '\\']);
     text.split_whitespace().filter(is_word).filter(|word| bare(word)).count() > 1
 }
 
 struct Found(Vec<String>);
 
+/// The lines of an item's documentation, as one text.
+fn documentation(attrs: &[Attribute]) -> Option<String> {
+    let lines = attrs.iter().filter_map(|attribute| match &attribute.meta {
+        Meta::NameValue(pair) if attribute.path().is_ident("doc") => match &pair.value {
+            syn::Expr::Lit(literal) => match &literal.lit {
+                Lit::Str(text) => Some(text.value().trim().to_owned()),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    });
+    let lines: Vec<String> = lines.collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Whether clap makes help of a type's documentation.
+fn is_of_clap(attrs: &[Attribute]) -> bool {
+    attrs.iter().filter(|attribute| attribute.path().is_ident("derive")).any(|attribute| {
+        let Meta::List(list) = &attribute.meta else { return false };
+        let is_one =
+            |token: TokenTree| matches!(token, TokenTree::Ident(name) if OF_CLAP.iter().any(|of| name == of));
+        list.tokens.clone().into_iter().any(is_one)
+    })
+}
+
 impl Found {
-    fn tokens(&mut self, tokens: TokenStream) {
+    fn fields(&mut self, fields: &Fields) {
+        self.0.extend(fields.iter().filter_map(|field| documentation(&field.attrs)));
+    }
+
+    /// The texts of a macro's tokens. Its documentation is for developers, unless `documented`.
+    fn tokens(&mut self, tokens: TokenStream, documented: bool) {
+        let mut after_hash = false;
         for token in tokens {
+            let is_attribute = std::mem::replace(
+                &mut after_hash,
+                matches!(&token, TokenTree::Punct(punct) if punct.as_char() == '#'),
+            );
             match token {
+                TokenTree::Group(group) if is_attribute && !documented && is_doc(&group.stream()) => {}
                 TokenTree::Literal(literal) => {
                     if let Lit::Str(text) = Lit::new(literal) {
                         self.0.push(text.value());
                     }
                 }
-                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Group(group) => self.tokens(group.stream(), documented),
                 TokenTree::Ident(_) | TokenTree::Punct(_) => {}
             }
         }
     }
 }
 
+/// Whether the inside of an attribute is documentation.
+fn is_doc(attribute: &TokenStream) -> bool {
+    matches!(attribute.clone().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc")
+}
+
 impl<'ast> Visit<'ast> for Found {
-    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        if let Meta::List(list) = &attribute.meta
+            && OF_OPERATORS.iter().any(|name| list.path.is_ident(name))
+        {
+            self.tokens(list.tokens.clone(), false);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
+        if is_of_clap(&item.attrs) {
+            self.0.extend(documentation(&item.attrs));
+            self.fields(&item.fields);
+        }
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast ItemEnum) {
+        if is_of_clap(&item.attrs) {
+            self.0.extend(documentation(&item.attrs));
+            for variant in &item.variants {
+                self.0.extend(documentation(&variant.attrs));
+                self.fields(&variant.fields);
+            }
+        }
+        visit::visit_item_enum(self, item);
+    }
 
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
         if !is_for_tests(&item.attrs) {
@@ -94,8 +199,8 @@ impl<'ast> Visit<'ast> for Found {
 
     fn visit_macro(&mut self, call: &'ast Macro) {
         let name = call.path.segments.last().map(|segment| segment.ident.to_string());
-        if !name.is_some_and(|name| OF_FAULTS.contains(&name.as_str())) {
-            self.tokens(call.tokens.clone());
+        if !name.as_deref().is_some_and(|name| OF_FAULTS.contains(&name)) {
+            self.tokens(call.tokens.clone(), name.as_deref() == Some(OF_SETTINGS));
         }
     }
 }
@@ -124,5 +229,46 @@ mod test {
         "##;
         assert_eq!(texts(text).expect("Rust"), ["{device}: no such queue", "run it as root"]);
         assert!(literals(text).expect("Rust").contains(&"/sys/class/net".to_owned()));
+    }
+
+    #[test]
+    fn messages_of_errors_and_help_are_found_and_documentation_of_developers_is_not() {
+        let text = r##"
+            /// Refuses.
+            #[derive(Debug, thiserror::Error)]
+            enum Refused {
+                /// By the host.
+                #[error("no such queue: {0}")]
+                Queue(u32),
+            }
+            /// Print what would change.
+            #[derive(clap::Args)]
+            #[command(after_help = "Examples: none")]
+            struct Plan {
+                /// How many seconds.
+                #[arg(long)]
+                seconds: u64,
+            }
+            ids! {
+                /// Its own number.
+                Cpu,
+            }
+            family! {
+                /// The length of a ring.
+                Ring,
+            }
+        "##;
+        let found = texts(text).expect("Rust");
+        let seen = ["no such queue: {0}", "Print what would change.", "How many seconds.", "Examples: none"];
+        assert_eq!(found[..4], seen);
+        assert_eq!(found[4..], [" The length of a ring."]);
+    }
+
+    #[test]
+    fn what_scripts_print_and_recipes_give_as_reasons_is_found() {
+        let script =
+            "# it is \"not printed at all\"\necho \"The host has been booted since.\" >&2\nfile=\"$1\"\n";
+        assert_eq!(script_texts(script), ["The host has been booted since."]);
+        assert_eq!(recipe_texts("value = \"max\"\nwhy = \"short\"\n"), ["short"]);
     }
 }

@@ -15,12 +15,12 @@ irqbalance_bans() {
 		            try:
 		                return b"".join(iter(lambda: irqbalance.recv(65536), b"")).decode().split()
 		            except ConnectionResetError:
-		                sys.exit("irqbalance takes no command that is this long")
+		                sys.exit("irqbalance accepts no command this long")
 		    sys.exit(3)
 		def bans(length=0):
 		    words = ask("setup".ljust(length))
 		    if "BANNED" not in words:
-		        sys.exit("irqbalance gives no answer")
+		        sys.exit("irqbalance does not answer")
 		    return [irq for word, irq in zip(words, words[1:]) if word == "IRQ"]
 		now = bans()
 		if len(sys.argv) > 1:

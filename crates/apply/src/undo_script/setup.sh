@@ -11,7 +11,7 @@ fi
 
 if [ "${1:-}" != --by-hand ] && [ "${1:-}" != --call ] && command -v netpolicy >/dev/null; then
 	netpolicy --state-dir "$(dirname "$0")/../.." rollback "$transaction" && exit 0
-	echo "netpolicy could not roll $transaction back, going on by hand." >&2
+	echo "netpolicy could not roll $transaction back, continuing by shell." >&2
 fi
 
 failed=0

@@ -57,7 +57,7 @@ pub(crate) fn journal(directory: &Path) -> Journal {
     Journal::new(directory.join("journal"), "this-boot")
 }
 
-/// What the victim does: commits, keeps and rolls back in turn, commits and lets go, and so on for ever.
+/// What the victim does: commits, keeps and rolls back in turn, commits and drops the transaction, and so on for ever.
 pub(crate) fn commit_until_killed(directory: &Path) -> ! {
     let (journal, mut host) = (journal(directory), FileHost::open(&directory.join("host")));
     announce();

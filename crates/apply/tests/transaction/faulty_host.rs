@@ -34,7 +34,7 @@ pub(crate) enum Fault {
     VanishBeforeRead(usize),
     /// Before this write, the object that it is for goes away.
     VanishBeforeWrite(usize),
-    /// Before this read, someone else sets this.
+    /// Before this read, another program sets this.
     ForeignBeforeRead(usize, Setting),
     /// This write ends in a panic, with nothing written.
     PanicInWrite(usize),

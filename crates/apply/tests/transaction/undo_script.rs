@@ -17,7 +17,7 @@ fn script(plan: Plan) -> String {
             format: FORMAT,
             boot_id: "this-boot".to_owned(),
             asked: asked(),
-            attended_by: None,
+            owned_by: None,
             left_in_force: false,
             kept_by_daemon: false,
             replaces: Vec::new(),

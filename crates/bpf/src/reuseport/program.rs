@@ -132,7 +132,7 @@ impl ReuseportProgram {
         copy: impl Fn(u64) -> Result<Option<OwnedFd>, KernelError>,
     ) -> Result<(), KernelError> {
         self.set_members(0)?;
-        let (listeners, members) = self.seat(lists, copy)?;
+        let (listeners, members) = self.place(lists, copy)?;
         let mut place = 0_u32;
         for key in self.maps[QUEUES].keys().take(Spread::QUEUES_MAX).collect::<Vec<_>>() {
             let Queue { ifindex, index } = Queue::of(&key);
@@ -169,7 +169,7 @@ impl ReuseportProgram {
 
     /// Puts every socket of the lists into the table that the program chooses from. Returns the place of each, and how many
     /// sockets there are. Sockets that are in the table stay where they are.
-    fn seat(
+    fn place(
         &self,
         lists: &Lists,
         copy: impl Fn(u64) -> Result<Option<OwnedFd>, KernelError>,

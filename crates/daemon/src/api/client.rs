@@ -152,7 +152,7 @@ fn said(reply: &Reply) -> String {
     let error = reply.error.as_deref().unwrap_or_default();
     match (reply.parameters.get("why").and_then(Value::as_str), error.rsplit('.').next()) {
         (Some(why), _) => why.to_owned(),
-        (None, Some("PermissionDenied")) => "the daemon does not take this from you".to_owned(),
+        (None, Some("PermissionDenied")) => "permission denied".to_owned(),
         (None, _) => {
             let about: Vec<&str> = reply.parameters.values().filter_map(Value::as_str).collect();
             format!("the daemon: {error} {}", about.join(" ")).trim_end().to_owned()
@@ -165,7 +165,7 @@ impl From<CallError> for Fault {
         let reply = match &error {
             CallError::Refused(reply) => reply,
             CallError::Silent(..) => return Self::failed(error).hint(
-                "`netpolicy verify`, `history` and `rollback` do without it; it can be ended at any time, and changes nothing by that",
+                "`netpolicy verify`, `history` and `rollback` work without it; stopping it is safe and changes nothing",
             ),
             CallError::Broken(..) | CallError::Malformed(_) => return Self::failed(error),
         };

@@ -164,7 +164,7 @@ impl Connection {
             self.office.stats.count(|tally| tally.calls += 1);
             self.do_call(&call, registrar);
             if self.out.borrow().bytes.len() > OUTPUT_BYTES_MAX {
-                return Err("it does not take its answers".to_owned());
+                return Err("the client does not read replies".to_owned());
             }
         }
         Ok(())
@@ -301,15 +301,15 @@ impl Connection {
     fn due(&self) -> Option<(Instant, &'static str)> {
         let out = self.out.borrow();
         if let Some(since) = out.since.filter(|_| out.waits()) {
-            return Some((since + PATIENCE, "it does not take its answers"));
+            return Some((since + PATIENCE, "the client does not read replies"));
         }
         if out.pending {
             return None;
         }
         match self.begun.filter(|_| !self.frames.has_message()) {
-            Some(begun) => Some((begun + PATIENCE, "its message came to no end")),
+            Some(begun) => Some((begun + PATIENCE, "incomplete message")),
             None if self.listening.is_some() => None,
-            None => Some((self.last + IDLE_MAX, "it said nothing for a minute")),
+            None => Some((self.last + IDLE_MAX, "idle for 60 s")),
         }
     }
 }
@@ -381,7 +381,7 @@ fn process_of(target: &str) -> Option<Pid> {
 
 /// Says to one for whom there is no place that there is none.
 pub(super) fn turn_away(mut stream: &UnixStream) {
-    let words = format!("too many are connected already: {CLIENTS_MAX} at a time, fewer of one user");
+    let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
     // It is the first that is said here, so there is room for it; who is gone by now does not miss it.
     let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
 }

@@ -21,15 +21,15 @@ const LOG_WINDOW: Duration = Duration::from_secs(60);
 /// How often what happened at the sockets, since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Connections that were taken.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Connections that were turned away, because there were too many.
+    /// Connections that were rejected at the limit.
     pub turned_away: u64,
-    /// Calls that were done, or refused in good order.
+    /// Calls that got a reply, refusals included.
     pub calls: u64,
-    /// Calls of those who may not.
+    /// Denied calls.
     pub denied: u64,
-    /// Connections that were ended: no Varlink, too slow, too much.
+    /// Connections closed: protocol error, timeout or too much data.
     pub dropped: u64,
 }
 
@@ -93,7 +93,9 @@ impl ConnectionStats {
         if !room {
             drop(clients);
             self.count(|tally| tally.turned_away += 1);
-            self.log(&format!("api: a connection of uid {uid} was turned away: {all} are there"));
+            self.log(&format!(
+                "api: a connection of uid {uid} was rejected: connection limit reached ({all})"
+            ));
             return None;
         }
         *clients.entry(uid).or_insert(0) += 1;

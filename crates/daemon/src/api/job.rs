@@ -48,7 +48,7 @@ pub(super) fn start(
     reply: Box<dyn FnOnce(Found)>,
 ) -> Result<(), Refusal> {
     if running.get() >= JOBS_MAX || registrar.room() == 0 {
-        return Err(Refusal::busy(format!("{JOBS_MAX} questions are being answered already")));
+        return Err(Refusal::busy(format!("{JOBS_MAX} queries are running already")));
     }
     let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
     let (sender, answer) = sync_channel(1);
@@ -78,7 +78,7 @@ impl Source for Job {
         let found = self
             .answer
             .try_recv()
-            .unwrap_or_else(|_| Err(Refusal::refused(1, "looking at the host came to no end", None)));
+            .unwrap_or_else(|_| Err(Refusal::refused(1, "observing the host timed out", None)));
         if let Some(reply) = self.reply.take() {
             reply(found);
         }

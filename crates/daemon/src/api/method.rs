@@ -37,7 +37,7 @@ pub enum Method {
     Settings,
     /// Give a target a policy.
     Set(Box<Intent>),
-    /// Let go what was set for a target.
+    /// Withdraw what was set for a target.
     Unset(Target),
     /// Put everything back.
     Rollback,

@@ -97,8 +97,8 @@ impl Page {
         };
         type Gauge = (&'static str, &'static str, fn(&RequestStatus) -> Option<u64>);
         let gauges: [Gauge; 4] = [
-            ("netpolicy_knobs_wanted", "Knobs that a request wants.", |r| Some(count(r.extent.wanted))),
-            ("netpolicy_knobs_set", "Knobs of these that have the wanted value.", |r| {
+            ("netpolicy_knobs_wanted", "Settings that a request wants.", |r| Some(count(r.extent.wanted))),
+            ("netpolicy_knobs_set", "Settings of a request that have the requested value.", |r| {
                 Some(count(r.extent.set))
             }),
             ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.extent.queues))),
@@ -123,7 +123,7 @@ impl Page {
                 }
             }
         }
-        self.family("netpolicy_requests", "gauge", "", "Requests, by what they are about.");
+        self.family("netpolicy_requests", "gauge", "", "Requests, by kind of target.");
         for kind in ["device", "service", "task", "epoll"] {
             let number = status.requests.iter().filter(|r| r.target.split(' ').next() == Some(kind)).count();
             self.sample("netpolicy_requests", &[("kind", kind)], number);
@@ -131,7 +131,7 @@ impl Page {
     }
 
     fn findings(&mut self, status: &Status) {
-        self.family("netpolicy_findings", "gauge", "", "What is wrong, or worth knowing, by severity.");
+        self.family("netpolicy_findings", "gauge", "", "Findings, by severity.");
         for severity in [model::Severity::Note, model::Severity::Warning, model::Severity::Problem] {
             let number = status.findings.iter().filter(|finding| finding.severity == severity).count();
             self.sample("netpolicy_findings", &[("severity", &severity.to_string())], number);
@@ -145,9 +145,9 @@ impl Page {
         }
         let counters = &status.counters;
         for (name, help, value) in [
-            ("netpolicy_events_lost", "Events that came faster than they were taken.", counters.lost),
-            ("netpolicy_plans", "How often it was planned.", counters.passes.plans),
-            ("netpolicy_whole_looks", "How often everything was looked at.", counters.passes.whole_looks),
+            ("netpolicy_events_lost", "Events lost because their queue was full.", counters.lost),
+            ("netpolicy_plans", "Plans that were made.", counters.passes.plans),
+            ("netpolicy_whole_looks", "Scans of the whole host.", counters.passes.whole_looks),
             ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
             (
                 "netpolicy_commit_failures",
@@ -155,18 +155,14 @@ impl Page {
                 counters.passes.failures,
             ),
             ("netpolicy_changes", "Settings that were written.", counters.settings.changes),
-            ("netpolicy_repairs", "Settings that something else had taken away.", counters.settings.repairs),
+            ("netpolicy_repairs", "Settings repaired after external changes.", counters.settings.repairs),
             (
                 "netpolicy_flapping",
                 "Settings that were left alone after many repairs.",
                 counters.settings.flapping,
             ),
-            (
-                "netpolicy_released",
-                "Settings that were put back, for want of a request.",
-                counters.settings.released,
-            ),
-            ("netpolicy_evictions", "What was let go because there was too much.", counters.evictions),
+            ("netpolicy_released", "Settings restored: no request wants them.", counters.settings.released),
+            ("netpolicy_evictions", "Entries dropped at a limit.", counters.evictions),
             ("netpolicy_rollbacks", "Rollbacks by an operator that were seen.", counters.rollbacks),
             ("netpolicy_requests_answered", "Requests to the daemon.", counters.answered),
             ("netpolicy_requests_refused", "Requests that were refused.", counters.refused),
@@ -191,7 +187,7 @@ impl Page {
 
     fn reactions(&mut self, status: &Status) {
         const NAME: &str = "netpolicy_reaction_seconds";
-        self.family(NAME, "histogram", "seconds", "From hearing of an event to the policy in force.");
+        self.family(NAME, "histogram", "seconds", "Event to policy in force.");
         for (kind, reaction) in &status.reactions {
             let kind = word(*kind);
             let mut sum = 0;
@@ -242,7 +238,7 @@ impl Page {
             self.sample("netpolicy_live_windows_total", &[("target", target)], totals.windows);
         }
         let name = "netpolicy_live_measured_seconds";
-        self.family(name, "counter", "seconds", "How long samples were together.");
+        self.family(name, "counter", "seconds", "Total length of the samples.");
         for (target, totals) in &measured {
             self.sample(&format!("{name}_total"), &[("target", target)], seconds(totals.measured));
         }
@@ -330,13 +326,13 @@ impl Page {
 
     fn api(&mut self, tally: Tally) {
         for (name, help, value) in [
-            ("netpolicy_api_connections", "Connections that were taken.", tally.accepted),
-            ("netpolicy_api_turned_away", "Connections that were too many.", tally.turned_away),
+            ("netpolicy_api_connections", "Accepted connections.", tally.accepted),
+            ("netpolicy_api_turned_away", "Connections rejected at the limit.", tally.turned_away),
             ("netpolicy_api_calls", "Calls of clients.", tally.calls),
-            ("netpolicy_api_denied", "Calls of those who may not.", tally.denied),
+            ("netpolicy_api_denied", "Denied calls.", tally.denied),
             (
                 "netpolicy_api_dropped",
-                "Connections that were ended: no Varlink, too slow, too much.",
+                "Connections closed: protocol error, timeout or too much data.",
                 tally.dropped,
             ),
         ] {

@@ -167,8 +167,8 @@ impl Reader {
                 let page = open_metrics(&self.shared.status(), &self.shared.services(), self.stats.tally());
                 ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
             }
-            [b"GET", _] => ("404 Not Found", "text/plain", "there is /metrics\n".to_owned()),
-            _ => ("405 Method Not Allowed", "text/plain", "there is GET /metrics\n".to_owned()),
+            [b"GET", _] => ("404 Not Found", "text/plain", "only GET /metrics is served\n".to_owned()),
+            _ => ("405 Method Not Allowed", "text/plain", "only GET /metrics is served\n".to_owned()),
         };
         let length = body.len();
         let head = format!(

@@ -1,4 +1,4 @@
-//! The end without the right.
+//! Unprivileged client of the attach service.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};

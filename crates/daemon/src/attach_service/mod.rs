@@ -2,7 +2,7 @@
 //! about, and sets the busy-poll parameters of their epolls and io_urings. It opens no file for a client and hands out
 //! no descriptor.
 //!
-//! Its socket accepts root's connections alone, by `SO_PEERCRED`; any other client is turned away and logged. A
+//! Its socket accepts root's connections alone, by `SO_PEERCRED`; any other client is rejected and logged. A
 //! request and an answer are JSON with a zero byte behind, as on the daemon's own socket.
 
 mod client;

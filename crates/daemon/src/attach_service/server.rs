@@ -41,12 +41,12 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
         let Ok(peer) = Peer::of(&stream) else { continue };
         let who = format!("uid {} (pid {})", peer.uid, peer.pid);
         if peer.uid != 0 {
-            operator.say(&format!("{who} was turned away: root alone is answered"));
+            operator.say(&format!("{who} was rejected: only root is served"));
             continue;
         }
         if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
             clients.fetch_sub(1, Ordering::Relaxed);
-            operator.say(&format!("{who} was turned away: {CLIENTS_MAX} are here already"));
+            operator.say(&format!("{who} was rejected: connection limit reached ({CLIENTS_MAX})"));
             continue;
         }
         let left = Arc::clone(&clients);
@@ -143,5 +143,8 @@ fn netns_of(wanted: u64, peer: &Peer) -> Result<Netns, linux::KernelError> {
     if theirs.id().0 == wanted {
         return Ok(theirs);
     }
-    Err(linux::KernelError::gone(format!("network namespace {wanted}"), "it is not that of who asks"))
+    Err(linux::KernelError::gone(
+        format!("network namespace {wanted}"),
+        "the namespace differs from the caller's",
+    ))
 }

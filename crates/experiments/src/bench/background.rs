@@ -19,7 +19,7 @@ const LIFE_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Background {
     /// Threads that compute.
     pub(super) hogs: u32,
-    /// How many percent of a CPU each of them wants.
+    /// CPU that each of them uses, in percent.
     pub(super) duty: u32,
     /// Where they may run.
     pub(super) cpus: CpuSet,

@@ -245,7 +245,7 @@ pub struct Common {
     /// Threads that compute beside the server while a run measures.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
     pub background: u32,
-    /// How many percent of a CPU each of them wants.
+    /// CPU that each of them uses, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub background_duty: u32,
     /// The CPUs that they may run on [default: the server's].

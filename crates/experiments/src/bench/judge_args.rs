@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Compare what `compare` says of changes with the truth on the wire, and count how often a guard would cry wolf.
+/// Compare what `compare` says of changes with the truth on the wire, and count false alarms of guards.
 ///
 /// In a lab of its own, memcached is asked at fixed times while settings alternate. What `compare` says is set against what both ends of the wire
 /// show of the same pairs. Then guards are replayed on the pairs of `same-short`, each in a random order of its own.
@@ -23,7 +23,7 @@ pub struct Judge {
     /// How many guards are replayed.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub trials: u32,
-    /// How often the clients ask, all together, in requests per second.
+    /// Requests per second of all clients together.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(100..=20_000))]
     pub rate: u64,
     /// The seed of everything that is drawn.

@@ -37,7 +37,7 @@ pub struct Policies {
     /// Delivery modes that are compared beside the policies, as in defer50.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', conflicts_with = "simulated")]
     pub delivery: Vec<DeliveryMode>,
-    /// A server of the operator's choice.
+    /// A server of your own.
     #[command(flatten)]
     pub foreign: Foreign,
     /// How many workloads run at once, on a machine of --meant-for CPUs: they are scaled to this one [default:
@@ -47,7 +47,7 @@ pub struct Policies {
     /// The CPUs that those numbers are meant for.
     #[arg(long, value_name = "N", default_value_t = DOCUMENT_CPUS, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub meant_for: u32,
-    /// In which parts throughput-first and latency-first workloads are mixed [default: 1:0,0:1,2:1,1:2,1:1, with --short
+    /// Mixes of throughput-first and latency-first workloads, in parts [default: 1:0,0:1,2:1,1:2,1:1, with --short
     /// 1:0,0:1,1:1].
     #[arg(long, value_name = "T:L,...", value_delimiter = ',')]
     pub mix: Vec<Mix>,

@@ -14,7 +14,7 @@ use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-use super::keeper::Keeper;
+use super::init::Init;
 use super::memcached::{Memcached, MemcachedOptions, ServerError};
 use super::program::{Program, ProgramError};
 use super::scratch::Scratch;
@@ -63,8 +63,8 @@ impl LabOptions {
 /// Two hosts on one machine. Dropping it unmakes them.
 #[derive(Debug)]
 pub struct Lab {
-    // The keeper goes first: the namespaces are free of processes when their descriptors are closed.
-    keeper: Arc<Keeper>,
+    // The init goes first: the namespaces are free of processes when their descriptors are closed.
+    init: Arc<Init>,
     server: Netns,
     client: Netns,
     scratch: Scratch,
@@ -100,7 +100,7 @@ impl Lab {
             steer(&server, options)?;
         }
         Ok(Self {
-            keeper: Arc::new(Keeper::start(&server)?),
+            init: Arc::new(Init::start(&server)?),
             server,
             client,
             scratch: Scratch::new()?,
@@ -120,7 +120,7 @@ impl Lab {
 
     /// A process that is in the server's network namespace as long as the lab is there: `pid:N` for `--netns`.
     pub fn server_pid(&self) -> Pid {
-        self.keeper.pid()
+        self.init.pid()
     }
 
     /// How many queues each end of the veth has.
@@ -174,7 +174,7 @@ impl Lab {
     /// # Errors
     /// If it is not installed, exits immediately or does not answer in time, with its own words.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
-        Memcached::start(&self.server, &self.client, &self.keeper, options)
+        Memcached::start(&self.server, &self.client, &self.init, options)
     }
 
     /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it takes connections of the
@@ -197,7 +197,7 @@ impl Lab {
         port: u16,
     ) -> Result<Program, ProgramError> {
         let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
-        Program::start_in_lab((&self.server, &self.client), &self.keeper, cpus, command, address)
+        Program::start_in_lab((&self.server, &self.client), &self.init, cpus, command, address)
     }
 }
 
@@ -206,7 +206,7 @@ fn device(name: &str) -> Result<IfIndex, KernelError> {
     let devices =
         Links::open_here()?.all(|link| (link.name == name.as_bytes()).then_some(IfIndex(link.ifindex)))?;
     let found = devices.into_iter().flatten().next();
-    found.ok_or_else(|| KernelError::gone(name, "the device is not there although it was made just now"))
+    found.ok_or_else(|| KernelError::gone(name, "the new device does not exist"))
 }
 
 fn bring_up(name: &str, address: Ipv4Addr) -> Result<(), KernelError> {

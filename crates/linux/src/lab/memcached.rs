@@ -15,7 +15,7 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 
 use super::hosts::SERVER_ADDRESS;
-use super::keeper::Keeper;
+use super::init::Init;
 use crate::process::identify;
 
 /// memcached's own port.
@@ -107,16 +107,16 @@ pub struct Memcached {
     child: Child,
     process: ProcessId,
     version: String,
-    /// The keeper's end waits until every process of its namespace was waited for, this child of ours among them:
+    /// The init's end waits until every process of its namespace was waited for, this child of ours among them:
     /// it must not come before the child's.
-    _keeper: Arc<Keeper>,
+    _init: Arc<Init>,
 }
 
 impl Memcached {
     pub(super) fn start(
         server: &Netns,
         client: &Netns,
-        keeper: &Arc<Keeper>,
+        init: &Arc<Init>,
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
@@ -126,7 +126,7 @@ impl Memcached {
         let stderr = words.try_clone().map_err(io)?;
         // On a thread of its own: where it goes, memcached goes, and the caller stays.
         let spawned = server.run(|| {
-            keeper.adopt_children()?;
+            init.adopt_children()?;
             if !options.cpus.is_empty() {
                 let pinned = sys::affinity::set_affinity(0, &options.cpus);
                 pinned.map_err(|errno| {
@@ -143,7 +143,7 @@ impl Memcached {
             Err(error) => return Err(io(error).into()),
         };
         match ready(&mut child, client, &mut words) {
-            Ok((process, version)) => Ok(Self { child, process, version, _keeper: Arc::clone(keeper) }),
+            Ok((process, version)) => Ok(Self { child, process, version, _init: Arc::clone(init) }),
             Err(error) => {
                 end(&mut child);
                 Err(error)

@@ -20,7 +20,7 @@
 //! kernel kills the rest. (`PR_SET_PDEATHSIG` would not do: the kernel clears it when memcached changes its user.)
 
 mod hosts;
-mod keeper;
+mod init;
 mod memcached;
 mod program;
 mod scratch;

@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-use super::keeper::Keeper;
+use super::init::Init;
 use super::memcached::{READY_PAUSE, Said, end, said};
 use crate::process::identify;
 
@@ -55,29 +55,29 @@ pub struct Program {
     child: Child,
     process: ProcessId,
     address: SocketAddr,
-    /// As for memcached: the keeper's end must not come before the child's. None outside of a lab.
-    _keeper: Option<Arc<Keeper>>,
+    /// As for memcached: the init's end must not come before the child's. None outside of a lab.
+    _init: Option<Arc<Init>>,
 }
 
 impl Program {
     /// Starts a server on the lab's server, and waits until the client can connect.
     pub(super) fn start_in_lab(
         (server, client): (&Netns, &Netns),
-        keeper: &Arc<Keeper>,
+        init: &Arc<Init>,
         cpus: &CpuSet,
         mut command: Command,
         address: SocketAddr,
     ) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
         let spawned = server.run(|| {
-            keeper.adopt_children()?;
+            init.adopt_children()?;
             if !cpus.is_empty() {
                 let pinned = sys::affinity::set_affinity(0, cpus);
                 pinned.map_err(|errno| KernelError::errno(format!("a server on CPUs {cpus}"), errno))?;
             }
             spawn(&mut command)
         })??;
-        Self::ready(spawned, client, address, words, Some(Arc::clone(keeper)))
+        Self::ready(spawned, client, address, words, Some(Arc::clone(init)))
     }
 
     /// Starts a server in a network namespace of this host, and waits until it takes connections there. It does not
@@ -99,10 +99,10 @@ impl Program {
         from: &Netns,
         address: SocketAddr,
         mut words: File,
-        keeper: Option<Arc<Keeper>>,
+        init: Option<Arc<Init>>,
     ) -> Result<Self, ProgramError> {
         match wait(&mut child, from, address, &mut words) {
-            Ok(process) => Ok(Self { child, process, address, _keeper: keeper }),
+            Ok(process) => Ok(Self { child, process, address, _init: init }),
             Err(error) => {
                 end(&mut child);
                 Err(error)

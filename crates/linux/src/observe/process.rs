@@ -1,7 +1,7 @@
 //! The application's half of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
 //!
 //! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a socket's
-//! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still reported.
+//! NAPI) from a short-lived copy of its descriptor. Without permission to copy, the rest is still reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

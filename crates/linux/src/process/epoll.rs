@@ -17,7 +17,7 @@ const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has ended or the descriptor is no epoll any more, [`Cause::Absent`] on a kernel
-/// before 6.9, [`Cause::Denied`] without the right to look into the process.
+/// before 6.9, [`Cause::Denied`] without permission to inspect the process.
 pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))

@@ -11,7 +11,7 @@ use super::pinned::Pinned;
 /// State and local port of each socket of a process, as far as they are among these; of UDP, of those without a peer.
 ///
 /// # Errors
-/// [`sys::Cause::Gone`] if it ended; EACCES without the right to look into it.
+/// [`sys::Cause::Gone`] if it ended; EACCES without permission to inspect it.
 pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
     let process = Pinned::open(pid).map_err(wrong)?;

@@ -16,7 +16,7 @@ const FDINFO_READS_MAX: usize = 16;
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has ended or the descriptor is no io_uring any more, [`Cause::Absent`] on a kernel
-/// that does not report it (before 6.12), [`Cause::Denied`] without the right to look into the process.
+/// that does not report it (before 6.12), [`Cause::Denied`] without permission to inspect the process.
 pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))

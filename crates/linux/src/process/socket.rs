@@ -21,7 +21,7 @@ thread_local! {
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has ended or the descriptor is not that socket any more, [`Cause::Absent`] on a kernel
-/// before 5.11, [`Cause::Denied`] without the right to look into the process.
+/// before 5.11, [`Cause::Denied`] without permission to inspect the process.
 pub fn read_socket(id: &SocketId) -> Result<SocketPolling, KernelError> {
     copy(id).and_then(|socket| polling(&socket)).map_err(|cause| KernelError { what: what(id), cause })
 }

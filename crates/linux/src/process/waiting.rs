@@ -9,7 +9,7 @@ const EPOLL_WAITS: [u64; 3] = [232, 281, 441];
 #[cfg(target_arch = "aarch64")]
 const EPOLL_WAITS: [u64; 2] = [22, 441];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("the numbers of this machine's system calls are missing here");
+compile_error!("system call numbers of this architecture are unknown");
 
 /// The descriptor of the epoll that the thread waits on; `None` while it runs or sleeps in something else.
 ///

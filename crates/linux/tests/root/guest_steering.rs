@@ -193,8 +193,8 @@ fn table_of(wire: &Wire) -> Result<Vec<u32>, Failed> {
     Ok(wire.near0()?.rss.ok_or("a receive hash")?.table)
 }
 
-/// Spreads the device's packets over two queues and takes it back in three ways: as what failed, as what is let go of, and
-/// by the script. Fewer queues can be had after each.
+/// Spreads the device's packets over two queues and takes it back in three ways: as what failed, as what is released, and
+/// by the script. The number of queues can be lowered after each.
 fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     let device = wire.near0()?.id;
     let because = || Reason::new("a test", "test");

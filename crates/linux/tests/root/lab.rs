@@ -41,7 +41,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A role: holds a lab with memcached until it is killed. Says the pids of keeper and server, then the namespaces.
+/// A role: holds a lab with memcached until it is killed. Says the pids of init and server, then the namespaces.
 pub(crate) fn hold() -> Result<(), Box<dyn std::error::Error>> {
     let lab = lab(2)?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;

@@ -140,7 +140,7 @@ fn put_back_by_shell(scratch: &Scratch, id: RingId) -> Result<(), Failed> {
         format: FORMAT,
         boot_id: run("cat /proc/sys/kernel/random/boot_id")?,
         asked,
-        attended_by: None,
+        owned_by: None,
         left_in_force: false,
         kept_by_daemon: false,
         replaces: Vec::new(),

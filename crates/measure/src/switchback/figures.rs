@@ -198,7 +198,7 @@ impl std::str::FromStr for Metric {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = [Self::P50, Self::P90, Self::P99, Self::Cpu, Self::Requests];
         known.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
-            format!("`{text}` is nothing that decides: there are {}", known.map(Self::as_str).join(", "))
+            format!("`{text}` is not a metric: there are {}", known.map(Self::as_str).join(", "))
         })
     }
 }

@@ -46,6 +46,6 @@ pub struct DevicePressure {
     pub rx_packets: u64,
     /// Packets that were received and dropped by the kernel or the driver.
     pub rx_dropped: u64,
-    /// Packets that the device dropped for want of a descriptor in a ring.
+    /// Packets that the device dropped for lack of a descriptor in a ring.
     pub rx_missed: u64,
 }

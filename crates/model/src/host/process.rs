@@ -9,7 +9,7 @@ use crate::cpu_set::CpuSet;
 use crate::ids::{EpollId, Fd, NapiId, NetnsId, ProcessId, RingId, ThreadId};
 use crate::setting::{EpollParams, RingNapi, SocketPolling};
 
-/// A process that was looked into.
+/// A process that was inspected.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {

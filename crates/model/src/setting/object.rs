@@ -124,7 +124,7 @@ impl fmt::Display for Disruption {
     }
 }
 
-/// Through which door of the kernel a setting is written: the settings of one object that share one are written in
+/// Through which kernel interface a setting is written: the settings of one object that share one are written in
 /// one call, where the interface allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

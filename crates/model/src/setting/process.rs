@@ -60,7 +60,7 @@ family! {
         /// How a receive from one socket busy-polls the NAPI that its last packet came by, where no epoll watches it: a blocking
         /// `recv`, and `poll` or `select` where `net.core.busy_poll` is not 0.
         ///
-        /// The budget is read by BPF, because `getsockopt` does not report it; where BPF cannot be had, it is left alone. Of a
+        /// The budget is read by BPF, because `getsockopt` does not report it; without BPF it is left alone. Of a
         /// socket that does not busy-poll it counts as 0 in a plan, and the commit reads it before it writes.
         ///
         /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()` (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`);

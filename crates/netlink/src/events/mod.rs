@@ -26,6 +26,6 @@ pub enum Notice {
     Queues(String),
     /// A CPU went on or off line. Kernel: `drivers/base/cpu.c` `cpu_device_up()`, uevents `online`, `offline`.
     Cpu,
-    /// Notices were lost for want of room: anything may have happened.
+    /// Notices were lost for lack of room: anything may have happened.
     Lost,
 }

@@ -80,7 +80,7 @@ impl Loader {
     /// A loader into this namespace.
     ///
     /// # Errors
-    /// If a socket cannot be had.
+    /// If no socket can be opened.
     pub fn open(netns: &Netns, options: Options) -> Result<Self, KernelError> {
         let count = options.workers.clamp(1, WORKERS_MAX);
         let mut workers = Vec::with_capacity(count);

@@ -6,8 +6,8 @@
 //! watched are this program again; each says itself when it saw the policy in force.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
-mod house;
 mod role;
+mod stage;
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ use model::{IfIndex, Nanoseconds};
 use netlink::Netdev;
 use netlink::rtlink::RtLink;
 
-use house::{House, median};
+use stage::{Stage, median};
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
@@ -82,19 +82,19 @@ fn main() -> Done<()> {
 
 /// Services: execve and listeners.
 fn reaction(programs: &[String]) -> Done<()> {
-    let mut house = House::new("reaction", 2)?;
-    house.asks(&role::policy(&house))?;
-    house.fill(BESIDE)?;
+    let mut stage = Stage::new("reaction", 2)?;
+    stage.asks(&role::policy(&stage))?;
+    stage.fill(BESIDE)?;
     let ways = [("execve", role::EXEC), ("a new listener", role::LISTEN)];
     let mut took: Vec<[Blocks; 2]> = programs.iter().map(|_| Default::default()).collect();
     for block in 0..REACTION_BLOCKS {
         for turn in 0..programs.len() {
             let program = (block + turn) % programs.len();
-            let _daemon = house.daemon(&programs[program])?;
+            let _daemon = stage.daemon(&programs[program])?;
             for (way, (_, role)) in ways.iter().enumerate() {
                 let mut of_block = Vec::with_capacity(ROUNDS);
                 for _ in 0..ROUNDS {
-                    of_block.extend(house.role(role)?.wait()?);
+                    of_block.extend(stage.role(role)?.wait()?);
                     std::thread::sleep(Duration::from_millis(15));
                 }
                 took[program][way].push(of_block);
@@ -110,15 +110,15 @@ fn reaction(programs: &[String]) -> Done<()> {
 
 /// Servers in another network namespace, behind a macvlan of the host's device.
 fn pods() -> Done<()> {
-    let mut house = House::new("pods", 2)?;
-    house.asks(&role::policy(&house))?;
-    house.fill(BESIDE)?;
-    let pod = house.pod()?;
+    let mut stage = Stage::new("pods", 2)?;
+    stage.asks(&role::policy(&stage))?;
+    stage.fill(BESIDE)?;
+    let pod = stage.pod()?;
     let settles = Duration::from_millis(50);
     {
-        let _daemon = house.daemon(PROGRAM)?;
-        let tcp = || pod_server(&house, &pod, role::SERVE, settles);
-        let udp = || pod_server(&house, &pod, role::SERVE_UDP, settles);
+        let _daemon = stage.daemon(PROGRAM)?;
+        let tcp = || pod_server(&stage, &pod, role::SERVE, settles);
+        let udp = || pod_server(&stage, &pod, role::SERVE_UDP, settles);
         println!(
             "{}",
             summary("from the connect to a pod's server to its epoll's parameters", &mut rounds(tcp)?)
@@ -128,8 +128,8 @@ fn pods() -> Done<()> {
             summary("from the first datagram to a pod's UDP server to the same", &mut rounds(udp)?)
         );
     }
-    let _daemon = house.daemon_without_bpf(PROGRAM)?;
-    let unnoticed = || pod_server(&house, &pod, role::SERVE, Duration::ZERO);
+    let _daemon = stage.daemon_without_bpf(PROGRAM)?;
+    let unnoticed = || pod_server(&stage, &pod, role::SERVE, Duration::ZERO);
     let what = "without BPF, from the connect to a pod's server that has just begun to listen to the same";
     println!("{}", summary(what, &mut rounds(unnoticed)?));
     Ok(())
@@ -145,13 +145,13 @@ fn rounds(one: impl Fn() -> Done<Vec<Duration>>) -> Done<Vec<Duration>> {
 
 /// How long it takes from the first packet of a pod's server, which comes so long after the server listens, until its epoll is
 /// set.
-fn pod_server(house: &House, pod: &Netns, role: &str, settles: Duration) -> Done<Vec<Duration>> {
-    let server = house.role_in(pod, role)?;
+fn pod_server(stage: &Stage, pod: &Netns, role: &str, settles: Duration) -> Done<Vec<Duration>> {
+    let server = stage.role_in(pod, role)?;
     std::thread::sleep(settles);
     let begun = clock();
-    let client = if role == role::SERVE { Some(house.connects()?) } else { None };
+    let client = if role == role::SERVE { Some(stage.connects()?) } else { None };
     if client.is_none() {
-        house.sends()?;
+        stage.sends()?;
     }
     let in_force = server.wait()?;
     Ok(in_force.iter().map(|at| at.saturating_sub(Duration::from_nanos(begun.0))).collect())
@@ -159,11 +159,11 @@ fn pod_server(house: &House, pod: &Netns, role: &str, settles: Duration) -> Done
 
 /// New epolls, without an event that reports them.
 fn epolls() -> Done<()> {
-    let mut house = House::new("epolls", 2)?;
-    house.asks(&role::policy(&house))?;
-    house.fill(BESIDE)?;
-    let daemon = house.daemon(PROGRAM)?;
-    let makers = (0..4).map(|_| house.role(role::EPOLLS)).collect::<Done<Vec<_>>>()?;
+    let mut stage = Stage::new("epolls", 2)?;
+    stage.asks(&role::policy(&stage))?;
+    stage.fill(BESIDE)?;
+    let daemon = stage.daemon(PROGRAM)?;
+    let makers = (0..4).map(|_| stage.role(role::EPOLLS)).collect::<Done<Vec<_>>>()?;
     let (mut young, mut settled) = (Vec::new(), Vec::new());
     for maker in makers {
         let took = maker.wait()?;
@@ -179,28 +179,28 @@ fn epolls() -> Done<()> {
 
 /// A device whose link comes up, and so has new NAPIs.
 fn links(programs: &[String]) -> Done<()> {
-    let mut house = House::new("links", 2)?;
-    house.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
-    house.fill(BESIDE)?;
-    let index = house.device()?;
+    let mut stage = Stage::new("links", 2)?;
+    stage.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
+    stage.fill(BESIDE)?;
+    let index = stage.device()?;
     let mut took: Vec<Blocks> = programs.iter().map(|_| Blocks::new()).collect();
     for block in 0..REACTION_BLOCKS {
         for turn in 0..programs.len() {
             let program = (block + turn) % programs.len();
-            let daemon = house.daemon(&programs[program])?;
+            let daemon = stage.daemon(&programs[program])?;
             let mut of_block = Vec::with_capacity(LINK_ROUNDS);
             for round in 0..LINK_ROUNDS {
                 if round % LINKS_IN_A_ROW == 0 {
                     daemon.hang_up()?;
                     std::thread::sleep(Duration::from_millis(200));
                 }
-                house.inside(|| -> Done<()> {
+                stage.inside(|| -> Done<()> {
                     let status = Command::new("ip").args(["link", "set", SERVER_DEVICE, "down"]).status()?;
                     status.success().then_some(()).ok_or("ip link set down")?;
                     Ok(())
                 })?;
                 std::thread::sleep(Duration::from_millis(30));
-                of_block.push(house.inside(|| comes_up(index))?);
+                of_block.push(stage.inside(|| comes_up(index))?);
                 std::thread::sleep(Duration::from_millis(15));
             }
             took[program].push(of_block);
@@ -258,8 +258,8 @@ fn comes_up(index: IfIndex) -> Done<Duration> {
 
 /// Programs that are started, with and without a daemon that waits for others.
 fn cost_for_others() -> Done<()> {
-    let mut house = House::new("cost", 1)?;
-    house.fill(BESIDE)?;
+    let mut stage = Stage::new("cost", 1)?;
+    stage.fill(BESIDE)?;
     let by_name = "[service.cache]\nmatch = { exe = \"never-started\" }\npolicy = \"latency\"\n";
     let by_unit = "[service.cache]\nmatch = { unit = \"never-started\" }\npolicy = \"latency\"\n";
     let mut times: [Vec<Duration>; 3] = Default::default();
@@ -274,12 +274,12 @@ fn cost_for_others() -> Done<()> {
                     None
                 }
                 _ => {
-                    house.asks(if way == 1 { by_name } else { by_unit })?;
-                    Some(house.daemon(PROGRAM)?)
+                    stage.asks(if way == 1 { by_name } else { by_unit })?;
+                    Some(stage.daemon(PROGRAM)?)
                 }
             };
-            house.inside(|| starts(WARM_UP))?;
-            times[way].push(house.inside(|| starts(STARTED))?);
+            stage.inside(|| starts(WARM_UP))?;
+            times[way].push(stage.inside(|| starts(STARTED))?);
             drop(daemon);
         }
     }
@@ -315,19 +315,19 @@ fn starts(count: usize) -> Done<Duration> {
 
 /// Nothing happens, with much under policy.
 fn idle() -> Done<()> {
-    let house = House::new("idle", QUEUES_EACH)?;
-    let mut policy = role::policy(&house);
+    let stage = Stage::new("idle", QUEUES_EACH)?;
+    let mut policy = role::policy(&stage);
     policy += &format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n");
     for more in 1..DEVICES {
         let name = format!("bench{more}");
-        house.adds_device(&name, QUEUES_EACH)?;
+        stage.adds_device(&name, QUEUES_EACH)?;
         policy += &format!("[device.{name}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n");
     }
-    house.asks(&policy)?;
-    let holder = house.role(role::HOLD)?;
-    let daemon = house.daemon(PROGRAM)?;
+    stage.asks(&policy)?;
+    let holder = stage.role(role::HOLD)?;
+    let daemon = stage.daemon(PROGRAM)?;
     std::thread::sleep(Duration::from_secs(12));
-    let napis = house.inside(|| -> Done<usize> {
+    let napis = stage.inside(|| -> Done<usize> {
         let napis = Netdev::open_here()?.napis(None)?;
         Ok(napis.iter().filter(|napi| napi.gro_flush_timeout.is_some_and(|span| span > 0)).count())
     })?;

@@ -10,7 +10,7 @@ use model::{EpollId, Fd, Nanoseconds, Pid, ProcessId};
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::house::{House, becomes};
+use crate::stage::{Stage, becomes};
 use crate::{Done, SOCKETS, clock};
 
 pub(crate) const ROLE: &str = "NETPOLICY_BENCH_ROLE";
@@ -42,8 +42,8 @@ const SETTLED_EPOLLS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the policy files say about these.
-pub(crate) fn policy(house: &House) -> String {
-    let exe = house.image(MEANT);
+pub(crate) fn policy(stage: &Stage) -> String {
+    let exe = stage.image(MEANT);
     format!(
         "[service.meant]\nmatch = {{ exe = \"{}\" }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n\
          [service.listener]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",

@@ -67,7 +67,7 @@ fn stay(
     context.console.say("Attached. Ctrl-C ends it.");
     if !attachment.has_set() {
         context.console.say(
-            "Nothing had to be set: the settings were in force already, and will stay (`netpolicy history` lists who set them).",
+            "Nothing had to be set: the settings were in force already, and stay (`netpolicy history` lists who set them).",
         );
     }
     loop {

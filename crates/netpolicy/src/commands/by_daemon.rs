@@ -38,7 +38,7 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
     let (target, netns) = match &arguments.target {
         UnsetTarget::Device { name } => (Target::Device(name.clone()), context.session.netns()?),
         UnsetTarget::Task { pid } => {
-            // As `set` found it. What was asked for a process that has ended since is let go of where the operator is.
+            // As `set` found it. What was asked for a process that has ended since is released where the operator is.
             let netns = context.session.netns_of(model::Pid(*pid)).or_else(|_| context.session.netns())?;
             (Target::Task(model::Pid(*pid)), netns)
         }

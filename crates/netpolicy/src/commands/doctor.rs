@@ -148,7 +148,7 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
         history.transactions.iter().rev().filter(|transaction| transaction.standing().is_live())
     {
         let name = transaction.name();
-        let (by, end, is_attended) = match journal.owner(transaction) {
+        let (by, end, has_owner) = match journal.owner(transaction) {
             Some(pid) => (
                 format!("process {pid} ({})", transaction.begin().asked.command),
                 format!("kill {pid}; tail --pid={pid} -f /dev/null"),
@@ -160,7 +160,7 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
             object: change.to().object(),
             by: by.clone(),
             end: end.clone(),
-            is_attended,
+            has_owner,
         }));
     }
     (held, pending)

@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 
-/// Says that this process stands on its own, and lets go of the pipe: who started it reads to its end.
+/// Says that this process stands on its own, and releases the pipe: who started it reads to its end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

@@ -55,7 +55,7 @@ impl Console {
     /// Prints a command's data, in the form that was asked for.
     ///
     /// # Errors
-    /// If standard output cannot be written, other than for want of a reader.
+    /// If standard output cannot be written, other than for lack of a reader.
     pub(crate) fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
         let text = match self.output {
             Output::Table => report.as_text(self.colour_out),

@@ -34,7 +34,7 @@ struct Entry {
     command: String,
     standing: Standing,
     /// The program that attends to it at this moment: it is that program's until its end.
-    attended_by: Option<Pid>,
+    owned_by: Option<Pid>,
     /// Whether the program that was to put it back has ended without that.
     abandoned: bool,
     kernel: String,
@@ -73,7 +73,7 @@ impl Entry {
     /// How it stands, in one word or two; `docs/reference/exit-codes.md` says what each means.
     fn word(&self) -> String {
         match self.standing {
-            Standing::Kept if self.attended_by.is_some() => "attended".to_owned(),
+            Standing::Kept if self.owned_by.is_some() => "owned".to_owned(),
             Standing::Kept if self.abandoned => "abandoned".to_owned(),
             standing => standing.to_string(),
         }
@@ -97,7 +97,7 @@ impl Entry {
             unix_micros: begin.asked.at.unix_micros,
             command: begin.asked.command.clone(),
             standing: transaction.standing(),
-            attended_by: transaction.standing().is_live().then(|| journal.owner(transaction)).flatten(),
+            owned_by: transaction.standing().is_live().then(|| journal.owner(transaction)).flatten(),
             abandoned: journal.is_abandoned(transaction),
             kernel: begin.asked.kernel_release.clone(),
             netpolicy: begin.asked.netpolicy.clone(),

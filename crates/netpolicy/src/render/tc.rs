@@ -76,7 +76,7 @@ pub(crate) struct RefusedLine {
     pub(crate) line: u32,
     /// The kernel's number; 0 where the installed tc was refused.
     pub(crate) errno: i32,
-    /// Whether it was refused for want of permission: what `errno` says, in a word.
+    /// Whether it was refused for lack of permission: what `errno` says, in a word.
     #[serde(skip)]
     pub(crate) is_denied: bool,
     /// The kernel's words, with the number's name; or tc's.

@@ -42,7 +42,7 @@ impl Line {
             Fate::Restored => (Some(before.clone()), "put back", None),
             Fate::Gone => (None, "gone", None),
             Fate::LeftAlone { found } => {
-                (Some(found.value()), "left alone", Some("someone else has set it since".to_owned()))
+                (Some(found.value()), "left alone", Some("changed by another program".to_owned()))
             }
             Fate::Stuck { found, cause, .. } => {
                 (found.as_ref().map(model::Setting::value), "stuck", Some(cause.clone()))

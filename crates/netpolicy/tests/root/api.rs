@@ -1,4 +1,4 @@
-//! The daemon's sockets and those who may not: other users, a kill in the middle, and a daemon without the right to look
+//! The daemon's sockets and those who may not: other users, a kill in the middle, and a daemon without permission to look
 //! into processes.
 
 use std::process::{Command, Stdio};
@@ -122,8 +122,8 @@ fn room() -> Result<(), Failed> {
     let desk = Desk::new(None);
     let talks =
         as_user(&[], || (0..CLIENTS_PER_USER_MAX + 5).map(|_| Talk::to(&desk.socket)).collect::<Vec<_>>())?;
-    waited_for("some that are turned away", || {
-        let away = desk.log().iter().filter(|line| line.contains("uid 65534 was turned away")).count();
+    waited_for("some that are rejected", || {
+        let away = desk.log().iter().filter(|line| line.contains("uid 65534 was rejected")).count();
         Ok((away == 5).then_some(()))
     })?;
     assert_eq!(

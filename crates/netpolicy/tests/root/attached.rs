@@ -406,7 +406,7 @@ fn run_userbusy() -> Result<(), Failed> {
     let before = operator.host()?;
     let beyond: Vec<&str> = ["run", "--delivery", "userbusy", "--"].into_iter().chain(SERVER).collect();
     let refused = operator.runs(&beyond, 7)?;
-    assert!(refused.words.contains("asking for events without traffic"), "{}", refused.words);
+    assert!(refused.words.contains("busy-waiting when idle"), "{}", refused.words);
     let arguments: Vec<&str> =
         ["run", "--delivery", "userbusy", "--polling-cpus", "8", "--"].into_iter().chain(SERVER).collect();
     let running = operator.starts(&arguments)?;

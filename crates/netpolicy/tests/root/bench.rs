@@ -73,7 +73,7 @@ fn ours() -> Result<BTreeSet<Pid>, Failed> {
 /// A running `netpolicy lab`, with the pids that it prints.
 struct Running {
     child: Child,
-    keeper: Pid,
+    init: Pid,
     server: Pid,
 }
 
@@ -93,11 +93,11 @@ impl Running {
             let rest = printed.split_once(words).map(|(_, rest)| rest)?;
             rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid)
         };
-        let (keeper, server) = (after("--netns pid:"), after("attach "));
-        let (Some(keeper), Some(server)) = (keeper, server) else {
+        let (init, server) = (after("--netns pid:"), after("attach "));
+        let (Some(init), Some(server)) = (init, server) else {
             return Err(format!("it printed {printed:?}").into());
         };
-        Ok(Self { child, keeper, server })
+        Ok(Self { child, init, server })
     }
 
     fn signal(&self, signal: Signal) -> Result<(), Failed> {
@@ -108,7 +108,7 @@ impl Running {
     /// Its exit code, once it and everything that it made is gone.
     fn gone(mut self) -> Result<Option<i32>, Failed> {
         let status = self.child.wait()?;
-        let left = || [self.keeper, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
+        let left = || [self.init, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
         eventually("its processes are gone", || left().is_empty())?;
         Ok(status.code())
     }
@@ -152,7 +152,7 @@ fn marks_what_it_starts() -> Result<(), Failed> {
     leaves_nothing(|| {
         let lab = Running::start()?;
         let ours = ours()?;
-        assert!(ours.contains(&lab.keeper) && ours.contains(&lab.server), "{ours:?}");
+        assert!(ours.contains(&lab.init) && ours.contains(&lab.server), "{ours:?}");
         lab.signal(Signal::TERM)?;
         assert_eq!(lab.gone()?, Some(0));
         Ok(())
@@ -224,7 +224,7 @@ fn killed_beside_another() -> Result<(), Failed> {
         let (one, other) = (Running::start()?, Running::start()?);
         one.signal(Signal::KILL)?;
         assert_eq!(one.gone()?, None);
-        assert!(is_alive(other.keeper) && is_alive(other.server), "the other one stays");
+        assert!(is_alive(other.init) && is_alive(other.server), "the other one stays");
         other.signal(Signal::TERM)?;
         assert_eq!(other.gone()?, Some(0));
         Ok(())

@@ -39,7 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 struct Host<'o> {
     operator: &'o Operator,
     /// Keeps the mount namespace.
-    keeper: Started,
+    container: Started,
     scratch: PathBuf,
 }
 
@@ -59,7 +59,7 @@ impl<'o> Host<'o> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
         command.args(["unshare", "--mount", "sh", "-c", &keep]).arg(&files).stdin(Stdio::null());
-        let host = Self { operator, keeper: Started { child: command.spawn()? }, scratch };
+        let host = Self { operator, container: Started { child: command.spawn()? }, scratch };
         waited_for("the host's own files", || Ok(host.runs("test -d /run/netpolicy").is_ok().then_some(())))?;
         Ok(host)
     }
@@ -81,7 +81,7 @@ impl<'o> Host<'o> {
         let mut command = Command::new("nsenter");
         command.args([
             "--target",
-            &self.keeper.child.id().to_string(),
+            &self.container.child.id().to_string(),
             "--mount",
             "--net",
             "sh",

@@ -241,7 +241,7 @@ fn made_again() -> Result<(), Failed> {
         operator.inside("ip link del np0")?;
         operator.inside(MAKE)?;
         steered("0")?;
-        // What was set on the device before is let go of at the next look.
+        // What was set on the device before is released at the next look.
         waited_for("no drift", || {
             Ok((operator.netpolicy(&["verify"]).output()?.status.code() == Some(0)).then_some(()))
         })?;

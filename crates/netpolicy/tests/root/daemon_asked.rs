@@ -1,4 +1,4 @@
-//! What the daemon does with what is asked of it, by operators and by applications, and how it lets go.
+//! What the daemon does with what is asked of it, by operators and by applications, and how it releases it.
 
 use std::process::{Command, Stdio};
 

@@ -178,7 +178,7 @@ fn not_removed() -> Result<(), Failed> {
     let words = said(&output);
     assert_eq!(output.status.code(), Some(5), "{words}");
     assert!(words.contains("NOT restored:\n  the rules of the load:2: "), "{words}");
-    // A whole priority, without the right to remove it.
+    // A whole priority, without permission to remove it.
     let program = for_everyone(&stage);
     let heard = format!("{}\narmed\n", priority(&stage, "fresh", "5"));
     let output = guarded(&stage, &[&UNPRIVILEGED[..], &[&program]].concat(), &load, &heard);

@@ -30,7 +30,7 @@ fn by_pattern() -> Result<(), Failed> {
     )?;
     let plan = operator.runs(&["plan"], 3)?;
     assert!(plan.words.contains(&format!("means {SERVER_DEVICE} here")), "{}", plan.words);
-    assert!(plan.words.contains("devices fast: meets no device here (driver mlx5_core)"), "{}", plan.words);
+    assert!(plan.words.contains("devices fast: matches no device (driver mlx5_core)"), "{}", plan.words);
     let resolved = operator.runs(&["cat", "--resolved"], 0)?.data;
     assert!(resolved.contains(&format!("# here: {SERVER_DEVICE}")), "{resolved}");
     assert!(resolved.contains("# here: nothing"), "{resolved}");
@@ -53,7 +53,7 @@ fn by_route() -> Result<(), Failed> {
     let operator = Operator::new("selected-route", 1)?;
     operator.asks("[device.uplink]\ndelivery = \"suspend20\"\nmatch = { carries = \"default-route\" }\n")?;
     let said = operator.runs(&["plan"], 0)?;
-    assert!(said.words.contains("meets no device here"), "{}", said.words);
+    assert!(said.words.contains("matches no device"), "{}", said.words);
     operator.inside(&format!("ip route add default dev {SERVER_DEVICE}"))?;
     let before = operator.host()?;
     assert!(before.device_named(SERVER_DEVICE).is_some_and(|device| device.link.default_route));

@@ -60,7 +60,7 @@ fn as_nobody() -> Result<(), Failed> {
             said.contains("whether a process of this service runs (exe no-such-server) is not known"),
             "{said}"
         );
-        assert!(said.contains("could not be looked into (process 1: Permission denied (EACCES)"), "{said}");
+        assert!(said.contains("could not be inspected (process 1: Permission denied (EACCES)"), "{said}");
         assert!(!said.contains("the host is as the policy says."), "{said}");
     }
     Ok(())

@@ -37,7 +37,7 @@ fn as_said() -> Result<(), Failed> {
         if usable {
             assert!(row["devices"].to_string().contains(SERVER_DEVICE), "{row}");
         }
-        // Threads of single queues are had of the whole device before 6.17.
+        // Threads of single queues are set for the whole device before 6.17.
         if !usable && mechanism == "threads-queue" {
             continue;
         }

@@ -50,7 +50,7 @@ fn killed() -> Result<(), Failed> {
         operator.waits_to_hear("Attached.")?;
         operator.waits_to_hear("Restored first: ")?;
         let history = operator.runs(&["history"], 0)?.data;
-        assert!(history.contains("attended") && !history.contains("abandoned"), "{history}");
+        assert!(history.contains("owned") && !history.contains("abandoned"), "{history}");
         assert_eq!(attach.terminated()?, Some(0));
         assert_eq!(operator.host()?, before, "{left}, then {mode}");
     }
@@ -100,8 +100,8 @@ fn two_at_once() -> Result<(), Failed> {
         let both = [quiet(&operator, &pid)?, quiet(&operator, &pid)?];
         // A transaction is in the history before its settings are written.
         waited_for("one that attends, with everything set", || {
-            let attended = operator.runs(&["history"], 0)?.data.contains("attended");
-            Ok((attended && flushes(&operator.host()?) == [20_000]).then_some(()))
+            let owned = operator.runs(&["history"], 0)?.data.contains("owned");
+            Ok((owned && flushes(&operator.host()?) == [20_000]).then_some(()))
         })?;
         for attach in both {
             // Who comes second may find that the host was changed while it planned, or that what it would set is the

@@ -117,7 +117,7 @@ fn put_back(server: &Server) -> Result<(), Failed> {
                   delivery = \"suspend20\"\nguard = { p50 = \"+1000%\", within = \"3600s\" }\n";
     std::fs::write(POLICY_FILE, policy)?;
     while_asked(|| {
-        // The daemon alone, as by the kernel for want of memory: systemd asks its guard process to end then. And all of the unit.
+        // The daemon alone, as by the kernel for lack of memory: systemd asks its guard process to end then. And all of the unit.
         for whom in ["--kill-who=main", "--kill-who=all"] {
             said("systemctl", &["start", DAEMON, ATTACH])?;
             stopped_in_the_middle(server)?;

@@ -48,7 +48,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "not-readable",
-        doc: "A part of the host could not be read, mostly for want of a permission.",
+        doc: "A part of the host could not be read, mostly for lack of permission.",
         find: not_readable,
     },
 ];

@@ -205,7 +205,7 @@ impl<'h> Case<'h> {
         waits.max_by_key(|wait| wait.percent)
     }
 
-    /// The processes that polled this NAPI in the interval, the busiest first, as far as they were looked into.
+    /// The processes that polled this NAPI in the interval, the busiest first, as far as they were inspected.
     pub(super) fn pollers(&self, napi: &NapiCase<'_>) -> impl Iterator<Item = &ProcessCase<'h>> {
         let by_process = napi.counts.iter().flat_map(|counts| &counts.by_process);
         let polled = by_process.filter(|(_, counts)| counts.packets > 0);

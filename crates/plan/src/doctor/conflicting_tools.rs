@@ -98,7 +98,7 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let one = Found::new(severity, "host", summary).evidence(line);
         let file = other.place.rsplit_once(':').map_or(other.place.as_str(), |(file, _)| file);
         found.push(if differs {
-            one.remedy(format!("say it in one place: in {file}, or as settings.{sysctl} of a policy"))
+            one.remedy(format!("set it in one place: in {file}, or as settings.{sysctl} of a policy"))
         } else {
             one
         });

@@ -55,7 +55,7 @@ pub struct Held {
     /// The commands that put it back, as [`super::remedy`] writes them.
     pub end: String,
     /// Whether no other command may change it until then.
-    pub is_attended: bool,
+    pub has_owner: bool,
 }
 
 /// The other end of a veth, in another namespace.
@@ -142,10 +142,10 @@ impl Held {
                 };
                 is(name) && index >= queues
             }
-            ["netpolicy", "set", "device", name, ..] => self.is_attended && is(name),
+            ["netpolicy", "set", "device", name, ..] => self.has_owner && is(name),
             ["netpolicy", "set", "task", pid, ..] => {
                 let process = self.object.process().map(|process| process.pid.to_string());
-                self.is_attended && process.as_deref() == Some(pid)
+                self.has_owner && process.as_deref() == Some(pid)
             }
             _ => false,
         }
@@ -162,17 +162,17 @@ mod test {
     use super::*;
     use model::{IfIndex, QueueIndex, RxQueue, Severity};
 
-    fn held(index: u32, is_attended: bool) -> Held {
+    fn held(index: u32, has_owner: bool) -> Held {
         let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
         let object = Object::Queue(RxQueue { device, index: QueueIndex(index) });
         let (by, end) = ("netpolicy attach".to_owned(), "kill 7; tail --pid=7 -f /dev/null".to_owned());
-        Held { object, by, end, is_attended }
+        Held { object, by, end, has_owner }
     }
 
     #[test]
     fn what_a_remedy_would_take_away_has_to_end_first() {
         let first = "kill 7; tail --pid=7 -f /dev/null; ";
-        for (remedy, index, is_attended, ends) in [
+        for (remedy, index, has_owner, ends) in [
             ("ethtool -L eth0 rx 1", 1, true, true),
             ("ethtool -L eth0 combined 1", 3, false, true),
             ("ethtool -L eth0 rx 2", 1, true, false),
@@ -191,7 +191,7 @@ mod test {
                 remedy: Some(remedy.to_owned()),
             };
             let context = HostContext {
-                held: vec![held(index, is_attended), held(index, is_attended)],
+                held: vec![held(index, has_owner), held(index, has_owner)],
                 ..HostContext::default()
             };
             context.ends_first(NetnsId(1), &mut finding);

@@ -20,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "driver-forgets-napi",
-        doc: "By its source the driver makes its NAPIs without their settings when it makes its queues again.",
+        doc: "By its source the driver makes its NAPIs without their settings when it recreates its queues.",
         find: driver_forgets_napi,
     },
     Rule {
@@ -155,7 +155,7 @@ fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Note,
                 device.id,
-                "its NAPIs lose what is set on them whenever the driver makes its queues again, as when it goes down \
+                "its NAPIs lose what is set on them whenever the driver recreates its queues, as when it goes down \
                  and up, or gets other rings",
             )
             .evidence(format!("{}, Linux {}: {}", device.kind, case.context.nics.kernel, fact.source()))

@@ -26,7 +26,7 @@ const IDLE_PERCENT_MAX: u64 = 50;
 pub const EMPTY_PERCENT_MIN: u64 = 50;
 
 /// From this share of the interval that the application was ready to run and had no CPU, the timer delivers in its
-/// place for want of CPU and not of traffic. An application that has its CPU to itself hardly waits at all.
+/// place for lack of CPU and not of traffic. An application that has its CPU to itself hardly waits at all.
 pub(super) const WAITED_PERCENT_MIN: u64 = 10;
 
 /// From this share of the application's polls with packets after which the IRQ was suspended, it polls as one that suspends:
@@ -209,7 +209,7 @@ pub(super) fn taken_up(counts: &NapiDelivered) -> bool {
 }
 
 /// Whether one that polls the NAPI could suspend its IRQ, where that was not observed: only epolls that prefer busy
-/// polling can. One that was not looked into may have such.
+/// polling can. One that was not inspected may have such.
 fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
     let mut pollers = case.pollers(napi).peekable();
     pollers.peek().is_none() || pollers.any(|process| process.epolls.iter().any(EpollCase::prefers))

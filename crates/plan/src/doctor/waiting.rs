@@ -104,7 +104,7 @@ fn crowded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let summary = if user {
             format!(
-                "{spinning} of its threads ask for events all the time on {} CPU(s), and hold each other up",
+                "{spinning} of its threads ask for events all the time on {} CPU(s), and compete for CPU",
                 cpus.len()
             )
         } else {

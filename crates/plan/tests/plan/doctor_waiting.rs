@@ -65,7 +65,7 @@ fn more_waiters_than_cpus_gain_nothing_and_those_of_user_space_hold_each_other_u
     assert!(found(&doctor(&host, None, &[]), "events-only-crowded").summary.contains("gains nothing"));
     let host = one_cpu(DeliveryMode::UserBusy);
     let findings = doctor(&host, None, &asked_to_wait(&host, DeliveryMode::UserBusy));
-    assert!(found(&findings, "events-only-crowded").summary.contains("hold each other up"));
+    assert!(found(&findings, "events-only-crowded").summary.contains("compete for CPU"));
     let findings = doctor(&waiting(DeliveryMode::EventBusy, &[&[328; 5]]), None, &[]);
     assert_eq!(rules(&findings), ["events-only"], "one epoll has a CPU");
 }

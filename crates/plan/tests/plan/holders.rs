@@ -64,7 +64,7 @@ fn a_plan_that_takes_a_queue_from_any_holder_is_refused_with_its_process() {
             let refusal = planned(&host, request.clone()).expect_err(&format!("{kind:?}: {request:?}"));
             assert_eq!(refusal.kind, RefusalKind::Safety, "{kind:?}: {refusal}");
             let named =
-                refusal.evidence.iter().any(|line| line.contains("rx-3") && line.contains("keeper[700]"));
+                refusal.evidence.iter().any(|line| line.contains("rx-3") && line.contains("xdpd[700]"));
             assert!(named, "{kind:?}, {request:?}: {refusal:?}");
             refused += 1;
         }
@@ -111,16 +111,16 @@ fn doctor_says_who_holds_what_and_warns_where_the_hash_leads_to_a_provider() {
     };
     assert_eq!(
         says(&with_holder(1, HolderKind::AfXdp { zero_copy: Some(false) })),
-        ["note queue-held eth0 rx-1 and tx-1: held by keeper[700] (AF_XDP, copying)"]
+        ["note queue-held eth0 rx-1 and tx-1: held by xdpd[700] (AF_XDP, copying)"]
     );
     assert_eq!(
         says(&with_holder(3, HolderKind::Dmabuf { id: 3 })),
-        ["note queue-held eth0 rx-3: held by keeper[700] (dmabuf binding 3)"]
+        ["note queue-held eth0 rx-3: held by xdpd[700] (dmabuf binding 3)"]
     );
     assert_eq!(
         says(&with_holder(1, HolderKind::IoUring { rx_buf_len: None })),
         [
-            "note queue-held eth0 rx-1: held by keeper[700] (io_uring zero-copy)",
+            "note queue-held eth0 rx-1: held by xdpd[700] (io_uring zero-copy)",
             "warning provider-in-rss eth0: the receive hash spreads ordinary packets over rx-1 too, whose memory is \
              another program's",
         ]

@@ -128,7 +128,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
 
 /// What keeps a receive queue, and for AF_XDP the transmit queue of the same number.
 pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
-    let id = ProcessId { pid: Pid(700), started: 7, comm: Label::new("keeper") };
+    let id = ProcessId { pid: Pid(700), started: 7, comm: Label::new("xdpd") };
     QueueHolder {
         queue: QueueIndex(queue),
         rx: true,

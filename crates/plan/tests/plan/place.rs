@@ -404,7 +404,7 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
     let placement = place(&policy, &host, &resolved).expect("placed");
     let note = &placement.parts[0].notes[0];
     assert!(
-        note.contains("is not known: 148 could not be looked into (process 1: Permission denied"),
+        note.contains("is not known: 148 could not be inspected (process 1: Permission denied"),
         "{note}"
     );
     assert_eq!(placement.parts[0].runs, Running::NotKnown);
@@ -692,7 +692,7 @@ fn a_mode_that_polls_no_napi_takes_no_timeouts() {
 fn asking_for_events_from_user_space_needs_a_budget_and_a_start_under_netpolicy() {
     let mut intent = named(DeliveryMode::UserBusy, on_task(2, 812, PolicyName::None));
     let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
-    assert!(refusal.message.contains("keeps 2 CPU(s) asking for events without traffic"), "{refusal}");
+    assert!(refusal.message.contains("keeps 2 CPU(s) busy-waiting when idle"), "{refusal}");
     intent.budget.polling_cpus = Some(2);
     let placement = place(&policy([intent]), &two_services(), &Resolved::default()).expect("affordable");
     let note = placement.parts[0].notes.last().expect("a note");

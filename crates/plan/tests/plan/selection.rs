@@ -130,7 +130,7 @@ fn a_section_that_meets_nothing_is_a_note_and_no_fault() {
     let placement = place(&selection.policy, &host, &selection.noting(Resolved::default())).expect("places");
     assert_eq!(
         placement.parts[0].notes,
-        ["meets no device here (driver mlx5_core): nothing is set until one does"]
+        ["matches no device (driver mlx5_core): nothing is set until one does"]
     );
     let wanted = desired(&placement, &host).expect("nothing");
     assert!(diff(&wanted, &host).expect("nothing").is_empty());

@@ -60,7 +60,7 @@ impl Stage {
             format: FORMAT,
             boot_id: boot_id.to_owned(),
             asked,
-            attended_by: None,
+            owned_by: None,
             left_in_force: false,
             kept_by_daemon: false,
             replaces: Vec::new(),

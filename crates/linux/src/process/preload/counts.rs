@@ -35,7 +35,7 @@ const _: () = assert!(
 );
 const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "as preload/epoll_count.c has them");
 
-/// A place where programs count what their `epoll_wait` returns, until this is dropped; they count on, unheard.
+/// A place where programs count what their `epoll_wait` returns, until this is dropped; they count on, and it is not read.
 ///
 /// It is a file without a name, which nothing has to remove.
 #[derive(Debug)]

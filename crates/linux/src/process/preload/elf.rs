@@ -157,8 +157,8 @@ mod test {
     #[test]
     fn programs_that_cannot_preload_are_classified() {
         assert_eq!(Executable::read(&executable(&[(1, GNU_NOTE)])), Executable::Static);
-        let go = executable(&[(PT_INTERP, GNU_NOTE), (PT_NOTE, GO_NOTE)]);
-        assert_eq!(Executable::read(&go), Executable::Go);
+        let of_go = executable(&[(PT_INTERP, GNU_NOTE), (PT_NOTE, GO_NOTE)]);
+        assert_eq!(Executable::read(&of_go), Executable::Go);
         let mut narrow = executable(&[(PT_INTERP, GNU_NOTE)]);
         narrow[4] = 1;
         assert_eq!(Executable::read(&narrow), Executable::Foreign);

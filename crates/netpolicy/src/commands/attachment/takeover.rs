@@ -49,10 +49,10 @@ impl Takeover {
             })
         };
         let programs: BTreeSet<Pid> =
-            abandoned.iter().filter(in_the_way).filter_map(|t| t.begin().attended_by).collect();
+            abandoned.iter().filter(in_the_way).filter_map(|t| t.begin().owned_by).collect();
         let mut found = false;
         for program in programs {
-            let of_program = abandoned.iter().filter(|t| t.begin().attended_by == Some(program));
+            let of_program = abandoned.iter().filter(|t| t.begin().owned_by == Some(program));
             found |= put_back(program, of_program.map(|t| t.name()), journal, context)?;
         }
         self.looked_at.extend(wanted);

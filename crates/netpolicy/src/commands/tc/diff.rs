@@ -130,7 +130,7 @@ const LOOKS_MAX: usize = 8;
 /// How many rules that are not known by a cookie are asked for one by one; with more, all are dumped.
 const UNMANAGED_MAX: usize = 1000;
 
-/// Strikes off what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
+/// Removes from the list what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
 /// if they do not stop, the report says so.
 pub(super) fn match_rules(
     netns: &Netns,
@@ -179,7 +179,7 @@ pub(super) fn match_rules(
     Ok(())
 }
 
-/// Strikes off rules by their cookies, and looks only at those as a whole that are not known by one. Whether that was done: there
+/// Removes from the list rules by their cookies, and looks only at those as a whole that are not known by one. Whether that was done: there
 /// may be too many of them.
 fn match_by_cookie(
     netns: &Netns,

@@ -14,7 +14,7 @@ use super::diff::{expected, match_rules};
 use super::file::BatchFile;
 use super::progress::Progress;
 use super::reading::{Reading, read, survey};
-use super::rule_options::{Asides, Fitter, RuleOptions, percpu};
+use super::rule_options::{Fitter, LoadNotes, RuleOptions, percpu};
 use super::survey::Survey;
 use super::swap::{Places, Swap};
 use crate::args::TcLoad;
@@ -183,7 +183,7 @@ struct Load<'a> {
     /// Whether it is all of the file.
     whole: bool,
     /// What is reported about the rules beside their outcome.
-    asides: Asides,
+    notes: LoadNotes,
     /// What encoded rules name must stay open until they are sent.
     open: Option<Devices<'a>>,
     /// The chains that rules are put into.
@@ -208,7 +208,7 @@ impl<'a> Load<'a> {
             ..Options::default()
         };
         let loader = Loader::open(netns, options)?;
-        let (encoded, encoded_to, whole, asides, open) = (None, 0, false, Asides::default(), None);
+        let (encoded, encoded_to, whole, notes, open) = (None, 0, false, LoadNotes::default(), None);
         let (places, streaming) = (Places::default(), false);
         let by_tc = ByTc::new(netns, arguments.with_tc, arguments.keep_going)?;
         Ok(Self {
@@ -221,7 +221,7 @@ impl<'a> Load<'a> {
             encoded,
             encoded_to,
             whole,
-            asides,
+            notes,
             open,
             places,
             streaming,
@@ -231,9 +231,9 @@ impl<'a> Load<'a> {
 
     /// Takes what was read, and gives back what it says.
     fn take(&mut self, reading: Reading<'a>) -> Survey {
-        let Reading { survey, encoded, encoded_to, whole, asides, devices, .. } = reading;
+        let Reading { survey, encoded, encoded_to, whole, notes, devices, .. } = reading;
         (self.encoded, self.encoded_to, self.whole) = (encoded, encoded_to, whole);
-        (self.asides, self.open) = (asides, devices);
+        (self.notes, self.open) = (notes, devices);
         survey
     }
 
@@ -332,7 +332,7 @@ impl<'a> Load<'a> {
             Some(last) => self.unread(last, survey, devices)?,
             None => Vec::new(),
         };
-        self.asides.append(fitter.asides());
+        self.notes.append(fitter.notes());
         let account = self.loader.settled_account();
         progress.end();
         let mut account = account?;
@@ -352,8 +352,8 @@ impl<'a> Load<'a> {
         report.by_tc = self.by_tc.done;
         report.loaded += report.by_tc;
         report.interrupted = interrupted;
-        (report.counters_anyway, report.cookies) = (self.asides.ignored_flags, self.asides.cookies);
-        report.bursts_cut = self.asides.bursts_cut;
+        (report.counters_anyway, report.cookies) = (self.notes.ignored_flags, self.notes.cookies);
+        report.bursts_cut = self.notes.bursts_cut;
         report.shared_actions = self.rule_options.shared_actions();
         Ok(report)
     }

@@ -9,7 +9,7 @@ use rules::{Batch, Command};
 use session::Fault;
 
 use super::file::BatchFile;
-use super::rule_options::{Asides, Fitter, RuleOptions};
+use super::rule_options::{Fitter, LoadNotes, RuleOptions};
 use super::survey::Survey;
 
 /// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
@@ -27,7 +27,7 @@ pub(super) struct Reading<'n> {
     /// Whether there is no command behind that line.
     pub(super) whole: bool,
     /// The counts of the encoded rules.
-    pub(super) asides: Asides,
+    pub(super) notes: LoadNotes,
     /// What encoded rules name must stay open until they are sent.
     pub(super) devices: Option<Devices<'n>>,
     lines: u32,
@@ -110,7 +110,7 @@ fn part<'n>(
         },
     )?;
     reading.survey.append(mistakes, 0);
-    reading.asides = fitter.map(Fitter::asides).unwrap_or_default();
+    reading.notes = fitter.map(Fitter::notes).unwrap_or_default();
     Ok(Reading { encoded, lines: batch.lines_read(), ..reading })
 }
 
@@ -134,6 +134,6 @@ impl<'n> Reading<'n> {
             self.encoded_to = later.encoded_to.saturating_add(self.lines);
         }
         (self.whole, self.devices) = (later.whole, later.devices);
-        self.asides.append(later.asides);
+        self.notes.append(later.notes);
     }
 }

@@ -64,12 +64,12 @@ pub(super) struct Fitter<'w> {
     plain: Vec<Action>,
     shared: Vec<Action>,
     marker: Marker,
-    asides: Asides,
+    notes: LoadNotes,
 }
 
 /// What a load reports about its rules beside their outcome.
 #[derive(Debug, Default)]
-pub(super) struct Asides {
+pub(super) struct LoadNotes {
     /// Actions that ask for one counter for all CPUs, of kinds that ignore the flag.
     pub(super) ignored_flags: BTreeMap<&'static str, u64>,
     /// Rules that got a cookie.
@@ -78,7 +78,7 @@ pub(super) struct Asides {
     pub(super) bursts_cut: u64,
 }
 
-impl Asides {
+impl LoadNotes {
     /// Adds the counts of more rules.
     pub(super) fn append(&mut self, more: Self) {
         for (kind, count) in more.ignored_flags {
@@ -92,22 +92,22 @@ impl Asides {
 impl<'w> Fitter<'w> {
     /// Applies these options.
     pub(super) fn new(options: &'w RuleOptions<'w>) -> Self {
-        let (marker, asides) = (Marker::default(), Asides::default());
-        Self { options, plain: Vec::new(), shared: Vec::new(), marker, asides }
+        let (marker, notes) = (Marker::default(), LoadNotes::default());
+        Self { options, plain: Vec::new(), shared: Vec::new(), marker, notes }
     }
 
     /// Sets the counters, instances and cookie of a rule as the options say.
     pub(super) fn fit(&mut self, command: &mut Command) -> Result<(), Fault> {
-        self.asides.bursts_cut += command.bursts_cut();
+        self.notes.bursts_cut += command.bursts_cut();
         let Command::Filter(rule) = command else { return Ok(()) };
         if self.options.percpu.apply(rule) > 0 {
             let ignored_flags = |action: &&Action| action.no_percpu && !percpu::obeys(&action.kind);
             for action in rule.actions.iter().filter(ignored_flags) {
-                *self.asides.ignored_flags.entry(action.kind.name()).or_default() += 1;
+                *self.notes.ignored_flags.entry(action.kind.name()).or_default() += 1;
             }
         }
         if self.options.cookies && rule.verb != Verb::Delete {
-            self.asides.cookies += u64::from(self.marker.mark(rule));
+            self.notes.cookies += u64::from(self.marker.mark(rule));
         }
         let Some(shares) = self.options.sharing.as_ref().filter(|_| !rule.actions.is_empty()) else {
             return Ok(());
@@ -131,7 +131,7 @@ impl<'w> Fitter<'w> {
     }
 
     /// The counts of these rules.
-    pub(super) fn asides(self) -> Asides {
-        self.asides
+    pub(super) fn notes(self) -> LoadNotes {
+        self.notes
     }
 }

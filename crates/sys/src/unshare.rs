@@ -33,7 +33,7 @@ pub fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
     }
 }
 
-/// The keeper's life.
+/// What that process does until its lifeline closes.
 fn keep(lifeline: libc::c_int) -> ! {
     // SAFETY: every pointer is to a live local or to a string with its closing zero; `sigfillset` initialises the set
     // before it is used. All of these calls are async-signal-safe.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The address of a pod's server, in the lab's network.
 const POD: &str = "192.0.2.3";
 
-pub(crate) struct House {
+pub(crate) struct Stage {
     lab: Lab,
     beside: Vec<Child>,
     /// The end of the pipe that the others wait at: they end when it is closed, also by a kill of this.
@@ -30,7 +30,7 @@ pub(crate) struct House {
     scratch: TempDir,
 }
 
-impl House {
+impl Stage {
     pub(crate) fn new(name: &str, queues: u32) -> Done<Self> {
         let scratch = TempDir::with_prefix(format!("netpolicy-bench-{name}-"))?;
         fs::create_dir(scratch.path().join("policy.d"))?;
@@ -193,7 +193,7 @@ fn run(command: &[&str]) -> Done<()> {
     Ok(status.success().then_some(()).ok_or_else(|| format!("{command:?}: {status}"))?)
 }
 
-impl Drop for House {
+impl Drop for Stage {
     fn drop(&mut self) {
         for child in &mut self.beside {
             let _ = child.kill();

@@ -12,18 +12,18 @@ use sys::netns::Netns;
 
 /// The first process of a pid namespace, in the server's network namespace.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct Init {
     pid: Pid,
     pid_namespace: OwnedFd,
     /// `None` once it was closed.
     lifeline: Option<OwnedFd>,
 }
 
-impl Keeper {
+impl Init {
     pub(super) fn start(netns: &Netns) -> Result<Self, KernelError> {
-        let failed = |errno| KernelError::errno("the lab's keeper", errno);
+        let failed = |errno| KernelError::errno("the lab's process", errno);
         let (held, lifeline) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-        let pid = netns.run(|| sys::keeper::fork_first_of_pid_namespace(&held))?.map_err(failed)?;
+        let pid = netns.run(|| sys::unshare::fork_first_of_pid_namespace(&held))?.map_err(failed)?;
         let path = format!("/proc/{pid}/ns/pid");
         let pid_namespace = std::fs::File::open(&path).map_err(|error| KernelError::io(path, &error))?.into();
         Ok(Self { pid, pid_namespace, lifeline: Some(lifeline) })
@@ -33,14 +33,14 @@ impl Keeper {
         self.pid
     }
 
-    /// Lets the calling thread's next children begin in the keeper's pid namespace, and so end with it.
+    /// Lets the calling thread's next children begin in the init's pid namespace, and so end with it.
     pub(super) fn adopt_children(&self) -> Result<(), KernelError> {
         move_into_link_name_space(self.pid_namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
             .map_err(|errno| KernelError::errno("entering the lab's pid namespace", errno))
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Init {
     fn drop(&mut self) {
         drop(self.lifeline.take());
         let Some(pid) = i32::try_from(self.pid.0).ok().and_then(rustix::process::Pid::from_raw) else {
