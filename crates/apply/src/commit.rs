@@ -14,7 +14,8 @@ use crate::journal::Journal;
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::record::{Asked, Record, Why};
-use crate::transaction::{Standing, TransactionName};
+use crate::transaction::Standing;
+use crate::transaction_name::TransactionName;
 use crate::undo::{HostState, Undone, read};
 use crate::unreadable::Unreadable;
 

@@ -7,9 +7,11 @@ use model::{Change, Nanoseconds, Plan, Step};
 use crate::knobs::Knobs;
 use crate::lock::Lock;
 use crate::log::{JournalError, Log};
+use crate::progress::Progress;
 use crate::record::{Ending, Record, Why};
-use crate::recover::RollBackError;
-use crate::transaction::{Progress, Transaction, TransactionName};
+use crate::roll_back_error::RollBackError;
+use crate::transaction::Transaction;
+use crate::transaction_name::TransactionName;
 use crate::undo::{HostState, Undone, UndoneChange, in_force_unrecorded, undo_step};
 
 /// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use model::{Pid, Plan};
 
-use crate::compaction::DaemonLock;
+use crate::daemon_lock::DaemonLock;
 use crate::held::Pending;
 use crate::knobs::ObjectCookies;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
 use crate::record::{Asked, Begin, FORMAT};
 use crate::session_lock::{AtExit, SessionLock, is_held, own_pid};
-use crate::transaction::{Standing, Transaction, TransactionName};
+use crate::transaction::{Standing, Transaction};
+use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
 use crate::unreadable::{Unreadable, whole_script};
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use model::Pid;
 
+use crate::progress::Progress;
 use crate::record::{Begin, LineError, Record, decode_line, encode_line};
 use crate::regular;
-use crate::transaction::{Progress, TransactionName};
+use crate::transaction_name::TransactionName;
 
 /// The journal's file name.
 pub(crate) const JOURNAL: &str = "journal.jsonl";

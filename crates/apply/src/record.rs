@@ -16,10 +16,10 @@ use model::{Nanoseconds, Pid, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::crc32::crc32;
+use crate::fate::Fate;
 use crate::knobs::ObjectCookies;
 use crate::moment::Moment;
-use crate::transaction::TransactionName;
-use crate::undo::Fate;
+use crate::transaction_name::TransactionName;
 
 /// The version of the journal's format that this program writes, and the only one it reads.
 pub const FORMAT: u32 = 1;

@@ -3,9 +3,7 @@
 //! Every decision takes the lock first and reads the journal again under it. Of two concurrent decisions (a `confirm`
 //! and the guard that waits for it), one acts and the other sees the result.
 
-use std::path::PathBuf;
-
-use model::{Change, Judgement, Nanoseconds, Pid};
+use model::{Change, Judgement, Nanoseconds};
 
 use crate::held::Pending;
 use crate::journal::Journal;
@@ -13,57 +11,11 @@ use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::moment::Moment;
 use crate::record::{Asked, Record, Why};
-use crate::transaction::{Standing, Transaction, TransactionName};
+use crate::roll_back_error::RollBackError;
+use crate::transaction::{Standing, Transaction};
+use crate::transaction_name::TransactionName;
 use crate::undo::Undone;
 use crate::verdicts::Verdicts;
-
-/// Why a transaction was not, or not wholly, rolled back.
-#[derive(Debug, thiserror::Error)]
-pub enum RollBackError {
-    /// Some settings could not be put back; all others were.
-    #[error("{undone}\nTo undo the rest by hand: {}", undo_script.display())]
-    Incomplete {
-        /// The transaction.
-        name: TransactionName,
-        /// What the undo came to.
-        undone: Undone,
-        /// The script that undoes it without netpolicy.
-        undo_script: PathBuf,
-    },
-    /// A newer transaction changed the same knob: its value is not this one's to undo.
-    #[error(
-        "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
-         Roll {newer} back first, or everything down to {name}. Nothing was changed.",
-        .knob.to().knob(), .knob.to().object()
-    )]
-    Overlaid {
-        /// The transaction.
-        name: TransactionName,
-        /// The newer one.
-        newer: TransactionName,
-        /// What the newer one did to the knob.
-        knob: Box<Change>,
-    },
-    /// A running program owns it, and rolls it back when it exits.
-    #[error("{name} belongs to process {by} until it ends and puts it back")]
-    Owned {
-        /// The transaction.
-        name: TransactionName,
-        /// The program.
-        by: Pid,
-    },
-    /// There is nothing of it to undo.
-    #[error("nothing to undo: {name} is {standing}")]
-    NothingToUndo {
-        /// The transaction.
-        name: TransactionName,
-        /// How it stands.
-        standing: Standing,
-    },
-    /// The journal could not be read or written, or another process has it.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-}
 
 /// Why a transaction was not confirmed.
 #[derive(Debug, thiserror::Error)]
@@ -126,23 +78,6 @@ impl Journal {
             return Err(RollBackError::Owned { name, by });
         }
         self.undo(transaction, kernel, Why::Asked { at })
-    }
-
-    /// Rolls back a transaction and all newer ones, the newest first. Stops at the first that cannot be rolled
-    /// back wholly, since older values must not be put over what is left of newer ones.
-    ///
-    /// # Errors
-    /// As [`Self::roll_back`], never `Overlaid`. What was rolled back until then stays so.
-    pub fn roll_back_to<K: Knobs>(
-        &self,
-        name: TransactionName,
-        kernel: &mut K,
-        at: Moment,
-    ) -> Result<Vec<(TransactionName, Undone)>, RollBackError> {
-        let _lock = self.lock()?;
-        self.undoable(name)?;
-        let newest_first = self.live()?.into_iter().take_while(|t| t.name() >= name);
-        newest_first.map(|t| Ok((t.name(), self.undo(t, kernel, Why::Asked { at })?))).collect()
     }
 
     /// Rolls back all that daemons have set and is in force. Those of their transactions that can be one

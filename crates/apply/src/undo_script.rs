@@ -18,7 +18,7 @@ use model::{Change, DeviceId, HostKnob, NetnsId, Setting};
 
 use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
-use crate::transaction::TransactionName;
+use crate::transaction_name::TransactionName;
 
 /// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: they are chosen by
 /// others and must not become commands in a script that root runs.

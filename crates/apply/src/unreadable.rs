@@ -8,7 +8,7 @@ use model::{Change, Plan};
 use crate::log::{JournalError, Transcript, UNDO_SCRIPT};
 use crate::record::Begin;
 use crate::regular;
-use crate::transaction::TransactionName;
+use crate::transaction_name::TransactionName;
 use crate::undo_script::boot_of;
 
 /// The mark that a script leaves beside itself when it has put everything back.

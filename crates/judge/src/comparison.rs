@@ -6,47 +6,16 @@ use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
 use live::{Estimator, Selection, Target, Turn, Watcher, moderation_differs};
 use measure::live::series::requests_for;
-use measure::switchback::{Figures, Metric, Rule, Switchback, Unfair};
+use measure::switchback::{Figures, Switchback, Unfair};
 use model::live::LiveWindow;
 use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
 
 use crate::alternation::Alternation;
-use crate::before_after::OneShot;
-use crate::candidate::Candidate;
 use crate::judgement::judgement;
 use crate::lock::ComparisonLock;
-
-/// How a comparison is made.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What is compared; all others with the first.
-    pub candidates: Vec<Candidate>,
-    /// What decides.
-    pub deciding: Vec<Metric>,
-    /// Changes smaller than this share make no difference.
-    pub margin: f64,
-    /// How long a window is.
-    pub window: Duration,
-    /// How long to wait after each switch until a window begins.
-    pub guard: Duration,
-    /// The longest time in all.
-    pub most: Duration,
-    /// The seed of the order of candidates.
-    pub seed: u64,
-    /// Whether a candidate may stop a queue or take the link down. It is not alternated then: windows before, with and after it are compared.
-    pub disruptive: bool,
-}
-
-impl Options {
-    /// What decides, and how surely.
-    pub fn rule(&self) -> Rule {
-        let mut deciding = self.deciding.clone();
-        // Where requests stall there are no response times to decide by.
-        deciding.push(Metric::Stalls);
-        Rule { deciding, margin: self.margin, alpha: Rule::ALPHA }
-    }
-}
+use crate::one_shot::OneShot;
+use crate::options::Options;
 
 /// The most rounds: beyond them nothing counts any more.
 const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;

@@ -12,7 +12,8 @@ use model::{JudgedBy, Schema};
 use serde::{Deserialize, Serialize};
 use session::Fault;
 
-use crate::comparison::{Options, Round};
+use crate::comparison::Round;
+use crate::options::Options;
 
 /// What the first line says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -19,9 +19,6 @@ const NESTED: u16 = 1 << 15;
 /// The bits of an attribute's type that are its number: `NLA_TYPE_MASK`.
 const NUMBER_MASK: u16 = 0x3fff;
 
-/// The longest payload: the length field counts the header and has 16 bits.
-pub const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - HEADER_BYTES;
-
 /// Bytes that are not what their interface promises, and where they fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
@@ -223,7 +220,7 @@ impl AttrBuf {
         buf
     }
 
-    /// Whether an attribute was given more than [`PAYLOAD_BYTES_MAX`] bytes: then what was written must not be sent.
+    /// Whether an attribute was given more bytes than its length field can say (65 531): then what was written must not be sent.
     pub const fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -239,7 +236,7 @@ impl AttrBuf {
         self.pad()
     }
 
-    /// An attribute with these bytes. More than [`PAYLOAD_BYTES_MAX`] are an overflow ([`AttrBuf::overflowed`]).
+    /// An attribute with these bytes. More than 65 531 are an overflow ([`AttrBuf::overflowed`]).
     pub fn bytes(&mut self, number: u16, payload: &[u8]) -> &mut Self {
         let header = self.header(HEADER_BYTES + payload.len(), number);
         self.bytes.extend_from_slice(&header);

@@ -6,17 +6,15 @@ use std::time::{Duration, Instant};
 
 use linux::Netns;
 use linux::bpf::live::LiveMeter;
-use linux::live::{Sample, listening};
-use linux::process::{Criteria, find};
+use linux::live::Sample;
 use measure::live::{Series, Summary};
 use model::live::LiveWindow;
-use model::policy::Match;
-use model::{Goal, Policy, ProcessId, Target as Asked};
 use session::{Exit, Fault};
 
 use crate::cost::Cost;
 use crate::recent::Recent;
 use crate::sampler::Sampler;
+use crate::subject::Subject;
 use crate::target::Target;
 use crate::totals::Totals;
 use crate::watcher::{INTERVAL, summary};
@@ -29,44 +27,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// The queues and settings of the host are read again after this.
 const HOST_EVERY: Duration = Duration::from_secs(60);
-
-/// A service that is to be measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
-    /// What it is called; one name is measured once.
-    pub name: String,
-    /// Who serves it.
-    pub processes: Vec<ProcessId>,
-    /// The TCP ports that it takes requests at.
-    pub ports: Vec<u16>,
-    /// What is wanted of it.
-    pub goal: Goal,
-}
-
-impl Subject {
-    /// The services of a policy that listen on TCP in a namespace, each called by its section's name. What may not be inspected is
-    /// left out.
-    pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
-        let mut subjects: Vec<Self> = Vec::new();
-        for intent in &policy.intents {
-            let Asked::Service(name, Match { unit, cgroup, exe, pod, container, port, uid }) =
-                intent.target.clone()
-            else {
-                continue;
-            };
-            let criteria = Criteria { exe, cgroup, unit, pod, container, port, uid, netns: Some(netns.id()) };
-            let Ok(mut processes) = find(&criteria, &mut Vec::new()) else { continue };
-            processes.retain(|process| process.pid.0 != std::process::id());
-            let pids: Vec<_> = processes.iter().map(|process| process.pid).collect();
-            let ports: Vec<u16> =
-                listening(&pids, netns).map_or_else(|_| Vec::new(), |found| found.tcp.into_iter().collect());
-            if !ports.is_empty() && subjects.iter().all(|known| known.name != name) {
-                subjects.push(Self { name, processes, ports, goal: intent.goal });
-            }
-        }
-        subjects
-    }
-}
 
 /// How much is measured, and how often it is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -393,6 +353,8 @@ impl Service {
 
 #[cfg(test)]
 mod test {
+    use model::Goal;
+
     use super::*;
 
     #[test]

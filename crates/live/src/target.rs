@@ -11,7 +11,7 @@ use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Tar
 
 use session::{Exit, Fault, Operator, Session, count, privileges};
 
-use crate::rounds::Subject;
+use crate::subject::Subject;
 
 /// What the operator names.
 #[derive(Clone, Debug, PartialEq, Eq)]

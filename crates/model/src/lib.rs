@@ -29,6 +29,7 @@ pub mod nic;
 pub mod nic_facts;
 pub mod plan;
 pub mod policy;
+pub mod policy_name;
 pub mod qdisc;
 pub mod recipe;
 pub mod reuseport;
@@ -67,7 +68,8 @@ pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWind
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use plan::{Change, Plan, Reason, Step};
-pub use policy::{Budget, Goal, Intent, OnMissed, Policy, PolicyName, Target};
+pub use policy::{Budget, Goal, Intent, OnMissed, Policy, Target};
+pub use policy_name::PolicyName;
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{
     Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,

@@ -1,7 +1,6 @@
 //! What the operator asks for: for which traffic, what it shall be good at, within which bounds.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -14,94 +13,11 @@ use crate::guard::Guard;
 use crate::ids::{Fd, Pid};
 use crate::layout::Layout;
 use crate::nic::NicRequest;
+use crate::policy_name::PolicyName;
 use crate::recipe::Recipes;
 use crate::scheduling::KthreadRequest;
 use crate::selector::DeviceSelector;
 use crate::units::Nanoseconds;
-
-/// One word for what traffic shall be good at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyName {
-    /// Short response times.
-    Latency,
-    /// Throughput.
-    Bulk,
-    /// Throughput at the least CPU time.
-    Cpu,
-    /// Several policies share the device.
-    Mix,
-    /// The least power.
-    Power,
-    /// The kernel's own way; takes back what a less specific policy asks.
-    None,
-}
-
-impl PolicyName {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 6] = [Self::Latency, Self::Bulk, Self::Cpu, Self::Mix, Self::Power, Self::None];
-
-    /// The word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Bulk => "bulk",
-            Self::Cpu => "cpu",
-            Self::Mix => "mix",
-            Self::Power => "power",
-            Self::None => "none",
-        }
-    }
-
-    /// The number by which applications ask for it: those of the kernel patches of 2016, and one more.
-    /// `include/netpolicy.h` has the same.
-    pub const fn number(self) -> u32 {
-        match self {
-            Self::None => 0,
-            Self::Cpu => 1,
-            Self::Bulk => 2,
-            Self::Latency => 3,
-            Self::Mix => 5,
-            Self::Power => 6,
-        }
-    }
-
-    /// The policy with a number.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.number() == number)
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// Why a text names no policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotAPolicy(pub String);
-
-impl fmt::Display for NotAPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is not a policy: there are {}",
-            self.0,
-            PolicyName::ALL.map(PolicyName::as_str).join(", ")
-        )
-    }
-}
-
-impl std::error::Error for NotAPolicy {}
-
-impl FromStr for PolicyName {
-    type Err = NotAPolicy;
-
-    fn from_str(text: &str) -> Result<Self, NotAPolicy> {
-        Self::ALL.into_iter().find(|p| p.as_str() == text).ok_or_else(|| NotAPolicy(text.to_owned()))
-    }
-}
 
 /// All that an operator asked for, in the order of the files it came from.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysctl};
 use crate::nic_facts::NicFacts;
 use crate::plan::Reason;
-use crate::policy::PolicyName;
+use crate::policy_name::PolicyName;
 use crate::setting::keys;
 use crate::units::Nanoseconds;
 

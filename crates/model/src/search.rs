@@ -191,7 +191,8 @@ fn as_asked(intent: &Intent) -> Intent {
 mod test {
     use super::*;
     use crate::ids::{Label, Pid};
-    use crate::policy::{Match, PolicyName, Target};
+    use crate::policy::{Match, Target};
+    use crate::policy_name::PolicyName;
     use crate::units::Nanoseconds;
 
     fn intent() -> Intent {

@@ -7,6 +7,7 @@ use apply::TransactionName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 
+pub use crate::allow_args::Allow;
 pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 pub use crate::compare_args::Compare;
 use crate::completing;
@@ -16,6 +17,7 @@ pub use crate::init_args::{Init, SupportMatrix};
 pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
+pub use crate::schema_args::SchemaOf;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
 use crate::usage::{with_range, without_hidden};
@@ -70,7 +72,7 @@ impl Arguments {
         }
         let words: Vec<OsString> = std::env::args_os().collect();
         Self::try_parse_from(&words).unwrap_or_else(|error| {
-            let error = with_range(without_hidden(error), &words);
+            let error = with_range::<Self>(without_hidden::<Self>(error), &words);
             // A word of the command line may be too long to read.
             crate::render::said_if_long(&error.render().to_string())
                 .map_or_else(|| error.exit(), |()| std::process::exit(error.exit_code()))
@@ -207,26 +209,6 @@ pub struct Apply {
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
-}
-
-/// What is not done unasked.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Allow {
-    /// Also change settings whose old value the kernel does not take back.
-    #[arg(long, global = true)]
-    pub allow_irreversible: bool,
-    /// Also change settings that stop a queue or take the link down while they are written.
-    #[arg(long, global = true)]
-    pub disruptive: bool,
-    /// Also pin interrupts whose queue the driver does not state, inferred from their names or order.
-    #[arg(long, global = true)]
-    pub allow_inferred: bool,
-}
-
-impl From<Allow> for apply::Allow {
-    fn from(allow: Allow) -> Self {
-        Self { irreversible: allow.allow_irreversible, disruptive: allow.disruptive }
-    }
 }
 
 /// Apply the policy files, and roll back unless `confirm` is called in time.
@@ -492,57 +474,6 @@ pub struct Schema {
     /// Write all of them into a directory, as WHAT.json, for packagers.
     #[arg(long, value_name = "DIR", conflicts_with = "of")]
     pub dir: Option<std::path::PathBuf>,
-}
-
-/// What has a JSON Schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SchemaOf {
-    /// Policy files.
-    PolicyFile,
-    /// Recipe files.
-    RecipeFile,
-    /// What show prints with -o json, and each line with -o jsonl; so for the other commands.
-    Show,
-    /// What top prints.
-    Top,
-    /// What doctor prints.
-    Doctor,
-    /// What init prints.
-    Init,
-    /// What support-matrix prints.
-    SupportMatrix,
-    /// What plan, apply, set, unset and try print.
-    #[value(aliases = ["apply", "set", "try"])]
-    Plan,
-    /// What verify prints.
-    Verify,
-    /// What history prints.
-    History,
-    /// What explain prints.
-    Explain,
-    /// What rollback prints.
-    Rollback,
-    /// What attach and run print.
-    #[value(alias = "run")]
-    Attach,
-    /// What status prints.
-    Status,
-    /// What sockets list prints.
-    Sockets,
-    /// What cat prints.
-    Cat,
-    /// What lab prints.
-    Lab,
-    /// What bench prints.
-    Bench,
-    /// What tc prints.
-    Tc,
-    /// What sim prints.
-    Sim,
-    /// What watch prints, likewise.
-    Watch,
-    /// What compare prints, likewise.
-    Compare,
 }
 
 /// The shells that can be completed for.

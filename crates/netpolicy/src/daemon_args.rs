@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::allow_args::Allow;
 use crate::api_args::Sockets;
-use crate::args::Allow;
 
 /// Keep the policy in force through restarts, hotplug and resets.
 ///

@@ -8,6 +8,7 @@
 //! files), `commands` (one file per command), `render` (what is printed).
 #![forbid(unsafe_code)]
 
+pub mod allow_args;
 pub mod api_args;
 pub mod args;
 mod commands;
@@ -20,6 +21,7 @@ mod init_args;
 pub mod lab;
 mod render;
 pub mod request_args;
+pub mod schema_args;
 mod show;
 pub mod sockets_args;
 pub mod tc_args;

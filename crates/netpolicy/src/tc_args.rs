@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use experiments::rule_loading::args::{BenchPart, TcBench};
 
-use crate::args::Globals;
+use crate::globals::Globals;
 
 /// The command line of this process, if it is one of `tc` that is right.
 pub(crate) fn of_this_process() -> Option<(Globals, Tc)> {

@@ -6,10 +6,8 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 
-use crate::args::Arguments;
-
 /// A mistake of the command line, which suggests only what the help names, too.
-pub(crate) fn without_hidden(mut error: clap::Error) -> clap::Error {
+pub(crate) fn without_hidden<Arguments: CommandFactory>(mut error: clap::Error) -> clap::Error {
     let hidden: Vec<String> = Arguments::command()
         .get_subcommands()
         .filter(|command| command.is_hide_set())
@@ -33,7 +31,7 @@ pub(crate) fn without_hidden(mut error: clap::Error) -> clap::Error {
 
 /// A mistake of the command line that says which numbers are taken, where what was given is none: the library says no more
 /// than `invalid digit found in string`. What it says of a number that is far too great has the range.
-pub(crate) fn with_range(error: clap::Error, words: &[OsString]) -> clap::Error {
+pub(crate) fn with_range<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap::Error {
     /// Beyond every range that ends, and still a number to the library.
     const GREAT: [&str; 2] = ["18446744073709551615", "9223372036854775807"];
     let of = |error: &clap::Error, kind| error.get(kind).map(ToString::to_string);
@@ -77,6 +75,7 @@ fn replaced(word: &str, value: &str, other: &str) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::args::Arguments;
 
     #[test]
     fn what_is_no_number_is_answered_with_the_numbers_that_are_taken() {
@@ -91,7 +90,7 @@ mod test {
             let words: Vec<OsString> =
                 std::iter::once("netpolicy").chain(line.split(' ')).map(Into::into).collect();
             let error = Arguments::try_parse_from(&words).expect_err("a mistake");
-            let answer = with_range(error, &words).to_string();
+            let answer = with_range::<Arguments>(error, &words).to_string();
             assert!(answer.contains(said) && !answer.contains("invalid digit"), "{line}: {answer}");
         }
     }

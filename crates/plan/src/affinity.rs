@@ -8,11 +8,11 @@ use model::{
 };
 
 use crate::cpu_locality;
-use crate::desired::Collected;
 use crate::index::Index;
-use crate::objects::Objects;
-use crate::place::Part;
+use crate::placement::Part;
+use crate::queue_object::Objects;
 use crate::refusal::Refusal;
+use crate::wanted::Collected;
 
 /// The request's CPUs that run, dealt out one by one and from the start again when they are used up.
 ///

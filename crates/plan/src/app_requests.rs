@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::host::{AppRequest, Process, Requester};
 use model::{Fd, Host, Intent, Pid, Policy, PolicyName, Target};
 
-use crate::place::{Resolved, place};
+use crate::place::place;
 use crate::refusal::Refusal;
+use crate::resolved::Resolved;
 
 /// The most requests that are tried one by one once all together were refused.
 const TRIED_MAX: usize = 64;

@@ -9,7 +9,7 @@ use model::{
     ProcessId, Threading,
 };
 
-use crate::place::PlacedQueue;
+use crate::placed::PlacedQueue;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// A request with the values that it wants of the objects it owns.

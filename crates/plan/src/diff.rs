@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use model::setting::Interface;
 use model::{Change, Host, Object, Plan, Step};
 
-use crate::desired::Desired;
 use crate::holders;
 use crate::in_force;
 use crate::index::Index;
 use crate::order;
 use crate::refusal::Refusal;
+use crate::wanted::Desired;
 
 /// The changes that bring a host to what is desired; an empty plan if it is so already. The changes of one object
 /// that use one kernel interface are one step, so that a NAPI costs one call.

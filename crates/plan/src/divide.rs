@@ -9,40 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Process, SocketState};
 use model::{
-    ChannelKind, DeviceId, FlowMatch, FlowRule, IpFlow, NicKnob, Offload, PolicyName, QueueIndex, QueueSpan,
-    Reason, Setting, SteerTo, Target, Transport, TxQueue, TxQueueKnob,
+    ChannelKind, FlowMatch, FlowRule, IpFlow, NicKnob, Offload, PolicyName, QueueIndex, QueueSpan, Reason,
+    Setting, SteerTo, Target, Transport, TxQueue, TxQueueKnob,
 };
 
 use crate::budget;
 use crate::claim::ResolvedRequest;
-use crate::desired::Collected;
+use crate::division::{Division, Share};
 use crate::index::Index;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
-
-/// A device whose queues are divided between requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Division {
-    /// The device.
-    pub device: DeviceId,
-    /// The queues of everything that no request has queues of its own for.
-    pub rest: QueueSpan,
-    /// The parts that have queues of their own.
-    pub shares: Vec<Share>,
-}
-
-/// The queues of requests that want the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// The requests, by their place in the policy.
-    pub parts: Vec<usize>,
-    /// Their queues.
-    pub queues: QueueSpan,
-    /// The rules that lead there.
-    pub rules: Vec<FlowRule>,
-    /// Where the first of them was asked for.
-    pub origin: String,
-}
+use crate::wanted::Collected;
 
 /// A request that may get queues of a device, with its processes.
 pub(crate) struct Claimant<'h> {

@@ -7,10 +7,10 @@ use model::host::Device;
 use model::nic::CoalesceParam;
 use model::{DeviceId, DriverFacts, Fact, Interruption, NicKnob, Setting};
 
-use crate::desired::Collected;
 use crate::in_force;
 use crate::index::Index;
-use crate::place::Placement;
+use crate::placement::Placement;
+use crate::wanted::Collected;
 
 /// What is wanted of a NIC whose driver is known.
 struct Changes<'a> {

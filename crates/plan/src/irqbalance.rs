@@ -2,8 +2,8 @@
 
 use model::{Host, IrqKnob, Reason, Setting};
 
-use crate::desired::Collected;
 use crate::refusal::Refusal;
+use crate::wanted::Collected;
 
 /// A running irqbalance gets a ban for every interrupt whose CPUs are wanted. Bans that are there already stay, and are
 /// not undone.

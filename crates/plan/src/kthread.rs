@@ -8,11 +8,12 @@ use model::{
     Setting, Slice, Threading, since,
 };
 
-use crate::desired::Collected;
 use crate::in_force;
 use crate::index::Index;
-use crate::place::{Part, PlacedQueue};
+use crate::placed::PlacedQueue;
+use crate::placement::Part;
 use crate::refusal::{Refusal, RefusalKind};
+use crate::wanted::Collected;
 
 /// Checks that a request's kernel threads are available here, and starve no other task.
 ///

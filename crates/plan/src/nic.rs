@@ -9,13 +9,13 @@ use model::{
     RxQueueKnob, Setting, Threading, TxQueue, TxQueueKnob,
 };
 
-use crate::desired::Collected;
 use crate::holders::HELD;
 use crate::in_force;
 use crate::index::Index;
-use crate::place::Part;
+use crate::placement::Part;
 use crate::queues_after::{QueuesAfter, channels_after};
 use crate::refusal::{Refusal, RefusalKind};
+use crate::wanted::Collected;
 
 /// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can be planned
 /// only when they are there.
@@ -197,7 +197,7 @@ fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) ->
 fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
     check_max(kind.as_str(), count, channels.of(kind).max, part, device)?;
-    let after = |other| channels_after(other, part, channels);
+    let after = |other| channels_after(other, &part.intent.nic, channels);
     let combined = after(ChannelKind::Combined);
     for other in [ChannelKind::Rx, ChannelKind::Tx] {
         if after(other) + combined == 0 {
@@ -212,7 +212,7 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
 /// Queues that go away take their own values with them, and nothing could put those back.
 fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
-    let after = |kind| channels_after(kind, part, channels);
+    let after = |kind| channels_after(kind, &part.intent.nic, channels);
     let left = after(ChannelKind::Rx) + after(ChannelKind::Combined);
     lost(left, device, index).map_or(Ok(()), |lost| Err(losing(lost, part, device)))
 }

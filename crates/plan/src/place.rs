@@ -6,193 +6,28 @@ use std::sync::Arc;
 use model::host::{Device, Epoll, Process, Socket, SocketState};
 use model::policy::Match;
 use model::{
-    Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent,
-    IrqNumber, Mechanism, NapiId, Object, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue,
-    SocketId, Target, ThreadId,
+    DeliveryMode, DeviceId, EpollId, EpollParams, Host, Intent, Mechanism, Pid, Policy, RecipeValue, RingId,
+    SocketId, Target,
 };
 
 use crate::budget;
 use crate::claim::{self, ResolvedRequest};
 use crate::cpu_locality::{self, NearCores};
-use crate::divide::{self, Division};
+use crate::divide;
 use crate::index::Index;
-use crate::objects::{Objects, check_queues, objects};
+use crate::objects::{check_queues, objects};
 use crate::other_netns::{Path, is_in_other_netns, receives_here};
 use crate::parameters;
+use crate::placed::{PlacedProcess, PlacedQueue, Running};
+use crate::placement::{Part, Placement};
 use crate::queue_claims::QueueClaims;
+use crate::queue_object::Objects;
 use crate::queues_after::QueuesAfter;
-use crate::recipe::{self, Chosen};
+use crate::recipe;
+use crate::recreated_queues::recreated_queues;
 use crate::refusal::{Refusal, RefusalKind};
+use crate::resolved::Resolved;
 use crate::share::Shares;
-
-/// The processes that each service request means, found by the caller, who can look at units, cgroups and ports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resolved {
-    pids: BTreeMap<usize, BTreeSet<Pid>>,
-    notes: BTreeMap<usize, Vec<String>>,
-    /// How many processes could not be judged, and why the first one could not.
-    unjudged: BTreeMap<usize, (usize, String)>,
-}
-
-impl Resolved {
-    /// The request at this index of [`Policy::intents`] means these processes, and those given before.
-    #[must_use]
-    pub fn with(mut self, intent: usize, pids: impl IntoIterator<Item = Pid>) -> Self {
-        self.pids.entry(intent).or_default().extend(pids);
-        self
-    }
-
-    /// The same without these processes, whichever request means them.
-    #[must_use]
-    pub fn without(mut self, ended: &BTreeSet<Pid>) -> Self {
-        self.pids.values_mut().for_each(|pids| pids.retain(|pid| !ended.contains(pid)));
-        self
-    }
-
-    /// Every process that a request means.
-    pub fn pids(&self) -> impl Iterator<Item = Pid> {
-        self.pids.values().flatten().copied()
-    }
-
-    /// So many processes could not be inspected, the first for this reason: whether the request at this index means
-    /// them is not known.
-    #[must_use]
-    pub fn unjudged(mut self, intent: usize, processes: usize, first: impl Into<String>) -> Self {
-        self.unjudged.insert(intent, (processes, first.into()));
-        self
-    }
-
-    /// The processes that the request at this index means.
-    pub fn pids_of(&self, intent: usize) -> BTreeSet<Pid> {
-        self.pids.get(&intent).cloned().unwrap_or_default()
-    }
-
-    /// What the operator should know about what the request at this index means.
-    pub fn notes_of(&self, intent: usize) -> &[String] {
-        self.notes.get(&intent).map_or(&[], Vec::as_slice)
-    }
-
-    /// The operator should know this about what the request at this index means.
-    #[must_use]
-    pub fn noting(mut self, intent: usize, note: impl Into<String>) -> Self {
-        self.notes.entry(intent).or_default().push(note.into());
-        self
-    }
-}
-
-/// All requests of a policy, each with the objects that are its own.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Placement {
-    /// One for each request, in the policy's order.
-    pub parts: Vec<Part>,
-    /// The devices whose queues are divided between requests.
-    pub divisions: Vec<Division>,
-    /// What the policies come to.
-    pub recipes: Arc<Recipes>,
-    /// Whether recipes may want what stops a queue or takes the link down.
-    pub disruptive: bool,
-    /// Whether interrupts may be pinned whose queue the driver does not say.
-    pub inferred: bool,
-    /// How many queues devices have that this recreates.
-    pub(crate) queues_after: QueuesAfter,
-}
-
-impl Placement {
-    /// What was asked for, as far as [`crate::doctor()`] must know it.
-    pub fn asked(&self) -> Vec<crate::Asked> {
-        self.parts.iter().map(|part| crate::Asked::of(part, &self.recipes)).collect()
-    }
-
-    /// Whether no two requests have queues of this device.
-    pub(crate) fn is_undivided(&self, device: DeviceId) -> bool {
-        let on_it = |part: &&Part| part.queues.iter().any(|placed| placed.queue.device == device);
-        self.parts.iter().filter(on_it).count() <= 1
-    }
-}
-
-/// One request with the objects that it sets.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Part {
-    /// The request.
-    pub intent: Intent,
-    /// Where it is put to use: what recipes go by.
-    pub circumstances: Vec<Circumstances>,
-    /// The delivery mode that it gets, and why.
-    pub delivery: Chosen,
-    /// The mode's values with the request's own.
-    pub params: DeliveryParams,
-    /// The queues that it sets, one for each NAPI.
-    pub queues: Vec<PlacedQueue>,
-    /// The processes whose epolls, io_urings, sockets and threads it sets.
-    pub processes: Vec<PlacedProcess>,
-    /// How a device's queues and CPUs are put together; `None` where no request has a layout.
-    pub objects: Option<Objects>,
-    /// What the operator should know about this placement.
-    pub notes: Vec<String>,
-    /// Whether there is a process that it means.
-    pub runs: Running,
-}
-
-impl Part {
-    /// All that it may set something of: its queues with their devices and interrupts, and the epolls, io_urings,
-    /// sockets and threads of its processes.
-    pub fn all_objects(&self) -> BTreeSet<Object> {
-        let queues = self.queues.iter().flat_map(|placed| {
-            let irq = placed.irq.map(Object::Irq);
-            [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)
-        });
-        let of_processes = self.processes.iter().flat_map(|process| {
-            let epolls = process.epolls.iter().copied().map(Object::Epoll);
-            let rings = process.rings.iter().copied().map(Object::Ring);
-            let threads = process.threads.iter().copied().map(Object::Thread);
-            let sockets = process.sockets.iter().copied().map(Object::Socket);
-            epolls.chain(rings).chain(sockets).chain(threads)
-        });
-        queues.chain(of_processes).collect()
-    }
-}
-
-/// Whether a request's service runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Running {
-    /// It does, or the request is for something else.
-    #[default]
-    Yes,
-    /// No process of it does.
-    No,
-    /// None of those that could be inspected is of it.
-    NotKnown,
-}
-
-/// A NAPI by the receive queue that stands for it, and its path to a CPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedQueue {
-    /// The queue: the first one that the NAPI serves.
-    pub queue: RxQueue,
-    /// The other queues that the NAPI serves.
-    pub also: Vec<RxQueue>,
-    /// The NAPI as it was observed; `None` where the kernel lists none.
-    pub napi: Option<NapiId>,
-    /// Its interrupt.
-    pub irq: Option<IrqNumber>,
-    /// The CPUs that the interrupt may be delivered to; empty where that is not known.
-    pub cpus: CpuSet,
-}
-
-/// A process and what of it is set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedProcess {
-    /// The process.
-    pub id: ProcessId,
-    /// Its epolls.
-    pub epolls: Vec<EpollId>,
-    /// Its io_urings whose busy polling can be set from outside.
-    pub rings: Vec<RingId>,
-    /// Its sockets that no epoll watches and packets come to, so many at most as one request may set.
-    pub sockets: Vec<SocketId>,
-    /// Its threads, where the request gives CPUs.
-    pub threads: Vec<ThreadId>,
-}
 
 /// Finds the objects of every request, and which of them belong to which.
 ///
@@ -209,7 +44,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         let params = parameters::with_overrides(intent, delivery.mode, params)?;
         let mut notes = notes_on_cpus(intent, host)?;
         notes.extend(recipe::notes(intent, &delivery, &policy.recipes, &circumstances));
-        notes.extend(resolved.notes.get(&part).into_iter().flatten().cloned());
+        notes.extend(resolved.notes_of(part).iter().cloned());
         let (queues, processes, objects) = (Vec::new(), Vec::new(), None);
         let (intent, runs) = (intent.clone(), Running::Yes);
         parts.push(Part { intent, circumstances, delivery, params, queues, processes, objects, notes, runs });
@@ -226,7 +61,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         })
         .collect();
 
-    let after = QueuesAfter::of(&parts, &policy.recipes, policy.disruptive, &index);
+    let after = recreated_queues(&parts, &policy.recipes, policy.disruptive, &index);
     let mut queues = QueueClaims::new(&index, &after);
     let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
     let shares = Shares::of(policy, &index);
@@ -375,7 +210,7 @@ fn owners_of_processes<'h>(
     for (part, intent) in policy.intents.iter().enumerate() {
         let (rank, pids) = match &intent.target {
             Target::Device(_) | Target::Devices(..) | Target::Epolls(..) => continue,
-            Target::Service(..) => (1, resolved.pids.get(&part).cloned().unwrap_or_default()),
+            Target::Service(..) => (1, resolved.pids_of(part)),
             Target::Task(pid) => (2, BTreeSet::from([*pid])),
         };
         let (pids, away) = match &intent.target {
@@ -404,7 +239,7 @@ fn owners_of_processes<'h>(
                 "no process of this service runs{}: nothing is set until one does",
                 by(&intent.target)
             );
-            let (runs, note) = match resolved.unjudged.get(&part) {
+            let (runs, note) = match resolved.unjudged_of(part) {
                 None => (Running::No, none),
                 // Who has the right to look into processes would see a service among them.
                 Some((processes, first)) if index.host.capabilities.ptrace => {

@@ -6,9 +6,11 @@ use model::host::{Device, Process, Socket, SocketState};
 use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
 
 use crate::claim::{Claimed, Claims, ResolvedRequest};
-use crate::divide::{self, Claimant, Division};
+use crate::divide::{self, Claimant};
+use crate::division::Division;
 use crate::index::Index;
-use crate::place::{Part, PlacedQueue};
+use crate::placed::PlacedQueue;
+use crate::placement::Part;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 

@@ -4,11 +4,7 @@ use std::collections::BTreeMap;
 
 use model::host::{Channels, Device};
 use model::nic::NicRequest;
-use model::{ChannelKind, DeviceId, Offload, Recipes, Target};
-
-use crate::index::Index;
-use crate::place::Part;
-use crate::recipe::of_device;
+use model::{ChannelKind, DeviceId};
 
 /// The devices whose queues a policy recreates, with how many of each kind they have then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,37 +20,9 @@ struct After {
 }
 
 impl QueuesAfter {
-    /// As the requests for devices have it: experts by name, and recipes where they may stop a queue.
-    pub(crate) fn of(parts: &[Part], recipes: &Recipes, disruptive: bool, index: &Index<'_>) -> Self {
-        let mut found = BTreeMap::new();
-        for part in parts {
-            let Target::Device(name) = &part.intent.target else { continue };
-            let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
-            let Some(device) = own else { continue };
-            let by_recipe = |kind| {
-                let count = || of_device::channels_wanted(kind, part, device, recipes, index);
-                disruptive.then(count).flatten()
-            };
-            let (rx, tx) = device.channels.map_or((0, 0), |channels| {
-                let more = |kind: ChannelKind| {
-                    let now = channels.of(kind).current;
-                    let then = by_name(kind, part).or_else(|| by_recipe(kind)).unwrap_or(now);
-                    i64::from(then) - i64::from(now)
-                };
-                let combined = more(ChannelKind::Combined);
-                (combined + more(ChannelKind::Rx), combined + more(ChannelKind::Tx))
-            });
-            let napis = gives_napis(part, device);
-            if rx != 0 || tx != 0 || napis {
-                let count = |there: usize, more: i64| {
-                    let there = i64::try_from(there).unwrap_or(i64::MAX);
-                    u32::try_from(there.saturating_add(more).max(0)).unwrap_or(u32::MAX)
-                };
-                let (rx, tx) = (count(device.rx_queues.len(), rx), count(device.tx_queues.len(), tx));
-                found.insert(device.id, After { rx, tx, napis });
-            }
-        }
-        Self(found)
+    /// The same, and so many queues of this device.
+    pub(crate) fn insert(&mut self, device: DeviceId, (rx, tx): (u32, u32), napis: bool) {
+        self.0.insert(device, After { rx, tx, napis });
     }
 
     /// Whether the policy recreates the device's queues.
@@ -95,21 +63,15 @@ impl QueuesAfter {
     }
 }
 
-/// How many queues of a kind there will be: as many as the request wants by name, else as many as there are.
-pub(crate) fn channels_after(kind: ChannelKind, part: &Part, channels: Channels) -> u32 {
-    by_name(kind, part).unwrap_or(channels.of(kind).current)
+/// How many queues of a kind there will be: as many as are requested by name, else as many as there are.
+pub(crate) fn channels_after(kind: ChannelKind, requests: &[NicRequest], channels: Channels) -> u32 {
+    by_name(kind, requests).unwrap_or(channels.of(kind).current)
 }
 
-fn by_name(kind: ChannelKind, part: &Part) -> Option<u32> {
-    part.intent.nic.iter().find_map(|request| match request {
+/// How many queues of a kind are requested by name.
+pub(crate) fn by_name(kind: ChannelKind, requests: &[NicRequest]) -> Option<u32> {
+    requests.iter().find_map(|request| match request {
         NicRequest::Channels(of, count) if *of == kind => Some(*count),
         _ => None,
     })
-}
-
-/// Whether the request switches on the GRO that a veth without NAPIs lacks.
-fn gives_napis(part: &Part, device: &Device) -> bool {
-    let requested =
-        || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));
-    device.kind == "veth" && device.offloads.get(&Offload::Gro) == Some(&false) && !device.xdp && requested()
 }

@@ -12,10 +12,10 @@ use model::{
     Transport, since,
 };
 
-use crate::desired::Collected;
 use crate::index::Index;
-use crate::place::Placement;
+use crate::placement::Placement;
 use crate::refusal::Refusal;
+use crate::wanted::Collected;
 
 /// What the services of a placement want of their listeners.
 pub(crate) fn want(

@@ -12,8 +12,8 @@ use model::host::Device;
 use model::nic::NicRequest;
 use model::{DeviceId, Host, Intent, Offload, Policy, Precedence, Target};
 
-use crate::place::Resolved;
 use crate::refusal::{Refusal, RefusalKind};
+use crate::resolved::Resolved;
 
 /// A policy with a request for each device that its sections are for on a host.
 #[derive(Clone, Debug, Default, PartialEq)]

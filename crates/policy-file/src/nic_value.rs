@@ -2,7 +2,7 @@
 
 use model::nic::NicRequest;
 
-use crate::value::quoted;
+use crate::spelling::toml_string;
 
 /// The value behind the request's key.
 pub(crate) fn toml(request: &NicRequest) -> String {
@@ -16,15 +16,15 @@ pub(crate) fn toml(request: &NicRequest) -> String {
         NicRequest::Coalescing(_, value) => value.to_string(),
         NicRequest::Offload(_, on) | NicRequest::Xps(on) => on.to_string(),
         NicRequest::Sysctl(_, value) => value.to_string(),
-        NicRequest::RssContexts(spans) => quoted(&listed(spans)),
-        NicRequest::FlowRules(rules) => quoted(&listed(rules)),
-        NicRequest::Qdisc(kind) => quoted(kind.as_str()),
-        NicRequest::RpsCpus(cpus) if cpus.is_empty() => quoted("none"),
-        NicRequest::RpsCpus(cpus) => quoted(&cpus.to_string()),
+        NicRequest::RssContexts(spans) => toml_string(&listed(spans)),
+        NicRequest::FlowRules(rules) => toml_string(&listed(rules)),
+        NicRequest::Qdisc(kind) => toml_string(kind.as_str()),
+        NicRequest::RpsCpus(cpus) if cpus.is_empty() => toml_string("none"),
+        NicRequest::RpsCpus(cpus) => toml_string(&cpus.to_string()),
         NicRequest::PrivateFlags(flags) => {
             let flags: Vec<String> =
                 flags.iter().map(|(flag, on)| format!("{flag}={}", if *on { "on" } else { "off" })).collect();
-            quoted(&flags.join(","))
+            toml_string(&flags.join(","))
         }
     }
 }

@@ -159,7 +159,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
         (Takes::Switch(_), "on" | "true") => "true".to_owned(),
         (Takes::Switch(_), "off" | "false") => "false".to_owned(),
         (Takes::Number { .. } | Takes::Switch(_), _) => given.to_owned(),
-        _ => crate::value::quoted(given),
+        _ => crate::spelling::toml_string(given),
     };
     let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
     match value_of(key, value.get_ref()) {

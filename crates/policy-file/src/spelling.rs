@@ -24,6 +24,11 @@ pub fn key(name: &str) -> String {
     if !name.is_empty() && name.chars().all(plain) { name.to_owned() } else { quoted(name) }
 }
 
+/// A text as TOML writes it: in the quotes that need the least escaping.
+pub(crate) fn toml_string(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

@@ -1,5 +1,6 @@
 //! What one key of a policy file was given, and how it is written in one.
 
+use crate::spelling::toml_string;
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::setting::keys;
@@ -101,18 +102,18 @@ impl Value {
     /// The value as a policy file writes it.
     pub fn toml(&self) -> String {
         match self {
-            Self::Policy(policy) => quoted(&policy.to_string()),
-            Self::Delivery(mode) => quoted(&mode.to_string()),
+            Self::Policy(policy) => toml_string(&policy.to_string()),
+            Self::Delivery(mode) => toml_string(&mode.to_string()),
             Self::GroFlushTimeout(span)
             | Self::IrqSuspendTimeout(span)
             | Self::GoalP50(span)
             | Self::GoalP99(span)
             | Self::GoalFor(span)
             | Self::GuardWithin(span)
-            | Self::AddedDelay(span) => quoted(&span.to_string()),
-            Self::GoalOnMissed(what) => quoted(what.as_str()),
-            Self::Guard(_, growth) => quoted(&growth.to_string()),
-            Self::Cpus(cpus) => quoted(&cpus.to_string()),
+            | Self::AddedDelay(span) => toml_string(&span.to_string()),
+            Self::GoalOnMissed(what) => toml_string(what.as_str()),
+            Self::Guard(_, growth) => toml_string(&growth.to_string()),
+            Self::Cpus(cpus) => toml_string(&cpus.to_string()),
             Self::MatchUnit(patterns)
             | Self::MatchCgroup(patterns)
             | Self::MatchExe(patterns)
@@ -129,11 +130,11 @@ impl Value {
                 | DeviceCondition::Driver(patterns)
                 | DeviceCondition::Pci(patterns)
                 | DeviceCondition::Mac(patterns),
-            ) => patterns.toml(quoted),
+            ) => patterns.toml(toml_string),
             Self::MatchDevice(DeviceCondition::Carries(what))
-            | Self::MatchNotDevice(DeviceCondition::Carries(what)) => quoted(what.as_str()),
+            | Self::MatchNotDevice(DeviceCondition::Carries(what)) => toml_string(what.as_str()),
             Self::MatchDevice(DeviceCondition::Speed(bound))
-            | Self::MatchNotDevice(DeviceCondition::Speed(bound)) => quoted(&bound.to_string()),
+            | Self::MatchNotDevice(DeviceCondition::Speed(bound)) => toml_string(&bound.to_string()),
             Self::DeferHardIrqs(n)
             | Self::PollingCpus(n)
             | Self::Queues(n)
@@ -141,15 +142,10 @@ impl Value {
             | Self::MatchPort(n)
             | Self::Searches(n)
             | Self::MatchUid(n) => n.to_string(),
-            Self::Kthread(value) => quoted(&value.to_string()),
-            Self::Layout(layout) => quoted(&layout.to_string()),
+            Self::Kthread(value) => toml_string(&value.to_string()),
+            Self::Layout(layout) => toml_string(&layout.to_string()),
             Self::Nic(request) => crate::nic_value::toml(request),
-            Self::Sample(part) => quoted(&part.to_string()),
+            Self::Sample(part) => toml_string(&part.to_string()),
         }
     }
-}
-
-/// A TOML basic string.
-pub(crate) fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
 }

@@ -14,6 +14,7 @@ pub mod command;
 pub mod cookie;
 pub mod expected;
 pub mod fingerprint;
+mod line;
 mod memory;
 pub mod percpu;
 pub mod sharing;

@@ -3,7 +3,7 @@
 //! An action may be asked not to have a counter for each CPU (`TCA_ACT_FLAGS_NO_PERCPU_STATS`, Linux 5.5). That saves
 //! memory and time when it is made, and costs a shared cache line when packets meet it.
 
-use kinds::action::{Action, Kind};
+use kinds::action::Kind;
 
 use crate::command::Filter;
 
@@ -76,9 +76,4 @@ impl NoPercpu {
         }
         ignored
     }
-}
-
-/// Whether an action's counters are one for all CPUs, whatever a dump says.
-pub fn has_shared_counter(action: &Action) -> bool {
-    action.no_percpu && obeys(&action.kind)
 }

@@ -2,8 +2,8 @@
 
 use model::{CpuPerAnswer, Evidence, OfferedLoad};
 
-use crate::grid::{Variant, pairs, ratio};
 use crate::table::number;
+use crate::variant::{Variant, pairs, ratio};
 use measure::statistics::{Interval, median_interval, paired_ratio};
 
 /// One configuration at one load.

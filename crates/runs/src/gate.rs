@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::grid::{Grid, Ratios, Row};
+use crate::variant::{Ratios, Row, Variant};
 use measure::statistics::Interval;
 
 /// Bounds for ratios between configurations, as a file says them: a line for each, `FLOWS CONFIGURATION AGAINST QUANTITY
@@ -166,6 +166,7 @@ impl fmt::Display for Judged {
 }
 
 impl Judged {
+    /// What comes of a gate for a variant of this name.
     fn of(gate: &Gate, name: &str, ratios: &Ratios) -> Self {
         let ratio = match gate.quantity {
             Quantity::Rate => ratios.rate,
@@ -178,12 +179,13 @@ impl Judged {
     }
 }
 
-impl Grid {
-    /// What comes of these gates, in their order; those for numbers of connections that were not measured are left out.
-    pub fn judge(&self, gates: &Gates) -> Vec<Judged> {
+impl Gates {
+    /// What comes of them for these variants, in their order; those for numbers of connections that were not measured are left
+    /// out.
+    pub(crate) fn judge(&self, variants: &[Variant]) -> Vec<Judged> {
         let mut judged = Vec::new();
-        for gate in &gates.0 {
-            for variant in &self.variants {
+        for gate in &self.0 {
+            for variant in variants {
                 let flows = variant.results.evidence.first().map(|run| run.workload.pace().flows);
                 if !gate.flows.is_empty() && !flows.is_some_and(|flows| gate.flows.contains(&flows)) {
                     continue;
@@ -202,7 +204,7 @@ impl Grid {
 mod test {
     use super::*;
     use crate::experiment::{Experiment, Results};
-    use crate::grid::Variant;
+    use crate::grid::Grid;
     use crate::test_evidence;
     use model::{Evidence, OfferedLoad, Schema};
 

@@ -3,17 +3,16 @@
 
 use std::fmt::Write as _;
 
-use model::{Evidence, ExchangeWorkload, OfferedLoad, PollCounts, Schema, Workload};
+use model::Schema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
-use crate::experiment::Results;
-use crate::gate::Judged;
+use crate::gate::{Gates, Judged};
 use crate::overall::Overall;
 use crate::table::number;
-use measure::record::Recorder;
-use measure::statistics::{Interval, coverage, median_interval, paired_difference, paired_ratio};
+use crate::variant::{Ratios, Row, Variant, ratio};
+use measure::statistics::{Interval, coverage};
 
 /// Experiments under one title. Written and read as JSON.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -45,224 +44,6 @@ pub struct Skipped {
     pub label: String,
     /// Why.
     pub reason: String,
-}
-
-/// One experiment of a grid.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Variant {
-    /// What sets it apart: `1 B/1 B, 64 flows`.
-    pub name: String,
-    /// What the first configuration answers in closed loop, per second, where loads are shares of that.
-    pub borne: Option<f64>,
-    /// What was measured.
-    pub results: Results,
-}
-
-/// One configuration at one load, over all its rounds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// The configuration.
-    pub label: String,
-    /// The load.
-    pub load: OfferedLoad,
-    /// What must be known to read it rightly.
-    pub remarks: Vec<String>,
-    /// Runs that count.
-    pub runs: usize,
-    /// Answers per second; of streams, gigabits per second. This and all below: `None` without runs that count.
-    pub rate: Option<Interval>,
-    /// Response times in microseconds, at [`Row::QUANTILES`].
-    pub latency_us: [Option<Interval>; Row::QUANTILES.len()],
-    /// How busy the server's CPUs were, in percent; this and all below `None` also where it was not measured.
-    pub cpu_percent: Option<Interval>,
-    /// Context switches of the host per second.
-    pub switches: Option<Interval>,
-    /// Polls of the server's NAPIs in softirq, per second.
-    pub softirq_polls: Option<Interval>,
-    /// Polls after an interrupt, for each answer.
-    pub interrupts: Option<Interval>,
-    /// Polls by the NAPIs' kernel threads, per second.
-    pub kthread_polls: Option<Interval>,
-    /// Polls by the application itself, per second.
-    pub own_polls: Option<Interval>,
-}
-
-impl Row {
-    /// The quantiles that are shown.
-    pub const QUANTILES: [f64; 6] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
-
-    fn of(label: &str, load: OfferedLoad, all: &[&Evidence]) -> Self {
-        let runs: Vec<&Evidence> = all.iter().copied().filter(|run| run.void.is_none()).collect();
-        let over = |of: &dyn Fn(&Evidence) -> Option<f64>| {
-            median_interval(&runs.iter().map(|run| of(run)).collect::<Option<Vec<_>>>()?)
-        };
-        let polls = |kind: fn(&model::NapiDelivered) -> PollCounts| {
-            over(&|run: &Evidence| {
-                let delivered = run.delivered.as_ref()?;
-                let seconds = delivered.interval.as_secs_f64();
-                #[expect(clippy::cast_precision_loss, reason = "polls of one run, far below 2^53")]
-                let polls = delivered.napis.iter().map(|napi| kind(napi).polls).sum::<u64>() as f64;
-                (seconds > 0.0).then(|| polls / seconds)
-            })
-        };
-        let quantiles: Vec<Vec<Option<f64>>> = runs.iter().map(|run| quantiles(run)).collect();
-        let latency_us = std::array::from_fn(|at| {
-            median_interval(&quantiles.iter().map(|of| of[at]).collect::<Option<Vec<_>>>()?)
-        });
-        Self {
-            label: label.to_owned(),
-            load,
-            remarks: remarks(&runs, all.len()),
-            runs: runs.len(),
-            rate: over(&|run| Some(rate(run))),
-            latency_us,
-            cpu_percent: over(&|run| Some(run.cpu?.busy() * 100.0)),
-            switches: over(&|run| Some(run.counters.as_ref()?.context_switches)),
-            softirq_polls: polls(|napi| napi.softirq()),
-            interrupts: over(&|run| run.interrupts_per_request),
-            kthread_polls: polls(|napi| napi.kthread),
-            own_polls: polls(|napi| napi.application),
-        }
-    }
-}
-
-/// Configuration against configuration at one load: ratios over pairs of runs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ratios {
-    /// The configuration.
-    pub label: String,
-    /// What it is compared with.
-    pub against: String,
-    /// The load.
-    pub load: OfferedLoad,
-    /// Pairs of runs that both count.
-    pub pairs: usize,
-    /// Of what is offered or answered; `None` with fewer than two pairs.
-    pub rate: Option<Interval>,
-    /// Of response times, at [`Row::QUANTILES`].
-    pub latency: [Option<Interval>; Row::QUANTILES.len()],
-    /// By how many points the use of the server's CPUs differs, in percent of them.
-    pub cpu_points: Option<Interval>,
-}
-
-/// The runs of two configurations in one round, both of which count.
-pub(crate) fn pairs<'a>(
-    results: &'a Results,
-    label: &str,
-    against: &str,
-    load: OfferedLoad,
-) -> Vec<(&'a Evidence, &'a Evidence)> {
-    let (before, after) = (results.cell(against, load), results.cell(label, load));
-    // Runs of one round have the same seed, and no other runs have.
-    let partner = |run: &'a Evidence| {
-        let seed = run.workload.seed();
-        let partner = after.iter().find(|other| other.workload.seed() == seed)?;
-        partner.void.is_none().then_some((run, *partner))
-    };
-    before.into_iter().filter(|run| run.void.is_none()).filter_map(partner).collect()
-}
-
-impl Ratios {
-    /// Over the runs of an experiment.
-    pub(crate) fn of(results: &Results, label: &str, against: &str, load: OfferedLoad) -> Self {
-        Self::over([results], label, against, load)
-    }
-
-    /// Over the runs of several experiments.
-    pub(crate) fn over<'a>(
-        results: impl IntoIterator<Item = &'a Results>,
-        label: &str,
-        against: &str,
-        load: OfferedLoad,
-    ) -> Self {
-        let pairs: Vec<(&Evidence, &Evidence)> =
-            results.into_iter().flat_map(|results| pairs(results, label, against, load)).collect();
-        let ratio = |of: &dyn Fn(&Evidence) -> Option<f64>| {
-            let side = |pick: fn(&(_, _)) -> &Evidence| -> Option<Vec<f64>> {
-                pairs.iter().map(|pair| of(pick(pair))).collect()
-            };
-            paired_ratio(&side(|pair: &(&Evidence, &Evidence)| pair.0)?, &side(|pair| pair.1)?)
-        };
-        let busy = |run: &Evidence| Some(run.cpu?.busy() * 100.0);
-        let cpus: Option<Vec<(f64, f64)>> = pairs.iter().map(|(b, a)| busy(b).zip(busy(a))).collect();
-        let (before, after): (Vec<f64>, Vec<f64>) = cpus.unwrap_or_default().into_iter().unzip();
-        Self {
-            label: label.to_owned(),
-            against: against.to_owned(),
-            load,
-            pairs: pairs.len(),
-            rate: ratio(&|run| Some(rate(run))),
-            latency: std::array::from_fn(|at| ratio(&|run| quantiles(run)[at])),
-            cpu_points: paired_difference(&before, &after),
-        }
-    }
-}
-
-impl Variant {
-    /// The table's rows: configuration by configuration, each in the order of loads.
-    pub fn rows(&self) -> Vec<Row> {
-        let experiment = &self.results.experiment;
-        let cells = experiment
-            .labels
-            .iter()
-            .flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
-        cells.map(|(label, load)| Row::of(label, load, &self.results.cell(label, load))).collect()
-    }
-
-    /// Every configuration but the first, against the first.
-    pub fn ratios(&self) -> Vec<Ratios> {
-        let experiment = &self.results.experiment;
-        let Some((first, others)) = experiment.labels.split_first() else { return Vec::new() };
-        let cells = others.iter().flat_map(|label| experiment.loads.iter().map(move |&load| (label, load)));
-        cells.map(|(label, load)| Ratios::of(&self.results, label, first, load)).collect()
-    }
-
-    fn is_stream(&self) -> bool {
-        self.results.evidence.iter().any(|run| matches!(run.workload, Workload::TcpStream(_)))
-    }
-}
-
-/// Answers per second; of streams, gigabits per second.
-fn rate(run: &Evidence) -> f64 {
-    match &run.workload {
-        Workload::TcpStream(ExchangeWorkload { request_bytes, answer_bytes, .. }) => {
-            run.throughput * f64::from(*request_bytes.max(answer_bytes)) * 8.0 / 1e9
-        }
-        Workload::Memcached(_) | Workload::TcpRr(_) | Workload::Storage(_) | Workload::Foreign(_) => {
-            run.throughput
-        }
-    }
-}
-
-/// Response times in microseconds at [`Row::QUANTILES`]; `None` where the evidence holds no histogram, or so few
-/// answers that the quantile is the longest of them.
-fn quantiles(run: &Evidence) -> Vec<Option<f64>> {
-    let recorder = Recorder::from_distribution(&run.latency).ok();
-    let at = |quantile: f64| {
-        let recorder = recorder.as_ref()?;
-        #[expect(clippy::cast_precision_loss, reason = "answers of one run, far below 2^53")]
-        let beyond = recorder.count() as f64 * (1.0 - quantile);
-        (beyond >= BEYOND_MIN).then(|| recorder.quantile(quantile).as_secs_f64() * 1e6)
-    };
-    Row::QUANTILES.iter().map(|&quantile| at(quantile)).collect()
-}
-
-/// How many answers must have taken longer than a quantile for it to be shown.
-const BEYOND_MIN: f64 = 1.0;
-
-fn remarks(runs: &[&Evidence], all: usize) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if runs.iter().any(|run| run.saturated()) {
-        remarks.push("saturated".to_owned());
-    }
-    if runs.iter().any(|run| run.limited_by_generator()) {
-        remarks.push("generator at its limit".to_owned());
-    }
-    if runs.len() < all {
-        remarks.push(format!("{} of {all} runs void", all - runs.len()));
-    }
-    remarks
 }
 
 const COLUMNS: [&str; 15] = [
@@ -336,20 +117,6 @@ fn difference(interval: &Option<Interval>) -> String {
     }
 }
 
-/// From this reach on an interval says only that there are too few pairs.
-const INTERVAL_REACH_MAX: f64 = 100.0;
-
-/// A ratio with its interval: `0.42 (0.38-0.47)`, or `0.42 (-)` where the interval says nothing.
-pub(crate) fn ratio(interval: &Option<Interval>) -> String {
-    match interval {
-        None => "-".to_owned(),
-        Some(Interval { estimate, low, high }) if *high > *low * INTERVAL_REACH_MAX => {
-            format!("{estimate:.2} (-)")
-        }
-        Some(Interval { estimate, low, high }) => format!("{estimate:.2} ({low:.2}-{high:.2})"),
-    }
-}
-
 /// What the numbers are.
 pub(crate) fn legend(rounds: u32) -> String {
     let what = match rounds {
@@ -368,6 +135,11 @@ pub(crate) fn legend(rounds: u32) -> String {
 }
 
 impl Grid {
+    /// What comes of these gates, in their order; those for numbers of connections that were not measured are left out.
+    pub fn judge(&self, gates: &Gates) -> Vec<Judged> {
+        gates.judge(&self.variants)
+    }
+
     /// How many rounds its experiments had at most.
     pub(crate) fn rounds(&self) -> u32 {
         self.variants.iter().map(|variant| variant.results.experiment.rounds).max().unwrap_or(0)
@@ -483,9 +255,13 @@ fn aligned<const N: usize>(text: &mut String, columns: &[&str; N], rows: &[([Str
 #[cfg(test)]
 pub(crate) mod test {
     use super::*;
-    use crate::experiment::Experiment;
+    use crate::experiment::{Experiment, Results};
     use crate::test_evidence;
-    use model::{CounterRates, CpuUse, Delivered, Nanoseconds, NapiDelivered, NapiId};
+    use measure::record::Recorder;
+    use model::{
+        CounterRates, CpuUse, Delivered, Evidence, Nanoseconds, NapiDelivered, NapiId, OfferedLoad,
+        PollCounts,
+    };
 
     /// Runs whose longest answer in a hundred takes ten times the others'.
     fn run(label: &str, seed: u64, micros: u64, kthread: u64) -> Evidence {

@@ -5,7 +5,7 @@
 //! benches use it: the daemon is built without it.
 //!
 //! Read in this order: [`experiment`] (configurations by loads by rounds), [`summary`] and [`mod@verdict`] (what the runs of one
-//! mean), [`table`], [`grid`], [`mod@overall`] and [`cost`] (several side by side), [`gate`] (what is demanded of them), [`html`].
+//! mean), [`table`], [`mod@variant`], [`grid`], [`mod@overall`] and [`cost`] (several side by side), [`gate`] (what is demanded of them), [`html`].
 #![forbid(unsafe_code)]
 
 pub mod cost;
@@ -16,12 +16,14 @@ pub mod html;
 pub mod overall;
 pub mod summary;
 pub mod table;
+pub mod variant;
 pub mod verdict;
 
 pub use experiment::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
 pub use gate::{Gates, Judged};
-pub use grid::{Grid, Skipped, Variant};
+pub use grid::{Grid, Skipped};
 pub use overall::Overall;
+pub use variant::Variant;
 pub use verdict::{Comparison, Shortfall, Verdict, Void, verdict};
 
 #[cfg(test)]

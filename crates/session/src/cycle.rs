@@ -66,12 +66,30 @@ pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
     let (resolved, processes) = services::resolve(policy)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
     let resolved = services::without_ended(resolved, &host); // processes end while they are looked at
-    let selection = plan::select(policy, &host); // Policy × Host → which devices each request is for
-    let selection = selection.without_clashes().map_err(|refusal| Fault::refused(refusal, &host))?;
-    let (policy, resolved) = (&selection.policy, selection.noting(resolved));
-    let (placement, desired, plan) =
-        plan_on(policy, &host, &resolved).map_err(|refusal| Fault::refused(refusal, &host))?;
+    let placement = place(policy, &host, resolved)?;
+    let (desired, plan) = plan_placed(&placement, &host).map_err(|refusal| Fault::refused(refusal, &host))?;
     Ok(Planned { host, placement, desired, plan })
+}
+
+/// Finds the objects of every request on a host that is known already: the first half of [`plan()`].
+///
+/// # Errors
+/// What the planner refuses.
+pub fn place(policy: &Policy, host: &Host, resolved: Resolved) -> Result<Placement, Fault> {
+    let refused = |refusal| Fault::refused(refusal, host);
+    let selection = plan::select(policy, host).without_clashes().map_err(refused)?; // Policy × Host → which devices each request is for
+    let resolved = selection.noting(resolved);
+    plan::place(&selection.policy, host, &resolved).map_err(refused) // Policy × Host → Placement
+}
+
+/// What of a placement is not in force: the second half of [`plan()`].
+///
+/// # Errors
+/// What the planner refuses.
+pub fn plan_placed(placement: &Placement, host: &Host) -> Result<(Desired, Plan), Refusal> {
+    let desired = plan::desired(placement, host)?; // Placement × Host → Desired
+    let plan = plan::diff(&desired, host)?; // Desired × Host → Plan
+    Ok((desired, plan))
 }
 
 /// The same on a host that is known already, with a request for each device: what the commands and the daemon have in
@@ -85,8 +103,7 @@ pub fn plan_on(
     resolved: &Resolved,
 ) -> Result<(Placement, Desired, Plan), Refusal> {
     let placement = plan::place(policy, host, resolved)?; // Policy × Host → Placement
-    let desired = plan::desired(&placement, host)?; // Placement × Host → Desired
-    let plan = plan::diff(&desired, host)?; // Desired × Host → Plan
+    let (desired, plan) = plan_placed(&placement, host)?;
     Ok((placement, desired, plan))
 }
 

@@ -10,7 +10,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::KernelError;
-use crate::sysfs::SysFs;
 
 /// Where `ip netns` keeps names of namespaces.
 const NAMED: &str = "/run/netns";
@@ -151,13 +150,13 @@ impl Netns {
         self.id
     }
 
-    /// Keeps what the kernel has looked up of its sysfs for as long as this lives.
-    pub fn keep(&self, sysfs: &SysFs) {
+    /// Keeps a mount of its sysfs for as long as this lives, if there is none yet.
+    pub(crate) fn keep_sysfs(&self, mount: impl FnOnce() -> Option<OwnedFd>) {
         if self.sysfs.get().is_none()
-            && let Some(holder) = sysfs.holder()
+            && let Some(mount) = mount()
         {
             // Another thread may have set one, which is as good.
-            let _ = self.sysfs.set(holder);
+            let _ = self.sysfs.set(mount);
         }
     }
 

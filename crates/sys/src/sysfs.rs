@@ -79,12 +79,12 @@ impl SysFs {
         format!("/sys/{}{path}", self.below)
     }
 
-    /// A descriptor that keeps this mount. While one is there the kernel keeps what it has looked up, and another mount of
-    /// the same namespace finds it: without, each of its files and directories is created again.
+    /// Keeps what the kernel has looked up of it for as long as `netns` lives. While there is one mount, another one of the
+    /// same namespace finds that: without, each of its files and directories is created again.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
-    pub fn holder(&self) -> Option<OwnedFd> {
-        self.root.try_clone().ok()
+    pub fn keep_with(&self, netns: &Netns) {
+        netns.keep_sysfs(|| self.root.try_clone().ok());
     }
 
     /// The text of a file, by its path below `/sys`, without white space around it.

@@ -72,16 +72,6 @@ fn an_older_transaction_is_not_rolled_back_from_under_a_newer_one() {
 }
 
 #[test]
-fn rolling_back_to_an_older_transaction_takes_the_newer_ones_first() {
-    let (scene, mut host) = (Scene::new(), host_of_three());
-    let [first, second_name, third] = three(&scene, &mut host);
-    let undone = scene.journal.roll_back_to(first, &mut host, second(1)).expect("rolls back");
-    assert_eq!(undone.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [third, second_name, first]);
-    assert_eq!(host.settings, host_of_three().settings);
-    assert_eq!(standings(&scene.journal), [Standing::RolledBack; 3]);
-}
-
-#[test]
 fn a_value_that_someone_else_set_since_is_left_alone_and_reported() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let before = host_for(&plan);

@@ -139,9 +139,6 @@ impl LiveMeter {
     /// what they were to do meanwhile comes late.
     pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
 
-    /// What the state of a connection takes of the kernel's memory, in bytes.
-    pub const BYTES_PER_SOCKET: usize = 400;
-
     /// The iterator writes nothing; it counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
 

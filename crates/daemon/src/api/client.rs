@@ -83,21 +83,13 @@ impl Client {
     ) -> Result<Map<String, Value>, CallError> {
         let patience = if method == "Status" { GREETING_MAX } else { PATIENCE };
         self.stream.set_read_timeout(Some(patience)).map_err(|error| self.broken(error, patience))?;
-        self.say(method, parameters, false)?;
+        self.say(method, parameters)?;
         self.hear_within(patience).map(|reply| reply.parameters)
     }
 
-    /// Calls a method whose answer comes again whenever it changes; [`Client::note`] takes the next.
-    ///
-    /// # Errors
-    /// If it cannot be said.
-    pub fn call_more(&mut self, method: &str, parameters: Map<String, Value>) -> Result<(), CallError> {
-        self.say(method, parameters, true)
-    }
-
-    fn say(&mut self, method: &str, parameters: Map<String, Value>, more: bool) -> Result<(), CallError> {
+    fn say(&mut self, method: &str, parameters: Map<String, Value>) -> Result<(), CallError> {
         let method = format!("{}.{method}", super::method::INTERFACE);
-        let call = Call { method, parameters, oneway: false, more, upgrade: false };
+        let call = Call { method, parameters, oneway: false, more: false, upgrade: false };
         match self.stream.write_all(&encode(&call)) {
             // The daemon says why it turns a client away before it closes: that is read next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -112,14 +104,6 @@ impl Client {
             }
             _ => CallError::Broken(self.who.clone(), error),
         }
-    }
-
-    /// The next answer.
-    ///
-    /// # Errors
-    /// If it is an error, or does not come.
-    pub fn note(&mut self) -> Result<Reply, CallError> {
-        self.hear_within(PATIENCE)
     }
 
     fn hear_within(&mut self, patience: Duration) -> Result<Reply, CallError> {

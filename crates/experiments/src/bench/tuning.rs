@@ -51,7 +51,7 @@ const DELIVERY: &str = "delivery ";
 /// Why a text names nothing to compare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; and here also manual")]
-pub struct NotATuning(model::policy::NotAPolicy);
+pub struct NotATuning(model::policy_name::NotAPolicy);
 
 impl FromStr for Tuning {
     type Err = NotATuning;

@@ -75,7 +75,7 @@ fn whole(
     processes: &Processes,
 ) -> Result<Host, KernelError> {
     if let Ok(sysfs) = &sources.sysfs {
-        netns.keep(sysfs);
+        sysfs.keep_with(netns);
     }
     let Sysctls { values: sysctls, mut unread } = sysctls;
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;

@@ -11,7 +11,7 @@ use linux::{Netns, Processes};
 use live::{Measured, Outcome, Pace, Rounds, Subject};
 use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Plan, Severity};
 use plan::doctor::{Held, HostContext, Peer, Pending};
-use session::{Exit, Fault, app_requests, quoted, services};
+use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
 use crate::args::Doctor;
 use crate::context::Context;
@@ -201,14 +201,10 @@ fn asked(context: &Context, netns: &Netns, host: &mut Host, pending: &mut Plan) 
         let policy = app_requests::joined(policy, netns, &context.session.app_requests(), &context.console)?;
         let (resolved, processes) = services::resolve(&policy)?;
         services::add_elsewhere(host, netns, &processes);
-        let selection = plan::select(&policy, host).without_clashes();
-        let selection = selection.map_err(|refusal| Fault::refused(refusal, host))?;
-        let resolved = selection.noting(resolved);
-        plan::place(&selection.policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
+        cycle::place(&policy, host, resolved)
     });
-    let differs = |placement| plan::diff(&plan::desired(placement, host)?, host);
-    match placed.as_ref().map(differs) {
-        Ok(Ok(plan)) => *pending = plan,
+    match placed.as_ref().map(|placement| cycle::plan_placed(placement, host)) {
+        Ok(Ok((_, plan))) => *pending = plan,
         Ok(Err(refusal)) => context.console.detail(&format!("What would be changed is unknown: {refusal}")),
         Err(_) => {}
     }

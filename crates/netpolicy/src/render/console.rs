@@ -9,7 +9,7 @@ use page::Printable;
 use session::report::{EventReport, PlanReport, printable, typed};
 use session::{Fault, Operator, Session};
 
-use crate::args::{Color, Globals, Output};
+use crate::globals::{Color, Globals, Output};
 
 /// Standard output for data, standard error for talk.
 ///

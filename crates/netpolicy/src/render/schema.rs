@@ -11,7 +11,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::args::SchemaOf;
+use crate::schema_args::SchemaOf;
 
 /// A report's document and records.
 type Part = fn(&mut SchemaGenerator) -> Vec<Kind>;

@@ -35,7 +35,7 @@ use model::{
     RxQueue, Severity,
 };
 
-use crate::place::Part;
+use crate::placement::{Part, Placement};
 use case::Case;
 
 pub use context::{CommandPrefix, Held, HostContext, Peer, Pending};
@@ -58,6 +58,13 @@ pub struct Asked {
     pub goal: Option<Nanoseconds>,
     /// How long its policy lets a CPU take to wake.
     pub wake_within: Option<Nanoseconds>,
+}
+
+impl Placement {
+    /// What was asked for, as far as [`doctor()`] must know it.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.parts.iter().map(|part| Asked::of(part, &self.recipes)).collect()
+    }
 }
 
 impl Asked {

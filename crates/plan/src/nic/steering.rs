@@ -5,7 +5,7 @@ use model::nic::NicRequest;
 use model::qdisc::{Qdisc, QdiscKind, Qdiscs};
 use model::{FlowMatch, FlowRule, NicKnob, Offload, QueueSpan, Setting, SteerTo};
 
-use crate::place::Part;
+use crate::placement::Part;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 

@@ -6,7 +6,7 @@ use model::host::{Device, Epoll, Process};
 use model::{Circumstances, DeviceId, EpollNapis, NapiId, Policy, Target};
 
 use crate::index::Index;
-use crate::place::Resolved;
+use crate::resolved::Resolved;
 
 /// Of a device, for all that receive on it.
 pub(crate) fn of_device(device: &Device) -> Circumstances {

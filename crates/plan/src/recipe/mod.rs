@@ -8,16 +8,8 @@ use model::{
     Circumstances, DeliveryMode, EmptyPolls, Intent, PolicyName, Reason, Recipes, Target, Threading,
 };
 
+use crate::chosen::Chosen;
 use crate::refusal::{Refusal, RefusalKind};
-
-/// The delivery mode that a request gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    /// The mode.
-    pub mode: DeliveryMode,
-    /// Why this one.
-    pub because: Reason,
-}
 
 /// The delivery mode that a request gets: the one that an expert named, else that of the policy's recipe where it is put to use.
 ///

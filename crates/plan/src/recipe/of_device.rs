@@ -11,12 +11,12 @@ use model::{
 };
 
 use crate::cpu_locality::{self, NearCores};
-use crate::desired::Wanted;
 use crate::in_force;
 use crate::index::Index;
 use crate::nic::{self, remakes};
-use crate::place::{Part, Placement};
+use crate::placement::{Part, Placement};
 use crate::recipe::circumstances;
+use crate::wanted::Wanted;
 
 /// What a part's recipe comes to on a device.
 #[derive(Debug, Default)]

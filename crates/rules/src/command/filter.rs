@@ -10,8 +10,7 @@ use kinds::words::{Read, Words, abbreviates};
 use model::IfIndex;
 
 use super::head::{Head, PlaceWord};
-use super::{BLOCK, CHAIN, Command, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
-use crate::batch::Batch;
+use super::{BLOCK, CHAIN, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
 
 /// The bytes of a `struct tcmsg`.
 const HEADER_BYTES: usize = 20;
@@ -278,22 +277,6 @@ impl Filter {
         }
         self.classifier.words(&mut line, &actions, lookup)?;
         Some(line)
-    }
-}
-
-impl Filter {
-    /// The line for it, as [`Filter::words`] has it, if reading that line gives this very rule: what is printed to be
-    /// loaded again never means something else.
-    pub fn line(&self, lookup: &mut dyn Lookup) -> Option<String> {
-        let line = self.words(lookup)?;
-        // A name that ends with a backslash would join the next line to this one.
-        let ended = format!("{line}\n");
-        let mut batch = Batch::new(ended.as_bytes());
-        let same = match batch.next_command(lookup) {
-            Ok(Some((_, Command::Filter(read)))) => read.canonical() == self.canonical(),
-            Ok(_) | Err(_) => false,
-        };
-        same.then_some(line)
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::style::{self, SeriesStyle, styles};
 use super::{Escaped, legend, options, place, voids};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
-use crate::grid::{Grid, RATIO_COLUMNS, Row, Variant, cells, columns, ratio_cells};
+use crate::grid::{Grid, RATIO_COLUMNS, cells, columns, ratio_cells};
+use crate::variant::{Row, Variant};
 use measure::statistics::Interval;
 
 /// The chart's own units.

@@ -1,0 +1,107 @@
+//! A daemon's lock on its journal, and what it knows of the transactions in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use model::Pid;
+
+use crate::lock::Lock;
+use crate::log::{JOURNAL, JournalError};
+use crate::transaction::Transaction;
+use crate::transaction_name::TransactionName;
+
+/// The file that the daemon keeps locked while it runs.
+const LOCK_FILE: &str = "daemon";
+
+/// A daemon's lock on its journal, and its cache of the transactions.
+#[derive(Debug)]
+pub(crate) struct DaemonLock {
+    /// Released on drop, or by the kernel after a kill.
+    _lock: Lock,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Transactions that will not change any more.
+    settled: BTreeSet<TransactionName>,
+    /// Transactions that may change, with the length of the journal that they were read from.
+    live: BTreeMap<TransactionName, Transaction>,
+    /// Transactions that the daemon's plans assume to be in force.
+    relied_on: BTreeSet<TransactionName>,
+}
+
+impl DaemonLock {
+    pub(crate) fn take(directory: &Path) -> Result<Self, JournalError> {
+        let lock = Lock::take(&directory.join(LOCK_FILE), 0).map_err(|error| match error {
+            JournalError::Busy { holder, .. } => {
+                JournalError::Kept { by: holder, directory: directory.to_owned() }
+            }
+            other => other,
+        })?;
+        Ok(Self { _lock: lock, known: Mutex::default() })
+    }
+
+    /// The daemon that runs on this journal, if there is one.
+    pub(crate) fn holder(directory: &Path) -> Option<Pid> {
+        Lock::holder(&directory.join(LOCK_FILE))
+    }
+
+    /// Of `names`, the transactions that may be in force, the oldest first, and the unreadable ones. `read` reads one.
+    pub(crate) fn live(
+        &self,
+        names: Vec<TransactionName>,
+        read: impl Fn(TransactionName) -> Result<Transaction, JournalError>,
+    ) -> (Vec<Transaction>, Vec<(TransactionName, JournalError)>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut *known;
+        known.settled.retain(|name| names.binary_search(name).is_ok());
+        known.live.retain(|name, _| names.binary_search(name).is_ok());
+        let (mut live, mut unread) = (Vec::new(), Vec::new());
+        for name in names {
+            if known.settled.contains(&name) {
+                continue;
+            }
+            let fresh = known.live.get(&name).filter(|known| is_as_it_was(known));
+            let transaction = match fresh {
+                Some(known) => known.clone(),
+                None => match read(name) {
+                    Ok(transaction) => transaction,
+                    Err(error) => {
+                        unread.push((name, error));
+                        continue;
+                    }
+                },
+            };
+            if transaction.standing().is_live() {
+                known.live.insert(name, transaction.clone());
+                live.push(transaction);
+            } else {
+                known.live.remove(&name);
+                known.settled.insert(name);
+            }
+        }
+        (live, unread)
+    }
+
+    /// From here on, these are relied on.
+    pub(crate) fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).relied_on = names.into_iter().collect();
+    }
+
+    /// A transaction that is relied on and is not in force.
+    pub(crate) fn missing_among(&self, live: &[Transaction]) -> Option<TransactionName> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let there: BTreeSet<TransactionName> = live.iter().map(Transaction::name).collect();
+        known.relied_on.difference(&there).next().copied()
+    }
+}
+
+/// A journal only grows, except that a torn last line may be replaced by a line of the same length.
+fn is_as_it_was(known: &Transaction) -> bool {
+    let bytes = std::fs::metadata(known.directory().join(JOURNAL)).map(|metadata| metadata.len());
+    known.torn_bytes() == 0
+        && bytes.is_ok_and(|bytes| bytes == known.bytes())
+        && known.has_the_same_verdicts()
+}

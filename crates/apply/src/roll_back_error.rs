@@ -1,0 +1,58 @@
+//! Why a transaction was not, or not wholly, rolled back.
+
+use std::path::PathBuf;
+
+use model::{Change, Pid};
+
+use crate::log::JournalError;
+use crate::transaction::Standing;
+use crate::transaction_name::TransactionName;
+use crate::undo::Undone;
+
+/// Why a transaction was not, or not wholly, rolled back.
+#[derive(Debug, thiserror::Error)]
+pub enum RollBackError {
+    /// Some settings could not be put back; all others were.
+    #[error("{undone}\nTo undo the rest by hand: {}", undo_script.display())]
+    Incomplete {
+        /// The transaction.
+        name: TransactionName,
+        /// What the undo came to.
+        undone: Undone,
+        /// The script that undoes it without netpolicy.
+        undo_script: PathBuf,
+    },
+    /// A newer transaction changed the same knob: its value is not this one's to undo.
+    #[error(
+        "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
+         Roll {newer} back first, or everything down to {name}. Nothing was changed.",
+        .knob.to().knob(), .knob.to().object()
+    )]
+    Overlaid {
+        /// The transaction.
+        name: TransactionName,
+        /// The newer one.
+        newer: TransactionName,
+        /// What the newer one did to the knob.
+        knob: Box<Change>,
+    },
+    /// A running program owns it, and rolls it back when it exits.
+    #[error("{name} belongs to process {by} until it ends and puts it back")]
+    Owned {
+        /// The transaction.
+        name: TransactionName,
+        /// The program.
+        by: Pid,
+    },
+    /// There is nothing of it to undo.
+    #[error("nothing to undo: {name} is {standing}")]
+    NothingToUndo {
+        /// The transaction.
+        name: TransactionName,
+        /// How it stands.
+        standing: Standing,
+    },
+    /// The journal could not be read or written, or another process has it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}

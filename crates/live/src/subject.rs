@@ -1,0 +1,45 @@
+//! Which services of a policy can be measured.
+
+use linux::Netns;
+use linux::live::listening;
+use linux::process::{Criteria, find};
+use model::policy::Match;
+use model::{Goal, Policy, ProcessId, Target as Asked};
+
+/// A service that is to be measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// What it is called; one name is measured once.
+    pub name: String,
+    /// Who serves it.
+    pub processes: Vec<ProcessId>,
+    /// The TCP ports that it takes requests at.
+    pub ports: Vec<u16>,
+    /// What is wanted of it.
+    pub goal: Goal,
+}
+
+impl Subject {
+    /// The services of a policy that listen on TCP in a namespace, each called by its section's name. What may not be inspected is
+    /// left out.
+    pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
+        let mut subjects: Vec<Self> = Vec::new();
+        for intent in &policy.intents {
+            let Asked::Service(name, Match { unit, cgroup, exe, pod, container, port, uid }) =
+                intent.target.clone()
+            else {
+                continue;
+            };
+            let criteria = Criteria { exe, cgroup, unit, pod, container, port, uid, netns: Some(netns.id()) };
+            let Ok(mut processes) = find(&criteria, &mut Vec::new()) else { continue };
+            processes.retain(|process| process.pid.0 != std::process::id());
+            let pids: Vec<_> = processes.iter().map(|process| process.pid).collect();
+            let ports: Vec<u16> =
+                listening(&pids, netns).map_or_else(|_| Vec::new(), |found| found.tcp.into_iter().collect());
+            if !ports.is_empty() && subjects.iter().all(|known| known.name != name) {
+                subjects.push(Self { name, processes, ports, goal: intent.goal });
+            }
+        }
+        subjects
+    }
+}
