@@ -618,7 +618,7 @@ fn netpolicy_is_asked_first() -> Result<(), Failed> {
     assert!(said.starts_with("asked: --state-dir ") && said.trim_end().ends_with(&asked), "{said}");
 
     let (status, said) = stage.run_with(&[], &[("ANSWER", "5")])?;
-    assert!(status == 0 && said.contains("going on by hand") && said.contains("gone"), "{said}");
+    assert!(status == 0 && said.contains("continuing by shell") && said.contains("gone"), "{said}");
     let (_, said) = stage.run(&["--by-hand"])?;
     assert!(!said.contains("asked"), "{said}");
     Ok(())
