@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use live::Target;
+use model::setting::keys::OF_DELIVERY;
 use model::{Intent, NicRequest, Target as Subject};
 use policy_file::{Mistakes, Word, merge, parse, setting, word};
 use session::{Exit, Fault};
@@ -26,13 +27,10 @@ pub enum Wanted {
     Settings(Option<Word>, Vec<(String, String)>),
 }
 
-/// Settings of a service that a candidate may give, as policy files spell them.
-const OF_SERVICE: [&str; 3] = ["defer_hard_irqs", "gro_flush_timeout", "irq_suspend_timeout"];
-
 /// A key as policy files spell it, where it is one of a service: plans and the kernel write `gro-flush-timeout`.
 fn of_service(key: &str) -> String {
     let spelt = key.replace('-', "_");
-    if OF_SERVICE.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
+    if OF_DELIVERY.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
 }
 
 impl std::str::FromStr for Candidate {
@@ -54,7 +52,7 @@ impl std::str::FromStr for Candidate {
                 Some((key, value)) => {
                     let key = of_service(key);
                     let bare = key.split_once(':').map_or(key.as_str(), |(_, bare)| bare);
-                    if !OF_SERVICE.contains(&bare) {
+                    if !OF_DELIVERY.contains(&bare) {
                         setting(&format!("{bare}={value}"))?;
                     }
                     settings.push((key, value.to_owned()));
@@ -109,7 +107,7 @@ impl Candidate {
     ) -> Result<Requests, Fault> {
         let usage = |why: String| Fault::new(Exit::Usage, format!("candidate {}: {why}", self.name));
         let (of_service, of_device): (Vec<_>, Vec<_>) =
-            settings.iter().partition(|(key, _)| OF_SERVICE.contains(&key.as_str()));
+            settings.iter().partition(|(key, _)| OF_DELIVERY.contains(&key.as_str()));
         let mut requests = Requests::default();
         if let Some(word) = word {
             let overrides = overrides(&of_service).map_err(usage)?;

@@ -13,6 +13,18 @@ const VXLAN: u16 = 2;
 const ERSPAN: u16 = 3;
 const GTP: u16 = 4;
 
+// Within each: `TCA_FLOWER_KEY_ENC_OPT_GENEVE_*`, `_VXLAN_*`, `_ERSPAN_*` and `_GTP_*` of the same header.
+const GENEVE_CLASS: u16 = 1;
+const GENEVE_TYPE: u16 = 2;
+const GENEVE_DATA: u16 = 3;
+const VXLAN_GBP: u16 = 1;
+const ERSPAN_VERSION: u16 = 1;
+const ERSPAN_INDEX: u16 = 2;
+const ERSPAN_DIRECTION: u16 = 3;
+const ERSPAN_HWID: u16 = 4;
+const GTP_PDU_TYPE: u16 = 1;
+const GTP_QFI: u16 = 2;
+
 /// The longest data of a Geneve option, in bytes.
 const GENEVE_DATA_MAX: usize = 128;
 
@@ -120,25 +132,25 @@ impl TunnelOptions {
             Self::Vxlan(group) => {
                 out.nested(number, |out| {
                     out.nested(VXLAN, |out| {
-                        out.u32(1, *group);
+                        out.u32(VXLAN_GBP, *group);
                     });
                 });
             }
             Self::Erspan { version, index, direction, hwid } => {
                 out.nested(number, |out| {
                     out.nested(ERSPAN, |out| {
-                        version.inspect(|version| _ = out.u8(1, *version));
-                        index.inspect(|index| _ = out.bytes(2, &index.to_be_bytes()));
-                        direction.inspect(|direction| _ = out.u8(3, *direction));
-                        hwid.inspect(|hwid| _ = out.u8(4, *hwid));
+                        version.inspect(|version| _ = out.u8(ERSPAN_VERSION, *version));
+                        index.inspect(|index| _ = out.bytes(ERSPAN_INDEX, &index.to_be_bytes()));
+                        direction.inspect(|direction| _ = out.u8(ERSPAN_DIRECTION, *direction));
+                        hwid.inspect(|hwid| _ = out.u8(ERSPAN_HWID, *hwid));
                     });
                 });
             }
             Self::Gtp(kind, flow) => {
                 out.nested(number, |out| {
                     out.nested(GTP, |out| {
-                        kind.inspect(|kind| _ = out.u8(1, *kind));
-                        flow.inspect(|flow| _ = out.u8(2, *flow));
+                        kind.inspect(|kind| _ = out.u8(GTP_PDU_TYPE, *kind));
+                        flow.inspect(|flow| _ = out.u8(GTP_QFI, *flow));
                     });
                 });
             }
@@ -155,16 +167,23 @@ impl TunnelOptions {
             let attr = attr?;
             match attr.number {
                 GENEVE => geneve.push(GeneveOption::decode(&attr)?),
-                VXLAN => return attr.nested().find(1)?.map(|group| group.u32().map(Self::Vxlan)).transpose(),
+                VXLAN => {
+                    return attr
+                        .nested()
+                        .find(VXLAN_GBP)?
+                        .map(|group| group.u32().map(Self::Vxlan))
+                        .transpose();
+                }
                 ERSPAN => {
                     let part = |number| attr.nested().find(number)?.map(|part| part.u8()).transpose();
-                    let index = attr.nested().find(2)?.map(|index| index.be32()).transpose()?;
-                    let (version, direction, hwid) = (part(1)?, part(3)?, part(4)?);
+                    let index = attr.nested().find(ERSPAN_INDEX)?.map(|index| index.be32()).transpose()?;
+                    let (version, direction, hwid) =
+                        (part(ERSPAN_VERSION)?, part(ERSPAN_DIRECTION)?, part(ERSPAN_HWID)?);
                     return Ok(Some(Self::Erspan { version, index, direction, hwid }));
                 }
                 GTP => {
                     let part = |number| attr.nested().find(number)?.map(|part| part.u8()).transpose();
-                    return Ok(Some(Self::Gtp(part(1)?, part(2)?)));
+                    return Ok(Some(Self::Gtp(part(GTP_PDU_TYPE)?, part(GTP_QFI)?)));
                 }
                 _ => return Ok(None),
             }
@@ -232,10 +251,10 @@ impl GeneveOption {
     }
 
     fn encode(&self, out: &mut AttrBuf) {
-        self.class.inspect(|class| _ = out.bytes(1, &class.to_be_bytes()));
-        self.kind.inspect(|kind| _ = out.u8(2, *kind));
+        self.class.inspect(|class| _ = out.bytes(GENEVE_CLASS, &class.to_be_bytes()));
+        self.kind.inspect(|kind| _ = out.u8(GENEVE_TYPE, *kind));
         if !self.data.is_empty() {
-            out.bytes(3, &self.data);
+            out.bytes(GENEVE_DATA, &self.data);
         }
     }
 
@@ -244,10 +263,12 @@ impl GeneveOption {
         for attr in attr.nested() {
             let attr = attr?;
             match attr.number {
-                1 => option.class = Some(attr.be16()?),
-                2 => option.kind = Some(attr.u8()?),
-                3 if attr.payload.len() <= GENEVE_DATA_MAX => option.data = attr.payload.to_vec(),
-                3 => return Err(Malformed("a Geneve option has more data than its header can express")),
+                GENEVE_CLASS => option.class = Some(attr.be16()?),
+                GENEVE_TYPE => option.kind = Some(attr.u8()?),
+                GENEVE_DATA if attr.payload.len() <= GENEVE_DATA_MAX => option.data = attr.payload.to_vec(),
+                GENEVE_DATA => {
+                    return Err(Malformed("a Geneve option has more data than its header can express"));
+                }
                 _ => {}
             }
         }

@@ -88,6 +88,59 @@ impl DeliveryMode {
     /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 7.0, `NETDEV_NAPI_THREADED_BUSY_POLL`.
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
 
+    /// The time of a mode that is named without one.
+    const START: Nanoseconds = Nanoseconds::from_micros(20);
+
+    /// One of each, in the order in which they are listed; those that take a time with 20 µs, which is meant where none is said.
+    pub const EACH: [Self; 9] = [
+        Self::Interrupt,
+        Self::Defer { gro_flush: Self::START },
+        Self::NapiBusy,
+        Self::FullBusy,
+        Self::Suspend { gro_flush: Self::START },
+        Self::EventBusy,
+        Self::UserBusy,
+        Self::Threaded,
+        Self::ThreadedBusy,
+    ];
+
+    /// What the document calls [`Self::Interrupt`].
+    pub const BASE: &'static str = "base";
+
+    /// Its name, without its time.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Defer { .. } => "defer",
+            Self::NapiBusy => "napibusy",
+            Self::FullBusy => "fullbusy",
+            Self::Suspend { .. } => "suspend",
+            Self::EventBusy => "eventbusy",
+            Self::UserBusy => "userbusy",
+            Self::Threaded => "threaded",
+            Self::ThreadedBusy => "threaded-busy",
+        }
+    }
+
+    /// The time that is part of its name; `None` of modes without one.
+    pub const fn time(self) -> Option<Nanoseconds> {
+        match self {
+            Self::Defer { gro_flush } | Self::Suspend { gro_flush } => Some(gro_flush),
+            Self::Interrupt
+            | Self::NapiBusy
+            | Self::FullBusy
+            | Self::EventBusy
+            | Self::UserBusy
+            | Self::Threaded
+            | Self::ThreadedBusy => None,
+        }
+    }
+
+    /// The names of all, with `X` for a time: `interrupt`, `deferX` and so on.
+    pub fn names() -> [String; 9] {
+        Self::EACH.map(|mode| format!("{}{}", mode.name(), if mode.time().is_some() { "X" } else { "" }))
+    }
+
     /// The documents' values for this mode. The epoll document gives no time; 200 µs outlast the gaps of a loop that
     /// is worth it, and are what our own tables were made with. They are start values: they suit its machine, and are
     /// measured on yours.
@@ -188,21 +241,12 @@ impl DeliveryMode {
 
 impl fmt::Display for DeliveryMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let timed = |mode: &str, span: Nanoseconds| match span.exact_micros() {
-            Some(micros) => format!("{mode}{micros}"),
-            None => format!("{mode}:{span}"),
-        };
-        f.pad(&match self {
-            Self::Interrupt => "interrupt".to_owned(),
-            Self::Defer { gro_flush } => timed("defer", *gro_flush),
-            Self::NapiBusy => "napibusy".to_owned(),
-            Self::FullBusy => "fullbusy".to_owned(),
-            Self::Suspend { gro_flush } => timed("suspend", *gro_flush),
-            Self::EventBusy => "eventbusy".to_owned(),
-            Self::UserBusy => "userbusy".to_owned(),
-            Self::Threaded => "threaded".to_owned(),
-            Self::ThreadedBusy => "threaded-busy".to_owned(),
-        })
+        let name = self.name();
+        match self.time().map(|time| (time, time.exact_micros())) {
+            None => f.pad(name),
+            Some((_, Some(micros))) => f.pad(&format!("{name}{micros}")),
+            Some((time, None)) => f.pad(&format!("{name}:{time}")),
+        }
     }
 }
 
@@ -212,11 +256,15 @@ pub struct NotADeliveryMode(pub String);
 
 impl fmt::Display for NotADeliveryMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = DeliveryMode::names();
+        let (last, names) =
+            names.split_last().map_or(("", &names[..]), |(last, names)| (last.as_str(), names));
         write!(
             f,
-            "`{}` is not a delivery mode: there are interrupt, deferX, napibusy, fullbusy, suspendX, \
-             eventbusy, userbusy, threaded and threaded-busy, X in microseconds as in suspend20, or with a unit as in suspend:1.5ms",
-            self.0
+            "`{}` is not a delivery mode: there are {} and {last}, X in microseconds as in suspend20, or with a unit as in \
+             suspend:1.5ms",
+            self.0,
+            names.join(", ")
         )
     }
 }
@@ -228,10 +276,9 @@ impl FromStr for DeliveryMode {
 
     /// Takes the names above; `base` for `interrupt`; `defer` and `suspend` alone mean 20 µs.
     fn from_str(text: &str) -> Result<Self, NotADeliveryMode> {
-        const START: Nanoseconds = Nanoseconds::from_micros(20);
         let wrong = || NotADeliveryMode(text.to_owned());
         let span = |rest: &str| match rest.strip_prefix(':') {
-            _ if rest.is_empty() => Ok(START),
+            _ if rest.is_empty() => Ok(Self::START),
             Some(span) => span.parse().map_err(|_| wrong()),
             None if rest.bytes().all(|b| b.is_ascii_digit()) => {
                 let micros: u64 = rest.parse().map_err(|_| wrong())?;
@@ -240,24 +287,17 @@ impl FromStr for DeliveryMode {
             None => Err(wrong()),
         };
         let positive = |span: Nanoseconds| if span.is_zero() { Err(wrong()) } else { Ok(span) };
-        match text {
-            "interrupt" | "base" => Ok(Self::Interrupt),
-            "napibusy" => Ok(Self::NapiBusy),
-            "fullbusy" => Ok(Self::FullBusy),
-            "eventbusy" => Ok(Self::EventBusy),
-            "userbusy" => Ok(Self::UserBusy),
-            "threaded" => Ok(Self::Threaded),
-            "threaded-busy" => Ok(Self::ThreadedBusy),
-            _ => {
-                if let Some(rest) = text.strip_prefix("defer") {
-                    Ok(Self::Defer { gro_flush: positive(span(rest)?)? })
-                } else if let Some(rest) = text.strip_prefix("suspend") {
-                    Ok(Self::Suspend { gro_flush: positive(span(rest)?)? })
-                } else {
-                    Err(wrong())
-                }
-            }
+        let named = |mode: &Self| mode.name() == text || (*mode == Self::Interrupt && text == Self::BASE);
+        if let Some(mode) = Self::EACH.into_iter().find(named) {
+            return Ok(mode);
         }
+        let timed = |mode: Self| mode.time().and(text.strip_prefix(mode.name())).map(|rest| (mode, rest));
+        let (mode, rest) = Self::EACH.into_iter().find_map(timed).ok_or_else(wrong)?;
+        let gro_flush = positive(span(rest)?)?;
+        Ok(match mode {
+            Self::Suspend { .. } => Self::Suspend { gro_flush },
+            _ => Self::Defer { gro_flush },
+        })
     }
 }
 

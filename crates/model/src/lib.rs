@@ -22,6 +22,7 @@ pub mod guard;
 pub mod host;
 pub mod ids;
 pub mod judgement;
+pub mod kthread_key;
 pub mod layout;
 pub mod live;
 pub mod nic;
@@ -36,6 +37,7 @@ pub mod scheduling;
 pub mod search;
 pub mod selector;
 pub mod setting;
+pub mod since;
 pub mod steering;
 pub mod support;
 pub mod units;
@@ -60,6 +62,7 @@ pub use ids::{
     QueueIndex, RingId, RxQueue, SocketId, ThreadId, TxQueue,
 };
 pub use judgement::{JudgedBy, JudgedChange, JudgedUnit, Judgement, Ruling};
+pub use kthread_key::{KthreadKey, KthreadValue};
 pub use layout::{Layout, ObjectSpec};
 pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
@@ -72,10 +75,7 @@ pub use recipe::{
     Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,
 };
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
-pub use scheduling::{
-    KthreadCpus, KthreadKey, KthreadRequest, KthreadState, KthreadValue, RtThrottling, Scheduling, Slice,
-    UtilClamp,
-};
+pub use scheduling::{KthreadCpus, KthreadRequest, KthreadState, RtThrottling, Scheduling, Slice, UtilClamp};
 pub use search::{Search, Searches, Tried};
 pub use selector::{Carries, DeviceCondition, DeviceSelector, Precedence, SpeedBound};
 pub use setting::{

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
 use crate::qdisc::QdiscKind;
-use crate::setting::{Disruption, Facts, Interface, Phase, Unit};
+use crate::setting::{Disruption, Facts, Interface, Phase, Unit, keys};
+use crate::since;
 use crate::steering::{FlowRule, QueueSpan};
 use crate::units::KernelVersion;
 use crate::words::knob_words;
@@ -31,7 +32,7 @@ const INT_MAX: u64 = i32::MAX as u64;
 const CHANNELS: Facts = Facts {
     unit: Unit::Queues,
     range: Some((0, QUEUES_MAX as u64)),
-    since: KernelVersion::since(5, 6),
+    since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     ..Facts::at(Interface::Channels, Phase::Channels)
@@ -41,7 +42,7 @@ const CHANNELS: Facts = Facts {
 const RINGS: Facts = Facts {
     unit: Unit::Descriptors,
     range: Some((1, INT_MAX)),
-    since: KernelVersion::since(5, 6),
+    since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     ..Facts::at(Interface::Rings, Phase::Rings)
@@ -50,13 +51,13 @@ const RINGS: Facts = Facts {
 const COALESCING: Facts = Facts {
     unit: Unit::Microseconds,
     range: Some((0, INT_MAX)),
-    since: KernelVersion::since(5, 6),
+    since: since::ETHTOOL_NETLINK,
     ..Facts::at(Interface::Coalescing, Phase::Coalescing)
 };
 
 const OFFLOADS: Facts = Facts {
     unit: Unit::Switch,
-    since: KernelVersion::since(5, 6),
+    since: since::ETHTOOL_NETLINK,
     ..Facts::at(Interface::Offloads, Phase::Offloads)
 };
 
@@ -321,14 +322,14 @@ impl NicRequest {
             Self::Coalescing(param, _) => param.key(),
             Self::Offload(offload, _) => offload.key(),
             Self::PacketSize(size, _) => size.key(),
-            Self::PrivateFlags(_) => "settings.private-flags",
-            Self::RssQueues(_) => "settings.rss-queues",
-            Self::RssContexts(_) => "settings.rss-contexts",
-            Self::FlowRules(_) => "settings.ntuple",
-            Self::Qdisc(_) => "settings.qdisc",
-            Self::RpsCpus(_) => "settings.rps_cpus",
-            Self::RpsFlowCount(_) => "settings.rps_flow_cnt",
-            Self::Xps(_) => "settings.xps",
+            Self::PrivateFlags(_) => keys::PRIVATE_FLAGS,
+            Self::RssQueues(_) => keys::RSS_QUEUES,
+            Self::RssContexts(_) => keys::RSS_CONTEXTS,
+            Self::FlowRules(_) => keys::FLOW_RULES,
+            Self::Qdisc(_) => keys::QDISC,
+            Self::RpsCpus(_) => keys::RPS_CPUS,
+            Self::RpsFlowCount(_) => keys::RPS_FLOW_COUNT,
+            Self::Xps(_) => keys::XPS,
             Self::Sysctl(sysctl, _) => sysctl.key(),
         }
     }

@@ -18,6 +18,7 @@ use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysc
 use crate::nic_facts::NicFacts;
 use crate::plan::Reason;
 use crate::policy_name::PolicyName;
+use crate::setting::keys;
 use crate::units::Nanoseconds;
 
 /// A property of a host that a recipe can set. Displayed as the word in a recipe file.
@@ -87,9 +88,9 @@ impl Mechanism {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Delivery => "delivery",
-            Self::DeferHardIrqs => "defer_hard_irqs",
-            Self::GroFlushTimeout => "gro_flush_timeout",
-            Self::IrqSuspendTimeout => "irq_suspend_timeout",
+            Self::DeferHardIrqs => keys::DEFER_HARD_IRQS,
+            Self::GroFlushTimeout => keys::GRO_FLUSH_TIMEOUT,
+            Self::IrqSuspendTimeout => keys::IRQ_SUSPEND_TIMEOUT,
             Self::Layout => "layout",
             Self::Threads => "threads",
             Self::WakeLatency => "cpu_dma_latency",

@@ -246,111 +246,7 @@ pub struct KthreadRequest {
     pub slice: Option<Slice>,
 }
 
-/// One value of a [`KthreadRequest`], as a policy file gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KthreadValue {
-    /// `kthread.cpus`
-    Cpus(KthreadCpus),
-    /// `kthread.class`
-    Class(Scheduling),
-    /// `kthread.util-clamp`
-    UtilClamp(UtilClamp),
-    /// `kthread.slice`
-    Slice(Slice),
-}
-
-/// A key of policy files that gives a [`KthreadValue`].
-#[derive(Debug)]
-pub struct KthreadKey {
-    /// Its name, with the table it stands in.
-    pub path: &'static str,
-    /// What to write, by example.
-    pub example: &'static str,
-    /// What the text matches, as a regular expression of JSON Schema.
-    pub pattern: &'static str,
-    /// What it means.
-    pub meaning: &'static str,
-    /// Reads it.
-    pub read: fn(&str) -> Result<KthreadValue, NotScheduling>,
-}
-
-impl KthreadValue {
-    /// Every key.
-    pub const KEYS: &'static [KthreadKey] = &[
-        KthreadKey {
-            path: "kthread.cpus",
-            example: "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
-            pattern: "^(any|irq|sibling|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$",
-            meaning: "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or \
-                      anywhere.",
-            read: |text| text.parse().map(Self::Cpus),
-        },
-        KthreadKey {
-            path: "kthread.class",
-            example: "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
-            pattern: "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$",
-            meaning: "The scheduling class of the kernel threads that poll, with its nice value or priority.",
-            read: |text| text.parse().map(Self::Class),
-        },
-        KthreadKey {
-            path: "kthread.util-clamp",
-            example: "two numbers up to 1024 in quotes, as in \"512-1024\"",
-            pattern: "^[0-9]{1,4}-[0-9]{1,4}$",
-            meaning: "How much of a CPU the kernel threads that poll count for at least and at most, in 1024ths.",
-            read: |text| text.parse().map(Self::UtilClamp),
-        },
-        KthreadKey {
-            path: "kthread.slice",
-            example: "a span of time from 100us to 100ms in quotes, as in \"500us\", or \"default\"",
-            pattern: "^(default|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms))$",
-            meaning: "How long the kernel threads that poll run before another thread of their CPU gets its turn; a shorter \
-                      slice is served earlier. Classes other and batch.",
-            read: |text| text.parse().map(Self::Slice),
-        },
-    ];
-
-    /// Its key.
-    pub const fn path(&self) -> &'static str {
-        match self {
-            Self::Cpus(_) => "kthread.cpus",
-            Self::Class(_) => "kthread.class",
-            Self::UtilClamp(_) => "kthread.util-clamp",
-            Self::Slice(_) => "kthread.slice",
-        }
-    }
-}
-
-impl fmt::Display for KthreadValue {
-    /// As a policy file has it, without quotes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpus(cpus) => cpus.fmt(f),
-            Self::Class(class) => class.fmt(f),
-            Self::UtilClamp(clamp) => clamp.fmt(f),
-            Self::Slice(slice) => slice.fmt(f),
-        }
-    }
-}
-
-impl FromIterator<KthreadValue> for KthreadRequest {
-    fn from_iter<I: IntoIterator<Item = KthreadValue>>(values: I) -> Self {
-        let mut request = Self::default();
-        values.into_iter().for_each(|value| request.set(value));
-        request
-    }
-}
-
 impl KthreadRequest {
-    /// Sets a value, in place of an earlier one of the same knob.
-    pub fn set(&mut self, value: KthreadValue) {
-        match value {
-            KthreadValue::Cpus(cpus) => self.cpus = Some(cpus),
-            KthreadValue::Class(class) => self.scheduling = Some(class),
-            KthreadValue::UtilClamp(clamp) => self.util_clamp = Some(clamp),
-            KthreadValue::Slice(slice) => self.slice = Some(slice),
-        }
-    }
-
     /// Whether it requests nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -389,6 +285,7 @@ pub struct RtThrottling {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::KthreadValue;
 
     #[test]
     fn every_class_and_place_survives_its_name() {

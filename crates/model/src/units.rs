@@ -143,6 +143,9 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
+    /// That of a release whose text says none: before all others.
+    pub const UNKNOWN: Self = Self::since(0, 0);
+
     /// The first release of a series: `since(6, 13)` is Linux 6.13.
     pub const fn since(major: u32, minor: u32) -> Self {
         Self { major, minor, patch: 0 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use model::host::PacketSizes;
 use model::nic::PacketSize;
-use model::{IfIndex, KernelVersion};
+use model::{IfIndex, since};
 use sys::error::{Errno, KernelError};
 use sys::netns::Netns;
 
@@ -264,8 +264,7 @@ impl Links {
         let what = "rt-link setlink";
         let now = self.packet_sizes(ifindex)?;
         if let Some((size, _)) = wanted.iter().find(|(size, _)| now.of(*size).is_none()) {
-            let since = KernelVersion::since(5, 19);
-            return Err(KernelError::absent(what, format!("a kernel with {size}"), Some(since)));
+            return Err(KernelError::absent(what, format!("a kernel with {size}"), Some(since::BIG_TCP)));
         }
         let mut sizes = wanted.to_vec();
         for (size, _) in wanted {

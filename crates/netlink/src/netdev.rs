@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `include/uapi/linux/netdev.h`, `net/core/netdev-genl.c`.
 
-use model::{EmptyPolls, IfIndex, KernelVersion, Nanoseconds, NapiId, QueueIndex, Threading};
+use model::{EmptyPolls, IfIndex, Nanoseconds, NapiId, QueueIndex, Threading, since};
 use sys::error::{Cause, KernelError};
 
 use super::attr::{AttrBuf, Attrs, Malformed};
@@ -214,12 +214,6 @@ impl RawNapi {
     }
 }
 
-/// The first kernel with `queue-get` and `napi-get`.
-const GET_SINCE: KernelVersion = KernelVersion::since(6, 8);
-
-/// The first kernel with `napi-set`.
-pub const NAPI_SET_SINCE: KernelVersion = KernelVersion::since(6, 13);
-
 fn knob(attribute: u16) -> Option<&'static str> {
     match attribute {
         napi::DEFER_HARD_IRQS => Some("defer-hard-irqs"),
@@ -295,7 +289,7 @@ impl Netdev {
     /// [`sys::Cause::Absent`] on kernels without it.
     pub fn open_here() -> Result<Self, KernelError> {
         let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-        let family = Family::resolve(&mut socket, "netdev", KernelVersion::since(6, 3))?;
+        let family = Family::resolve(&mut socket, "netdev", since::NETDEV)?;
         Ok(Self { socket, family })
     }
 
@@ -325,7 +319,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusal; ENODEV if the device does not exist.
     pub fn queues(&mut self, of: Option<IfIndex>) -> Result<Vec<RawQueue>, KernelError> {
-        self.family.demand(command::QUEUE_GET, "queue-get", GET_SINCE)?;
+        self.family.demand(command::QUEUE_GET, "queue-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::QUEUE_GET);
         if let Some(ifindex) = of {
             body.u32(queue::IFINDEX, ifindex.0);
@@ -343,7 +337,7 @@ impl Netdev {
         kind: QueueType,
         index: QueueIndex,
     ) -> Result<Option<RawQueue>, KernelError> {
-        self.family.demand(command::QUEUE_GET, "queue-get", GET_SINCE)?;
+        self.family.demand(command::QUEUE_GET, "queue-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::QUEUE_GET);
         body.u32(queue::ID, index.0).u32(queue::TYPE, kind as u32).u32(queue::IFINDEX, ifindex.0);
         self.socket.get("netdev queue-get", self.family.id(), &body, RawQueue::parse)
@@ -354,7 +348,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusal; ENODEV if the device does not exist.
     pub fn napis(&mut self, of: Option<IfIndex>) -> Result<Vec<RawNapi>, KernelError> {
-        self.family.demand(command::NAPI_GET, "napi-get", GET_SINCE)?;
+        self.family.demand(command::NAPI_GET, "napi-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::NAPI_GET);
         if let Some(ifindex) = of {
             body.u32(napi::IFINDEX, ifindex.0);
@@ -370,7 +364,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusal; ENOENT if there is no NAPI with this id.
     pub fn napi(&mut self, id: NapiId) -> Result<RawNapi, KernelError> {
-        self.family.demand(command::NAPI_GET, "napi-get", GET_SINCE)?;
+        self.family.demand(command::NAPI_GET, "napi-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::NAPI_GET);
         body.u32(napi::ID, id.0);
         self.socket.get("netdev napi-get", self.family.id(), &body, RawNapi::parse)
@@ -385,7 +379,7 @@ impl Netdev {
             let needs = "netdev netlink `napi-set`".to_owned();
             return Err(NapiRefused {
                 knob: None,
-                cause: Cause::Absent { needs, since: Some(NAPI_SET_SINCE) },
+                cause: Cause::Absent { needs, since: Some(since::NAPI_SET) },
             });
         }
         let mut body = self.family.body(command::NAPI_SET);

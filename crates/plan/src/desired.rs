@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::host::{Device, Napi};
 use model::{
     DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, KernelVersion, Nanoseconds,
-    NapiKnob, ProcessKnob, Reason, RingNapi, Setting, SocketPolling, Sysctl, Target, Threading,
+    NapiKnob, ProcessKnob, Reason, RingNapi, Setting, SocketPolling, Sysctl, Target, Threading, since,
 };
 
 use crate::affinity::Seats;
@@ -168,17 +168,15 @@ fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
     if !params.irq_suspend_timeout.is_zero() && !host.capabilities.irq_suspend {
         let nearest =
             if host.capabilities.epoll_params { format!("{defer}, or napibusy") } else { defer.to_string() };
-        return Err(lacks("irq-suspend-timeout", KernelVersion::since(6, 13)).nearest(nearest));
+        return Err(lacks("irq-suspend-timeout", since::NAPI_SET).nearest(nearest));
     }
     if params.epoll.prefer_busy_poll && !host.capabilities.epoll_params {
-        return Err(
-            lacks("busy-poll parameters of epolls", KernelVersion::since(6, 9)).nearest(defer.to_string())
-        );
+        return Err(lacks("busy-poll parameters of epolls", since::EPOLL_PARAMS).nearest(defer.to_string()));
     }
     if params.epoll.events_only && !host.capabilities.epoll_events_only {
         return Err(no_events_only(part, host));
     }
-    let deferral = KernelVersion::since(5, 8);
+    let deferral = since::DEVICE_DEFER_HARD_IRQS;
     if params.defer_hard_irqs.0 > 0 && host.kernel < deferral {
         return Err(lacks("defer-hard-irqs", deferral)
             .nearest("interrupt, with the device's own interrupt moderation"));
@@ -255,7 +253,7 @@ impl Wants<'_> {
             kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)?;
         }
         // Before 5.8 there is nothing to defer with, and so nothing to take back.
-        if self.index.host.kernel >= KernelVersion::since(5, 8) {
+        if self.index.host.kernel >= since::DEVICE_DEFER_HARD_IRQS {
             collected.want(
                 Setting::DeviceNapis(id, DeviceNapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
                 self.because_defer(),

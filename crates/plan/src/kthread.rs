@@ -4,8 +4,8 @@
 //! is. So its priority has a bound, and it is not planned where nothing would ever stop it.
 
 use model::{
-    Budget, CpuSet, Intent, IrqNumber, KernelVersion, KthreadCpus, KthreadKnob, KthreadState, Reason,
-    RxQueue, Scheduling, Setting, Slice, Threading,
+    Budget, CpuSet, Intent, IrqNumber, KthreadCpus, KthreadKnob, KthreadState, Reason, RxQueue, Scheduling,
+    Setting, Slice, Threading, since,
 };
 
 use crate::in_force;
@@ -55,7 +55,7 @@ fn supported(
         };
         let message = format!(
             "{mode} needs kernel threads that poll without a pause, which Linux {} brought; this is {}",
-            KernelVersion::since(7, 0),
+            since::BUSY_THREADS,
             host.release
         );
         return Err(refuse(RefusalKind::Unsupported, message).because(answer).nearest("threaded"));
@@ -68,7 +68,7 @@ fn supported(
         if index.devices.get(&id).is_none_or(|device| device.threaded.is_none()) {
             let message = format!(
                 "{mode} needs kernel threads for NAPIs, which Linux {} brought; this is {}",
-                KernelVersion::since(5, 12),
+                since::NAPI_THREADS,
                 host.release
             );
             return Err(refuse(RefusalKind::Unsupported, message)
@@ -196,7 +196,7 @@ fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> R
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
         let message = format!(
             "a slice for its kernel thread needs Linux {}; this is {}",
-            KernelVersion::since(6, 12),
+            since::THREAD_SLICES,
             index.host.release
         );
         return Err(Refusal::new(RefusalKind::Unsupported, queue, message).because(asked));

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use model::host::SharedListeners;
 use model::{
-    DeviceId, KernelVersion, Mechanism, NapiId, Pid, ProcessKnob, Reason, RecipeValue, RxQueue, Setting,
-    Spread, Target, Transport,
+    DeviceId, Mechanism, NapiId, Pid, ProcessKnob, Reason, RecipeValue, RxQueue, Setting, Spread, Target,
+    Transport, since,
 };
 
 use crate::index::Index;
@@ -115,7 +115,7 @@ fn standing(
 ) -> Standing {
     let ours = |held: &[(Pid, model::Fd)]| held.iter().any(|(pid, _)| pids.contains(pid));
     let count = group.listeners.iter().filter(|listener| ours(&listener.held)).count();
-    let since = KernelVersion::since(6, 2);
+    let since = since::REUSEPORT_BY_QUEUE;
     if count == 0 || group.sockets < 2 || group.id.address.ip().is_loopback() {
         return Standing::NotOurs;
     }

@@ -5,10 +5,9 @@ use std::sync::LazyLock;
 
 use model::live::PartOfSecond;
 use model::nic::{
-    ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX,
-    RingKind, Sysctl,
+    ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RingKind, Sysctl,
 };
-use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
+use model::setting::{Facts, Unit, keys};
 use model::{
     Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, KthreadKey,
     KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan, Searches,
@@ -90,15 +89,15 @@ pub(crate) enum Takes {
 
 impl Takes {
     /// What to write, by example.
-    pub(crate) const fn example(&self) -> &'static str {
-        match self {
+    pub(crate) fn example(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Self::Kthread(key) => return key.example().into(),
             Self::Policy(_) => "a policy, as in \"latency\"",
             Self::Delivery(_) => "a delivery mode, as in \"suspend20\"",
             Self::Span(_) | Self::PositiveSpan(_) => "a span of time in quotes, as in \"20us\"",
             Self::Sample(_) => "a part of each second in quotes, as in \"20ms\", or \"off\"",
             Self::Number { .. } => "a whole number",
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
-            Self::Kthread(key) => key.example,
             Self::Layout(_) => "a layout in quotes, as in \"rx-per-core\"",
             Self::Patterns(_) => "text in quotes or a list of it, as in [\"nginx\", \"haproxy*\"]",
             Self::Carries(_) => "what goes by the device, as in \"default-route\"",
@@ -112,7 +111,7 @@ impl Takes {
             Self::FlowRules(_) => "rules in quotes, as in \"tcp4 dst-port 11211 queue 2\"",
             Self::Qdisc(_) => "a queueing discipline in quotes, as in \"fq\"",
             Self::PrivateFlags(_) => "flags in quotes, as in \"rx_striding_rq=on,tx_port_ts=off\"",
-        }
+        })
     }
 }
 
@@ -130,8 +129,33 @@ const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
 const DAEMON: &[Kind] = &[Kind::Daemon];
 const SERVICE: &[Kind] = &[Kind::Service];
 
-/// Policies, budgets, goals, guards, and how a service's processes are found.
-fn first() -> Vec<Key> {
+/// The key of a knob: bounds and meaning are those of the table of knobs.
+fn of_knob(path: &'static str, of: &'static [Kind], takes: impl FnOnce(&Facts) -> Takes) -> Key {
+    let facts = Facts::of_key(path).unwrap_or_else(|| panic!("no knob of the table has the key {path}"));
+    Key { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
+}
+
+/// A number within the bounds of its knob.
+fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> Takes {
+    move |facts| {
+        let (min, max) = facts.range.unwrap_or((0, u64::MAX));
+        Takes::Number { min: bound(min), max: bound(max), make: Box::new(make) }
+    }
+}
+
+/// Values that a request gives itself, instead of those of its delivery mode.
+fn of_delivery() -> impl Iterator<Item = Key> {
+    let keys = [
+        of_knob(keys::DEFER_HARD_IRQS, BOTH, number(Value::DeferHardIrqs)),
+        of_knob(keys::GRO_FLUSH_TIMEOUT, BOTH, |_| Takes::Span(Value::GroFlushTimeout)),
+        of_knob(keys::IRQ_SUSPEND_TIMEOUT, BOTH, |_| Takes::Span(Value::IrqSuspendTimeout)),
+    ];
+    keys.into_iter()
+        .map(|key| Key { meaning: format!("{} Replaces the mode's own value.", key.meaning).into(), ..key })
+}
+
+/// Policies and how packets are delivered.
+fn of_policies() -> Vec<Key> {
     vec![
     Key {
         path: "policy",
@@ -145,24 +169,12 @@ fn first() -> Vec<Key> {
         takes: Takes::Delivery(Value::Delivery),
         meaning: "How packets are delivered: the mode that the policy would choose, named by an expert instead.".into(),
     },
-    Key {
-        path: "defer_hard_irqs",
-        of: BOTH,
-        takes: Takes::Number { min: 0, max: DEFER_HARD_IRQS_MAX, make: Box::new(Value::DeferHardIrqs) },
-        meaning: "Empty polls in a row before the IRQ is re-armed, instead of the mode's own value.".into(),
-    },
-    Key {
-        path: "gro_flush_timeout",
-        of: BOTH,
-        takes: Takes::Span(Value::GroFlushTimeout),
-        meaning: "The span of the timer that polls while the IRQ is deferred, instead of the mode's own value.".into(),
-    },
-    Key {
-        path: "irq_suspend_timeout",
-        of: BOTH,
-        takes: Takes::Span(Value::IrqSuspendTimeout),
-        meaning: "How long the IRQ stays masked while the application finds events, instead of the mode's own value.".into(),
-    },
+    ]
+}
+
+/// CPUs, budgets, goals, guards, and how a service's processes are found.
+fn of_requests() -> Vec<Key> {
+    vec![
     Key {
         path: "cpus",
         of: BOTH,
@@ -385,67 +397,31 @@ fn lowercase(addresses: &Patterns) -> Patterns {
 
 /// How the kernel threads that poll are scheduled.
 fn of_kthreads() -> impl Iterator<Item = Key> {
-    let key = |key: &'static KthreadKey| Key {
-        path: key.path,
-        of: BOTH,
-        takes: Takes::Kthread(key),
-        meaning: key.meaning.into(),
-    };
+    let key = |key: &'static KthreadKey| of_knob(key.path, BOTH, |_| Takes::Kthread(key));
     KthreadValue::KEYS.iter().map(key)
 }
 
 /// The settings of a device beside its knobs of one number or switch.
-fn of_device() -> Vec<Key> {
-    vec![
-    Key {
-        path: "settings.private-flags",
-        of: DEVICE,
-        takes: Takes::PrivateFlags(|flags| Value::Nic(NicRequest::PrivateFlags(flags))),
-        meaning: "Flags of the driver's own. What they do is known to the driver alone, so this counts as disruptive.".into(),
-    },
-    Key {
-        path: "settings.rss-queues",
-        of: DEVICE,
-        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(|n| Value::Nic(NicRequest::RssQueues(n))) },
-        meaning: "Over how many of the first receive queues packets are spread evenly by their hash.".into(),
-    },
-    Key {
-        path: "settings.rss-contexts",
-        of: DEVICE,
-        takes: Takes::QueueSpans(|spans| Value::Nic(NicRequest::RssContexts(spans))),
-        meaning: "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.".into(),
-    },
-    Key {
-        path: "settings.ntuple",
-        of: DEVICE,
-        takes: Takes::FlowRules(|rules| Value::Nic(NicRequest::FlowRules(rules))),
-        meaning: "Rules by which the NIC hands flows to a receive queue or a context, in the words of ethtool -N.".into(),
-    },
-    Key {
-        path: "settings.qdisc",
-        of: DEVICE,
-        takes: Takes::Qdisc(|kind| Value::Nic(NicRequest::Qdisc(kind))),
-        meaning: "What packets wait in before they leave, for every transmit queue. What waits when it is replaced is dropped.".into(),
-    },
-    Key {
-        path: "settings.rps_cpus",
-        of: DEVICE,
-        takes: Takes::CpusOrNone(|cpus| Value::Nic(NicRequest::RpsCpus(cpus))),
-        meaning: "The CPUs that receive packet steering hands packets to, of every receive queue.".into(),
-    },
-    Key {
-        path: "settings.rps_flow_cnt",
-        of: DEVICE,
-        takes: Takes::Number { min: 0, max: RPS_FLOWS_MAX, make: Box::new(|n| Value::Nic(NicRequest::RpsFlowCount(n))) },
-        meaning: "How many flows receive flow steering remembers for each receive queue; rounded up to a power of two.".into(),
-    },
-    Key {
-        path: "settings.xps",
-        of: DEVICE,
-        takes: Takes::Switch(Box::new(|on| Value::Nic(NicRequest::Xps(on)))),
-        meaning: "Whether each CPU sends by one transmit queue of its own, dealt out in turn; false lets the kernel choose.".into(),
-    },
+fn of_device() -> impl Iterator<Item = Key> {
+    let key = |path, takes| of_knob(path, DEVICE, |_| takes);
+    [
+        key(keys::PRIVATE_FLAGS, Takes::PrivateFlags(|flags| Value::Nic(NicRequest::PrivateFlags(flags)))),
+        key(
+            keys::RSS_QUEUES,
+            Takes::Number {
+                min: 1,
+                max: QUEUES_MAX,
+                make: Box::new(|count| Value::Nic(NicRequest::RssQueues(count))),
+            },
+        ),
+        key(keys::RSS_CONTEXTS, Takes::QueueSpans(|spans| Value::Nic(NicRequest::RssContexts(spans)))),
+        key(keys::FLOW_RULES, Takes::FlowRules(|rules| Value::Nic(NicRequest::FlowRules(rules)))),
+        key(keys::QDISC, Takes::Qdisc(|kind| Value::Nic(NicRequest::Qdisc(kind)))),
+        key(keys::RPS_CPUS, Takes::CpusOrNone(|cpus| Value::Nic(NicRequest::RpsCpus(cpus)))),
+        of_knob(keys::RPS_FLOW_COUNT, DEVICE, number(|count| Value::Nic(NicRequest::RpsFlowCount(count)))),
+        key(keys::XPS, Takes::Switch(Box::new(|on| Value::Nic(NicRequest::Xps(on))))),
     ]
+    .into_iter()
 }
 
 /// Keys of knobs that take one number or are a switch: path, bounds and meaning are those of the table of knobs.
@@ -497,7 +473,9 @@ fn bound(number: u64) -> u32 {
 
 /// Every key there is.
 pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
-    let mut keys = first();
+    let mut keys = of_policies();
+    keys.extend(of_delivery());
+    keys.extend(of_requests());
     keys.extend(of_selectors());
     keys.extend(of_kthreads());
     keys.extend(of_knobs!(ChannelKind as Channels(u32)));
@@ -547,7 +525,7 @@ impl Takes {
             Self::Sample(_) => "`\"10ms\"` to `\"1s\"`, `\"off\"`".to_owned(),
             Self::Number { min, max, .. } => format!("{min} to {max}"),
             Self::Cpus(_) => "CPUs: `\"0-3,8\"`".to_owned(),
-            Self::Kthread(key) => key.example.replace(" in quotes", ""),
+            Self::Kthread(key) => key.example().replace(" in quotes", ""),
             Self::Layout(_) => "a [layout](recipes.md#layouts): `\"rx-per-core\"`".to_owned(),
             Self::Patterns(_) => {
                 "a [pattern](#patterns) or a list: `\"haproxy*\"`, `[\"nginx\", \"haproxy*\"]`".to_owned()

@@ -34,7 +34,7 @@ pub fn recipe_json_schema() -> Json {
 /// What is tried for services whose goal is missed, by policy.
 fn ladders() -> Json {
     let mut rung = entry(Mechanism::Delivery);
-    rung["properties"]["value"] = json!({ "type": "string", "pattern": DELIVERY });
+    rung["properties"]["value"] = json!({ "type": "string", "pattern": *DELIVERY });
     rung["properties"][WHEN] = when();
     let ladder = json!({ "type": "array", "items": rung, "maxItems": Rung::COUNT_MAX });
     let policies = WITH_LADDER.map(|policy| (policy.as_str().to_owned(), ladder.clone()));
@@ -86,7 +86,7 @@ fn values(mechanism: Mechanism) -> Vec<Json> {
     let number = || json!({ "type": "integer", "minimum": 0, "maximum": NUMBER_MAX });
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
     match mechanism {
-        Mechanism::Delivery => vec![text(DELIVERY)],
+        Mechanism::Delivery => vec![text(&DELIVERY)],
         Mechanism::GroFlushTimeout | Mechanism::IrqSuspendTimeout => vec![text(SPAN)],
         Mechanism::Layout => vec![text(LAYOUT)],
         Mechanism::Reuseport => vec![json!({ "const": "by-queue" })],

@@ -1,12 +1,25 @@
 //! The language of policy files as a JSON Schema, for editors.
 
-use model::{Carries, CpuSet, OnMissed, Patterns, PolicyName, QdiscKind};
+use std::sync::LazyLock;
+
+use model::{Carries, CpuSet, DeliveryMode, OnMissed, Patterns, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, Key, Kind, Takes};
 
 /// A delivery mode, with its time where it takes one.
-pub(crate) const DELIVERY: &str = "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|threaded|threaded-busy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$";
+pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
+    let (timed, plain): (Vec<_>, Vec<_>) =
+        DeliveryMode::EACH.into_iter().partition(|mode| mode.time().is_some());
+    let names = |modes: Vec<DeliveryMode>| {
+        let names = modes.into_iter().map(DeliveryMode::name).flat_map(|name| {
+            let other = (name == DeliveryMode::Interrupt.name()).then_some(DeliveryMode::BASE);
+            std::iter::once(name).chain(other)
+        });
+        names.collect::<Vec<_>>().join("|")
+    };
+    format!("^({}|({})([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$", names(plain), names(timed))
+});
 
 /// A span of time.
 pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
@@ -72,7 +85,7 @@ fn no_keys_yet() -> Json {
 fn value(key: &Key) -> Json {
     let mut schema = match key.takes {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
-        Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
+        Takes::Delivery(_) => json!({ "type": "string", "pattern": *DELIVERY }),
         Takes::Growth(_) => json!({ "type": "string", "pattern": "^\\+?[0-9]{1,4}(\\.[0-9])? *%$" }),
         Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within { .. } => {
             json!({ "type": "string", "pattern": SPAN })

@@ -3,6 +3,7 @@
 use crate::spelling::toml_string;
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
+use model::setting::keys;
 use model::{
     CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, OnMissed,
     Patterns, PolicyName,
@@ -50,9 +51,9 @@ impl Value {
         match self {
             Self::Policy(_) => "policy",
             Self::Delivery(_) => "delivery",
-            Self::DeferHardIrqs(_) => "defer_hard_irqs",
-            Self::GroFlushTimeout(_) => "gro_flush_timeout",
-            Self::IrqSuspendTimeout(_) => "irq_suspend_timeout",
+            Self::DeferHardIrqs(_) => keys::DEFER_HARD_IRQS,
+            Self::GroFlushTimeout(_) => keys::GRO_FLUSH_TIMEOUT,
+            Self::IrqSuspendTimeout(_) => keys::IRQ_SUSPEND_TIMEOUT,
             Self::Cpus(_) => "cpus",
             Self::GoalP50(_) => "goal.p50",
             Self::GoalP99(_) => "goal.p99",

@@ -22,24 +22,14 @@ pub fn word(word: &str) -> Result<Word, String> {
         return Ok(Word::Policy(policy));
     }
     word.parse().map(Word::Delivery).map_err(|_| {
-        let modes = [
-            "interrupt",
-            "defer20",
-            "napibusy",
-            "fullbusy",
-            "suspend20",
-            "eventbusy",
-            "userbusy",
-            "threaded",
-            "threaded-busy",
-        ];
+        let modes = DeliveryMode::EACH.map(|mode| mode.to_string());
         let names = PolicyName::ALL.map(PolicyName::as_str);
-        let meant = nearest(word, names.into_iter().chain(modes));
+        let meant = nearest(word, names.into_iter().chain(modes.iter().map(String::as_str)));
         let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         format!(
-            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX, \
-             eventbusy, userbusy, threaded, threaded-busy){help}",
-            names.join(", ")
+            "neither a policy ({}) nor a delivery mode ({}){help}",
+            names.join(", "),
+            DeliveryMode::names().join(", ")
         )
     })
 }

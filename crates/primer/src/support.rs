@@ -3,7 +3,7 @@
 
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
-use model::{Host, KernelVersion, KthreadState, Prerequisites};
+use model::{Host, KernelVersion, KthreadState, Prerequisites, since};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -55,16 +55,12 @@ const BTF: Need = Need::Held("kernel BTF", |_, has| has.btf);
 const NO_RT: Need = Need::Held("a kernel without PREEMPT_RT", |_, has| !has.preempt_rt);
 const NAPIS: Need = Need::Device("a device with NAPIs", |device| !device.napis.is_empty());
 
-const fn since(major: u32, minor: u32) -> Option<KernelVersion> {
-    Some(KernelVersion::since(major, minor))
-}
-
 /// All of them: how packets are delivered, who delivers, the NIC, what is counted, applications.
 pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "defer-device",
         meaning: "interrupts deferred, of all queues of a device together",
-        since: since(5, 8),
+        since: Some(since::DEVICE_DEFER_HARD_IRQS),
         needs: &[
             NET_ADMIN,
             Need::Device("a device with napi_defer_hard_irqs", |device| {
@@ -75,13 +71,13 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "defer-queue",
         meaning: "interrupts deferred, of single queues",
-        since: since(6, 13),
+        since: Some(since::NAPI_SET),
         needs: &[Need::Kernel("napi-set", |host| host.capabilities.napi_set), NET_ADMIN, NAPIS],
     },
     Mechanism {
         name: "suspend",
         meaning: "interrupts masked while a running process's epoll_wait finds events",
-        since: since(6, 13),
+        since: Some(since::NAPI_SET),
         needs: &[
             Need::Kernel("irq-suspend-timeout", |host| host.capabilities.irq_suspend),
             Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
@@ -93,7 +89,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "epoll-busy-poll",
         meaning: "busy polling by the epolls of a running process",
-        since: since(6, 9),
+        since: Some(since::EPOLL_PARAMS),
         needs: &[
             Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
             NET_ADMIN,
@@ -115,7 +111,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "threads-device",
         meaning: "kernel threads that poll, of all queues of a device together",
-        since: since(5, 12),
+        since: Some(since::NAPI_THREADS),
         needs: &[
             NET_ADMIN,
             Need::Device("a device with threaded", |device| {
@@ -126,7 +122,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "threads-queue",
         meaning: "kernel threads that poll, of single queues",
-        since: since(6, 17),
+        since: Some(since::QUEUE_THREADS),
         needs: &[
             Need::Kernel("napi-set with threaded", |host| host.capabilities.napi_threaded),
             NET_ADMIN,
@@ -136,7 +132,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "threads-busy",
         meaning: "kernel threads that poll without a pause",
-        since: since(7, 0),
+        since: Some(since::BUSY_THREADS),
         needs: &[
             Need::Kernel("threaded: busy-poll", |host| host.capabilities.napi_threaded_busy),
             NET_ADMIN,
@@ -146,7 +142,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "thread-class",
         meaning: "scheduling class and CPUs of the kernel threads that poll",
-        since: since(5, 12),
+        since: Some(since::NAPI_THREADS),
         needs: &[
             Need::Thread("sched_getattr", |begins| begins.scheduling.is_some()),
             Need::Held("CAP_SYS_NICE", |_, has| has.cap_sys_nice),
@@ -155,19 +151,19 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "thread-slice",
         meaning: "how long these threads run before another one of their CPU",
-        since: since(6, 12),
+        since: Some(since::THREAD_SLICES),
         needs: &[Need::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
     Mechanism {
         name: "thread-util-clamp",
         meaning: "how much of a CPU these threads count for",
-        since: since(5, 12),
+        since: Some(since::NAPI_THREADS),
         needs: &[Need::Thread("CONFIG_UCLAMP_TASK", |begins| begins.util_clamp.is_some())],
     },
     Mechanism {
         name: "irq-affinity",
         meaning: "interrupts placed on CPUs",
-        since: since(2, 6),
+        since: Some(since::ALWAYS),
         needs: &[
             Need::Device("a device whose queues' interrupts are known", |device| {
                 device.napis.iter().any(|napi| napi.irq.is_some())
@@ -178,25 +174,25 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "channels",
         meaning: "how many queues a device has",
-        since: since(5, 6),
+        since: Some(since::ETHTOOL_NETLINK),
         needs: &[NET_ADMIN, Need::Device("a driver with channels", |device| device.channels.is_some())],
     },
     Mechanism {
         name: "rings",
         meaning: "how many descriptors a ring has",
-        since: since(5, 6),
+        since: Some(since::ETHTOOL_NETLINK),
         needs: &[NET_ADMIN, Need::Device("a driver with ring sizes", |device| device.rings.is_some())],
     },
     Mechanism {
         name: "coalescing",
         meaning: "interrupt moderation of a device",
-        since: since(5, 6),
+        since: Some(since::ETHTOOL_NETLINK),
         needs: &[NET_ADMIN, Need::Device("a driver with coalescing", |device| device.coalesce.is_some())],
     },
     Mechanism {
         name: "coalescing-queue",
         meaning: "interrupt moderation of single queues",
-        since: since(4, 6),
+        since: Some(since::QUEUE_COALESCING),
         needs: &[
             NET_ADMIN,
             Need::Device("a driver with ETHTOOL_PERQUEUE", |device| {
@@ -207,7 +203,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "rss",
         meaning: "which queues the receive hash spreads packets over",
-        since: since(3, 0),
+        since: Some(since::RSS_TABLE),
         needs: &[
             NET_ADMIN,
             Need::Device("a driver with a table of the receive hash", |device| device.rss.is_some()),
@@ -216,7 +212,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "rss-contexts",
         meaning: "groups of queues with a receive hash of their own",
-        since: since(4, 16),
+        since: Some(since::RSS_CONTEXTS),
         needs: &[
             NET_ADMIN,
             Need::Device("a driver with contexts of the receive hash", |device| {
@@ -227,7 +223,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "flow-rules",
         meaning: "single flows handed to a queue by the NIC (ntuple)",
-        since: since(2, 6),
+        since: Some(since::ALWAYS),
         needs: &[
             NET_ADMIN,
             Need::Device("a driver with rules for flows", |device| device.flow_rules.is_some()),
@@ -236,7 +232,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "big-tcp",
         meaning: "packets above 64 KiB within the host: BIG TCP",
-        since: since(5, 19),
+        since: Some(since::BIG_TCP),
         needs: &[
             NET_ADMIN,
             Need::Device("a driver that takes more than 64 KiB", |device| {
@@ -247,25 +243,25 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "counting",
         meaning: "who polls each NAPI: doctor, top, engaged",
-        since: since(5, 8),
+        since: Some(since::COUNTING),
         needs: &[BTF, BPF, PERFMON, NO_RT],
     },
     Mechanism {
         name: "response-times",
         meaning: "how long a service's requests take: watch, compare, goals",
-        since: since(6, 3),
+        since: Some(since::RESPONSE_TIMES),
         needs: &[BTF, BPF, PERFMON, NO_RT],
     },
     Mechanism {
         name: "reuseport",
         meaning: "connections given to the worker of their queue",
-        since: since(6, 2),
+        since: Some(since::REUSEPORT_BY_QUEUE),
         needs: &[BTF, SYS_ADMIN, PTRACE],
     },
     Mechanism {
         name: "sockets",
         meaning: "applications ask for a policy: SO_NETPOLICY, PR_SET_NETPOLICY",
-        since: since(5, 18),
+        since: Some(since::SOCKET_REQUESTS),
         needs: &[
             BTF,
             SYS_ADMIN,

@@ -226,11 +226,8 @@ mod test {
             error.to_string(),
             "eth0 rx-4: defer-hard-irqs 4000000000: Numerical result out of range (ERANGE) \"integer out of range\""
         );
-        let absent = KernelError::absent(
-            "eth0 rx-0: irq-suspend-timeout",
-            "napi-set",
-            Some(KernelVersion::since(6, 13)),
-        );
+        let absent =
+            KernelError::absent("eth0 rx-0: irq-suspend-timeout", "napi-set", Some(model::since::NAPI_SET));
         assert_eq!(
             absent.to_string(),
             "eth0 rx-0: irq-suspend-timeout: not supported here: needs napi-set, since Linux 6.13"

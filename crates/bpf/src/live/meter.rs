@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use libbpf_rs::OpenObject;
 use libbpf_rs::btf::{Btf, types};
 use model::live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
-use model::{KernelVersion, Nanoseconds, NapiId, NetnsId, Pid};
+use model::{Nanoseconds, NapiId, NetnsId, Pid, since};
 use sys::clock::monotonic;
 use sys::error::{Errno, KernelError};
 
@@ -82,8 +82,7 @@ impl AnswerHook {
                 btf.type_by_name::<types::Typedef<'_>>(&name).is_some()
             })
             .ok_or_else(|| {
-                let since = KernelVersion::since(6, 3);
-                KernelError::absent(what, "the tracepoint sock_send_length", Some(since))
+                KernelError::absent(what, "the tracepoint sock_send_length", Some(since::RESPONSE_TIMES))
             })
     }
 

@@ -153,7 +153,7 @@ mod test {
         for cause in [
             Cause::Errno(Errno::PERM),
             Cause::Denied { errno: Errno::PERM, needs: "CAP_NET_ADMIN".to_owned() },
-            Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(KernelVersion::since(6, 9)) },
+            Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(model::since::EPOLL_PARAMS) },
             Cause::Gone("the process has ended".to_owned()),
             Cause::Away("its device has fewer queues now".to_owned()),
             Cause::Malformed("x".to_owned()),

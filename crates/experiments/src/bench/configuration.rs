@@ -80,10 +80,10 @@ impl fmt::Display for Configuration {
         match self {
             Self::Mode(mode) => f.pad(&label(*mode)),
             Self::Softirq => f.pad("softirq"),
-            Self::Threaded { pinned: false } => f.pad("threaded"),
+            Self::Threaded { pinned: false } => f.pad(DeliveryMode::Threaded.name()),
             Self::Threaded { pinned: true } => f.pad("threaded+pinned"),
-            Self::ThreadedBusy => f.pad("threaded-busy"),
-            Self::UserBusy => f.pad("userbusy"),
+            Self::ThreadedBusy => f.pad(DeliveryMode::ThreadedBusy.name()),
+            Self::UserBusy => f.pad(DeliveryMode::UserBusy.name()),
             Self::Workqueue => f.pad("workqueue"),
         }
     }
@@ -107,12 +107,14 @@ impl FromStr for Configuration {
     fn from_str(text: &str) -> Result<Self, NotAWay> {
         match text {
             "softirq" => Ok(Self::Softirq),
-            "threaded" => Ok(Self::Threaded { pinned: false }),
             "threaded+pinned" => Ok(Self::Threaded { pinned: true }),
-            "threaded-busy" => Ok(Self::ThreadedBusy),
-            "userbusy" => Ok(Self::UserBusy),
             "workqueue" => Ok(Self::Workqueue),
-            mode => mode.parse().map(Self::Mode).map_err(NotAWay),
+            mode => Ok(match mode.parse().map_err(NotAWay)? {
+                DeliveryMode::Threaded => Self::Threaded { pinned: false },
+                DeliveryMode::ThreadedBusy => Self::ThreadedBusy,
+                DeliveryMode::UserBusy => Self::UserBusy,
+                mode => Self::Mode(mode),
+            }),
         }
     }
 }

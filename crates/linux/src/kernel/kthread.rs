@@ -33,7 +33,8 @@ pub(super) fn read(
         }
         KthreadKnob::Slice(_) => {
             let slice = state.slice.map(KthreadKnob::Slice);
-            slice.ok_or_else(|| unknown("Linux 6.12, which has slices of threads"))
+            slice
+                .ok_or_else(|| unknown(&format!("Linux {}, which has slices of threads", like.facts().since)))
         }
     };
     like.iter().map(one).collect()

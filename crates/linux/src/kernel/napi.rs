@@ -2,9 +2,9 @@
 
 use model::{
     DeviceId, DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting,
-    Threading,
+    Threading, since,
 };
-use netlink::netdev::{NAPI_SET_SINCE, NapiChange, RawNapi};
+use netlink::netdev::{NapiChange, RawNapi};
 use sys::error::{Errno, KernelError};
 
 use super::netns_handles::NetnsHandles;
@@ -23,13 +23,13 @@ pub(super) fn read(
 fn read_one(napi: &RawNapi, like: &NapiKnob) -> Result<NapiKnob, KernelError> {
     Ok(match like {
         NapiKnob::DeferHardIrqs(_) => {
-            NapiKnob::DeferHardIrqs(EmptyPolls(stated(napi.defer_hard_irqs, NAPI_SET_SINCE)?))
+            NapiKnob::DeferHardIrqs(EmptyPolls(stated(napi.defer_hard_irqs, like.facts().since)?))
         }
         NapiKnob::GroFlushTimeout(_) => {
-            NapiKnob::GroFlushTimeout(Nanoseconds(stated(napi.gro_flush_timeout, NAPI_SET_SINCE)?))
+            NapiKnob::GroFlushTimeout(Nanoseconds(stated(napi.gro_flush_timeout, like.facts().since)?))
         }
         NapiKnob::IrqSuspendTimeout(_) => {
-            NapiKnob::IrqSuspendTimeout(Nanoseconds(stated(napi.irq_suspend_timeout, NAPI_SET_SINCE)?))
+            NapiKnob::IrqSuspendTimeout(Nanoseconds(stated(napi.irq_suspend_timeout, like.facts().since)?))
         }
         NapiKnob::Threaded(_) => {
             NapiKnob::Threaded(stated(napi.threaded.and_then(Threading::of_number), like.facts().since)?)
@@ -71,7 +71,7 @@ pub(super) fn write(
             (culprit, refused.number())
         {
             let needs = "napi-set with threaded busy-poll";
-            return KernelError::absent(refused.what, needs, Some(KernelVersion::since(7, 0)));
+            return KernelError::absent(refused.what, needs, Some(since::BUSY_THREADS));
         }
         refused.needing("CAP_NET_ADMIN in the initial user namespace")
     })

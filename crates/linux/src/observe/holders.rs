@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Confidence, HolderKind, HolderProcess, QueueHolder, Unread};
-use model::{KernelVersion, Label, NetnsId, ProcessId, QueueIndex};
+use model::{KernelVersion, Label, NetnsId, ProcessId, QueueIndex, since};
 use netlink::netdev::{QueueType, RawLease, RawQueue};
 use netlink::xdp_diag::{XdpSocket, XdpSockets};
 use sys::error::KernelError;
@@ -14,7 +14,7 @@ use crate::process::{self, Link};
 
 /// The first kernel whose `queue-get` says that an AF_XDP socket is bound. On earlier ones only sock-diag does, which is not
 /// asked needlessly on later ones: the first question loads a module.
-const XSK_SINCE: KernelVersion = KernelVersion::since(6, 15);
+const XSK_SINCE: KernelVersion = since::QUEUE_GET_XSK;
 
 /// The holders of the queues of some devices, by device. `names` are those of the devices of this namespace.
 pub(crate) fn holders(

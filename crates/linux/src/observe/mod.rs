@@ -89,7 +89,7 @@ fn whole(
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     Ok(Host {
-        kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::since(0, 0)),
+        kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::UNKNOWN),
         release,
         capabilities: capabilities::capabilities(sources, &mut unread),
         topology: topology::topology(&sources.sysfs, &mut unread),

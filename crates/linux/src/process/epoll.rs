@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use model::host::Membership;
-use model::{EpollId, EpollParams, Fd, KernelVersion, ProcessKnob, Setting};
+use model::{EpollId, EpollParams, Fd, ProcessKnob, Setting, since};
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
@@ -94,9 +94,7 @@ fn goes_together(wanted: EpollParams) -> bool {
 /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; before, epolls had no ioctl.
 fn absent_or(errno: Errno) -> Cause {
     match errno {
-        Errno::NOTTY => {
-            Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(KernelVersion::since(6, 9)) }
-        }
+        Errno::NOTTY => Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(since::EPOLL_PARAMS) },
         Errno::OPNOTSUPP => Cause::Absent { needs: "CONFIG_NET_RX_BUSY_POLL".to_owned(), since: None },
         other => Cause::Errno(other),
     }
@@ -161,7 +159,7 @@ mod test {
     #[test]
     fn an_epoll_of_a_kernel_before_6_9_has_no_parameters() {
         let Cause::Absent { since, .. } = absent_or(Errno::NOTTY) else { panic!("it has no such ioctl") };
-        assert_eq!(since, Some(KernelVersion::since(6, 9)));
+        assert_eq!(since, Some(since::EPOLL_PARAMS));
         assert!(matches!(absent_or(Errno::OPNOTSUPP), Cause::Absent { since: None, .. }));
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use model::{Fd, KernelVersion, Pid, ProcessId, ThreadId};
+use model::{Fd, KernelVersion, Pid, ProcessId, ThreadId, since};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat};
 use rustix::io::Errno;
@@ -76,7 +76,7 @@ impl Pinned {
             Errno::SRCH => gone(),
             // Kernel: EINVAL until 6.15, ENOENT since; `kernel/pid.c` `pidfd_prepare()`.
             Errno::INVAL | Errno::NOENT => Cause::Gone(format!("{pid} is a thread and no process")),
-            Errno::NOSYS => absent("pidfd_open", 5, 3),
+            Errno::NOSYS => absent("pidfd_open", since::PIDFD_OPEN),
             other => Cause::Errno(other),
         })?;
         let gone_if_missing = |errno| match errno {
@@ -112,7 +112,7 @@ impl Pinned {
         pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty()).map_err(|errno| match errno {
             Errno::BADF => closed(),
             Errno::SRCH => Cause::Gone("the process has ended".to_owned()),
-            Errno::NOSYS => absent("pidfd_getfd", 5, 6),
+            Errno::NOSYS => absent("pidfd_getfd", since::PIDFD_GETFD),
             Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },
             other => Cause::Errno(other),
         })
@@ -199,8 +199,8 @@ pub(super) fn unreadable(errno: Errno) -> Cause {
     }
 }
 
-fn absent(call: &str, major: u32, minor: u32) -> Cause {
-    Cause::Absent { needs: call.to_owned(), since: Some(KernelVersion::since(major, minor)) }
+fn absent(call: &str, since: KernelVersion) -> Cause {
+    Cause::Absent { needs: call.to_owned(), since: Some(since) }
 }
 
 /// Calls `each` with every name in the directory that is a number, until that says stop.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use model::{Fd, KernelVersion, ProcessKnob, RingId, RingNapi, Setting};
+use model::{Fd, ProcessKnob, RingId, RingNapi, Setting, since};
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
@@ -72,7 +72,7 @@ fn forgets_no_napi() -> Cause {
         needs: "IO_URING_NAPI_TRACKING_STATIC: without it a ring that has polled once goes on, even after \
                 IORING_UNREGISTER_NAPI"
             .to_owned(),
-        since: Some(KernelVersion::since(6, 13)),
+        since: Some(since::RING_NAPI_STATIC),
     }
 }
 
@@ -124,7 +124,7 @@ fn refusal(errno: Errno) -> Cause {
         Errno::INVAL => {
             return Cause::Absent {
                 needs: "IORING_REGISTER_NAPI, and a ring without IORING_SETUP_IOPOLL".to_owned(),
-                since: Some(KernelVersion::since(6, 9)),
+                since: Some(since::RING_NAPI),
             };
         }
         Errno::OPNOTSUPP => {
@@ -178,7 +178,7 @@ impl Fdinfo {
         match (self.value("NAPI"), self.value("napi tracking")) {
             (None, _) => Err(Cause::Absent {
                 needs: "the NAPI lines of an io_uring's fdinfo".to_owned(),
-                since: Some(KernelVersion::since(6, 12)),
+                since: Some(since::RING_NAPI_SHOWN),
             }),
             (Some("disabled"), _) => Ok(Polling::Off),
             (Some("enabled"), Some("static")) => Ok(Polling::Static),

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::os::fd::OwnedFd;
 
 use bpf::EpollScanner;
-use model::{KernelVersion, ProcessKnob, Setting, SocketId, SocketPolling};
+use model::{ProcessKnob, Setting, SocketId, SocketPolling, since};
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 use sys::sockopt;
@@ -95,7 +95,7 @@ fn absent_or(errno: Errno) -> Cause {
     match errno {
         Errno::NOPROTOOPT => Cause::Absent {
             needs: "SO_PREFER_BUSY_POLL (CONFIG_NET_RX_BUSY_POLL)".to_owned(),
-            since: Some(KernelVersion::since(5, 11)),
+            since: Some(since::SOCKET_PREFER_BUSY_POLL),
         },
         other => Cause::Errno(other),
     }

@@ -3,7 +3,7 @@
 //! Readers, writers, order, undo, `explain`, policy files and the reference page ask this table. What a knob's *value*
 //! decides (whether it can be put back, whether a step raises or lowers it) stands in the same row.
 
-use super::{Disruption, Interface};
+use super::{Disruption, Interface, Setting};
 use crate::units::{KernelVersion, Nanoseconds};
 
 /// What is known about a knob before it is read or written.
@@ -13,6 +13,8 @@ pub struct Facts {
     pub name: &'static str,
     /// The key of a policy file, and of `--setting`, that sets it on its own; `None` where only a policy or a mode does.
     pub key: Option<&'static str>,
+    /// What the key asks for, where that is not the value of the knob, but what it is worked out from; else `None`.
+    pub asks: Option<&'static str>,
     /// What its number counts.
     pub unit: Unit,
     /// The smallest and the largest number that netpolicy writes, both included; of lists and words, `None`.
@@ -43,9 +45,10 @@ impl Facts {
         Self {
             name: "",
             key: None,
+            asks: None,
             unit: Unit::Word,
             range: None,
-            since: KernelVersion::since(2, 6),
+            since: crate::since::ALWAYS,
             interface,
             phase,
             phase_down: phase,
@@ -60,6 +63,16 @@ impl Facts {
     /// What it means, in one paragraph.
     pub fn meaning(&self) -> String {
         self.paragraphs().next().unwrap_or_default()
+    }
+
+    /// The knob that a key of policy files sets.
+    pub fn of_key(key: &str) -> Option<&'static Self> {
+        Setting::table().into_iter().find(|facts| facts.key == Some(key))
+    }
+
+    /// What its key means, in one paragraph.
+    pub fn meaning_of_key(&self) -> String {
+        self.asks.map_or_else(|| self.meaning(), str::to_owned)
     }
 
     /// Where the kernel implements it, and since when: the paragraph that begins with `Kernel:`, without that word.

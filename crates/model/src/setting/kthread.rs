@@ -1,14 +1,14 @@
 //! Knobs of the kernel thread that polls a queue's NAPI.
 
-use super::Interface;
 use super::facts::{Facts, Phase, Unit, family};
+use super::{Interface, keys};
 use crate::cpu_set::CpuSet;
 use crate::scheduling::{Scheduling, Slice, UtilClamp};
-use crate::units::KernelVersion;
+use crate::since;
 
 /// Before the thread ends, what stands on it falls.
 const KTHREAD: Facts = Facts {
-    since: KernelVersion::since(5, 12),
+    since: since::NAPI_THREADS,
     phase_down: Phase::KthreadLeaves,
     ..Facts::at(Interface::Kthread, Phase::Kthread)
 };
@@ -25,39 +25,42 @@ family! {
         /// `kernel/sched/syscalls.c` `sched_setaffinity()`.
         Affinity(CpuSet) = KTHREAD {
             name: "kthread cpus_allowed",
-            key: Some("kthread.cpus"),
+            key: Some(keys::KTHREAD_CPUS),
+            asks: Some(
+                "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or anywhere.",
+            ),
             unit: Unit::Cpus,
         } where {
             irreversible(cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
         },
 
-        /// The scheduling class and priority of that thread.
+        /// The scheduling class of the kernel thread that polls the queue, with its nice value or priority.
         ///
         /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`; 3.14, `kernel/sched/syscalls.c` `sched_setattr()`.
-        Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some("kthread.class"), rank: 2 },
+        Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some(keys::KTHREAD_CLASS), rank: 2 },
 
-        /// How much of a CPU that thread counts for at least and at most.
+        /// How much of a CPU the kernel thread that polls the queue counts for at least and at most, in 1024ths.
         ///
         /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
             name: "kthread util-clamp",
-            key: Some("kthread.util-clamp"),
+            key: Some(keys::KTHREAD_UTIL_CLAMP),
             range: Some((0, 1024)),
             rank: 3,
         },
 
-        /// How long that thread runs before another thread of its CPU that waits gets its turn. With a shorter slice than
-        /// others it is also served earlier after it wakes. Classes `other` and `batch` alone have one.
+        /// How long the kernel thread that polls the queue runs before another thread of its CPU that waits gets its turn. With
+        /// a shorter slice than others it is also served earlier after it wakes. Classes `other` and `batch` alone have one.
         ///
         /// 100 µs to 100 ms, or the scheduler's own for all threads.
         ///
         /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`, `struct sched_attr` `sched_runtime`.
         Slice(Slice) = KTHREAD {
             name: "kthread slice",
-            key: Some("kthread.slice"),
+            key: Some(keys::KTHREAD_SLICE),
             unit: Unit::Nanoseconds,
             range: Some((Slice::LEAST.0, Slice::MOST.0)),
-            since: KernelVersion::since(6, 12),
+            since: since::THREAD_SLICES,
             // Writing the class takes it away.
             rank: 4,
         } where {

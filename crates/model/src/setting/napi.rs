@@ -1,15 +1,16 @@
 //! Knobs of one NAPI, and of all NAPIs of a device together.
 
 use super::facts::{Facts, Phase, Unit, family};
-use super::{Interface, Threading, Weight};
-use crate::units::{EmptyPolls, KernelVersion, Nanoseconds};
+use super::{Interface, Threading, Weight, keys};
+use crate::since;
+use crate::units::{EmptyPolls, Nanoseconds};
 
-const NAPI: Facts = Facts { since: KernelVersion::since(6, 13), ..Facts::at(Interface::Napi, Phase::Queue) };
+const NAPI: Facts = Facts { since: since::NAPI_SET, ..Facts::at(Interface::Napi, Phase::Queue) };
 
 const DEVICE: Facts = Facts::at(Interface::DeviceNapis, Phase::Device);
 
 /// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
-pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
+const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
 const TIMEOUT_MAX: u64 = i64::MAX.cast_unsigned();
@@ -25,7 +26,7 @@ family! {
         /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`.
         DeferHardIrqs(EmptyPolls) = NAPI {
             name: "defer-hard-irqs",
-            key: Some("defer_hard_irqs"),
+            key: Some(keys::DEFER_HARD_IRQS),
             unit: Unit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             rank: 2,
@@ -40,7 +41,7 @@ family! {
         /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`, `napi_watchdog()`.
         GroFlushTimeout(Nanoseconds) = NAPI {
             name: "gro-flush-timeout",
-            key: Some("gro_flush_timeout"),
+            key: Some(keys::GRO_FLUSH_TIMEOUT),
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 3,
@@ -58,7 +59,7 @@ family! {
         /// Kernel: 6.13, `net/core/dev.c` `napi_suspend_irqs()`; Documentation/networking/napi.rst, "IRQ suspension".
         IrqSuspendTimeout(Nanoseconds) = NAPI {
             name: "irq-suspend-timeout",
-            key: Some("irq_suspend_timeout"),
+            key: Some(keys::IRQ_SUSPEND_TIMEOUT),
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 4,
@@ -70,7 +71,7 @@ family! {
         /// Whether the queue is polled by a kernel thread of its own instead of in softirq.
         ///
         /// Kernel: 6.17 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_set_threaded()`.
-        Threaded(Threading) = NAPI { name: "threaded", since: KernelVersion::since(6, 17) } where {
+        Threaded(Threading) = NAPI { name: "threaded", since: since::QUEUE_THREADS } where {
             weight(threading) => threading.weight();
             tools(threading) => threading.in_netlink().to_owned();
         },
@@ -87,7 +88,7 @@ family! {
             name: "napi_defer_hard_irqs",
             unit: Unit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
-            since: KernelVersion::since(5, 8),
+            since: since::DEVICE_DEFER_HARD_IRQS,
             rank: 2,
         } where {
             weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
@@ -100,7 +101,7 @@ family! {
             name: "gro_flush_timeout",
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
-            since: KernelVersion::since(3, 19),
+            since: since::DEVICE_GRO_FLUSH_TIMEOUT,
             rank: 3,
         } where {
             weight(Nanoseconds(ns)) => Weight::of(*ns);
@@ -110,7 +111,7 @@ family! {
         /// [`NapiKnob::Threaded`] for all queues of a device together, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.12, `/sys/class/net/DEV/threaded`, `net/core/net-sysfs.c`.
-        Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) } where {
+        Threaded(Threading) = DEVICE { name: "threaded", since: since::NAPI_THREADS } where {
             weight(threading) => threading.weight();
             tools(threading) => threading.number().to_string();
         },

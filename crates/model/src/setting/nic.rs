@@ -1,16 +1,17 @@
 //! Knobs of a NIC and its driver.
 
 use super::facts::{Facts, Phase, Unit, family};
-use super::{Disruption, Interface, Object, on_off};
+use super::{Disruption, Interface, Object, keys, on_off};
 use crate::ids::DeviceId;
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
+use crate::since;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::KernelVersion;
 
 /// What a private flag does is known to its driver alone.
 const PRIVATE_FLAG: Facts = Facts {
-    since: KernelVersion::since(5, 6),
+    since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     ..Facts::at(Interface::PrivateFlags, Phase::Offloads)
@@ -60,7 +61,8 @@ family! {
         /// Kernel: 5.6 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
         PrivateFlag(FlagName, bool) = PRIVATE_FLAG {
             name: "state",
-            key: Some("settings.private-flags"),
+            key: Some(keys::PRIVATE_FLAGS),
+            asks: Some("Flags of the driver's own. What they do is known to the driver alone, so this counts as disruptive."),
             unit: Unit::Switch,
         },
 
@@ -72,9 +74,10 @@ family! {
         /// Kernel: 3.0 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssTable(Vec<u32>) = RSS {
             name: "rss-table",
-            key: Some("settings.rss-queues"),
+            key: Some(keys::RSS_QUEUES),
+            asks: Some("Over how many of the first receive queues packets are spread evenly by their hash."),
             unit: Unit::Queues,
-            since: KernelVersion::since(3, 0),
+            since: since::RSS_TABLE,
             takes_queues: true,
         } where {
             // An empty table would mean the kernel's own (`ETHTOOL_SRSSH`), which is not what was read. A driver's own,
@@ -106,8 +109,11 @@ family! {
         /// Kernel: 4.16 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssContext(QueueSpan, bool) = RSS_CONTEXT {
             name: "present",
-            key: Some("settings.rss-contexts"),
-            since: KernelVersion::since(4, 16),
+            key: Some(keys::RSS_CONTEXTS),
+            asks: Some(
+                "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.",
+            ),
+            since: since::RSS_CONTEXTS,
             takes_queues: true,
         } where {
             irreversible(_, there) if *there => "a context that was there: made again, it has another id and key";
@@ -122,7 +128,8 @@ family! {
         /// Kernel: 2.6.39 (ioctl `ETHTOOL_SRXCLSRLINS`), `net/ethtool/ioctl.c` `ethtool_set_rxnfc()`.
         FlowRule(FlowMatch, Option<SteerTo>) = FLOW_RULE {
             name: "action",
-            key: Some("settings.ntuple"),
+            key: Some(keys::FLOW_RULES),
+            asks: Some("Rules by which the NIC hands flows to a receive queue or a context, in the words of ethtool -N."),
             takes_queues: true,
         } where {
             irreversible(_, to) if *to == Some(SteerTo::Other) => "a rule that leads where netpolicy cannot say";
@@ -136,7 +143,10 @@ family! {
         /// Kernel: 2.6.30 (`mq`), `net/sched/sch_api.c` `tc_modify_qdisc()`.
         Qdiscs(Qdiscs) = QDISC {
             name: "qdisc",
-            key: Some("settings.qdisc"),
+            key: Some(keys::QDISC),
+            asks: Some(
+                "What packets wait in before they leave, for every transmit queue. What waits when it is replaced is dropped.",
+            ),
         } where {
             irreversible(qdiscs) if matches!(qdiscs, Qdiscs::Other(_)) => "disciplines whose options netpolicy does not know";
             tools(qdiscs) => qdiscs.kinds();

@@ -5,26 +5,26 @@ use super::{EpollParams, Interface, Object, RingNapi, SocketPolling, Weight};
 use crate::cpu_set::CpuSet;
 use crate::ids::{EpollId, RingId, SocketId, ThreadId};
 use crate::reuseport::{ListenerGroup, Spread};
-use crate::units::KernelVersion;
+use crate::since;
 
 const EPOLL: Facts = Facts {
-    since: KernelVersion::since(6, 9),
+    since: since::EPOLL_PARAMS,
     phase_down: Phase::EpollFalls,
     ..Facts::at(Interface::Epoll, Phase::EpollRises)
 };
 const IO_URING: Facts = Facts {
-    since: KernelVersion::since(6, 9),
+    since: since::RING_NAPI,
     phase_down: Phase::RingFalls,
     ..Facts::at(Interface::IoUring, Phase::RingRises)
 };
 const SOCKET: Facts = Facts {
-    since: KernelVersion::since(5, 11),
+    since: since::SOCKET_PREFER_BUSY_POLL,
     phase_down: Phase::RingFalls,
     ..Facts::at(Interface::Socket, Phase::RingRises)
 };
 const THREAD: Facts = Facts::at(Interface::ThreadAffinity, Phase::Thread);
 const LISTENERS: Facts =
-    Facts { since: KernelVersion::since(6, 2), ..Facts::at(Interface::Reuseport, Phase::Reuseport) };
+    Facts { since: since::REUSEPORT_BY_QUEUE, ..Facts::at(Interface::Reuseport, Phase::Reuseport) };
 
 family! {
     /// A knob of something that a process owns, with a value.

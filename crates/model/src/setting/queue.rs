@@ -1,10 +1,11 @@
 //! Knobs of receive and transmit queues: moderation of one queue, and steering in software.
 
-use super::Interface;
 use super::facts::{Facts, Phase, Unit, family};
+use super::{Interface, keys};
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, QueueIndex};
 use crate::nic::{CoalesceParam, RPS_FLOWS_MAX};
+use crate::since;
 use crate::units::KernelVersion;
 
 const STEERING: Facts = Facts::at(Interface::Steering, Phase::Steering);
@@ -20,7 +21,7 @@ family! {
         /// The CPUs that receive packet steering hands a queue's packets to; none turns it off.
         ///
         /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_cpus`, `net/core/net-sysfs.c` `store_rps_map()`.
-        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some("settings.rps_cpus"), unit: Unit::Cpus } where {
+        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some(keys::RPS_CPUS), unit: Unit::Cpus } where {
             tools(cpus) => cpus.to_mask();
         },
 
@@ -30,7 +31,7 @@ family! {
         /// `store_rps_dev_flow_table_cnt()`.
         RpsFlowCount(u32) = STEERING {
             name: "rps_flow_cnt",
-            key: Some("settings.rps_flow_cnt"),
+            key: Some(keys::RPS_FLOW_COUNT),
             unit: Unit::Flows,
             range: Some((0, RPS_FLOWS_MAX as u64)),
         },
@@ -43,7 +44,12 @@ family! {
         /// The CPUs whose packets leave by a queue; none leaves it out of the choice.
         ///
         /// Kernel: 2.6.38, `/sys/class/net/DEV/queues/tx-N/xps_cpus`, `net/core/net-sysfs.c` `xps_cpus_store()`.
-        XpsCpus(CpuSet) = STEERING { name: "xps_cpus", key: Some("settings.xps"), unit: Unit::Cpus } where {
+        XpsCpus(CpuSet) = STEERING {
+            name: "xps_cpus",
+            key: Some(keys::XPS),
+            asks: Some("Whether each CPU sends by one transmit queue of its own, dealt out in turn; false lets the kernel choose."),
+            unit: Unit::Cpus,
+        } where {
             tools(cpus) => cpus.to_mask();
         },
 
@@ -96,7 +102,7 @@ macro_rules! of_queue {
         match $self {
             $(CoalesceParam::$param => const { &Facts {
                 key: None,
-                since: KernelVersion::since(4, 6),
+                since: since::QUEUE_COALESCING,
                 interface: Interface::QueueCoalescing,
                 ..*CoalesceParam::$param.facts()
             } },)+

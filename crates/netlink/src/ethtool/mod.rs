@@ -7,7 +7,7 @@
 
 pub mod change;
 
-use model::KernelVersion;
+use model::since;
 use sys::error::KernelError;
 
 use super::attr::{Attr, Attrs, Malformed};
@@ -324,7 +324,7 @@ impl Ethtool {
     /// [`sys::Cause::Absent`] on kernels without it (before 5.6, or without `CONFIG_ETHTOOL_NETLINK`).
     pub fn open_here() -> Result<Self, KernelError> {
         let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-        let family = Family::resolve(&mut socket, "ethtool", KernelVersion::since(5, 6))?;
+        let family = Family::resolve(&mut socket, "ethtool", since::ETHTOOL_NETLINK)?;
         Ok(Self { socket, family })
     }
 

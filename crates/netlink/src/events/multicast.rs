@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use model::{IfIndex, KernelVersion};
+use model::{IfIndex, KernelVersion, since};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
@@ -205,11 +205,11 @@ fn of_family(
 }
 
 fn netdev() -> Result<NoticeSocket, KernelError> {
-    of_family("netdev", "mgmt", KernelVersion::since(6, 3), NoticeFamily::Netdev)
+    of_family("netdev", "mgmt", since::NETDEV, NoticeFamily::Netdev)
 }
 
 fn ethtool() -> Result<NoticeSocket, KernelError> {
-    of_family("ethtool", "monitor", KernelVersion::since(5, 6), NoticeFamily::Ethtool)
+    of_family("ethtool", "monitor", since::ETHTOOL_NETLINK, NoticeFamily::Ethtool)
 }
 
 fn uevents() -> Result<NoticeSocket, KernelError> {

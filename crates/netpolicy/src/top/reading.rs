@@ -4,7 +4,7 @@ use live::{Estimate, Measured, Outcome};
 use model::delivered::PollCounts;
 use model::evidence::{Counters, CpuTicks};
 use model::host::Napi;
-use model::{Delivered, Host, NapiId, Threading};
+use model::{Delivered, DeliveryMode, Host, NapiId, Threading};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -225,11 +225,15 @@ fn set_mode(napi: &Napi) -> String {
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0) && !flush.is_zero();
     let suspends = napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero());
     match (napi.threaded.unwrap_or_default(), defers, suspends) {
-        (Threading::On, ..) => "threaded".to_owned(),
-        (Threading::BusyPoll, ..) => "threaded-busy".to_owned(),
-        (Threading::Off, true, true) => format!("suspend {flush}"),
-        (Threading::Off, true, false) => format!("defer {flush}"),
-        (Threading::Off, false, _) => "interrupt".to_owned(),
+        (Threading::On, ..) => DeliveryMode::Threaded.to_string(),
+        (Threading::BusyPoll, ..) => DeliveryMode::ThreadedBusy.to_string(),
+        (Threading::Off, true, true) => {
+            format!("{} {flush}", DeliveryMode::Suspend { gro_flush: flush }.name())
+        }
+        (Threading::Off, true, false) => {
+            format!("{} {flush}", DeliveryMode::Defer { gro_flush: flush }.name())
+        }
+        (Threading::Off, false, _) => DeliveryMode::Interrupt.to_string(),
     }
 }
 

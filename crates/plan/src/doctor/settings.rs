@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading};
+use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading, since};
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::{Causes, Found, Rule, remedy};
@@ -71,13 +71,13 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     for asked in case.asked {
         let params = asked.mode.params();
         let lacks = if !params.irq_suspend_timeout.is_zero() && !case.host.capabilities.irq_suspend {
-            "irq-suspend-timeout, which Linux 6.13 brought"
+            format!("irq-suspend-timeout, which Linux {} brought", since::NAPI_SET)
         } else if params.epoll.prefer_busy_poll && !case.host.capabilities.epoll_params {
-            "busy-poll parameters of epolls, which Linux 6.9 brought"
+            format!("busy-poll parameters of epolls, which Linux {} brought", since::EPOLL_PARAMS)
         } else if params.epoll.events_only && !case.host.capabilities.epoll_events_only {
-            "epolls that wait for events only, which no release of Linux has (kernel/epoll-event-busy-loop brings them)"
+            "epolls that wait for events only, which no release of Linux has (kernel/epoll-event-busy-loop brings them)".to_owned()
         } else if asked.mode == DeliveryMode::ThreadedBusy && !case.host.capabilities.napi_threaded_busy {
-            "kernel threads that poll all the time, which Linux 7.0 brought"
+            format!("kernel threads that poll all the time, which Linux {} brought", since::BUSY_THREADS)
         } else {
             continue;
         };
