@@ -1,4 +1,4 @@
-//! Which kernel brought what, each said once: the table of knobs ([`crate::Facts::since`]) takes its versions from here where
+//! Which kernel brought what, each said once: the table of knobs ([`crate::setting::Facts::since`]) takes its versions from here where
 //! another place needs them, too. What is no knob has its version here alone.
 
 use crate::units::KernelVersion;
