@@ -54,6 +54,9 @@ enum Print {
     Tests,
 }
 
+/// How a test program ends some of whose tests failed.
+const TESTS_FAILED: &str = "exit status: 101";
+
 /// What the runners counted, over all of them.
 #[derive(Default)]
 struct Tally {
@@ -236,11 +239,6 @@ impl Tally {
             let gone = |_| vec![(Self::default(), Err(format!("{name}: the thread of a lane panicked")))];
             lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(gone)).collect()
         });
-        if !alone.is_empty() {
-            let mut command = Command::new(&program.executable);
-            command.arg("--test-threads=1");
-            ended.push(run(as_cargo_would(program, command), &alone));
-        }
         let failures = ended.iter().map(|(tally, _)| tally.failures.len()).sum::<usize>();
         if (1..=lanes::AGAIN_MAX).contains(&failures) {
             for (tally, ended) in &mut ended {
@@ -248,6 +246,12 @@ impl Tally {
                     run(as_cargo_would(program, lanes::lane(&program.executable)), names)
                 });
             }
+        }
+        // These had no other beside them: their first verdict counts.
+        if !alone.is_empty() {
+            let mut command = Command::new(&program.executable);
+            command.arg("--test-threads=1");
+            ended.push(run(as_cargo_would(program, command), &alone));
         }
         let mut broken = Vec::new();
         for (tally, ended) in ended {
@@ -261,12 +265,16 @@ impl Tally {
 
     /// Runs once more, alone, what failed beside other tests: what counts is the second verdict, and the first is reported.
     fn run_again(&mut self, ended: &mut Result, run: impl FnOnce(&[String]) -> (Self, Result)) {
-        // Also a program that died without naming a test has failed.
-        if self.failures.is_empty() || self.failures.len() as u64 != self.failed {
+        // A program that died has a fault that no test's second verdict takes back.
+        let failed = ended.as_ref().is_err_and(|why| why.ends_with(TESTS_FAILED));
+        if !failed || self.failures.is_empty() || self.failures.len() as u64 != self.failed {
             return;
         }
         eprintln!("+ again, alone: {}", self.failures.join(", "));
         let (again, result) = run(&self.failures);
+        if again.passed + again.failed != self.failed {
+            return; // not all of them ran
+        }
         self.passed += again.passed;
         self.failed = again.failed;
         self.unsteady = std::mem::take(&mut self.failures);
@@ -436,11 +444,18 @@ mod tally {
         assert_eq!((tally.passed, tally.failed, ended.is_err()), (4, 1, true));
         assert_eq!((tally.unsteady, tally.failures), (vec!["a".to_owned()], vec!["b".to_owned()]));
 
-        // A program that ended without the verdict of a test that failed is not run again.
-        let mut tally = Tally { failed: 2, ..failed(&["a"], 0) };
-        let mut ended = Err("signal: 11".to_owned());
-        tally.run_again(&mut ended, |_| panic!("it is not run"));
-        assert!(ended.is_err() && tally.unsteady.is_empty());
+        // A program that died, or did not name each test that failed, is not run again.
+        for (failures, why) in [(1, "signal: 11"), (2, TESTS_FAILED)] {
+            let mut tally = Tally { failed: failures, ..failed(&["a"], 0) };
+            let mut ended = Err(why.to_owned());
+            tally.run_again(&mut ended, |_| panic!("it is not run"));
+            assert!(ended.is_err() && tally.unsteady.is_empty());
+        }
+        // What did not run the second time has not passed.
+        let mut tally = failed(&["a"], 0);
+        let mut ended = Err(TESTS_FAILED.to_owned());
+        tally.run_again(&mut ended, |_| (Tally::default(), Ok(())));
+        assert!(ended.is_err() && tally.failed == 1 && tally.unsteady.is_empty());
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub struct Begin {
     /// Who asked, when, and for what.
     pub asked: Asked,
     /// The program that owns the transaction until it exits, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attended_by")]
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "attended_by", alias = "owned_by")]
     pub owned_by: Option<Pid>,
     /// Whether that program leaves the transaction in force when it exits. Otherwise it rolls it back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

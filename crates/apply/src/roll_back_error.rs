@@ -25,7 +25,7 @@ pub enum RollBackError {
     /// A newer transaction changed the same knob: its value is not this one's to undo.
     #[error(
         "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
-         Roll {newer} back first, or everything down to {name}. Nothing was changed.",
+         Roll {newer} back first. Nothing was changed.",
         .knob.to().knob(), .knob.to().object()
     )]
     Overlaid {

@@ -296,7 +296,7 @@ impl fmt::Display for Undone {
             let from = change.from();
             write!(
                 f,
-                "\nKept, changed by another program: {}: {} is {} (we had set {}, before that it was {})",
+                "\nLeft alone, changed by another program: {}: {} is {} (we had set {}, before that it was {})",
                 from.object(),
                 from.knob(),
                 found.value(),

@@ -20,6 +20,14 @@ use crate::shell::{self, Result};
 /// How long all tests of one guest may take together.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
+/// How long a guest may take until it has listed what it would skip; it boots in that time, too.
+const LISTS_WITHIN: Duration = Duration::from_secs(6 * 60);
+
+/// The exit code of a test program some of whose tests failed. Any other than this and 0 is a fault of the program: what ran in
+/// the guest ends with the second then.
+const TESTS_FAILED: i32 = 101;
+const DIED: i32 = 2;
+
 /// The guests that `cargo xtask test` makes, in the order in which tests are offered to them: the first is what users have.
 pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
 
@@ -206,12 +214,14 @@ fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Dur
                 }
             };
             let (would_skip, listed) = channel();
+            let mut would_skip = Some(would_skip);
             let parts = if name.is_none() && *kind == FOR_TESTS[0] { parts_of_most() } else { 1 };
             let running = (0..parts).map(|part| {
                 let (names, later) = channel();
                 let does = Does { lists: part == 0, own: part == 0 && guest.selftests().is_some() };
-                let (cache, programs, would_skip) = (&cache, &programs, would_skip.clone());
-                (names, scope.spawn(move || run_guest(cache, guest, programs, later, &would_skip, does)))
+                // The one that lists has it alone: when that is gone, nothing is waited for.
+                let (cache, programs, would_skip) = (&cache, &programs, would_skip.take());
+                (names, scope.spawn(move || run_guest(cache, guest, programs, later, would_skip, does)))
             });
             booted.push((*kind, guest, running.collect::<Vec<_>>(), listed));
         }
@@ -225,7 +235,7 @@ fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Dur
                 continue;
             }
             println!("\nin {described}: {} tests that no machine before it runs", left.len());
-            let would_skip: BTreeSet<String> = listed.recv().unwrap_or_default();
+            let would_skip: BTreeSet<String> = listed.recv_timeout(LISTS_WITHIN).unwrap_or_default();
             let (mut skips, runs): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut left).into_iter().partition(|name| would_skip.contains(name));
             left.clone_from(&skips);
@@ -278,7 +288,7 @@ fn run_guest(
     guest: &(dyn Guest + Send + Sync),
     programs: &[Program],
     later: Receiver<String>,
-    would_skip: &Sender<BTreeSet<String>>,
+    mut would_skip: Option<Sender<BTreeSet<String>>>,
     does: Does,
 ) -> Output {
     let mut script = String::from("status=0\n");
@@ -296,7 +306,10 @@ fn run_guest(
     script += &format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\n");
     for program in programs {
         let (directory, executable) = (program.directory.display(), program.executable.display());
-        script += &format!("cd '{directory}' && '{executable}' --test-threads=1 || status=1\n");
+        script += &format!(
+            "cd '{directory}' && '{executable}' --test-threads=1; case $? in\n\
+             0) ;;\n{TESTS_FAILED}) [ $status = 0 ] && status=1 ;;\n*) status={DIED} ;;\nesac\n"
+        );
     }
     let order = Order {
         command: vec!["sh".into(), "-c".into(), script + "exit $status\n"],
@@ -319,7 +332,9 @@ fn run_guest(
                     listed.extend(test.strip_suffix(": test").map(|test| name_and_reason(test).0.to_owned()));
                 } else if line == LISTED {
                     // The one who waits for it may be gone: the run has ended then.
-                    let _ = would_skip.send(std::mem::take(&mut listed));
+                    if let Some(would_skip) = would_skip.take() {
+                        let _ = would_skip.send(std::mem::take(&mut listed));
+                    }
                 } else {
                     // Lines of another guest come between.
                     match read_line(&line) {
@@ -350,10 +365,10 @@ impl Guests {
     ) {
         let described = guest.described();
         println!("\nin {described}, again, alone: {}", names.join(", "));
-        let ((send, later), (would_skip, _listed)) = (channel(), channel());
+        let (send, later) = channel();
         let _ = send.send(names.join("\n"));
         let does = Does { lists: false, own: false };
-        let output = run_guest(cache, guest, programs, later, &would_skip, does);
+        let output = run_guest(cache, guest, programs, later, None, does);
         self.failed.retain(|name| !names.contains(name));
         self.read(kind, &described, &output);
         // A guest that died before it came to a test has not shown that the test passes.
@@ -404,6 +419,9 @@ impl Guests {
         println!("in {described}: {passed} passed, {failed} failed");
         match &output.ended {
             Err(why) => self.broken.push(why.clone()),
+            Ok(ended) if ended.code == DIED => {
+                self.broken.push(format!("{described}: a test program died"));
+            }
             Ok(ended) if ended.code != 0 && failed == 0 => self
                 .broken
                 .push(format!("{described}: the test programs ended with {} and no test failed", ended.code)),
@@ -564,6 +582,15 @@ mod offers {
             "a: this machine: needs flower; Patched: could not be made"
         );
         assert_eq!(guests.broken, ["guest Patched could not be made: no room"]);
+    }
+
+    #[test]
+    fn a_program_that_died_is_not_hidden_by_a_test_that_failed() {
+        let mut guests = skipped(&[]);
+        guests.read(Kind::Patched, "patched", &output(&["test a ... FAILED"], DIED));
+        assert_eq!(guests.broken, ["patched: a test program died"]);
+        guests.read(Kind::Patched, "patched", &output(&["test b ... FAILED"], 1));
+        assert_eq!((guests.broken.len(), guests.failed.len()), (1, 2));
     }
 
     #[test]

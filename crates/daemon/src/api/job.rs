@@ -78,7 +78,7 @@ impl Source for Job {
         let found = self
             .answer
             .try_recv()
-            .unwrap_or_else(|_| Err(Refusal::refused(1, "observing the host timed out", None)));
+            .unwrap_or_else(|_| Err(Refusal::refused(1, "observing the host failed", None)));
         if let Some(reply) = self.reply.take() {
             reply(found);
         }

@@ -34,7 +34,7 @@ struct Replies {
     offloads: Option<BTreeMap<Offload, bool>>,
     sizes: Option<PacketSizes>,
     flags: Option<BTreeMap<FlagName, bool>>,
-    /// NetnsHandles, `None` where the driver has no receive hash.
+    /// Inside, `None` where the driver has no receive hash.
     rss: Option<Option<Rss>>,
 }
 

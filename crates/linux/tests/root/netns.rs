@@ -187,7 +187,10 @@ fn index_of_another() -> Result<(), Failed> {
     let mut kernel = Kernel::new();
     kernel.recall(&object_cookies);
     let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
-    assert!(Kernel::is_gone(&error) && error.to_string().contains("has its index now"), "{error}");
+    assert!(
+        Kernel::is_gone(&error) && error.to_string().contains("belongs to another device now"),
+        "{error}"
+    );
     Ok(())
 }
 

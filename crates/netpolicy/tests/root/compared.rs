@@ -434,7 +434,7 @@ fn refused() -> Result<(), Failed> {
     let its = format!("process {}, manages this network namespace", daemon.child.id());
     let compare = ["compare", "memcached", "--b", "defer50"];
     for said in [operator.runs(&compare, 7)?, operator.runs_elsewhere(&compare, 7)?] {
-        assert!(said.words.contains(&its) && said.words.contains("stop it for the time"), "{}", said.words);
+        assert!(said.words.contains(&its) && said.words.contains("stop it meanwhile"), "{}", said.words);
     }
     Ok(())
 }

@@ -292,7 +292,7 @@ fn flapping() -> Result<(), Failed> {
 fn wrong_file() -> Result<(), Failed> {
     let (operator, _daemon) = begun("daemon-wrong", 1, &[])?;
     operator.asks(&device_policy(SERVER_DEVICE, "defr20"))?;
-    operator.waits_to_hear("the policy that was read before stays in force")?;
+    operator.waits_to_hear("the previous policy stays in force")?;
     operator.waits_to_hear("10-test.toml:3:")?;
     operator.waits_to_hear("^^^^")?;
     assert_eq!(flushes(&operator.host()?), [DEFER50]);

@@ -347,7 +347,7 @@ fn reaches(stack: &Stack) -> Result<(), Failed> {
     assert_eq!(below, stack.below);
     operator.asks(&format!("[device.{upper}]\ndelivery = \"suspend20\"\n"))?;
     let applied = operator.runs(&["apply"], 0)?;
-    let words = format!("device {upper} stands on {SERVER_DEVICE}, whose queues are set");
+    let words = format!("device {upper} is stacked on {SERVER_DEVICE}, whose queues are set");
     assert!(applied.words.contains(&words), "{}", applied.words);
     let host = operator.host()?;
     assert_eq!(flushes_of(&host, host.device_named(SERVER_DEVICE)), [SUSPEND20; 2]);
