@@ -59,6 +59,8 @@ pub(crate) fn check() -> Result<Denied> {
         command.current_dir(shell::root()).args(["--locked", "--log-level", "error"]);
         command
     };
+    // It looks at what is depended on for any system; a build has fetched what this one needs.
+    shell::run(shell::cargo().args(["fetch", "--locked", "--quiet"]))?;
     shell::run(deny().args(["--offline", "check", "--hide-inclusion-graph"]).args(OFFLINE))?;
     let mut denied = Denied { passed: OFFLINE.len() as u64, skipped: Vec::new() };
     // The database is a git repository, not a package: not every machine reaches it.
