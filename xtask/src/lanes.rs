@@ -18,23 +18,25 @@ pub(crate) const ONLY: &str = "NETPOLICY_TEST_ONLY";
 /// How many lanes are open whatever the CPUs do, and how many there are at most. Most tests leave the CPUs idle; beside those that
 /// do not, each lane more makes them slower.
 pub(crate) const LANES: usize = 3;
-pub(crate) const LANES_MAX: usize = 7;
+pub(crate) const LANES_MAX: usize = 5;
 
 /// Which share of all CPUs has to idle, and for how long, before a lane beyond the first [`LANES`] takes its next tests.
-const IDLE_SHARE: f64 = 0.4;
+const IDLE_SHARE: f64 = 0.5;
 const IDLE_FOR: Duration = Duration::from_secs(2);
 
 /// The kind of a test that runs with no other beside it.
 const ALONE: &str = "alone";
 
-/// What a test is taken to need of which no earlier run says it.
+/// What a test is taken to need of which no earlier run says it: those that judge live traffic wait for windows of it.
 const UNKNOWN: Duration = Duration::from_secs(2);
+const UNKNOWN_WINDOWS: Duration = Duration::from_secs(30);
+const WAIT_FOR_WINDOWS: [&str; 3] = ["searched/", "guarded/", "compared/"];
 
 /// How long the tests are that a lane takes at a time, where one alone is not longer. To start the program takes a fraction of a second.
 const BATCH: Duration = Duration::from_secs(6);
 
 /// How many tests that failed beside others are run again alone. If more fail, it is not for lack of a CPU.
-pub(crate) const AGAIN_MAX: usize = 5;
+pub(crate) const AGAIN_MAX: usize = 8;
 
 /// The tests of a program, as it lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -141,8 +143,11 @@ impl CpuTimes {
 
 /// Divides tests into batches, the longest first, so that no lane has much left to do when the others are done.
 fn batched(tests: Vec<String>, took: impl Fn(&str) -> Option<Duration>) -> Vec<Vec<String>> {
+    let unknown = |name: &str| {
+        if WAIT_FOR_WINDOWS.iter().any(|group| name.starts_with(group)) { UNKNOWN_WINDOWS } else { UNKNOWN }
+    };
     let mut by_length: Vec<_> =
-        tests.into_iter().map(|name| (took(&name).unwrap_or(UNKNOWN), name)).collect();
+        tests.into_iter().map(|name| (took(&name).unwrap_or_else(|| unknown(&name)), name)).collect();
     by_length.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
     let mut batches: Vec<(Duration, Vec<String>)> = Vec::new();
     for (length, name) in by_length {
@@ -191,8 +196,11 @@ mod test {
 
     #[test]
     fn the_longest_come_first_and_alone_and_the_short_ones_together() {
-        let names = ["1", "9", "2", "unknown", "30", "3"].map(str::to_owned).to_vec();
+        let names = ["1", "9", "2", "unknown", "40", "guarded/it", "3"].map(str::to_owned).to_vec();
         let batches = batched(names, |name| name.parse().ok().map(Duration::from_secs));
-        assert_eq!(batches, [vec!["30"], vec!["9"], vec!["3", "2"], vec!["unknown", "1"]]);
+        assert_eq!(
+            batches,
+            [vec!["40"], vec!["guarded/it"], vec!["9"], vec!["3", "2"], vec!["unknown", "1"]]
+        );
     }
 }

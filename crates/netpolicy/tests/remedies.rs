@@ -617,7 +617,7 @@ fn what_works_works_as_it_is_typed() {
 /// Ways out that are not written into a policy file, and what holds them: other tests, or the parser, which refuses first.
 const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("desired.rs", 1, "another command, for a kernel that the tests run in a guest"),
-    ("desired.rs", 1, "the same value in both requests: values of two requests for one device"),
+    ("wanted.rs", 1, "the same value in both requests: values of two requests for one device"),
     ("holders.rs", 1, "another program's end, which no policy file decides"),
     ("nic.rs", 1, "what_queues_would_lose_is_put_back_first"),
     ("parameters.rs", 1, "suspension that is shorter than deferral: the parser refuses it, with the place"),
