@@ -1,6 +1,6 @@
 //! One chart: a quantity over the answers per second, a line for each configuration.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use model::OfferedLoad;
 
@@ -89,6 +89,25 @@ pub(super) fn short(value: f64) -> String {
     format!("{}{suffix}", (scaled * 100.0).round() / 100.0)
 }
 
+/// Draws a line of the grid across a chart, from one side to the other, with its value at the left.
+pub(super) fn line_across(page: &mut String, left: f64, right: f64, at: f64, value: impl Display) {
+    let _ = writeln!(
+        page,
+        "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
+        left - 7.0,
+        at + 4.0
+    );
+}
+
+/// Draws a tick below a chart, with its value under it.
+pub(super) fn tick_below(page: &mut String, at: f64, bottom: f64, value: impl Display) {
+    let _ = writeln!(
+        page,
+        "<path class=\"grid\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value}</text>",
+        bottom + 19.0
+    );
+}
+
 impl Chart<'_> {
     pub(super) fn svg(&self, styles: &[SeriesStyle]) -> String {
         let (x, y) = self.scales();
@@ -99,25 +118,10 @@ impl Chart<'_> {
         );
         let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
         for tick in y.ticks(5.0) {
-            let at = y.place(tick);
-            let _ = writeln!(
-                svg,
-                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"end\">{}</text>",
-                LEFT - 7.0,
-                at + 4.0,
-                short(tick)
-            );
+            line_across(&mut svg, LEFT, right, y.place(tick), short(tick));
         }
         for tick in x.ticks(9.0) {
-            let at = x.place(tick);
-            let _ = writeln!(
-                svg,
-                "<path class=\"grid\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"middle\">{}</text>",
-                bottom + 19.0,
-                short(tick)
-            );
+            tick_below(&mut svg, x.place(tick), bottom, short(tick));
         }
         let _ = writeln!(svg, "<path class=\"grid\" d=\"M{LEFT} {bottom}H{right}\"/>");
         let _ = writeln!(

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use super::Escaped;
-use super::chart::Scale;
+use super::chart::{Scale, line_across, tick_below};
 use super::style::CSS;
 
 const WIDTH: f64 = 900.0;
@@ -89,23 +89,10 @@ fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
         Escaped(&chart.words)
     );
     for tick in ticks(reach) {
-        let at = y.place(factor(tick));
-        let _ = writeln!(
-            page,
-            "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 7.0,
-            at + 4.0,
-            percent(tick)
-        );
+        line_across(page, LEFT, right, y.place(factor(tick)), percent(tick));
     }
     for tick in x.ticks(9.0) {
-        let at = x.place(tick);
-        let _ = writeln!(
-            page,
-            "<path class=\"grid\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 19.0,
-            tick.round()
-        );
+        tick_below(page, x.place(tick), bottom, tick.round());
     }
     for line in [-margin, 0.0, margin] {
         let at = y.place(factor(line));

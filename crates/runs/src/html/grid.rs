@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::chart::line_across;
 use super::style::{self, SeriesStyle, styles};
 use super::{Escaped, legend, options, place, voids};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
@@ -151,15 +152,7 @@ fn chart(page: &mut String, title: &str, rows: &[&Row], styles: &[SeriesStyle]) 
     while power <= high {
         for step in [1.0, 2.0, 5.0].map(|step| step * power).into_iter().filter(|v| (low..=high).contains(v))
         {
-            let at = y(step);
-            let _ = writeln!(
-                page,
-                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"end\">{step}</text>",
-                WIDTH - RIGHT,
-                LEFT - 7.0,
-                at + 4.0
-            );
+            line_across(page, LEFT, WIDTH - RIGHT, y(step), step);
         }
         power *= 10.0;
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Escaped;
-use super::chart::{Scale, short};
+use super::chart::{Scale, line_across, short, tick_below};
 use super::style::CSS;
 
 /// The chart's own units: the picture scales to its place.
@@ -97,23 +97,10 @@ fn chart(page: &mut String, title: &str, lines: &[Line], points: &[WatchPoint], 
             .collect::<String>()
     );
     for tick in y.ticks(5.0) {
-        let at = y.place(tick);
-        let _ = writeln!(
-            page,
-            "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 7.0,
-            at + 4.0,
-            short(tick)
-        );
+        line_across(page, LEFT, right, y.place(tick), short(tick));
     }
     for tick in x.ticks(9.0) {
-        let at = x.place(tick);
-        let _ = writeln!(
-            page,
-            "<path class=\"grid\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 19.0,
-            short(tick)
-        );
+        tick_below(page, x.place(tick), bottom, short(tick));
     }
     for (at, words) in marks {
         let at = x.place(*at);
