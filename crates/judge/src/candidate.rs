@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use live::Target;
-use model::setting::keys::OF_DELIVERY;
+use model::keys::OF_DELIVERY;
 use model::{Intent, NicRequest, Target as Subject};
 use policy_file::{Mistakes, Word, merge, parse, setting, word};
 use session::{Exit, Fault};

@@ -6,54 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::Nanoseconds;
-use crate::workload::{Arrivals, MemcachedWorkload, OutOfRange, Waiting};
-
-/// The part of a workload that says when and over what requests go, whatever they ask for.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pace {
-    /// Client threads, each with its own epoll. Range 1..=[`MemcachedWorkload::THREADS_MAX`].
-    pub threads: u32,
-    /// TCP connections of all threads together; threads differ by one at most. Range `threads`..=`threads` times
-    /// [`MemcachedWorkload::CONNECTIONS_MAX`].
-    pub flows: u32,
-    /// Requests that one connection may have under way. Range 1..=[`MemcachedWorkload::DEPTH_MAX`].
-    pub depth: u32,
-    /// How the gaps between the requests of one connection are distributed. Closed loop has no gaps.
-    pub arrivals: Arrivals,
-    /// How long requests run before the window opens.
-    pub warmup: Nanoseconds,
-    /// How long is measured: requests *due* in the window count.
-    pub window: Nanoseconds,
-    /// How long after the window answers are waited for.
-    pub drain: Nanoseconds,
-    /// The seed of all chance.
-    pub seed: u64,
-    /// How a client thread waits.
-    pub waiting: Waiting,
-}
-
-impl Pace {
-    /// How many connections a thread has.
-    pub fn flows_of(&self, thread: u32) -> u32 {
-        self.flows / self.threads + u32::from(thread < self.flows % self.threads)
-    }
-
-    /// Whether every option is within its range.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
-    pub fn check(&self) -> Result<(), OutOfRange> {
-        within("threads", self.threads, 1, MemcachedWorkload::THREADS_MAX)?;
-        let most = self.threads.saturating_mul(MemcachedWorkload::CONNECTIONS_MAX);
-        within("flows", self.flows, self.threads, most)?;
-        within("depth", self.depth, 1, MemcachedWorkload::DEPTH_MAX)?;
-        span("warmup", self.warmup, Nanoseconds::ZERO)?;
-        span("window", self.window, Nanoseconds::from_millis(1))?;
-        span("drain", self.drain, Nanoseconds::ZERO)
-    }
-}
+use crate::pace::{OutOfRange, Pace, within};
 
 /// Requests of one size and answers of one size, as neper's `tcp_rr` has them; a stream is the same with many large
 /// blocks under way whose arrival is confirmed by a byte.
@@ -197,28 +150,11 @@ impl ForeignWorkload {
     }
 }
 
-/// Whether a number is within its range.
-pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Result<(), OutOfRange> {
-    if (min..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(OutOfRange { option, value: value.to_string(), range: format!("{min}..={max}") })
-    }
-}
-
-/// Whether a span is within `min` and [`MemcachedWorkload::SPAN_MAX`].
-pub(crate) fn span(option: &'static str, value: Nanoseconds, min: Nanoseconds) -> Result<(), OutOfRange> {
-    if (min..=MemcachedWorkload::SPAN_MAX).contains(&value) {
-        Ok(())
-    } else {
-        let range = format!("{min}..={}", MemcachedWorkload::SPAN_MAX);
-        Err(OutOfRange { option, value: value.to_string(), range })
-    }
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::pace::{Arrivals, Waiting};
+    use crate::units::Nanoseconds;
 
     fn pace(threads: u32, flows: u32) -> Pace {
         Pace {

@@ -3,8 +3,9 @@
 
 use std::fmt;
 
+use crate::keys;
 use crate::scheduling::{KthreadCpus, KthreadRequest, NotScheduling, Scheduling, Slice, UtilClamp};
-use crate::setting::{Facts, keys};
+use crate::setting::Setting;
 
 /// One value of a [`KthreadRequest`], as a policy file gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl KthreadKey {
     pub fn example(&self) -> String {
         let mut text = self.example.to_owned();
         if let Some((facts, (least, most))) =
-            Facts::of_key(self.path).and_then(|facts| Some((facts, facts.range?)))
+            Setting::facts_of_key(self.path).and_then(|facts| Some((facts, facts.range?)))
         {
             text = text.replace("{least}", &facts.written(least)).replace("{most}", &facts.written(most));
         }

@@ -16,17 +16,20 @@ pub mod delivered;
 pub mod delivery;
 pub mod evidence;
 pub mod exchange;
+pub mod facts;
 pub mod finding;
 pub mod glob;
 pub mod guard;
 pub mod host;
 pub mod ids;
 pub mod judgement;
+pub mod keys;
 pub mod kthread_key;
 pub mod layout;
 pub mod live;
 pub mod nic;
 pub mod nic_facts;
+pub mod pace;
 pub mod plan;
 pub mod policy;
 pub mod policy_name;
@@ -52,7 +55,7 @@ pub use evidence::{
     CounterRates, Counters, CpuCounters, CpuPerAnswer, CpuTicks, CpuUse, Distribution, EpollBatch, Evidence,
     MeasuredOn, Origin, Requests, Schema, SimulatedFrom,
 };
-pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload};
+pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, StorageWorkload};
 pub use finding::{Finding, Severity};
 pub use glob::{Glob, Patterns};
 pub use guard::{Growth, Guard, Guarded, Limits};
@@ -67,6 +70,7 @@ pub use layout::{Layout, ObjectSpec};
 pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
+pub use pace::{Arrivals, Pace, Waiting};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, OnMissed, Policy, Target};
 pub use policy_name::PolicyName;
@@ -85,4 +89,4 @@ pub use setting::{
 pub use steering::{EtherFlow, FlowMatch, FlowRule, IpFlow, QueueSpan, SteerTo, Transport};
 pub use support::Prerequisites;
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};
-pub use workload::{Arrivals, KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Waiting, Workload};
+pub use workload::{KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Workload};

@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
+use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+use crate::keys;
 use crate::qdisc::QdiscKind;
-use crate::setting::{Disruption, Facts, Interface, Phase, Unit, keys};
 use crate::since;
 use crate::steering::{FlowRule, QueueSpan};
 use crate::units::KernelVersion;

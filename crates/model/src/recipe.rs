@@ -14,11 +14,11 @@ use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::layout::Layout;
 
+use crate::keys;
 use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysctl};
 use crate::nic_facts::NicFacts;
 use crate::plan::Reason;
 use crate::policy_name::PolicyName;
-use crate::setting::keys;
 use crate::units::Nanoseconds;
 
 /// A property of a host that a recipe can set. Displayed as the word in a recipe file.

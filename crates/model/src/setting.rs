@@ -5,11 +5,10 @@
 //! ([`Facts`]). A match on all settings has one arm a family; no `_` arm is allowed, neither on families nor within one.
 
 mod call;
-mod facts;
+mod family;
 mod flat;
 mod host;
 mod irq;
-pub mod keys;
 mod kthread;
 mod napi;
 mod nic;
@@ -19,13 +18,12 @@ mod process;
 mod queue;
 
 pub use call::Call;
-pub use facts::{Facts, Phase, Unit};
 pub use host::HostKnob;
 pub use irq::IrqKnob;
 pub use kthread::KthreadKnob;
 pub use napi::{DeviceNapiKnob, NapiKnob};
 pub use nic::NicKnob;
-pub use object::{Disruption, Interface, Object};
+pub use object::Object;
 pub use params::{EpollParams, RingNapi, SocketPolling, Threading};
 pub use process::ProcessKnob;
 pub use queue::{RxQueueKnob, TxQueueKnob};
@@ -34,6 +32,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 use crate::units::KernelVersion;
 
@@ -104,6 +103,11 @@ impl Setting {
             HostKnob::table(),
         ]
         .concat()
+    }
+
+    /// What is known about the knob that a key of policy files sets.
+    pub fn facts_of_key(key: &str) -> Option<&'static Facts> {
+        Self::table().into_iter().find(|facts| facts.key == Some(key))
     }
 
     /// The knob's name, in the kernel's spelling.

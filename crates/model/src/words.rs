@@ -88,9 +88,9 @@ macro_rules! knob_words {
 
         impl $name {
             /// What is known about the knob.
-            pub const fn facts(self) -> &'static crate::setting::Facts {
+            pub const fn facts(self) -> &'static crate::facts::Facts {
                 match self {
-                    $(Self::$variant => const { &crate::setting::Facts {
+                    $(Self::$variant => const { &crate::facts::Facts {
                         $($($fact: $value,)+)?
                         name: $word,
                         key: Some(concat!("settings.", $word)),
@@ -101,7 +101,7 @@ macro_rules! knob_words {
             }
 
             /// The facts of all of them.
-            pub fn table() -> Vec<&'static crate::setting::Facts> {
+            pub fn table() -> Vec<&'static crate::facts::Facts> {
                 Self::ALL.iter().map(|one| one.facts()).collect()
             }
 

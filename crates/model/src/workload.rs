@@ -14,7 +14,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload, span, within};
+use crate::exchange::{ExchangeWorkload, ForeignWorkload, StorageWorkload};
+use crate::pace::{Arrivals, GeneralizedPareto, NotADistribution, OutOfRange, Pace, Waiting, span, within};
 use crate::units::Nanoseconds;
 
 /// One run's workload. Written into the evidence, so that the run can be repeated from it.
@@ -95,11 +96,11 @@ impl Workload {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemcachedWorkload {
-    /// Client threads, each with its own epoll. Range 1..=[`Self::THREADS_MAX`].
+    /// Client threads, each with its own epoll. Range 1..=[`Pace::THREADS_MAX`].
     pub threads: u32,
-    /// TCP connections of each thread. Range 1..=[`Self::CONNECTIONS_MAX`].
+    /// TCP connections of each thread. Range 1..=[`Pace::CONNECTIONS_MAX`].
     pub connections_per_thread: u32,
-    /// Requests that one connection may have under way. Range 1..=[`Self::DEPTH_MAX`].
+    /// Requests that one connection may have under way. Range 1..=[`Pace::DEPTH_MAX`].
     pub depth: u32,
     /// How the gaps between the requests of one connection are distributed. Closed loop has no gaps.
     pub arrivals: Arrivals,
@@ -126,20 +127,12 @@ pub struct MemcachedWorkload {
 }
 
 impl MemcachedWorkload {
-    /// The most client threads.
-    pub const THREADS_MAX: u32 = 256;
-    /// The most connections of one thread.
-    pub const CONNECTIONS_MAX: u32 = 16_384;
-    /// The most requests under way on one connection.
-    pub const DEPTH_MAX: u32 = 1_024;
     /// The most keys.
     pub const KEYS_MAX: u32 = 10_000_000;
     /// The longest key the protocol takes. Source: memcached, doc/protocol.txt, "Keys".
     pub const KEY_BYTES_MAX: u32 = 250;
     /// The longest value drawn or asked for; memcached's default item limit is 1 MiB with its own overhead.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;
-    /// The longest window, warm-up and drain.
-    pub const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);
 
     /// Connections of all threads.
     pub fn connections(&self) -> u64 {
@@ -166,9 +159,9 @@ impl MemcachedWorkload {
     /// # Errors
     /// [`OutOfRange`] names the first option that is not.
     pub fn check(&self) -> Result<(), OutOfRange> {
-        within("threads", self.threads, 1, Self::THREADS_MAX)?;
-        within("connections-per-thread", self.connections_per_thread, 1, Self::CONNECTIONS_MAX)?;
-        within("depth", self.depth, 1, Self::DEPTH_MAX)?;
+        within("threads", self.threads, 1, Pace::THREADS_MAX)?;
+        within("connections-per-thread", self.connections_per_thread, 1, Pace::CONNECTIONS_MAX)?;
+        within("depth", self.depth, 1, Pace::DEPTH_MAX)?;
         within("keys", self.keys, 1, Self::KEYS_MAX)?;
         if let KeySize::Fixed(bytes) = self.key_size {
             within("key-size", bytes, 1, Self::KEY_BYTES_MAX)?;
@@ -184,40 +177,6 @@ impl MemcachedWorkload {
         span("window", self.window, Nanoseconds::from_millis(1))?;
         span("drain", self.drain, Nanoseconds::ZERO)
     }
-}
-
-/// An option that no run can have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutOfRange {
-    /// The option's name.
-    pub option: &'static str,
-    /// What was asked.
-    pub value: String,
-    /// What is possible.
-    pub range: String,
-}
-
-impl fmt::Display for OutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {} is out of range: {}", self.option, self.value, self.range)
-    }
-}
-
-impl std::error::Error for OutOfRange {}
-
-/// How a client thread waits for answers and for the next due time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Waiting {
-    /// It asks again and again and never sleeps: the least lateness, and a whole CPU.
-    #[default]
-    Spin,
-    /// It sleeps in `epoll_pwait2` until shortly before the next due time, by as much as it has been overslept by lately, and asks
-    /// without sleeping for the rest.
-    Sleep,
-    /// It sleeps until an answer comes or a request is due, and never asks without sleeping. It is late by what waking takes,
-    /// and costs what an ordinary client costs: for runs whose figure is the CPU time of the whole machine.
-    Block,
 }
 
 /// How many requests are offered.
@@ -281,49 +240,6 @@ impl FromStr for OfferedLoad {
         match number.parse::<f64>() {
             Ok(n) if n > 0.0 && n * factor <= Self::PER_SECOND_MAX => Ok(Self::PerSecond(n * factor)),
             _ => Err(NotALoad(text.to_owned())),
-        }
-    }
-}
-
-/// A generalized Pareto distribution: location, scale and shape, the shape not zero.
-struct GeneralizedPareto {
-    location: f64,
-    scale: f64,
-    shape: f64,
-}
-
-impl GeneralizedPareto {
-    fn draw(&self, u: f64) -> f64 {
-        self.location + self.scale * (u.powf(-self.shape) - 1.0) / self.shape
-    }
-}
-
-/// How the gaps between the requests of one connection are distributed, around a mean that the load gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrivals {
-    /// Every gap is the mean.
-    Fixed,
-    /// A Poisson process.
-    Exponential,
-    /// Facebook's: generalized Pareto with location 0 and shape 0.154971, scaled to the mean.
-    FbIa,
-}
-
-impl Arrivals {
-    const FB_IA_SHAPE: f64 = 0.154_971;
-
-    /// The gap at `u`, in the unit of `mean`. `u` is in (0, 1].
-    pub fn gap(self, mean: f64, u: f64) -> f64 {
-        match self {
-            Self::Fixed => mean,
-            Self::Exponential => -mean * u.ln(),
-            // The mean of a generalized Pareto distribution at location 0 is scale / (1 - shape).
-            Self::FbIa => GeneralizedPareto {
-                location: 0.0,
-                scale: mean * (1.0 - Self::FB_IA_SHAPE),
-                shape: Self::FB_IA_SHAPE,
-            }
-            .draw(u),
         }
     }
 }
@@ -399,46 +315,6 @@ fn whole_bytes(bytes: f64, most: u32) -> u32 {
     bytes.clamp(0.0, f64::from(most)) as u32
 }
 
-/// A text that names no distribution.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotADistribution {
-    /// The text.
-    pub text: String,
-    /// What there is.
-    pub known: &'static str,
-}
-
-impl fmt::Display for NotADistribution {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a distribution here: there are {}", self.text, self.known)
-    }
-}
-
-impl std::error::Error for NotADistribution {}
-
-impl fmt::Display for Arrivals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Fixed => "fixed",
-            Self::Exponential => "exponential",
-            Self::FbIa => "fb_ia",
-        })
-    }
-}
-
-impl FromStr for Arrivals {
-    type Err = NotADistribution;
-
-    fn from_str(text: &str) -> Result<Self, NotADistribution> {
-        match text {
-            "fixed" => Ok(Self::Fixed),
-            "exponential" => Ok(Self::Exponential),
-            "fb_ia" => Ok(Self::FbIa),
-            _ => Err(NotADistribution { text: text.to_owned(), known: "fixed, exponential, fb_ia" }),
-        }
-    }
-}
-
 impl fmt::Display for KeySize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -482,7 +358,6 @@ impl FromStr for ValueSize {
 }
 
 crate::as_text! {
-    Arrivals: "how requests arrive",
     KeySize: "the sizes of keys",
     ValueSize: "the sizes of values",
 }

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use model::keys;
 use model::live::PartOfSecond;
 use model::nic::{
     ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RingKind, Sysctl,
 };
-use model::setting::{Facts, Unit, keys};
+use model::setting::{Facts, Setting, Unit};
 use model::{
     Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, KthreadKey,
     KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan, Searches,
@@ -131,7 +132,8 @@ const SERVICE: &[Kind] = &[Kind::Service];
 
 /// The key of a knob: bounds and meaning are those of the table of knobs.
 fn of_knob(path: &'static str, of: &'static [Kind], takes: impl FnOnce(&Facts) -> Takes) -> Key {
-    let facts = Facts::of_key(path).unwrap_or_else(|| panic!("no knob of the table has the key {path}"));
+    let facts =
+        Setting::facts_of_key(path).unwrap_or_else(|| panic!("no knob of the table has the key {path}"));
     Key { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
 }
 

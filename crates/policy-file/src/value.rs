@@ -1,9 +1,9 @@
 //! What one key of a policy file was given, and how it is written in one.
 
 use crate::spelling::toml_string;
+use model::keys;
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
-use model::setting::keys;
 use model::{
     CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, OnMissed,
     Patterns, PolicyName,

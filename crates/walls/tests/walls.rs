@@ -554,7 +554,6 @@ const CIRCLES: &[(&str, &[&[&str]])] = &[
     ("experiments", &[&["campaigns", "reports", "simulations"]]),
     ("kinds", &[&["action", "program", "words"]]),
     ("linux", &[&["attach", "observe", "process"]]),
-    ("model", &[&["exchange", "workload"], &["nic", "qdisc", "setting", "words"]]),
     (
         "sim",
         &[&[

@@ -1,6 +1,6 @@
 //! What an operator wrote, by the name of what a workload has of it.
 
-use model::workload::OutOfRange;
+use model::pace::OutOfRange;
 use session::{Exit, Fault};
 
 /// The error for an impossible workload, with the option that makes it so. `size` is the option that sets its lengths.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use measure::record::Recorder;
 use model::{
     CounterRates, CpuUse, EpollBatch, Evidence, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin,
-    Requests, Schema, SimulatedFrom, ValueSize, Waiting, Workload,
+    Pace, Requests, Schema, SimulatedFrom, ValueSize, Waiting, Workload,
 };
 use sim::watch::Class;
 use sim::{Costs, Outcome, Scenario};
@@ -88,7 +88,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
 /// The options of a measured run that would offer the same.
 fn workload(scenario: &Scenario, seed: u64, window: u64) -> MemcachedWorkload {
     let connections = scenario.clients.connections;
-    let threads = connections.div_ceil(MemcachedWorkload::CONNECTIONS_MAX).max(1);
+    let threads = connections.div_ceil(Pace::CONNECTIONS_MAX).max(1);
     let arrivals = match scenario.clients.load {
         OfferedLoad::Max => model::Arrivals::Fixed,
         OfferedLoad::PerSecond(_) => scenario.clients.arrivals,

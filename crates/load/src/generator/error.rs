@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use model::workload::OutOfRange;
+use model::pace::OutOfRange;
 use model::{Nanoseconds, OfferedLoad};
 
 use crate::protocol::Malformed;

@@ -1,6 +1,6 @@
 //! Knobs of the whole host.
 
-use super::facts::family;
+use super::family::family;
 use crate::nic::Sysctl;
 
 family! {

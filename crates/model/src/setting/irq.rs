@@ -1,8 +1,9 @@
 //! Knobs of an interrupt.
 
-use super::facts::{Facts, Phase, Unit, family};
-use super::{Interface, on_off};
+use super::family::family;
+use super::on_off;
 use crate::cpu_set::CpuSet;
+use crate::facts::{Facts, Interface, Phase, Unit};
 
 const AFFINITY: Facts = Facts::at(Interface::IrqAffinity, Phase::Irq);
 const IRQBALANCE: Facts = Facts::at(Interface::Irqbalance, Phase::IrqBan);

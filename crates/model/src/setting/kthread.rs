@@ -1,8 +1,9 @@
 //! Knobs of the kernel thread that polls a queue's NAPI.
 
-use super::facts::{Facts, Phase, Unit, family};
-use super::{Interface, keys};
+use super::family::family;
 use crate::cpu_set::CpuSet;
+use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::keys;
 use crate::scheduling::{Scheduling, Slice, UtilClamp};
 use crate::since;
 

@@ -1,7 +1,9 @@
 //! Knobs of one NAPI, and of all NAPIs of a device together.
 
-use super::facts::{Facts, Phase, Unit, family};
-use super::{Interface, Threading, Weight, keys};
+use super::family::family;
+use super::{Threading, Weight};
+use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::keys;
 use crate::since;
 use crate::units::{EmptyPolls, Nanoseconds};
 

@@ -1,8 +1,10 @@
 //! Knobs of a NIC and its driver.
 
-use super::facts::{Facts, Phase, Unit, family};
-use super::{Disruption, Interface, Object, keys, on_off};
+use super::family::family;
+use super::{Object, on_off};
+use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::DeviceId;
+use crate::keys;
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
 use crate::since;

@@ -1,8 +1,9 @@
 //! Knobs of what processes own: epolls, io_urings, threads, listeners.
 
-use super::facts::{Facts, Phase, Unit, family};
-use super::{EpollParams, Interface, Object, RingNapi, SocketPolling, Weight};
+use super::family::family;
+use super::{EpollParams, Object, RingNapi, SocketPolling, Weight};
 use crate::cpu_set::CpuSet;
+use crate::facts::{Facts, Interface, Phase, Unit};
 use crate::ids::{EpollId, RingId, SocketId, ThreadId};
 use crate::reuseport::{ListenerGroup, Spread};
 use crate::since;

@@ -1,9 +1,10 @@
 //! Knobs of receive and transmit queues: moderation of one queue, and steering in software.
 
-use super::facts::{Facts, Phase, Unit, family};
-use super::{Interface, keys};
+use super::family::family;
 use crate::cpu_set::CpuSet;
+use crate::facts::{Facts, Interface, Phase, Unit};
 use crate::ids::{Cpu, QueueIndex};
+use crate::keys;
 use crate::nic::{CoalesceParam, RPS_FLOWS_MAX};
 use crate::since;
 use crate::units::KernelVersion;

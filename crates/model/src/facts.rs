@@ -3,7 +3,11 @@
 //! Readers, writers, order, undo, `explain`, policy files and the reference page ask this table. What a knob's *value*
 //! decides (whether it can be put back, whether a step raises or lowers it) stands in the same row.
 
-use super::{Disruption, Interface, Setting};
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::units::{KernelVersion, Nanoseconds};
 
 /// What is known about a knob before it is read or written.
@@ -63,11 +67,6 @@ impl Facts {
     /// What it means, in one paragraph.
     pub fn meaning(&self) -> String {
         self.paragraphs().next().unwrap_or_default()
-    }
-
-    /// The knob that a key of policy files sets.
-    pub fn of_key(key: &str) -> Option<&'static Self> {
-        Setting::table().into_iter().find(|facts| facts.key == Some(key))
     }
 
     /// What its key means, in one paragraph.
@@ -160,8 +159,8 @@ pub enum Unit {
     Cpus,
 }
 
-impl std::fmt::Display for Unit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Word => "",
             Self::Switch => "on or off",
@@ -231,103 +230,109 @@ pub enum Phase {
     EpollFalls,
 }
 
-/// A family of knobs: an enum with one variant a knob. The documentation of a variant is that of its knob in the table.
-///
-/// `Variant(Value) = facts` has facts of its own; `Variant(Word, Value) = [facts table]` has those of its word, by these
-/// two functions of the word's type. What depends on the value follows in `where { … }`, in this order; a row without it
-/// says that every value can be put back, that none removes the object, that they do not rise and fall, and that tools
-/// spell them as people do:
-///
-/// - `irreversible(PATTERN) if CONDITION => "the values, in words";` values that can be read and not be written back
-/// - `removes(PATTERN);` values with which the object of the knob is gone
-/// - `weight(PATTERN) => WEIGHT;` the value as something that rises and falls
-/// - `tools(PATTERN) => TEXT;` the value as the kernel's files and common tools have it
-macro_rules! family {
-    (
-        $(#[doc = $family_doc:literal])+
-        $name:ident {
-            $(
-                $(#[doc = $doc:literal])+
-                $variant:ident($($field:ty),+) = $how:tt $({ $($fact:ident: $value:expr),+ $(,)? })? $(where {
-                    $(irreversible($($kept:pat),+) if $lost:expr => $why:literal;)?
-                    $(removes($($gone:pat),+);)?
-                    $(weight($($weighed:pat),+) => $weight:expr;)?
-                    $(tools($($spelt:pat),+) => $spelling:expr;)?
-                })?,
-            )+
-        }
-    ) => {
-        $(#[doc = $family_doc])+
-        #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "kebab-case")]
-        pub enum $name {
-            $($(#[doc = $doc])+ $variant($($field),+),)+
-        }
-
-        impl $name {
-            /// What is known about the knob.
-            pub fn facts(&self) -> &'static $crate::setting::Facts {
-                match self {
-                    $(crate::setting::facts::family!(@pattern $variant $how word) => crate::setting::facts::family!(
-                        @one $how word [$($doc),+] [$($(irreversible: Some($why))?)?] $({ $($fact: $value),+ })?
-                    ),)+
-                }
-            }
-
-            /// The facts of every knob of the family.
-            pub fn table() -> Vec<&'static $crate::setting::Facts> {
-                let mut all = Vec::new();
-                $(crate::setting::facts::family!(
-                    @all all $how ($($field),+) [$($doc),+] [$($(irreversible: Some($why))?)?] $({ $($fact: $value),+ })?
-                );)+
-                all
-            }
-
-            /// Whether the kernel takes this value when it is written; [`Facts::irreversible`](crate::setting::Facts) says
-            /// of which it does not.
-            pub fn restorable(&self) -> bool {
-                $($($(if let Self::$variant($($kept),+) = self && $lost { return false; })?)?)+
-                true
-            }
-
-            /// Whether the object of the knob is gone with this value.
-            pub fn removes(&self) -> bool {
-                $($($(if matches!(self, Self::$variant($($gone),+)) { return true; })?)?)+
-                false
-            }
-
-            /// The value as something that rises and falls.
-            pub fn weight(&self) -> $crate::setting::Weight {
-                $($($(if let Self::$variant($($weighed),+) = self { return $weight; })?)?)+
-                $crate::setting::Weight::NONE
-            }
-
-            /// The value as the kernel's files and common tools have it.
-            pub fn for_tools(&self) -> String {
-                $($($(if let Self::$variant($($spelt),+) = self { return $spelling; })?)?)+
-                self.value()
-            }
-        }
-    };
-    (@pattern $variant:ident [$facts:ident $table:ident] $word:ident) => { Self::$variant($word, ..) };
-    (@pattern $variant:ident $base:ident $word:ident) => { Self::$variant(..) };
-    (@one [$facts:ident $table:ident] $word:ident [$($doc:literal),+] []) => { $word.$facts() };
-    (@one $base:ident $word:ident [$($doc:literal),+] [$($why:tt)*] { $($fact:ident: $value:expr),+ }) => {
-        const { &crate::setting::facts::family!(@facts $base [$($doc),+] [$($why)*] { $($fact: $value),+ }) }
-    };
-    (@all $all:ident [$facts:ident $table:ident] ($word:ty, $value:ty) [$($doc:literal),+] []) => {
-        $all.extend(<$word>::$table());
-    };
-    (@all $all:ident $base:ident ($($field:ty),+) [$($doc:literal),+] [$($why:tt)*] { $($fact:ident: $value:expr),+ }) => {
-        $all.push(const { &crate::setting::facts::family!(@facts $base [$($doc),+] [$($why)*] { $($fact: $value),+ }) });
-    };
-    (@facts $base:ident [$($doc:literal),+] [$($irreversible:ident: $why:expr)?] { $($fact:ident: $value:expr),+ }) => {
-        $crate::setting::Facts {
-            $($fact: $value,)+
-            $($irreversible: $why,)?
-            doc: concat!($($doc, "\n"),+),
-            ..$base
-        }
-    };
+/// What writing a setting does to traffic while it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Disruption {
+    /// No packet is delayed or lost.
+    None,
+    /// A queue stops for the time of a reset.
+    QueueReset,
+    /// The link goes down.
+    LinkDown,
 }
-pub(crate) use family;
+
+impl fmt::Display for Disruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "delays no packet",
+            Self::QueueReset => "stops the queue for a reset",
+            Self::LinkDown => "takes the link down",
+        })
+    }
+}
+
+/// Through which kernel interface a setting is written: the settings of one object that share one are written in
+/// one call, where the interface allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// netdev netlink `napi-set`.
+    Napi,
+    /// Files of `/sys/class/net/DEV` that set all NAPIs of a device.
+    DeviceNapis,
+    /// ethtool netlink `channels-set`.
+    Channels,
+    /// ethtool netlink `rings-set`.
+    Rings,
+    /// ethtool netlink `coalesce-set`.
+    Coalescing,
+    /// ethtool netlink `features-set`.
+    Offloads,
+    /// rt-link `RTM_NEWLINK`, for how large packets may be.
+    PacketSizes,
+    /// ethtool netlink `privflags-set`.
+    PrivateFlags,
+    /// The ioctl for the receive hash.
+    Rss,
+    /// The ioctl for contexts of the receive hash.
+    RssContexts,
+    /// The ioctl for rules of the NIC.
+    FlowRules,
+    /// rtnetlink for queueing disciplines.
+    Qdiscs,
+    /// The ioctl for the interrupt moderation of one queue.
+    QueueCoalescing,
+    /// Files of `/sys/class/net/DEV/queues`.
+    Steering,
+    /// Files of `/proc/sys/net/core`.
+    Sysctl,
+    /// `EPIOCSPARAMS` on an epoll.
+    Epoll,
+    /// `IORING_REGISTER_NAPI` on an io_uring.
+    IoUring,
+    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` on a socket.
+    Socket,
+    /// `SO_ATTACH_REUSEPORT_EBPF` on a listener.
+    Reuseport,
+    /// `/proc/irq/N/smp_affinity_list`.
+    IrqAffinity,
+    /// The socket of irqbalance.
+    Irqbalance,
+    /// `sched_setaffinity`.
+    ThreadAffinity,
+    /// `sched_setaffinity` and `sched_setattr` on the kernel thread of a NAPI.
+    Kthread,
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Napi => "netdev netlink, napi-set",
+            Self::DeviceNapis => "files of /sys/class/net/DEV, for all NAPIs of a device",
+            Self::Channels => "ethtool netlink, channels-set",
+            Self::Rings => "ethtool netlink, rings-set",
+            Self::Coalescing => "ethtool netlink, coalesce-set",
+            Self::Offloads => "ethtool netlink, features-set",
+            Self::PacketSizes => "rtnetlink, RTM_NEWLINK",
+            Self::PrivateFlags => "ethtool netlink, privflags-set",
+            Self::Rss => "ethtool ioctl, for the receive hash",
+            Self::RssContexts => "ethtool ioctl, for contexts of the receive hash",
+            Self::FlowRules => "ethtool ioctl, for rules of the NIC",
+            Self::Qdiscs => "rtnetlink, for queueing disciplines",
+            Self::QueueCoalescing => "ethtool ioctl, for one queue",
+            Self::Steering => "files of /sys/class/net/DEV/queues",
+            Self::Sysctl => "files of /proc/sys/net/core",
+            Self::Epoll => "ioctl EPIOCSPARAMS on an epoll",
+            Self::IoUring => "IORING_REGISTER_NAPI on an io_uring",
+            Self::Socket => {
+                "setsockopt SO_BUSY_POLL, SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET on a socket"
+            }
+            Self::Reuseport => "SO_ATTACH_REUSEPORT_EBPF on a listener",
+            Self::IrqAffinity => "/proc/irq/N/smp_affinity_list",
+            Self::Irqbalance => "the socket of irqbalance",
+            Self::ThreadAffinity => "sched_setaffinity",
+            Self::Kthread => "sched_setaffinity and sched_setattr on the kernel thread of a NAPI",
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! The pace of a workload: when and over what its requests go, whatever they ask for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::Nanoseconds;
+
+/// The part of a workload that says when and over what requests go, whatever they ask for.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pace {
+    /// Client threads, each with its own epoll. Range 1..=[`Self::THREADS_MAX`].
+    pub threads: u32,
+    /// TCP connections of all threads together; threads differ by one at most. Range `threads`..=`threads` times
+    /// [`Self::CONNECTIONS_MAX`].
+    pub flows: u32,
+    /// Requests that one connection may have under way. Range 1..=[`Self::DEPTH_MAX`].
+    pub depth: u32,
+    /// How the gaps between the requests of one connection are distributed. Closed loop has no gaps.
+    pub arrivals: Arrivals,
+    /// How long requests run before the window opens.
+    pub warmup: Nanoseconds,
+    /// How long is measured: requests *due* in the window count.
+    pub window: Nanoseconds,
+    /// How long after the window answers are waited for.
+    pub drain: Nanoseconds,
+    /// The seed of all chance.
+    pub seed: u64,
+    /// How a client thread waits.
+    pub waiting: Waiting,
+}
+
+impl Pace {
+    /// The most client threads.
+    pub const THREADS_MAX: u32 = 256;
+    /// The most connections of one thread.
+    pub const CONNECTIONS_MAX: u32 = 16_384;
+    /// The most requests under way on one connection.
+    pub const DEPTH_MAX: u32 = 1_024;
+    /// The longest window, warm-up and drain.
+    pub const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);
+
+    /// How many connections a thread has.
+    pub fn flows_of(&self, thread: u32) -> u32 {
+        self.flows / self.threads + u32::from(thread < self.flows % self.threads)
+    }
+
+    /// Whether every option is within its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        within("threads", self.threads, 1, Self::THREADS_MAX)?;
+        let most = self.threads.saturating_mul(Self::CONNECTIONS_MAX);
+        within("flows", self.flows, self.threads, most)?;
+        within("depth", self.depth, 1, Self::DEPTH_MAX)?;
+        span("warmup", self.warmup, Nanoseconds::ZERO)?;
+        span("window", self.window, Nanoseconds::from_millis(1))?;
+        span("drain", self.drain, Nanoseconds::ZERO)
+    }
+}
+
+/// How a client thread waits for answers and for the next due time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Waiting {
+    /// It asks again and again and never sleeps: the least lateness, and a whole CPU.
+    #[default]
+    Spin,
+    /// It sleeps in `epoll_pwait2` until shortly before the next due time, by as much as it has been overslept by lately, and asks
+    /// without sleeping for the rest.
+    Sleep,
+    /// It sleeps until an answer comes or a request is due, and never asks without sleeping. It is late by what waking takes,
+    /// and costs what an ordinary client costs: for runs whose figure is the CPU time of the whole machine.
+    Block,
+}
+
+/// How the gaps between the requests of one connection are distributed, around a mean that the load gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// Every gap is the mean.
+    Fixed,
+    /// A Poisson process.
+    Exponential,
+    /// Facebook's: generalized Pareto with location 0 and shape 0.154971, scaled to the mean.
+    FbIa,
+}
+
+impl Arrivals {
+    const FB_IA_SHAPE: f64 = 0.154_971;
+
+    /// The gap at `u`, in the unit of `mean`. `u` is in (0, 1].
+    pub fn gap(self, mean: f64, u: f64) -> f64 {
+        match self {
+            Self::Fixed => mean,
+            Self::Exponential => -mean * u.ln(),
+            // The mean of a generalized Pareto distribution at location 0 is scale / (1 - shape).
+            Self::FbIa => GeneralizedPareto {
+                location: 0.0,
+                scale: mean * (1.0 - Self::FB_IA_SHAPE),
+                shape: Self::FB_IA_SHAPE,
+            }
+            .draw(u),
+        }
+    }
+}
+
+impl fmt::Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fixed => "fixed",
+            Self::Exponential => "exponential",
+            Self::FbIa => "fb_ia",
+        })
+    }
+}
+
+impl FromStr for Arrivals {
+    type Err = NotADistribution;
+
+    fn from_str(text: &str) -> Result<Self, NotADistribution> {
+        match text {
+            "fixed" => Ok(Self::Fixed),
+            "exponential" => Ok(Self::Exponential),
+            "fb_ia" => Ok(Self::FbIa),
+            _ => Err(NotADistribution { text: text.to_owned(), known: "fixed, exponential, fb_ia" }),
+        }
+    }
+}
+
+crate::as_text! { Arrivals: "how requests arrive" }
+
+/// A text that names no distribution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotADistribution {
+    /// The text.
+    pub text: String,
+    /// What there is.
+    pub known: &'static str,
+}
+
+impl fmt::Display for NotADistribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a distribution here: there are {}", self.text, self.known)
+    }
+}
+
+impl std::error::Error for NotADistribution {}
+
+/// A generalized Pareto distribution: location, scale and shape, the shape not zero.
+pub(crate) struct GeneralizedPareto {
+    pub(crate) location: f64,
+    pub(crate) scale: f64,
+    pub(crate) shape: f64,
+}
+
+impl GeneralizedPareto {
+    pub(crate) fn draw(&self, u: f64) -> f64 {
+        self.location + self.scale * (u.powf(-self.shape) - 1.0) / self.shape
+    }
+}
+
+/// An option that no run can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfRange {
+    /// The option's name.
+    pub option: &'static str,
+    /// What was asked.
+    pub value: String,
+    /// What is possible.
+    pub range: String,
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} is out of range: {}", self.option, self.value, self.range)
+    }
+}
+
+impl std::error::Error for OutOfRange {}
+
+/// Whether a number is within its range.
+pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Result<(), OutOfRange> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(OutOfRange { option, value: value.to_string(), range: format!("{min}..={max}") })
+    }
+}
+
+/// Whether a span is within `min` and [`Pace::SPAN_MAX`].
+pub(crate) fn span(option: &'static str, value: Nanoseconds, min: Nanoseconds) -> Result<(), OutOfRange> {
+    if (min..=Pace::SPAN_MAX).contains(&value) {
+        Ok(())
+    } else {
+        let range = format!("{min}..={}", Pace::SPAN_MAX);
+        Err(OutOfRange { option, value: value.to_string(), range })
+    }
+}
