@@ -10,12 +10,15 @@
 
 pub mod bench;
 pub mod campaigns;
+mod evidence;
 mod own_files;
+mod predicted;
 pub mod reports;
 pub mod rule_loading;
 pub mod scenario_file;
 mod screen;
 pub mod sim_args;
 pub mod simulations;
+mod unique;
 
 pub use screen::{Context, Screen};

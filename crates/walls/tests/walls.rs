@@ -551,7 +551,6 @@ const CIRCLES: &[(&str, &[&[&str]])] = &[
             "search",
         ]],
     ),
-    ("experiments", &[&["campaigns", "reports", "simulations"]]),
     ("kinds", &[&["action", "program", "words"]]),
     ("linux", &[&["attach", "observe", "process"]]),
     (

@@ -1,20 +1,17 @@
 //! `bench`: delivery modes, measured.
 
 mod compared;
-pub(crate) mod evidence;
 mod exchange;
 mod judged;
 mod live;
 mod policies;
 mod policies_simulated;
 mod serve;
-mod unique;
 mod watched;
 
 use std::io::Write;
 use std::path::Path;
 
-use evidence::Written;
 use linux::{Processes, Signals, observe};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
 use runs::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
@@ -23,6 +20,7 @@ use session::{Exit, Fault};
 use crate::Context;
 use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 use crate::bench::{BenchError, LabStage, Layout, PlainStage, impossible, label};
+use crate::evidence::{self, Written};
 use crate::reports::{BenchReport, GridReport};
 
 /// Measures, prints the table, and writes the files.

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use model::{Nanoseconds, OfferedLoad};
 
+use crate::predicted::Judged;
 use crate::scenario_file::Metric;
-use crate::simulations::Judged;
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;

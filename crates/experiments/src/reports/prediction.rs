@@ -4,8 +4,8 @@ use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
+use crate::predicted::{Prediction, Range};
 use crate::scenario_file::Metric;
-use crate::simulations::{Prediction, Range};
 
 /// `sim run`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

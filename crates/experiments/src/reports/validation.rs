@@ -4,9 +4,9 @@ use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
+use crate::predicted::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::reports::prediction::{flags, interval, rounded};
 use crate::scenario_file::{Metric, ScenarioFile};
-use crate::simulations::{Coverage, Judged, Orderings, SummaryLine, error};
 
 /// `sim validate`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -13,9 +13,7 @@ mod validate;
 
 pub(crate) use evidence::evidence;
 pub(crate) use points::{Job, run_all};
-pub(crate) use prediction::{Prediction, Range};
 pub(crate) use source::scenario;
-pub(crate) use validate::{Coverage, Judged, Orderings, SummaryLine, error};
 
 use session::{Exit, Fault};
 

@@ -1,8 +1,6 @@
 //! What several runs of one point say together.
 
-use model::{Evidence, OfferedLoad};
-use schemars::JsonSchema;
-use serde::Serialize;
+use model::OfferedLoad;
 use session::{Exit, Fault};
 use sim::outcome::Length;
 use sim::scenario::SPAN_MAX;
@@ -11,6 +9,7 @@ use sim::{Costs, Histogram, Outcome, Scenario};
 use super::evidence::evidence;
 use super::points::{Job, run_all};
 use crate::Screen;
+use crate::predicted::{Predicted, Prediction, Range};
 use crate::scenario_file::{Metric, ScenarioFile};
 
 /// How a point is run.
@@ -23,72 +22,6 @@ pub(super) struct Effort {
     pub(super) length: Length,
     /// Whether each point is probed at a higher load too.
     pub(super) probe: bool,
-}
-
-/// A point with what is predicted for it.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub(crate) struct Prediction {
-    /// Its name.
-    pub(crate) name: String,
-    /// What the offered load is.
-    pub(crate) load: String,
-    /// Whether costs and clients were fitted to the scenario's own host; if not, they are those of another one.
-    pub(crate) calibrated: bool,
-    /// Threads that no queue belongs to, so that they idle.
-    pub(crate) idle_threads: u32,
-    /// One value for each metric.
-    pub(crate) values: Vec<Predicted>,
-    /// Requests per second by which the backlog grows, if the server does not keep up: then there is no steady state,
-    /// and response times say how long was simulated, not how long requests take.
-    pub(crate) backlog_growth: Option<f64>,
-    /// Whether seeds disagree: the point has two modes, and no average describes it.
-    pub(crate) bistable: bool,
-    /// Whether a little more load would change everything.
-    pub(crate) knee: bool,
-    /// Packets lost to full rings, per second.
-    pub(crate) drops: f64,
-    /// The run of the first seed.
-    pub(crate) evidence: Evidence,
-}
-
-/// A predicted value.
-#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Predicted {
-    /// Of what.
-    #[serde(serialize_with = "word")]
-    #[schemars(with = "String")]
-    pub(crate) metric: Metric,
-    /// The median over seeds.
-    pub(crate) value: f64,
-    /// Over seeds and sets of parameters; `None` of a single run, which says nothing of it.
-    pub(crate) range: Option<Range>,
-}
-
-fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(metric.word())
-}
-
-/// A range of values.
-#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Range {
-    /// The least.
-    pub(crate) low: f64,
-    /// The most.
-    pub(crate) high: f64,
-}
-
-impl Range {
-    /// Whether a value is within.
-    pub(crate) fn holds(&self, value: f64) -> bool {
-        (self.low..=self.high).contains(&value)
-    }
-}
-
-impl Prediction {
-    /// The prediction of a metric.
-    pub(crate) fn of(&self, metric: Metric) -> Option<&Predicted> {
-        self.values.iter().find(|predicted| predicted.metric == metric)
-    }
 }
 
 /// From this ratio between the means of two seeds, a point has two modes.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use session::{Exit, Fault};
 
 use super::runs::rows;
-use crate::campaigns::evidence::{self, EVIDENCE_BYTES_MAX, Written, is_evidence};
+use crate::evidence::{self, EVIDENCE_BYTES_MAX, Written, is_evidence};
 use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse, parse_over, shipped};
 
 /// A scenario with its origin.

@@ -1,57 +1,16 @@
 //! `sim validate`: measured and predicted, row by row.
 
-use schemars::JsonSchema;
-use serde::Serialize;
 use session::{Exit, Fault, count};
 use sim::Scenario;
 
-use super::prediction::{Prediction, Range, predict};
+use super::prediction::predict;
 use super::run::effort;
 use super::source::{scenario, standard_input_once, writable};
 use crate::Context;
+use crate::predicted::{Coverage, Judged, Orderings, Range, SummaryLine, error};
 use crate::reports::ValidationReport;
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
 use crate::sim_args::SimValidate;
-
-/// A row with its prediction.
-#[derive(Clone, Debug)]
-pub(crate) struct Judged {
-    pub(crate) row: MeasuredRow,
-    pub(crate) fitted: bool,
-    pub(crate) prediction: Prediction,
-}
-
-/// Errors over rows of one class.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct SummaryLine {
-    pub(crate) class: &'static str,
-    pub(crate) fitted: bool,
-    pub(crate) metric: &'static str,
-    /// `%`, or `points` for shares of CPU time.
-    pub(crate) unit: &'static str,
-    pub(crate) rows: usize,
-    pub(crate) median: f64,
-    pub(crate) p90: f64,
-    pub(crate) worst: f64,
-    /// How many rows have a 90 % interval.
-    pub(crate) intervals: usize,
-    /// How many of them lie in it.
-    pub(crate) inside: usize,
-}
-
-/// How many clear orderings are predicted right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
-pub(crate) struct Orderings {
-    pub(crate) clear: usize,
-    pub(crate) right: usize,
-}
-
-/// How many held-out values lie in their intervals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
-pub(crate) struct Coverage {
-    pub(crate) values: usize,
-    pub(crate) inside: usize,
-}
 
 /// Measured response times are clearly different from this ratio on, CPU shares from this many points on.
 const CLEAR_RATIO: f64 = 1.10;
@@ -119,16 +78,6 @@ pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fa
     let set = scenario.set_all(given);
     set.map_err(|(_, refused)| Fault::new(Exit::Usage, format!("{}: {refused}", row.name)))?;
     scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{}: {impossible}", row.name)))
-}
-
-/// The error of a prediction: in percent, for shares of CPU time in points.
-pub(crate) fn error(metric: Metric, measured: f64, predicted: f64) -> f64 {
-    match metric {
-        Metric::Cpu => predicted - measured,
-        Metric::Qps | Metric::Avg | Metric::P50 | Metric::P90 | Metric::P95 | Metric::P99 | Metric::P999 => {
-            (predicted / measured - 1.0) * 100.0
-        }
-    }
 }
 
 /// Widens the range of every prediction by what the model misses on the *fitted* rows of its class, or of all classes if

@@ -9,7 +9,7 @@ use live::Recording;
 use runs::{Grid, Results};
 use session::{Exit, Fault};
 
-use super::unique::Unique;
+use crate::unique::Unique;
 
 /// Evidence that is read at most, unpacked: ten thousand runs.
 pub(crate) const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
@@ -29,7 +29,7 @@ pub(crate) enum Written {
 
 /// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
 /// input.
-pub(super) fn read(path: &Path) -> Result<Written, Fault> {
+pub(crate) fn read(path: &Path) -> Result<Written, Fault> {
     let mut bytes = Vec::new();
     let read = match path.as_os_str() == "-" {
         true => io::stdin().lock().take(EVIDENCE_BYTES_MAX + 1).read_to_end(&mut bytes),

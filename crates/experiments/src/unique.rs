@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// A value, read so.
 #[derive(Debug)]
-pub(super) struct Unique(pub(super) Value);
+pub(crate) struct Unique(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

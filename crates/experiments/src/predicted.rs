@@ -1,0 +1,123 @@
+//! What is predicted for a point, and how it compares with what was measured: made by simulations, shown by reports.
+
+use model::Evidence;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::scenario_file::{MeasuredRow, Metric};
+
+/// A point with what is predicted for it.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub(crate) struct Prediction {
+    /// Its name.
+    pub(crate) name: String,
+    /// What the offered load is.
+    pub(crate) load: String,
+    /// Whether costs and clients were fitted to the scenario's own host; if not, they are those of another one.
+    pub(crate) calibrated: bool,
+    /// Threads that no queue belongs to, so that they idle.
+    pub(crate) idle_threads: u32,
+    /// One value for each metric.
+    pub(crate) values: Vec<Predicted>,
+    /// Requests per second by which the backlog grows, if the server does not keep up: then there is no steady state,
+    /// and response times say how long was simulated, not how long requests take.
+    pub(crate) backlog_growth: Option<f64>,
+    /// Whether seeds disagree: the point has two modes, and no average describes it.
+    pub(crate) bistable: bool,
+    /// Whether a little more load would change everything.
+    pub(crate) knee: bool,
+    /// Packets lost to full rings, per second.
+    pub(crate) drops: f64,
+    /// The run of the first seed.
+    pub(crate) evidence: Evidence,
+}
+
+/// A predicted value.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+pub(crate) struct Predicted {
+    /// Of what.
+    #[serde(serialize_with = "word")]
+    #[schemars(with = "String")]
+    pub(crate) metric: Metric,
+    /// The median over seeds.
+    pub(crate) value: f64,
+    /// Over seeds and sets of parameters; `None` of a single run, which says nothing of it.
+    pub(crate) range: Option<Range>,
+}
+
+fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(metric.word())
+}
+
+/// A range of values.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+pub(crate) struct Range {
+    /// The least.
+    pub(crate) low: f64,
+    /// The most.
+    pub(crate) high: f64,
+}
+
+impl Range {
+    /// Whether a value is within.
+    pub(crate) fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+impl Prediction {
+    /// The prediction of a metric.
+    pub(crate) fn of(&self, metric: Metric) -> Option<&Predicted> {
+        self.values.iter().find(|predicted| predicted.metric == metric)
+    }
+}
+
+/// A row with its prediction.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    pub(crate) row: MeasuredRow,
+    pub(crate) fitted: bool,
+    pub(crate) prediction: Prediction,
+}
+
+/// Errors over rows of one class.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub(crate) struct SummaryLine {
+    pub(crate) class: &'static str,
+    pub(crate) fitted: bool,
+    pub(crate) metric: &'static str,
+    /// `%`, or `points` for shares of CPU time.
+    pub(crate) unit: &'static str,
+    pub(crate) rows: usize,
+    pub(crate) median: f64,
+    pub(crate) p90: f64,
+    pub(crate) worst: f64,
+    /// How many rows have a 90 % interval.
+    pub(crate) intervals: usize,
+    /// How many of them lie in it.
+    pub(crate) inside: usize,
+}
+
+/// How many clear orderings are predicted right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub(crate) struct Orderings {
+    pub(crate) clear: usize,
+    pub(crate) right: usize,
+}
+
+/// How many held-out values lie in their intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub(crate) struct Coverage {
+    pub(crate) values: usize,
+    pub(crate) inside: usize,
+}
+
+/// The error of a prediction: in percent, for shares of CPU time in points.
+pub(crate) fn error(metric: Metric, measured: f64, predicted: f64) -> f64 {
+    match metric {
+        Metric::Cpu => predicted - measured,
+        Metric::Qps | Metric::Avg | Metric::P50 | Metric::P90 | Metric::P95 | Metric::P99 | Metric::P999 => {
+            (predicted / measured - 1.0) * 100.0
+        }
+    }
+}
