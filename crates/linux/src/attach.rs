@@ -11,8 +11,7 @@ use model::host::{Process, Unread};
 use model::{NetnsId, Pid, ProcessId, ProcessKnob, Setting};
 use sys::error::KernelError;
 
-use crate::observe::Processes;
-use crate::process::Criteria;
+use crate::selection::{Criteria, Processes};
 
 /// A privileged process that can access processes of other users.
 pub trait Attach: Send + Sync {

@@ -25,6 +25,7 @@ pub mod observe;
 pub mod peer;
 pub mod pressure;
 pub mod process;
+mod selection;
 pub mod work;
 
 pub use ::netlink::{events, tc};

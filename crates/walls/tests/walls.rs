@@ -552,7 +552,6 @@ const CIRCLES: &[(&str, &[&[&str]])] = &[
         ]],
     ),
     ("kinds", &[&["action", "program", "words"]]),
-    ("linux", &[&["attach", "observe", "process"]]),
     (
         "sim",
         &[&[

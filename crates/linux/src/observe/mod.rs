@@ -25,7 +25,7 @@ pub use received::received;
 use std::collections::BTreeMap;
 
 use model::host::Unread;
-use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
+use model::{Host, KernelVersion, KthreadState, Sysctl};
 use netlink::qdisc::Disciplines;
 use netlink::route::Routes;
 use netlink::xdp_diag::XdpSockets;
@@ -38,20 +38,7 @@ use sys::sysfs::SysFs;
 use crate::ioctl::EthtoolIoctl;
 use crate::irqbalance::Irqbalance;
 use crate::process::kthread;
-
-/// Which processes to observe.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Processes {
-    /// None at all.
-    #[default]
-    None,
-    /// These.
-    Only(Vec<Pid>),
-    /// Every process in the namespace that holds an internet socket, or an io_uring with a registered one.
-    Networking,
-    /// As `Networking`, and these, which may be in other namespaces.
-    NetworkingAnd(Vec<Pid>),
-}
+pub use crate::selection::Processes;
 
 /// Observes the host as it is in this namespace.
 ///

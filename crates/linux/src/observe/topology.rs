@@ -10,6 +10,7 @@ use sys::error::KernelError;
 use sys::sysfs::SysFs;
 
 use super::UnreadExt;
+use crate::process::isolated_partitions;
 
 /// The highest number of a CPU's cache that is looked for. Caches are numbered from the nearest; none has more than 5.
 const CACHE_INDEX_MAX: u32 = 8;
@@ -49,13 +50,6 @@ fn bpf_scheduler(sysfs: &SysFs) -> Result<Option<String>, KernelError> {
     }
     let name = sysfs.read_if_any("kernel/sched_ext/root/ops")?.unwrap_or_default();
     Ok(Some(name.trim().to_owned()))
-}
-
-/// The CPUs of isolated cpuset partitions. Kernel: 6.7, `kernel/cgroup/cpuset.c` `isolated_cpus_show()`; nothing before.
-pub(crate) fn isolated_partitions() -> CpuSet {
-    let files = ["/sys/fs/cgroup/cpuset.cpus.isolated", "/sys/fs/cgroup/unified/cpuset.cpus.isolated"];
-    let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
-    text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// Groups that the CPUs are divided into, each read at the first of its CPUs only.

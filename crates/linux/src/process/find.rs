@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use model::host::Unread;
-use model::{Fd, Glob, NetnsId, Patterns, Pid, ProcessId};
+use model::{Fd, Glob, NetnsId, Pid, ProcessId};
 use netlink::sock_diag::InetSockets;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, openat2, statat};
 use rustix::net::AddressFamily;
@@ -21,27 +21,7 @@ use super::descriptors::{Link, descriptors};
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
 use crate::attach;
-
-/// What a process must be like. Every condition that is given must hold; at least one must be given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Criteria {
-    /// Its executable: a path, or a bare file name; also a symbolic link to it, as the process's own file system has it.
-    pub exe: Option<Patterns>,
-    /// The cgroup that it is in or below, as a path from the cgroup root.
-    pub cgroup: Option<Patterns>,
-    /// The systemd unit that it belongs to; without a type, a service.
-    pub unit: Option<Patterns>,
-    /// Its pod: see [`Names::is_pod`].
-    pub pod: Option<Patterns>,
-    /// Its container: see [`Names::is_container`].
-    pub container: Option<Patterns>,
-    /// A port that it serves: with a TCP listener, or a UDP socket that is not connected.
-    pub port: Option<u16>,
-    /// Its effective user.
-    pub uid: Option<u32>,
-    /// The network namespace that it lives in.
-    pub netns: Option<NetnsId>,
-}
+use crate::selection::Criteria;
 
 /// The processes that meet the criteria, by pid. Kernel threads never do. A process that could not be judged is no
 /// match and is named in `unread`; one that ended meanwhile is not.

@@ -11,8 +11,8 @@ use sys::affinity::set_affinity;
 use sys::error::{Cause, KernelError};
 use sys::scheduling::{RawAttr, attributes, set_attributes};
 
+use super::cpuset::isolated_partitions;
 use super::stat::{Stat, Status};
-use crate::observe::topology::isolated_partitions;
 
 /// `SCHED_*`. Kernel: `include/uapi/linux/sched.h`.
 mod policy {

@@ -25,10 +25,11 @@ mod stat;
 mod thread;
 mod waiting;
 
+pub use crate::selection::Criteria;
 pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
 pub use cpu_wait::CpuWaits;
 pub use epoll::{read_epoll, write_epoll};
-pub use find::{Criteria, find, holders_of_sockets, meets};
+pub use find::{find, holders_of_sockets, meets};
 pub(crate) use find::{holders_of_af_xdp, holders_of_each, holders_of_kind};
 pub use kthread::by_name as napi_threads_named;
 pub use pinned::{identify, identify_kernel_thread, pids};
@@ -40,7 +41,7 @@ pub use socket::{read_socket, read_socket_budget, write_socket};
 pub use thread::{path_of_our, thread_name, threads_of};
 
 pub(crate) use container::{Names, container_of};
-pub(crate) use cpuset::Cpusets;
+pub(crate) use cpuset::{Cpusets, isolated_partitions};
 pub(crate) use descriptors::{Link, descriptors};
 pub(crate) use epoll::{Watched, params_if_any};
 pub(crate) use pinned::Pinned;
