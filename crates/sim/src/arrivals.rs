@@ -6,7 +6,9 @@
 //! depends on how many others there are.
 
 use crate::ids::ConnectionId;
-use crate::nic::NEVER;
+
+/// No moment at all.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Requests on their way.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 
 use crate::ids::{ConnectionId, CpuId, QueueId};
 use crate::index_vec::IndexVec;
-use crate::softirq::BUDGET;
 use crate::watch::{Fact, Watch};
+use crate::world::softirq::BUDGET;
 
 /// Looks on, and remembers the first thing that is wrong.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ struct Ring {
 }
 
 /// A packet more than a round's budget may come from the poll that reached it.
-const ROUND_PACKETS_MAX: u32 = BUDGET + crate::napi::NAPI_WEIGHT - 1;
+const ROUND_PACKETS_MAX: u32 = BUDGET + crate::world::napi::NAPI_WEIGHT - 1;
 
 impl Checker {
     /// Nothing is wrong yet.

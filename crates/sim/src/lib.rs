@@ -5,43 +5,25 @@
 //! the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
 //! mathematics beyond the four operations is [`math`]; whatever is iterated has a fixed order.
 //!
-//! Read in this order: [`scenario`] (what is simulated), [`ids`] (how things are named in code), `world` (the state and the loop), then the stations in the
-//! order of a packet: `arrivals`, `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`, `socket`, `scheduler`,
-//! `balance`, `active_balance`, `housekeeping`, `epoll`, `application`, `client`, `client_host`, `wire`; then [`watch`], [`checker`]
-//! and [`trace`] (who looks on), [`outcome`], and [`fit`].
+//! Read in this order: [`scenario`] (what is simulated), [`ids`] (how things are named in code), `world` (the state, the loop, and
+//! the stations in the order of a packet), with `arrivals`, `calendar`, `dim`, `slots` and `wire` that they stand on; then
+//! [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
 #![forbid(unsafe_code)]
 
-mod active_balance;
-mod application;
 mod arrivals;
-mod balance;
-mod busy_poll;
 mod calendar;
 mod chance;
 pub mod checker;
-mod client;
-mod client_host;
-mod cpu;
 mod cpu_mask;
 mod dim;
-mod epoll;
 pub mod fit;
-mod gro;
 mod histogram;
-mod housekeeping;
 pub mod ids;
 mod index_vec;
-mod irq;
-mod kthread;
 pub mod math;
-mod napi;
-mod nic;
 pub mod outcome;
 pub mod scenario;
-mod scheduler;
 mod slots;
-mod socket;
-mod softirq;
 pub mod trace;
 pub mod watch;
 mod wire;

@@ -552,25 +552,6 @@ const CIRCLES: &[(&str, &[&[&str]])] = &[
         ]],
     ),
     ("kinds", &[&["action", "program", "words"]]),
-    (
-        "sim",
-        &[&[
-            "active_balance",
-            "application",
-            "arrivals",
-            "balance",
-            "client",
-            "client_host",
-            "cpu",
-            "gro",
-            "napi",
-            "nic",
-            "scheduler",
-            "socket",
-            "softirq",
-            "world",
-        ]],
-    ),
 ];
 
 #[test]

@@ -1,28 +1,50 @@
-//! The state of a run, and the loop that moves it on.
+//! The state of a run, the loop that moves it on, and the stations of the receive path, which all change that state.
+//!
+//! Stations in the order of a packet: `nic`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`, `socket`, `scheduler`,
+//! `balance`, `active_balance`, `housekeeping`, `cpu`, `epoll`, `application`; and those who ask: `client`, `client_host`.
+
+mod active_balance;
+mod application;
+mod balance;
+mod busy_poll;
+mod client;
+mod client_host;
+mod cpu;
+mod epoll;
+mod gro;
+mod housekeeping;
+mod irq;
+mod kthread;
+pub(crate) mod napi;
+mod nic;
+mod scheduler;
+mod socket;
+pub(crate) mod softirq;
 
 use model::KernelVersion;
 
-use crate::active_balance::Occasion;
-use crate::application::Thread;
-use crate::balance::Use;
+use crate::arrivals::NEVER;
 use crate::calendar::Calendar;
 use crate::chance::{Chance, Draws, Stream};
-use crate::client::{Clients, Connection, Home};
-use crate::client_host::ClientHost;
-use crate::cpu::Cpu;
 use crate::cpu_mask::CpuMask;
-use crate::gro::list_length;
 use crate::histogram::Histogram;
 use crate::ids::{ClientQueueId, Compact, ConnectionId, CpuId, NapiId, QueueId, TaskId, ThreadId};
 use crate::index_vec::IndexVec;
 use crate::math::exp;
-use crate::napi::{Napi, Running};
-use crate::nic::{NEVER, Packet, Queue};
 use crate::scenario::{Layout, Processing, Scenario, Waits, nanos};
-use crate::scheduler::{Standing, State, Task, Topology};
 use crate::slots::{Owner, Slots};
 use crate::watch::{Class, Watch};
 use crate::wire::Link;
+use active_balance::Occasion;
+use application::Thread;
+use balance::Use;
+use client::{Clients, Connection, Home};
+use client_host::ClientHost;
+use cpu::Cpu;
+use gro::list_length;
+use napi::{Napi, Running};
+use nic::{Packet, Queue};
+use scheduler::{Standing, State, Task, Topology};
 
 /// Everything.
 #[derive(Debug)]

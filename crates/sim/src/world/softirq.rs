@@ -7,10 +7,10 @@
 
 use model::KernelVersion;
 
+use super::napi::{NAPI_WEIGHT, Poll, Running};
+use super::{Step, World};
 use crate::ids::CpuId;
-use crate::napi::{NAPI_WEIGHT, Poll, Running};
 use crate::watch::{Fact, Watch};
-use crate::world::{Step, World};
 
 /// Kernel: `net_hotdata.netdev_budget`.
 pub(crate) const BUDGET: u32 = 300;

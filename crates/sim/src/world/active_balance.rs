@@ -8,11 +8,11 @@
 //! gets that far (its interval, `sd->nr_balance_failed`, what it asks of whole groups); parameters say how often. A
 //! thread moves at the end of its step; one that loops for events stays. At zero no running thread moves.
 
-use crate::balance::Use;
+use super::World;
+use super::balance::Use;
+use super::scheduler::State;
 use crate::ids::{CpuId, TaskId};
-use crate::scheduler::State;
 use crate::watch::Watch;
-use crate::world::World;
 
 /// Why a running thread is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +80,11 @@ impl<W: Watch> World<W> {
 impl Use {
     /// `check_cpu_capacity()`: interrupts leave less of the CPU than the balancer overlooks.
     fn interrupted(self) -> bool {
-        self.capacity() * crate::balance::IMBALANCE < 1.0
+        self.capacity() * super::balance::IMBALANCE < 1.0
     }
 
     /// Whether another CPU has clearly more left, as `need_active_balance()` asks.
     fn leaves_less_than(self, other: Self) -> bool {
-        self.capacity() * crate::balance::IMBALANCE < other.capacity()
+        self.capacity() * super::balance::IMBALANCE < other.capacity()
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use crate::gro::List;
+use super::World;
+use super::gro::List;
+use super::napi::Poll;
+use super::nic::Packet;
+use super::softirq::Softirq;
 use crate::ids::{CpuId, NapiId, QueueId, TaskId, ThreadId};
-use crate::napi::Poll;
-use crate::nic::Packet;
-use crate::softirq::Softirq;
 use crate::watch::{Class, Fact, Watch};
-use crate::world::World;
 
 /// What a CPU does until its next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

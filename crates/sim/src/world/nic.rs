@@ -12,15 +12,12 @@
 
 use std::collections::VecDeque;
 
-use crate::arrivals::Arrivals;
+use super::World;
+use crate::arrivals::{Arrivals, NEVER};
 use crate::dim::{Dim, RX_CQE, RX_EQE, Sample, TX_EQE};
 use crate::ids::{ConnectionId, CpuId, QueueId};
 use crate::scenario::{Coalescing, Hardware};
 use crate::watch::{Fact, Watch};
-use crate::world::World;
-
-/// No moment at all.
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// A packet of a ring: a connection's request, or a pure ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +197,7 @@ impl<W: Watch> World<W> {
                 }
                 if let Some(connection) = packet.connection() {
                     // TCP sends it again when its timer runs out.
-                    state.expect_request(at + crate::client::RETRANSMISSION_TIMEOUT, connection);
+                    state.expect_request(at + super::client::RETRANSMISSION_TIMEOUT, connection);
                     self.tally.retransmitted += 1;
                 }
             }

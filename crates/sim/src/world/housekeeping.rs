@@ -5,11 +5,11 @@
 //! `worker_thread()` of bound pools, `mm/vmstat.c` `vmstat_update()`. Left out: what they work on; tasks that belong
 //! to no CPU.
 
-use crate::cpu::Doing;
+use super::World;
+use super::cpu::Doing;
+use super::scheduler::State;
 use crate::ids::CpuId;
-use crate::scheduler::State;
 use crate::watch::Watch;
-use crate::world::World;
 
 impl<W: Watch> World<W> {
     /// Once a millisecond: some CPUs have something to do for the kernel.

@@ -8,11 +8,11 @@
 //! they are not. Left out: when exactly an idle CPU looks, and how many looks in vain it takes before a running thread is
 //! moved; a parameter says how often one is. At zero no group counts as overloaded, and no thread leaves one that way.
 
-use crate::active_balance::Occasion;
+use super::World;
+use super::active_balance::Occasion;
+use super::scheduler::State;
 use crate::ids::{CpuId, LlcId, ThreadId};
-use crate::scheduler::State;
 use crate::watch::{Class, Watch};
-use crate::world::World;
 
 /// What is left of a share after a millisecond. Kernel: `y` of PELT, `y^32 = 0.5`.
 const DECAY: f64 = 0.978_572;

@@ -5,14 +5,14 @@
 //! answers, growing with the client's own load, is taken late. Clients may have a host of their own, whose queues and
 //! threads take time for each answer: `client_host`. Left out without one: the client's CPUs and its receive path.
 
-use crate::application::Ready;
+use super::World;
+use super::application::Ready;
+use crate::arrivals::NEVER;
 use crate::chance::Draws;
 use crate::ids::{Compact, ConnectionId, QueueId, ThreadId};
 use crate::index_vec::IndexVec;
-use crate::nic::NEVER;
 use crate::watch::{Fact, Watch};
 use crate::wire::Link;
-use crate::world::World;
 
 /// The least time after which TCP sends again. Kernel: `TCP_RTO_MIN`.
 pub(crate) const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;

@@ -8,13 +8,13 @@
 
 use model::KernelVersion;
 
-use crate::cpu::Doing;
+use super::World;
+use super::cpu::Doing;
+use super::napi::{Poll, Running};
+use super::nic::Packet;
+use super::socket::Reach;
 use crate::ids::CpuId;
-use crate::napi::{Poll, Running};
-use crate::nic::Packet;
-use crate::socket::Reach;
 use crate::watch::Watch;
-use crate::world::World;
 
 /// Packets of a list. Kernel: `net_hotdata.gro_normal_batch`.
 const GRO_NORMAL_BATCH: u32 = 8;

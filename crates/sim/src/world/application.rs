@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use crate::cpu::Doing;
+use super::cpu::Doing;
+use super::{Step, World};
 use crate::ids::{Compact, ConnectionId, CpuId, NapiId};
 use crate::watch::Watch;
-use crate::world::{Step, World};
 
 /// A thread with its epoll.
 #[derive(Clone, Debug)]

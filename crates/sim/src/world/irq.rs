@@ -4,11 +4,11 @@
 //! `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Left out: forced threading, other devices' interrupts, the
 //! timer tick's own cost.
 
+use super::World;
+use super::softirq::ksoftirqd_holds_softirqs_back;
 use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
-use crate::softirq::ksoftirqd_holds_softirqs_back;
 use crate::watch::{Fact, Watch};
-use crate::world::World;
 
 impl<W: Watch> World<W> {
     /// The NIC's interrupt: schedules the NAPI.

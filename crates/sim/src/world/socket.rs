@@ -4,13 +4,13 @@
 //! `ep_poll_callback()`. A connection has one request under way, so a socket buffer never holds more than one and cannot
 //! overflow; what overflows is the ring. Left out: the backlog of a socket that its owner holds, delayed ACKs.
 
-use crate::application::Ready;
-use crate::cpu::Doing;
+use super::World;
+use super::application::Ready;
+use super::cpu::Doing;
+use super::nic::Packet;
+use super::scheduler::State;
 use crate::ids::{Compact, CpuId, ThreadId};
-use crate::nic::Packet;
-use crate::scheduler::State;
 use crate::watch::{Fact, Watch};
-use crate::world::World;
 
 /// Which thread can notice when a packet reaches its socket, as long as the poll goes on.
 #[derive(Clone, Copy, Debug)]

@@ -5,12 +5,12 @@
 //! once more and completes; from 7.0, with `prefer_busy_poll` and deferral set, it only starts the timer. Left out:
 //! `SO_BUSY_POLL` of single sockets.
 
-use crate::cpu::Doing;
+use super::cpu::Doing;
+use super::napi::{Poll, Running};
+use super::{Step, World};
+use crate::arrivals::NEVER;
 use crate::ids::{CpuId, NapiId, ThreadId};
-use crate::napi::{Poll, Running};
-use crate::nic::NEVER;
 use crate::watch::{Fact, Poller, Watch};
-use crate::world::{Step, World};
 
 impl<W: Watch> World<W> {
     /// `napi_busy_loop()` begins.

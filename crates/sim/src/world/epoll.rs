@@ -4,12 +4,12 @@
 //! finds ready events returns without busy polling. Level-triggered entries are checked again by the next call.
 //! Left out: nested epolls, edge-triggered and one-shot entries, wake-ups of several waiters.
 
-use crate::cpu::Doing;
+use super::cpu::Doing;
+use super::scheduler::State;
+use super::{Step, World};
 use crate::ids::{CpuId, ThreadId};
 use crate::scenario::Waits;
-use crate::scheduler::State;
 use crate::watch::{Fact, Watch};
-use crate::world::{Step, World};
 
 /// One turn of a loop that only looks whether events are ready, in nanoseconds.
 const EVENT_CHECK: u64 = 100;

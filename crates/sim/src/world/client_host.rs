@@ -9,13 +9,13 @@
 
 use std::collections::VecDeque;
 
+use super::World;
 use crate::arrivals::Arrivals;
+use crate::arrivals::NEVER;
 use crate::ids::{ClientQueueId, ClientThreadId, Compact, ConnectionId};
 use crate::index_vec::IndexVec;
-use crate::nic::NEVER;
 use crate::scenario::{Scenario, Waits};
 use crate::watch::Watch;
-use crate::world::World;
 
 /// The clients' machine; without threads there is none.
 #[derive(Clone, Debug)]

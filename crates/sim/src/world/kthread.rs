@@ -7,13 +7,13 @@
 //! polls find their whole budget, unless `need_resched()`: a parameter says how often it is, and the work is queued again.
 //! Left out: that a worker which queues its work again may be the first to ask for it, and wakes another in vain.
 
-use crate::cpu::Doing;
+use super::cpu::Doing;
+use super::napi::{NAPI_WEIGHT, Poll, Running};
+use super::scheduler::State;
+use super::{Step, World};
 use crate::ids::{CpuId, NapiId, TaskId};
-use crate::napi::{NAPI_WEIGHT, Poll, Running};
 use crate::scenario::Processing;
-use crate::scheduler::State;
 use crate::watch::Watch;
-use crate::world::{Step, World};
 
 impl<W: Watch> World<W> {
     /// Wakes the thread of a NAPI.

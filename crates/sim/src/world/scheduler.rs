@@ -8,13 +8,13 @@
 
 use std::ops::Range;
 
-use crate::cpu::Doing;
+use super::cpu::Doing;
+use super::{Step, World};
 use crate::cpu_mask::CpuMask;
 use crate::ids::{CpuId, LlcId, NodeId, TaskId, ThreadId};
 use crate::index_vec::IndexVec;
 use crate::scenario::Hardware;
 use crate::watch::Watch;
-use crate::world::{Step, World};
 
 /// A thread of the application or of the kernel.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@
 //! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows the CPU that completed it last.
 //! Left out: GRO's own flushing, disabling, netpoll.
 
-use crate::cpu::Doing;
+use super::World;
+use super::cpu::Doing;
 use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
 use crate::watch::{Fact, Poller, Watch};
-use crate::world::World;
 
 /// Packets of one poll. Kernel: `NAPI_POLL_WEIGHT`.
 pub(crate) const NAPI_WEIGHT: u32 = 64;
