@@ -16,8 +16,18 @@ use session::{Exit, Fault};
 use crate::event_loop::EventLoop;
 use crate::event_sources::MEASURED;
 use crate::placing::Members;
-use crate::search::Standing;
 use crate::status::{MeasuredWindows, RequestStatus, ResponseTimes};
+
+/// How a goal stands by what was measured last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// This percentile is above it by its whole interval.
+    Missed(Guarded),
+    /// Each is within it by its whole interval.
+    Met,
+    /// Neither is known.
+    Open,
+}
 
 /// Percentiles are computed again after so many windows: that takes a millisecond or two, counts do not.
 const WINDOWS_PER_SUMMARY: u64 = 5;

@@ -44,15 +44,14 @@ mod requests;
 mod run;
 pub mod running_daemon;
 mod scans;
-mod search;
 mod socket_file;
 pub mod status;
 mod telemetry;
 
+pub use daemon::SEARCH_RULES;
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
 pub use instance_lock::RunningDaemon;
 pub use options::{OnStop, Options};
 pub use run::{Log, Sockets, run};
-pub use search::SEARCH_RULES;
 pub use socket_file::ListenError;
 pub use status::{Answer, Request, Shared, Status};

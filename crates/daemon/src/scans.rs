@@ -7,11 +7,8 @@ use std::ops::Bound::{Excluded, Unbounded};
 use linux::KernelError;
 use linux::process::pids;
 use model::{Nanoseconds, Pid};
-use session::Fault;
 
-use crate::daemon::{Daemon, now};
-use crate::reconciler::{Event, Scope, YOUNG_FOR};
-use crate::requests::Serves;
+use crate::reconciler::YOUNG_FOR;
 
 /// How many new processes are judged in one scan, the newest first. Others are found at a tick.
 const NEW_MAX: usize = 64;
@@ -53,7 +50,7 @@ impl Scans {
     }
 
     /// The servers whose turn it is.
-    fn take_servers(&mut self) -> Vec<Pid> {
+    pub(crate) fn take_servers(&mut self) -> Vec<Pid> {
         let behind = self.last.unwrap_or(Pid(0));
         let others = self.servers.range(..=behind);
         let turn: Vec<Pid> = self
@@ -68,7 +65,7 @@ impl Scans {
     }
 
     /// The processes that are new, given all that run now.
-    fn take_new(&mut self, running: BTreeSet<Pid>, now: Nanoseconds) -> Vec<Pid> {
+    pub(crate) fn take_new(&mut self, running: BTreeSet<Pid>, now: Nanoseconds) -> Vec<Pid> {
         let until = Nanoseconds(now.0.saturating_add(YOUNG_FOR.0));
         self.new.extend(running.difference(&self.before).map(|pid| (*pid, until)));
         self.new.retain(|pid, until| *until > now && running.contains(pid));
@@ -79,31 +76,8 @@ impl Scans {
     }
 
     /// It is known what this one is.
-    fn settled(&mut self, pid: Pid) {
+    pub(crate) fn settled(&mut self, pid: Pid) {
         self.new.remove(&pid);
-    }
-}
-
-impl Daemon<'_> {
-    /// Looks for new processes of services, and for the first packets of servers. What it finds is looked at next.
-    pub(crate) fn scan(&mut self) -> Result<(), Fault> {
-        let at = now();
-        if !self.sources.sees_processes() {
-            let running = pids()?.into_iter().collect();
-            for pid in self.sources.scans().take_new(running, at) {
-                if self.judge(pid, Serves::Unknown) {
-                    self.sources.scans().settled(pid);
-                    self.note(&Event::Exec(pid), at);
-                }
-            }
-        }
-        for pid in self.sources.scans().take_servers() {
-            let gone = !self.known.process(pid, Scope::Whole);
-            if gone || plan::without_packets([pid], self.known.host()).next().is_none() {
-                self.note(&Event::Connection(pid), at);
-            }
-        }
-        Ok(())
     }
 }
 

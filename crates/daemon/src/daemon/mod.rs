@@ -1,5 +1,11 @@
 //! The daemon itself: the parts that it consists of, and one turn of its loop.
 
+mod app_requests;
+mod scan;
+mod search;
+
+pub use search::SEARCH_RULES;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -30,9 +36,9 @@ use crate::options::{OnStop, Options};
 use crate::reconciler::{Event, Reconciler, until};
 use crate::rejections::Rejections;
 use crate::requests::{Requests, Serves};
-use crate::search::GoalSearch;
 use crate::status::{Phase, Shared};
 use crate::telemetry::{Standing, Telemetry};
+use search::GoalSearch;
 
 /// How long the daemon waits for another writer of the journal before it does something else first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);

@@ -13,8 +13,8 @@ use model::{
 use plan::{Moment, Next};
 use session::{Fault, clock};
 
-use crate::daemon::{Daemon, now};
-use crate::goals;
+use super::{Daemon, now};
+use crate::goals::{self, Standing};
 use crate::guard_groups::GuardedService;
 use crate::guards::{Attempt, Attempted, Judging, Members};
 use crate::held::knob_of;
@@ -44,17 +44,6 @@ pub const SEARCH_RULES: &[(&str, &str)] = &[
 
 /// How long after nothing could be tried for a service it is looked at again.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
-
-/// How a goal stands by what was measured last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// This percentile is above it by its whole interval.
-    Missed(Guarded),
-    /// Each is within it by its whole interval.
-    Met,
-    /// Neither is known.
-    Open,
-}
 
 /// The searches of services.
 pub(crate) struct GoalSearch {

@@ -1,0 +1,31 @@
+//! One scan: new processes of services, and the first packets of servers.
+
+use linux::process::pids;
+use session::Fault;
+
+use super::{Daemon, now};
+use crate::reconciler::{Event, Scope};
+use crate::requests::Serves;
+
+impl Daemon<'_> {
+    /// Looks for new processes of services, and for the first packets of servers. What it finds is looked at next.
+    pub(crate) fn scan(&mut self) -> Result<(), Fault> {
+        let at = now();
+        if !self.sources.sees_processes() {
+            let running = pids()?.into_iter().collect();
+            for pid in self.sources.scans().take_new(running, at) {
+                if self.judge(pid, Serves::Unknown) {
+                    self.sources.scans().settled(pid);
+                    self.note(&Event::Exec(pid), at);
+                }
+            }
+        }
+        for pid in self.sources.scans().take_servers() {
+            let gone = !self.known.process(pid, Scope::Whole);
+            if gone || plan::without_packets([pid], self.known.host()).next().is_none() {
+                self.note(&Event::Connection(pid), at);
+            }
+        }
+        Ok(())
+    }
+}
