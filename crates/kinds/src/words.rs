@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::action::Action;
 use crate::lines::{HIGH, LOW, Line};
 
 /// The most words of one line. iproute2 6.1 takes 511 (`MAX_ARGS`).
@@ -242,8 +241,8 @@ pub struct Words<'a> {
     text: &'a str,
     spans: &'a Spans,
     at: usize,
-    /// The actions at the end of the line, if they were known before it was split: then `action` is its last word.
-    tail: Option<&'a [Action]>,
+    /// Whether the actions at the end of the line were known before it was split: then `action` is its last word.
+    known_actions: bool,
     /// The first word of the actions, if they go on to the end of the line.
     actions: Option<usize>,
 }
@@ -251,22 +250,24 @@ pub struct Words<'a> {
 impl<'a> Words<'a> {
     /// The words of this text.
     pub const fn new(text: &'a str, spans: &'a Spans) -> Self {
-        Self { text, spans, at: 0, tail: None, actions: None }
+        Self { text, spans, at: 0, known_actions: false, actions: None }
     }
 
-    /// The words of this text, and behind them `action` and these actions, where there are some.
-    pub const fn before(text: &'a str, spans: &'a Spans, tail: Option<&'a [Action]>) -> Self {
-        Self { text, spans, at: 0, tail, actions: None }
+    /// The words of this text, and behind them `action` and actions that the caller knows.
+    pub const fn before_actions(text: &'a str, spans: &'a Spans) -> Self {
+        Self { text, spans, at: 0, known_actions: true, actions: None }
     }
 
-    /// The actions that are known, if the word `action` before them was read last. They can be taken once.
-    pub(crate) const fn known_actions(&mut self) -> Option<&'a [Action]> {
-        if self.at > self.spans.len() { self.tail.take() } else { None }
+    /// Whether the word `action` before the known actions was read last. They stand there once.
+    pub(crate) const fn at_known_actions(&mut self) -> bool {
+        let here = self.known_actions && self.at > self.spans.len();
+        self.known_actions &= !here;
+        here
     }
 
-    /// Whether every word was read, and the actions that are known were taken.
+    /// Whether every word was read, also the one before the actions that are known.
     pub const fn all_read(&self) -> bool {
-        self.tail.is_none() && self.at >= self.spans.len()
+        !self.known_actions && self.at >= self.spans.len()
     }
 
     /// The number of the next word.
@@ -295,7 +296,7 @@ impl<'a> Words<'a> {
     pub fn peek(&self) -> Option<&'a str> {
         match self.spans.get(self.at) {
             Some((start, end)) => Some(&self.text[start..end]),
-            None if self.tail.is_some() && self.at == self.spans.len() => Some(ACTION),
+            None if self.known_actions && self.at == self.spans.len() => Some(ACTION),
             None => None,
         }
     }

@@ -141,13 +141,17 @@ fn read_rest(
     command: &mut Command,
     lookup: &mut dyn Lookup,
 ) -> bool {
-    let Some(Rest { head, mut words }) = memory.rest(line, spans) else { return false };
+    let Some(Rest { head, mut words, actions }) = memory.rest(line, spans) else { return false };
     let read = match head {
         Some((head, _)) => command.parse_behind(head, &mut words, lookup),
         None => command.parse(&mut words, lookup),
     };
     if read.is_err() || !words.all_read() {
         return false;
+    }
+    if let Some(known) = actions {
+        let Some(rule) = command.rule_mut() else { return false };
+        rule.actions.extend_from_slice(known);
     }
     let action = words.actions_begin().map(|at| head.map_or(0, |(_, start)| start) + at);
     learn_tail(line, action, memory, command);

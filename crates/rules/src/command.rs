@@ -273,6 +273,14 @@ impl Command {
             Self::Filter(_) | Self::Qdisc(_) | Self::Actions(_) | Self::Foreign(_) => None,
         }
     }
+
+    /// As [`Self::rule`].
+    pub(crate) const fn rule_mut(&mut self) -> Option<&mut Filter> {
+        match self {
+            Self::Filter(filter) if !filter.is_chain => Some(filter),
+            Self::Filter(_) | Self::Qdisc(_) | Self::Actions(_) | Self::Foreign(_) => None,
+        }
+    }
 }
 
 /// This, if every word of the line was read.

@@ -26,8 +26,10 @@ pub(crate) struct Memory {
 pub(crate) struct Rest<'a> {
     /// What its first words say, if they were known, and where the words behind them begin.
     pub(crate) head: Option<(Head, usize)>,
-    /// Its words, with the actions if they were known.
+    /// Its words, without the actions if they are known.
     pub(crate) words: Words<'a>,
+    /// The actions at its end, if they are known.
+    pub(crate) actions: Option<&'a [Action]>,
 }
 
 impl Memory {
@@ -42,7 +44,12 @@ impl Memory {
         }
         let text = split_plain(tail.unwrap_or(rest), spans)?;
         let head = head.map(|head| (head, start));
-        Some(Rest { head, words: Words::before(text, spans, tail.map(|_| &self.tail[..])) })
+        let actions = tail.map(|_| &self.tail[..]);
+        let words = match actions {
+            Some(_) => Words::before_actions(text, spans),
+            None => Words::new(text, spans),
+        };
+        Some(Rest { head, words, actions })
     }
 
     /// Remembers how a plain line began; its text ends where the rest of it begins.

@@ -280,13 +280,12 @@ pub struct Action {
 }
 
 impl Action {
-    /// Reads actions up to the end of the line or to the class.
+    /// Reads actions up to the end of the line or to the class. Those that the caller knows already it adds itself.
     ///
     /// # Errors
     /// What is no action.
     pub fn parse_list(words: &mut Words<'_>, lookup: &mut dyn Lookup, actions: &mut Vec<Self>) -> Read<()> {
-        if let Some(known) = words.known_actions() {
-            actions.extend_from_slice(known);
+        if words.at_known_actions() {
             return Ok(());
         }
         let (before, first) = (actions.len(), words.place());
