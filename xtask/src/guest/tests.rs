@@ -218,7 +218,8 @@ fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Dur
             let parts = if name.is_none() && *kind == FOR_TESTS[0] { parts_of_most() } else { 1 };
             let running = (0..parts).map(|part| {
                 let (names, later) = channel();
-                let does = Does { lists: part == 0, own: part == 0 && guest.selftests().is_some() };
+                let own = if part == 0 { Own::All } else { Own::None };
+                let does = Does { lists: part == 0, own };
                 // The one that lists has it alone: when that is gone, nothing is waited for.
                 let (cache, programs, would_skip) = (&cache, &programs, would_skip.take());
                 (names, scope.spawn(move || run_guest(cache, guest, programs, later, would_skip, does)))
@@ -274,12 +275,18 @@ fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Dur
 }
 
 /// What a guest does before it waits for the names of tests.
-#[derive(Clone, Copy)]
 struct Does {
     /// It lists what it would skip.
     lists: bool,
-    /// It runs the kernel's own tests.
-    own: bool,
+    own: Own,
+}
+
+/// Which of the kernel's own tests a guest runs that has them.
+enum Own {
+    None,
+    All,
+    /// These, of programs that run one test alone.
+    These(Vec<String>),
 }
 
 /// Boots a guest, lets it do what it does beforehand, waits for the names of tests, and runs those.
@@ -300,8 +307,14 @@ fn run_guest(
         script += &format!("echo {LISTED}\n");
     }
     // Its own tests need no names and count system calls, wake-ups and polls: they run beside another guest's.
-    if let Some(selftests) = guest.selftests().filter(|_| does.own) {
-        script += &format!("sh '{0}/run' '{0}' || status=1\n", selftests.display());
+    let own = match &does.own {
+        Own::None => None,
+        Own::All => Some(String::new()),
+        Own::These(names) if names.is_empty() => None,
+        Own::These(names) => Some(names.iter().map(|name| format!(" '{name}'")).collect()),
+    };
+    if let (Some(selftests), Some(names)) = (guest.selftests(), own) {
+        script += &format!("sh '{0}/run' '{0}'{names} || status=1\n", selftests.display());
     }
     script += &format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\n");
     for program in programs {
@@ -366,8 +379,10 @@ impl Guests {
         let described = guest.described();
         println!("\nin {described}, again, alone: {}", names.join(", "));
         let (send, later) = channel();
-        let _ = send.send(names.join("\n"));
-        let does = Does { lists: false, own: false };
+        let (own, others): (Vec<_>, Vec<_>) =
+            names.iter().cloned().partition(|name| name.starts_with(selftests::PREFIX));
+        let _ = send.send(others.join("\n"));
+        let does = Does { lists: false, own: Own::These(own) };
         let output = run_guest(cache, guest, programs, later, None, does);
         self.failed.retain(|name| !names.contains(name));
         self.read(kind, &described, &output);
@@ -408,8 +423,7 @@ impl Guests {
                 Verdict::Failed => {
                     failed += 1;
                     self.failed.insert(name.to_owned());
-                    // The kernel's own tests go through all of their list, or none.
-                    if !name.starts_with(selftests::PREFIX) {
+                    if selftests::can_run_alone(name) {
                         self.failures.push((kind, name.to_owned()));
                     }
                 }
