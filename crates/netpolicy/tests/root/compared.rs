@@ -377,8 +377,9 @@ fn on_the_wire() -> Result<(), Failed> {
         "{report}"
     );
     assert_ne!(same["said"]["verdict"], "mixed", "{report}");
+    // Its windows are short: a pair of the longest, of a second each, takes more than this.
     assert!(
-        report["data"]["replayed"][0]["pair_seconds"].as_f64().is_some_and(|seconds| seconds < 1.0),
+        report["data"]["replayed"][0]["pair_seconds"].as_f64().is_some_and(|seconds| seconds < 2.0),
         "{report}"
     );
     let regressions = report["data"]["replayed"].as_array().map_or(0, Vec::len);
