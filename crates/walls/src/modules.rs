@@ -34,10 +34,10 @@ impl Modules {
                 [root, words @ ..] if root == "crate" || root == "self" => words,
                 words => words,
             };
-            if let (Form::Use, [top, .., name]) = (path.form, words)
+            if let (Form::Use | Form::Renamed, [top, .., name]) = (path.form, words)
                 && tops.contains(top)
             {
-                offered.insert(name, top);
+                offered.insert(path.renamed_to.as_ref().unwrap_or(name), top);
             }
         }
         let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -46,13 +46,17 @@ impl Modules {
             let found = named.entry(top.clone()).or_default();
             for path in paths.iter().filter(|path| !path.in_tests) {
                 let Some(words) = from_root(module, path) else { continue };
-                let Some(first) = words.first() else { continue };
+                // The root under another name, or all that it has: any module can be named by that.
+                let Some(first) = words.first().filter(|first| *first != "*") else {
+                    if matches!(path.form, Form::Use | Form::Renamed) {
+                        found.extend(tops.iter().map(|top| (*top).clone()));
+                    }
+                    continue;
+                };
                 if tops.contains(first) {
                     found.insert(first.clone());
                 } else if let Some(of) = offered.get(first.as_str()) {
                     found.insert((*of).to_owned());
-                } else if first == "*" {
-                    found.extend(offered.values().map(|of| (*of).to_owned()));
                 }
             }
             found.remove(top);
@@ -177,6 +181,20 @@ mod test {
             ("b.rs", "use crate::a::A;"),
         ];
         assert_eq!(circles(&all), [["a", "b"]]);
+        let renamed = [
+            ("lib.rs", "mod a; mod b; pub use b::B as Other;"),
+            ("a.rs", "use crate::Other;"),
+            ("b.rs", "use crate::a::A;"),
+        ];
+        assert_eq!(circles(&renamed), [["a", "b"]]);
+        for root in [
+            "use crate as top; fn f() { top::b::g() }",
+            "use super::*; fn f() { b::g() }",
+            "use crate::{self as top};",
+        ] {
+            let hidden = [("lib.rs", "mod a; mod b;"), ("a.rs", root), ("b.rs", "use crate::a::A;")];
+            assert_eq!(circles(&hidden), [["a", "b"]], "{root}");
+        }
     }
 
     #[test]

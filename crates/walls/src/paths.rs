@@ -32,6 +32,8 @@ pub struct NamedPath {
     pub words: Vec<String>,
     /// How it stands there.
     pub form: Form,
+    /// The other name, in a `use` that gives it one.
+    pub renamed_to: Option<String>,
     /// The modules of the file that it stands in, from the outermost: none for the file itself.
     pub inside: Vec<String>,
     /// Whether it is a `use` that others may go by: `pub use`.
@@ -122,7 +124,7 @@ impl Found {
     fn push(&mut self, words: Vec<String>, form: Form, line: usize) {
         let (inside, in_tests) = (self.inside.clone(), self.in_tests > 0);
         let is_public_use = self.is_public && matches!(form, Form::Use | Form::Renamed);
-        self.paths.push(NamedPath { words, form, inside, is_public_use, in_tests, line });
+        self.paths.push(NamedPath { words, form, renamed_to: None, inside, is_public_use, in_tests, line });
     }
 
     fn tree(&mut self, tree: &UseTree, above: &[String], line: usize) {
@@ -133,7 +135,12 @@ impl Found {
         match tree {
             UseTree::Path(path) => self.tree(&path.tree, &with(path.ident.to_string()), line),
             UseTree::Name(UseName { ident }) => self.push(whole(ident), Form::Use, line),
-            UseTree::Rename(UseRename { ident, .. }) => self.push(whole(ident), Form::Renamed, line),
+            UseTree::Rename(UseRename { ident, rename, .. }) => {
+                self.push(whole(ident), Form::Renamed, line);
+                if let Some(path) = self.paths.last_mut() {
+                    path.renamed_to = Some(rename.to_string());
+                }
+            }
             UseTree::Glob(_) => self.push(with("*".to_owned()), Form::Use, line),
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(tree, above, line)),
         }
