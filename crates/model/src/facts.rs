@@ -41,6 +41,8 @@ pub struct Facts {
     pub irreversible: Option<&'static str>,
     /// The documentation: meaning, then range, then source (`Kernel:`), as Markdown.
     pub doc: &'static str,
+    /// Where the kernel implements all knobs of its kind, for those whose documentation does not name a place of their own.
+    pub source_of_kind: Option<&'static str>,
 }
 
 impl Facts {
@@ -61,6 +63,7 @@ impl Facts {
             takes_queues: false,
             irreversible: None,
             doc: "",
+            source_of_kind: None,
         }
     }
 
@@ -74,9 +77,13 @@ impl Facts {
         self.asks.map_or_else(|| self.meaning(), str::to_owned)
     }
 
-    /// Where the kernel implements it, and since when: the paragraph that begins with `Kernel:`, without that word.
+    /// Where the kernel implements it, and since when: the paragraph that begins with `Kernel:`, without that word, or what
+    /// holds for its kind.
     pub fn source(&self) -> Option<String> {
-        self.paragraphs().find_map(|text| text.split_once("Kernel: ").map(|(_, source)| source.to_owned()))
+        let own = self
+            .paragraphs()
+            .find_map(|text| text.split_once("Kernel: ").map(|(_, source)| source.to_owned()));
+        own.or_else(|| self.source_of_kind.map(str::to_owned))
     }
 
     /// The values that netpolicy writes, with their unit: `0 to 2147483647 polls`, `on or off`; of lists and words, nothing.

@@ -36,6 +36,7 @@ const CHANNELS: Facts = Facts {
     since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
+    source_of_kind: Some("`net/ethtool/channels.c` `ethnl_set_channels()`."),
     ..Facts::at(Interface::Channels, Phase::Channels)
 };
 
@@ -46,6 +47,7 @@ const RINGS: Facts = Facts {
     since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
+    source_of_kind: Some("`net/ethtool/rings.c` `ethnl_set_rings()`."),
     ..Facts::at(Interface::Rings, Phase::Rings)
 };
 
@@ -53,12 +55,14 @@ const COALESCING: Facts = Facts {
     unit: Unit::Microseconds,
     range: Some((0, INT_MAX)),
     since: since::ETHTOOL_NETLINK,
+    source_of_kind: Some("`net/ethtool/coalesce.c` `ethnl_set_coalesce()`."),
     ..Facts::at(Interface::Coalescing, Phase::Coalescing)
 };
 
 const OFFLOADS: Facts = Facts {
     unit: Unit::Switch,
     since: since::ETHTOOL_NETLINK,
+    source_of_kind: Some("`net/ethtool/features.c` `ethnl_set_features()`."),
     ..Facts::at(Interface::Offloads, Phase::Offloads)
 };
 
@@ -214,12 +218,20 @@ knob_words! {
         /// Kernel: 3.11, `fs/select.c` `do_poll()`; `fs/eventpoll.c` `ep_busy_loop_on()`, `busy_loop_ep_timeout()`.
         BusyPoll = "busy_poll" { unit: Unit::Microseconds, since: KernelVersion::since(3, 11) },
         /// How many packets one run of the receive softirq takes at most. Of the whole host.
+        ///
+        /// Kernel: `net/core/dev.c` `net_rx_action()`.
         NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, RPS_FLOWS_MAX as u64)) },
         /// How long one run of the receive softirq lasts at most, in microseconds. Of the whole host.
+        ///
+        /// Kernel: `net/core/dev.c` `net_rx_action()`.
         NetdevBudgetUsecs = "netdev_budget_usecs" { unit: Unit::Microseconds },
         /// How many packets wait for a CPU's backlog at most, as with RPS. Of the whole host.
+        ///
+        /// Kernel: `net/core/dev.c` `enqueue_to_backlog()`.
         NetdevMaxBacklog = "netdev_max_backlog" { unit: Unit::Packets },
         /// How many flows RFS remembers on the whole host; 0 turns it off.
+        ///
+        /// Kernel: `net/core/sysctl_net_core.c` `rps_sock_flow_sysctl()`.
         RpsSockFlowEntries = "rps_sock_flow_entries" { unit: Unit::Flows },
     }
 }

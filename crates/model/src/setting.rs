@@ -250,6 +250,7 @@ mod test {
             assert!(!facts.name.is_empty(), "{facts:?}");
             let meaning = facts.meaning();
             assert!(meaning.len() > 10 && !meaning.contains('['), "{}: {meaning}", facts.name);
+            assert!(facts.source().is_some_and(|source| source.len() > 5), "{}: no source", facts.name);
             if let Some((least, most)) = facts.range {
                 assert!(least <= most, "{facts:?}");
             }
@@ -262,6 +263,15 @@ mod test {
         for facts in Setting::table() {
             assert!(known.insert((facts.interface, facts.name)), "{} stands twice in the table", facts.name);
         }
+    }
+
+    #[test]
+    fn a_key_sets_one_knob() {
+        let mut known = BTreeSet::new();
+        for facts in Setting::table() {
+            assert!(facts.key.is_none_or(|key| known.insert(key)), "{:?} sets two knobs", facts.key);
+        }
+        assert!(known.len() > 20, "{known:?}");
     }
 
     #[test]

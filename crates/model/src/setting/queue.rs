@@ -105,6 +105,7 @@ macro_rules! of_queue {
                 key: None,
                 since: since::QUEUE_COALESCING,
                 interface: Interface::QueueCoalescing,
+                source_of_kind: Some("`net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`."),
                 ..*CoalesceParam::$param.facts()
             } },)+
         }
