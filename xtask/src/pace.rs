@@ -14,6 +14,9 @@ const PARTS_MAX: usize = 20_000;
 /// What a part takes at least of which the next run shall know: the others are less than what runs differ by.
 const PART_NOTED: Duration = Duration::from_millis(500);
 
+/// What no part of a run takes: a record that says more is not ours.
+const PART_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A step, or a part of one.
 struct Took {
     name: String,
@@ -132,7 +135,8 @@ fn slowest(mut all: Vec<Took>) -> Vec<Took> {
 fn read(text: &str) -> BTreeMap<String, Duration> {
     let line = |line| {
         let (seconds, name) = str::split_once(line, ' ')?;
-        Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+        let took = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+        (took <= PART_MAX).then(|| (name.to_owned(), took))
     };
     text.lines().filter_map(line).collect()
 }
@@ -190,6 +194,6 @@ mod runs {
         assert_eq!(clock(Duration::from_secs(605)), "10:05");
         let said = [89, 90, 150].map(|seconds| spoken(Duration::from_secs(seconds)));
         assert_eq!(said, ["89 s", "2 min", "3 min"]);
-        assert!(read("no number\nx y\n").is_empty());
+        assert!(read("no number\nx y\n-1 a\nNaN b\ninf c\n1e18 d\n").is_empty());
     }
 }
