@@ -55,7 +55,7 @@ fn kernel_refuses() -> Result<(), Failed> {
     let said = sets(&operator, &["defer20", "--setting", "tx-tcp-segmentation=on"], 1)?;
     assert!(said.words.contains("tx-tcp-segmentation"), "{}", said.words);
     assert!(said.words.contains("Nothing was changed."), "{}", said.words);
-    assert_eq!(flushes(&operator.host()?), [50_000; 2], "what was asked before");
+    assert_eq!(flushes(&operator.devices()?), [50_000; 2], "what was asked before");
     let (state, in_order) = status(&operator)?;
     assert!(in_order && !state.contains("refused-by-kernel"), "{state}");
     // Neither the same again nor another setting of the device is affected by it.
@@ -63,7 +63,7 @@ fn kernel_refuses() -> Result<(), Failed> {
     let said = sets(&operator, &["defer20", "--setting", "rx-gro-list=on"], 0)?;
     assert!(said.words.contains("it is set"), "{}", said.words);
     assert!(operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?.contains("rx-gro-list: on"));
-    assert_eq!(flushes(&operator.host()?), [20_000; 2]);
+    assert_eq!(flushes(&operator.devices()?), [20_000; 2]);
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tx on"))?;
     sets(&operator, &["defer20", "--setting", "tx-tcp-segmentation=on"], 0)?;
     Ok(())
@@ -74,7 +74,7 @@ fn not_allowed() -> Result<(), Failed> {
     sets(&operator, &["interrupt", "--setting", "rx-gro-list=on"], 0)?;
     let said = sets(&operator, &["interrupt", "--setting", "rx-channels=1"], 7)?;
     assert!(said.words.contains("rx-channels") && said.words.contains("--disruptive"), "{}", said.words);
-    assert_eq!(flushes(&operator.host()?).len(), 2, "of two queues, as before");
+    assert_eq!(flushes(&operator.devices()?).len(), 2, "of two queues, as before");
     assert!(operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?.contains("rx-gro-list: on"));
     let (state, in_order) = status(&operator)?;
     assert!(in_order && !state.contains("not-allowed"), "{state}");
@@ -114,7 +114,7 @@ fn later() -> Result<(), Failed> {
     operator.sets_link("down")?;
     operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
     operator.changes_link("wan7", &["up"])?;
-    waited_for("its policy", || Ok((flushes(&operator.host()?) == [50_000]).then_some(())))?;
+    waited_for("its policy", || Ok((flushes(&operator.devices()?) == [50_000]).then_some(())))?;
     for name in ["", "a device's name", "../../etc"] {
         operator.runs(&["set", "device", name, "defer50"], 2)?;
     }
@@ -126,10 +126,10 @@ fn taken_up() -> Result<(), Failed> {
     sets(&operator, &["defer50"], 0)?;
     operator.runs(&["rollback"], 0)?;
     operator.waits_to_hear("it manages nothing until it is asked again")?;
-    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let said = sets(&operator, &["defer50"], 0)?;
     assert!(said.words.contains("it is set"), "{}", said.words);
-    assert_eq!(flushes(&operator.host()?), [50_000; 2]);
+    assert_eq!(flushes(&operator.devices()?), [50_000; 2]);
     let (state, in_order) = status(&operator)?;
     assert!(in_order && !state.contains("rolled-back"), "{state}");
     Ok(())

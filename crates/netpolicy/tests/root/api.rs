@@ -168,7 +168,7 @@ fn through_the_daemon() -> Result<(), Failed> {
 }
 
 fn timeouts(operator: &Operator) -> Result<Vec<u64>, Failed> {
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let napis = host.devices.iter().flat_map(|device| &device.napis);
     Ok(napis.filter_map(|napi| napi.gro_flush_timeout).map(|span| span.0).collect())
 }

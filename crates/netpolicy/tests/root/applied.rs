@@ -56,7 +56,7 @@ fn round_trip() -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "a dry run changes nothing");
 
     operator.runs(&["apply"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [20_000, 20_000]);
+    assert_eq!(flushes(&operator.devices()?), [20_000, 20_000]);
     assert!(operator.runs(&["verify"], 0)?.words.contains("No drift: 6 settings"));
     let explained = operator.runs(&["explain", "veth-server rx-1"], 0)?.data;
     assert!(explained.contains("10-test.toml:2") && !explained.contains("rx-0"), "{explained}");
@@ -86,7 +86,7 @@ fn settings_of_a_device() -> Result<(), Failed> {
     {
         assert!(applied.data.contains(change), "{change}: {}", applied.data);
     }
-    assert_eq!(flushes(&operator.host()?), [20_000], "one queue is left, and it has the mode");
+    assert_eq!(flushes(&operator.devices()?), [20_000], "one queue is left, and it has the mode");
     assert!(operator.runs(&["apply", "--disruptive"], 0)?.words.contains("Nothing to change"));
     operator.runs(&["verify"], 0)?;
     operator.runs(&["rollback"], 0)?;
@@ -135,7 +135,7 @@ fn link_down() -> Result<(), Failed> {
     assert!(stuck.words.contains("as while it is down"), "{}", stuck.words);
     operator.sets_link("up")?;
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(flushes(&operator.host()?), flushes(&before));
+    assert_eq!(flushes(&operator.devices()?), flushes(&before));
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     Ok(())
 }
@@ -187,7 +187,7 @@ fn foreign_change() -> Result<(), Failed> {
     let operator = Operator::new("foreign", 2)?;
     operator.asks(SUSPEND20)?;
     operator.runs(&["apply"], 0)?;
-    let queue = operator.host()?.device_named("veth-server").ok_or("device")?.rx_queues[1].id;
+    let queue = operator.devices()?.device_named("veth-server").ok_or("device")?.rx_queues[1].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(77))))?;
 
     let drift = operator.runs(&["-o", "jsonl", "verify"], 3)?;
@@ -199,7 +199,7 @@ fn foreign_change() -> Result<(), Failed> {
 
     let rollback = operator.runs(&["rollback"], 0)?;
     assert!(rollback.data.contains("left alone"), "{}", rollback.data);
-    assert_eq!(flushes(&operator.host()?), [0, 77_000], "ours is put back, theirs stays");
+    assert_eq!(flushes(&operator.devices()?), [0, 77_000], "ours is put back, theirs stays");
     Ok(())
 }
 
@@ -243,10 +243,10 @@ fn set_device() -> Result<(), Failed> {
     let operator = Operator::new("set", 2)?;
     let before = operator.host()?;
     operator.runs(&["set", "device", "veth-server", "defer50"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [50_000, 50_000]);
+    assert_eq!(flushes(&operator.devices()?), [50_000, 50_000]);
     operator.runs(&["set", "device", "veth-server", "latency"], 0)?;
     assert_eq!(
-        flushes(&operator.host()?),
+        flushes(&operator.devices()?),
         [0, 0],
         "without interrupts of its own there is nothing to suspend"
     );
@@ -280,13 +280,13 @@ fn overlaid() -> Result<(), Failed> {
     let older = history["data"]["transactions"][1]["id"].as_str().ok_or("id")?.to_owned();
     let refused = operator.runs(&["rollback", &older], 7)?;
     assert!(refused.words.contains("cannot be rolled back alone"), "{}", refused.words);
-    assert_eq!(flushes(&operator.host()?), [200_000], "nothing was changed");
+    assert_eq!(flushes(&operator.devices()?), [200_000], "nothing was changed");
     Ok(())
 }
 
 fn doctor() -> Result<(), Failed> {
     let operator = Operator::new("doctor", 1)?;
-    let queue = operator.host()?.device_named("veth-server").ok_or("device")?.rx_queues[0].id;
+    let queue = operator.devices()?.device_named("veth-server").ok_or("device")?.rx_queues[0].id;
     let healthy = operator.runs(&["-o", "json", "doctor", "--seconds", "0", "--processes", "none"], 0)?;
     let healthy: serde_json::Value = serde_json::from_str(&healthy.data)?;
     assert!(healthy["data"]["delivered"].is_null(), "nothing was counted");

@@ -152,7 +152,7 @@ fn new_epoll() -> Result<(), Failed> {
     })?;
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(maker.epolls(&operator)?, [EpollParams::default(); 2]);
-    assert_eq!(flushes(&operator.host()?), flushes(&before));
+    assert_eq!(flushes(&operator.devices()?), flushes(&before));
     Ok(())
 }
 
@@ -187,10 +187,10 @@ fn ended() -> Result<(), Failed> {
     let maker = EpollMaker::new(&operator)?;
     let mut attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
-    assert_eq!(flushes(&operator.host()?), [20_000]);
+    assert_eq!(flushes(&operator.devices()?), [20_000]);
     drop(maker);
     assert_eq!(attach.child.wait()?.code(), Some(0), "it ends with its process");
-    assert_eq!(flushes(&operator.host()?), [0]);
+    assert_eq!(flushes(&operator.devices()?), [0]);
     Ok(())
 }
 
@@ -236,9 +236,9 @@ fn link_down() -> Result<(), Failed> {
     operator.sets_link("down")?;
     operator.waits_to_hear("nothing can be set now")?;
     operator.sets_link("up")?;
-    waited_for("the queue's settings", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
+    waited_for("the queue's settings", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));
-    assert_eq!(flushes(&operator.host()?), [0]);
+    assert_eq!(flushes(&operator.devices()?), [0]);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
-use crate::operator::{Operator, Started, at_work, delivered_by, flushes, flushes_of, waited_for};
+use crate::operator::{Operator, Started, at_work, caught, delivered_by, flushes, flushes_of, waited_for};
 use crate::requests::{while_asked, while_asked_every};
 use crate::{Need, test};
 
@@ -122,7 +122,7 @@ fn kept() -> Result<(), Failed> {
     let said = while_asked(&operator, || operator.runs(&compare, 0))?;
     let report: Value = serde_json::from_str(&said.data)?;
     let name = report["data"]["kept"].as_str().ok_or_else(|| format!("nothing was kept: {report}"))?;
-    assert_eq!(flushes(&operator.host()?), [20_000], "defer20 is in force");
+    assert_eq!(flushes(&operator.devices()?), [20_000], "defer20 is in force");
     let history = operator.runs(&["-o", "json", "history"], 0)?;
     let history: Value = serde_json::from_str(&history.data)?;
     let verdict = &history["data"]["transactions"][0]["verdicts"][0];
@@ -146,16 +146,16 @@ fn killed() -> Result<(), Failed> {
     let operator = Operator::new("compared-killed", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     while_asked(&operator, || {
-        let before = operator.host()?.devices;
+        let before = operator.devices()?.devices;
         for kill in 0..KILLS {
             let mut command = operator.netpolicy(&["compare", "memcached", "--a", WORSE, "--b", "defer20"]);
             let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             let mut compare = Started { child };
-            waited_for("a candidate in force", || Ok((flushes(&operator.host()?) != [0]).then_some(())))?;
+            caught("a candidate in force", || Ok((flushes(&operator.devices()?) != [0]).then_some(())))?;
             std::thread::sleep(Duration::from_millis(kill * 171));
             compare.child.kill()?; // SIGKILL
             compare.child.wait()?;
-            waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
+            waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))?;
         }
         Ok(())
     })?;
@@ -192,7 +192,7 @@ fn switchbacks() -> Result<(), Failed> {
         alternation.switch_to(1).map_err(failed)?;
         assert_eq!(flushes_of_server(&operator)?, [50_000; QUEUES as usize]);
         alternation.switch_to(0).map_err(failed)?;
-        assert_eq!(operator.host()?.devices, before.devices);
+        assert_eq!(operator.devices()?.devices, before.devices);
     }
     drop(alternation);
     assert_eq!(operator.host()?, before);
@@ -205,7 +205,7 @@ fn interrupted() -> Result<(), Failed> {
     let before = operator.host()?;
     while_asked(&operator, || {
         let compare = operator.starts(&["compare", "memcached", "--a", WORSE, "--b", "defer20"])?;
-        waited_for("a candidate in force", || Ok((flushes(&operator.host()?) != [0]).then_some(())))?;
+        caught("a candidate in force", || Ok((flushes(&operator.devices()?) != [0]).then_some(())))?;
         assert_eq!(compare.terminated()?, Some(0));
         Ok(())
     })?;
@@ -218,7 +218,7 @@ fn interrupted() -> Result<(), Failed> {
 fn disturbed() -> Result<(), Failed> {
     let operator = Operator::new("compared-disturbed", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let report = while_asked(&operator, || {
         let mut command = operator.netpolicy(&[
             "-o",
@@ -244,7 +244,7 @@ fn disturbed() -> Result<(), Failed> {
     let void = report["data"]["void"].as_array().cloned().unwrap_or_default();
     assert!(void.iter().any(|void| void["reason"] == "restart"), "{report}");
     assert!(report["data"]["rounds"].as_u64().is_some_and(|rounds| rounds >= 4), "it went on: {report}");
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
 
@@ -252,12 +252,12 @@ fn another_transaction() -> Result<(), Failed> {
     let operator = Operator::new("compared-transaction", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.inside("ip link add other0 type veth peer name other1")?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let compare = ["-o", "json", "compare", "--port", "11211", "--b", "defer200", "--max-seconds", "20"];
     let report = while_asked(&operator, || {
         let mut command = operator.netpolicy(&compare);
         let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        waited_for("a candidate in force", || Ok((flushes_of_server(&operator)? != [0]).then_some(())))?;
+        caught("a candidate in force", || Ok((flushes_of_server(&operator)? != [0]).then_some(())))?;
         // Of a device that no candidate changes.
         let set = ["set", "device", "other0", "none", "--setting", "rx-udp-gro-forwarding=true"];
         operator.runs(&set, 0)?;
@@ -268,14 +268,14 @@ fn another_transaction() -> Result<(), Failed> {
     })?;
     let void = report["data"]["void"].as_array().cloned().unwrap_or_default();
     assert!(void.iter().any(|void| void["reason"] == "transaction"), "{report}");
-    assert_ne!(operator.host()?.devices, before, "the other's change is in force");
+    assert_ne!(operator.devices()?.devices, before, "the other's change is in force");
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
 
 fn flushes_of_server(operator: &Operator) -> Result<Vec<u64>, Failed> {
-    let host = operator.host()?;
+    let host = operator.devices()?;
     Ok(flushes_of(&host, host.device_named(linux::lab::SERVER_DEVICE)))
 }
 
@@ -337,7 +337,7 @@ fn once_kept() -> Result<(), Failed> {
     let report: Value = serde_json::from_str(&said.data)?;
     let kept = report["data"]["kept"].as_str().ok_or_else(|| format!("nothing was kept: {report}"))?;
     assert!(said.words.contains(&format!("rollback {kept}`")), "{}", said.words);
-    assert_eq!(flushes(&operator.host()?), [20_000; 2], "as the file says");
+    assert_eq!(flushes(&operator.devices()?), [20_000; 2], "as the file says");
     let commands = said.words.split('`').filter(|word| word.contains(" rollback "));
     let undo: Vec<&str> = commands.filter_map(|command| command.rsplit(' ').next()).collect();
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;

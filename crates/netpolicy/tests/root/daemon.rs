@@ -59,7 +59,7 @@ fn begun(name: &str, queues: u32, arguments: &[&str]) -> Result<(Operator, Start
 
 fn is_set(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
     waited_for(&format!("the queues' timeouts {wanted:?}"), || {
-        Ok((flushes(&operator.host()?) == wanted).then_some(()))
+        Ok((flushes(&operator.devices()?) == wanted).then_some(()))
     })
 }
 
@@ -67,16 +67,16 @@ fn killed_and_started_again() -> Result<(), Failed> {
     let (operator, mut daemon) = begun("daemon-kill", 2, &[])?;
     daemon.child.kill()?;
     daemon.child.wait()?;
-    assert_eq!(flushes(&operator.host()?), [DEFER50; 2], "as it was");
+    assert_eq!(flushes(&operator.devices()?), [DEFER50; 2], "as it was");
     let before = operator.runs(&["-o", "json", "history"], 0)?.data;
     let daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
     operator.waits_to_hear("Resuming: ")?;
     assert_eq!(daemon.terminated()?, Some(0));
-    assert_eq!(flushes(&operator.host()?), [DEFER50; 2], "still, and at its end");
+    assert_eq!(flushes(&operator.devices()?), [DEFER50; 2], "still, and at its end");
     assert_eq!(operator.runs(&["-o", "json", "history"], 0)?.data, before, "it changed nothing");
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    assert_eq!(flushes(&operator.devices()?), [0; 2]);
     Ok(())
 }
 
@@ -84,13 +84,13 @@ fn on_stop_revert() -> Result<(), Failed> {
     let (operator, daemon) = begun("daemon-revert", 2, &["--on-stop", "revert"])?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.waits_to_hear("Put back")?;
-    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let config = operator.file("daemon.toml", b"on_stop = \"revert\"\n")?;
     let daemon = operator.starts(&["daemon", "--config", &config])?;
     operator.waits_to_hear(AT_WORK)?;
     is_set(&operator, &[DEFER50; 2])?;
     assert_eq!(daemon.terminated()?, Some(0));
-    assert_eq!(flushes(&operator.host()?), [0; 2], "the file says so, too");
+    assert_eq!(flushes(&operator.devices()?), [0; 2], "the file says so, too");
     let config = operator.file("daemon.toml", b"on_stop = \"revrt\"\n")?;
     let said = operator.runs(&["daemon", "--config", &config], 2)?;
     assert!(said.words.contains("revrt") && said.words.contains("line 1"), "{}", said.words);
@@ -117,7 +117,7 @@ fn exec_and_epoll() -> Result<(), Failed> {
     ))?;
     let daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
-    let before = flushes(&operator.host()?);
+    let before = flushes(&operator.devices()?);
     let mut maker = EpollMaker::new(&operator)?;
     let all_are = |maker: &EpollMaker, count: usize| {
         waited_for(&format!("{count} epolls with parameters"), || {
@@ -190,14 +190,14 @@ fn made_right() -> Result<(), Failed> {
         format!("[device.{SERVER_DEVICE}]\npolicy = \"none\"\nsettings = {{ rps_cpus = \"{cpus}\" }}\n")
     };
     let operator = Operator::new("daemon-made-right", 1)?;
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
     let online = &host.topology.online;
     let (one, all) = (online.iter().take(1).collect::<CpuSet>(), online.clone());
     assert!(one != all, "this needs two CPUs");
     let steered = |cpus: &CpuSet| {
         waited_for(&format!("rps_cpus {cpus}"), || {
-            let host = operator.host()?;
+            let host = operator.devices()?;
             let device = host.device_named(SERVER_DEVICE).ok_or("the device")?;
             Ok((device.rx_queues[0].rps_cpus == *cpus).then_some(()))
         })
@@ -230,7 +230,7 @@ fn made_again() -> Result<(), Failed> {
     operator.waits_to_hear(AT_WORK)?;
     let steered = |cpus: &str| {
         waited_for(&format!("rps_cpus {cpus}"), || {
-            let host = operator.host()?;
+            let host = operator.devices()?;
             let device = host.device_named("np0");
             Ok(device.is_some_and(|np0| np0.rx_queues[0].rps_cpus.to_string() == cpus).then_some(()))
         })
@@ -256,7 +256,7 @@ fn made_again() -> Result<(), Failed> {
 
 fn channels() -> Result<(), Failed> {
     let operator = Operator::new("daemon-channels", 2)?;
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let device = host.device_named(SERVER_DEVICE).ok_or("the device")?.id;
     somebody_else_sets(Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 1)))?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -269,9 +269,9 @@ fn channels() -> Result<(), Failed> {
 
 fn drift() -> Result<(), Failed> {
     let (operator, _daemon) = begun("daemon-drift", 2, &[])?;
-    let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
+    let queue = operator.devices()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(7_000))))?;
-    assert_eq!(flushes(&operator.host()?), [DEFER50, 7_000]);
+    assert_eq!(flushes(&operator.devices()?), [DEFER50, 7_000]);
     is_set(&operator, &[DEFER50; 2])
 }
 
@@ -285,7 +285,7 @@ fn flapping() -> Result<(), Failed> {
     operator.sets_link("down")?;
     operator.sets_link("up")?;
     operator.waits_to_hear("flapping: left alone")?;
-    assert_eq!(flushes(&operator.host()?), [0]);
+    assert_eq!(flushes(&operator.devices()?), [0]);
     Ok(())
 }
 
@@ -295,7 +295,7 @@ fn wrong_file() -> Result<(), Failed> {
     operator.waits_to_hear("the previous policy stays in force")?;
     operator.waits_to_hear("10-test.toml:3:")?;
     operator.waits_to_hear("^^^^")?;
-    assert_eq!(flushes(&operator.host()?), [DEFER50]);
+    assert_eq!(flushes(&operator.devices()?), [DEFER50]);
     operator.asks(&device_policy(SERVER_DEVICE, "defer20"))?;
     is_set(&operator, &[20_000])
 }
@@ -335,7 +335,7 @@ fn rolled_back() -> Result<(), Failed> {
     operator.sets_link("down")?;
     operator.sets_link("up")?;
     std::thread::sleep(std::time::Duration::from_secs(11));
-    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    assert_eq!(flushes(&operator.devices()?), [0; 2]);
     daemon.signalled(Signal::HUP)?;
     is_set(&operator, &[DEFER50; 2])?;
     operator.waits_to_hear("SIGHUP: policy files and recipes were read again: 1 section, as before. ")?;
@@ -368,7 +368,7 @@ fn without_space() -> Result<(), Failed> {
     }
     let said = operator.said()?;
     assert_eq!(said.matches("problem: daemon: ").count(), 1, "logged once: {said}");
-    assert_eq!(flushes(&operator.host()?), [0]);
+    assert_eq!(flushes(&operator.devices()?), [0]);
     inside("rm \"$0/full\"")?;
     daemon.signalled(Signal::HUP)?;
     is_set(&operator, &[DEFER50])

@@ -41,19 +41,19 @@ fn deferring() -> String {
 }
 
 fn somebody_sets_queue(operator: &Operator, span: u64) -> Result<(), Failed> {
-    let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
+    let queue = operator.devices()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(span))))
 }
 
 fn repaired() -> Result<(), Failed> {
     let operator = Operator::new("asked-repaired", 2)?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let _daemon = at_work(&operator, &deferring())?;
     are(&operator, &[DEFER50; 2])?;
     somebody_sets_queue(&operator, 7_000)?;
     are(&operator, &[DEFER50; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
-    assert_eq!(operator.host()?.devices, before, "and not what the repair found");
+    assert_eq!(operator.devices()?.devices, before, "and not what the repair found");
     assert!(said.words.contains("Rolled back all that the daemon had set: 4 settings."), "{}", said.words);
     assert!(!said.words.contains("NOT restored"), "{}", said.words);
     Ok(())
@@ -74,7 +74,7 @@ fn somebody_elses() -> Result<(), Failed> {
         "{}",
         said.words
     );
-    assert_eq!(flushes(&operator.host()?), [0, 7_000]);
+    assert_eq!(flushes(&operator.devices()?), [0, 7_000]);
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn elsewhere() -> Result<(), Failed> {
     }
     operator.runs_elsewhere(&["apply", "--dry-run"], 0)?;
     operator.runs(&["apply"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [DEFER50]);
+    assert_eq!(flushes(&operator.devices()?), [DEFER50]);
     assert_eq!(daemon.terminated()?, Some(0));
     // The lock ends with its holder, and another namespace has its own.
     let elsewhere = Operator::new("asked-elsewhere-2", 1)?;
@@ -185,7 +185,7 @@ fn unset_beside_refused() -> Result<(), Failed> {
     operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
     are(&operator, &[DEFER50])?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;
-    assert_eq!(flushes(&operator.host()?), [0], "{}", said.words);
+    assert_eq!(flushes(&operator.devices()?), [0], "{}", said.words);
     assert!(said.data.contains("gro-flush-timeout 50us → 0"), "{}", said.data);
     Ok(())
 }
@@ -233,7 +233,7 @@ fn budget() -> Result<(), Failed> {
     operator.waits_to_hear("the budget allows 1")?;
     assert_eq!(maker.epolls(&operator)?.len(), 2);
     assert_eq!(waiting(&maker)?, 1, "what it had stays, and no more comes");
-    assert_eq!(flushes(&operator.host()?), [DEFER50]);
+    assert_eq!(flushes(&operator.devices()?), [DEFER50]);
     Ok(())
 }
 

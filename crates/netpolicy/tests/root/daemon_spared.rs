@@ -96,7 +96,7 @@ fn mixture() -> Result<(), Failed> {
     let cpu = format!("[device.{SERVER_DEVICE}]\npolicy = \"cpu\"\n");
     let _daemon = at_work(&operator, &cpu)?;
     let deferrals = || -> Result<Vec<Option<EmptyPolls>>, Failed> {
-        let host = operator.host()?;
+        let host = operator.devices()?;
         let napis = host.devices.iter().flat_map(|device| &device.napis);
         Ok(napis.map(|napi| napi.defer_hard_irqs).collect())
     };
@@ -109,7 +109,7 @@ fn mixture() -> Result<(), Failed> {
     operator.asks(&format!("{}settings = {{ rx-usecs = 8 }}\n", deferring(50)))?;
     operator.waits_to_hear("rx-usecs")?;
     assert_eq!(deferrals()?, before, "all of it stays");
-    assert_eq!(flushes(&operator.host()?), [DEFER50; 2]);
+    assert_eq!(flushes(&operator.devices()?), [DEFER50; 2]);
     operator.asks("# nothing\n")?;
     are(&operator, &[0; 2])
 }
@@ -123,7 +123,7 @@ fn half_undone() -> Result<(), Failed> {
     operator.runs(&["rollback"], 5)?;
     operator.waits_to_hear("it manages nothing until it is asked again")?;
     operator.sets_link("up")?;
-    waited_for("the device", || Ok((flushes(&operator.host()?).len() == 2).then_some(())))?;
+    waited_for("the device", || Ok((flushes(&operator.devices()?).len() == 2).then_some(())))?;
     // Asked again, it has each setting in two transactions: the one that is half undone, and a new one.
     operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
     are(&operator, &[DEFER30; 2])?;
@@ -131,7 +131,7 @@ fn half_undone() -> Result<(), Failed> {
     assert!(said.words.contains("all that the daemon had set: 4 settings."), "{}", said.words);
     are(&operator, &[0; 2])?;
     std::thread::sleep(std::time::Duration::from_secs(1));
-    assert_eq!(flushes(&operator.host()?), [0; 2], "the request was not repeated");
+    assert_eq!(flushes(&operator.devices()?), [0; 2], "the request was not repeated");
     Ok(())
 }
 
@@ -139,12 +139,12 @@ fn theirs() -> Result<(), Failed> {
     let operator = Operator::new("spared-theirs", 2)?;
     let _daemon = at_work(&operator, "# nothing\n")?;
     operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
-    let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
+    let queue = operator.devices()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
     // The device's events have been handled; the next look is seconds away.
     std::thread::sleep(std::time::Duration::from_secs(1));
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(61_000))))?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;
-    assert_eq!(flushes(&operator.host()?), [0, 61_000]);
+    assert_eq!(flushes(&operator.devices()?), [0, 61_000]);
     let notes = "rx-1 gro-flush-timeout is 61us, and was 0 before";
     assert!(said.words.contains(notes), "{}\n{}", said.words, said.data);
     let verified = operator.runs(&["verify"], 0)?;

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
-use crate::operator::{Operator, Started, at_work, delivered_by, flushes, waited_for};
+use crate::operator::{Operator, Started, at_work, caught, delivered_by, flushes, waited_for};
 use crate::requests::while_asked;
 use crate::{Need, test};
 
@@ -107,7 +107,7 @@ fn harmless() -> Result<(), Failed> {
     })?;
     assert_eq!((&report["kept"], &report["ruling"]), (&true.into(), &"kept".into()), "{report}");
     assert!(report["verdicts"][0]["pairs"].as_u64().is_some_and(|pairs| pairs >= 6), "{report}");
-    assert_ne!(operator.host()?.devices, before.devices, "the change is in force");
+    assert_ne!(operator.devices()?.devices, before.devices, "the change is in force");
     assert_eq!(newest_verdicts(&operator)?[0]["ruling"], "kept");
     let name = report["transactions"][0].as_str().ok_or("no transaction")?;
     let explained = operator.runs(&["explain"], 0)?;
@@ -121,13 +121,13 @@ fn stalled() -> Result<(), Failed> {
     let operator = Operator::new("guarded-stalled", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.asks(SLIGHT)?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let pid =
         i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
     let code = while_asked(&operator, || {
         let guard = ["-o", "json", "try", "--guard", "p50=+1000%", "--seconds", "120"];
         let mut trial = operator.starts(&guard)?;
-        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
         let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?));
         rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
@@ -136,7 +136,7 @@ fn stalled() -> Result<(), Failed> {
     let said = operator.said()?;
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("\"ruling\":\"stalled\"") || said.contains("\"ruling\": \"stalled\""), "{said}");
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
 
@@ -185,12 +185,12 @@ fn killed() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.asks(SLIGHT)?;
     while_asked(&operator, || {
-        let before = operator.host()?.devices;
+        let before = operator.devices()?.devices;
         for kill in 0..KILLS {
             let mut command = operator.netpolicy(&["try", "--guard", "p50=+1000%", "--seconds", "60"]);
             let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             let mut trial = Started { child };
-            waited_for("the change in force", || Ok((flushes(&operator.host()?) != [0]).then_some(())))?;
+            caught("the change in force", || Ok((flushes(&operator.devices()?) != [0]).then_some(())))?;
             std::thread::sleep(Duration::from_millis(kill * 171));
             let pid = i32::try_from(trial.child.id()).ok().and_then(rustix::process::Pid::from_raw);
             let signal = match kill % 2 {
@@ -199,7 +199,7 @@ fn killed() -> Result<(), Failed> {
             };
             rustix::process::kill_process(pid.ok_or("pid")?, signal)?;
             trial.child.wait()?;
-            waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
+            waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))?;
         }
         Ok(())
     })?;
@@ -213,10 +213,10 @@ fn ended() -> Result<(), Failed> {
     let operator = Operator::new("guarded-ended", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.asks(SLIGHT)?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let code = while_asked(&operator, || {
         let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "120"])?;
-        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         // Its parent has not waited for it yet.
         let pid = i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::KILL)?;
@@ -225,24 +225,24 @@ fn ended() -> Result<(), Failed> {
     let said = operator.said()?;
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("reverted: the service ended"), "{said}");
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
 
 fn applied() -> Result<(), Failed> {
     let operator = Operator::new("guarded-applied", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
     operator.asks(&format!("{WORSE}{}", guard("+20%")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"], 4))?;
     assert_eq!(report["ruling"], "beyond-limit");
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     let of_service = "[service.memcached]\nmatch = { exe = \"memcached\" }\npolicy = \"none\"\n";
     operator.asks(&format!("{HARMLESS}{of_service}{}", guard("+200%")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"], 0))?;
     assert_eq!(report["ruling"], "kept", "{report}");
-    let after = operator.host()?.devices;
+    let after = operator.devices()?.devices;
     assert_ne!(after, before);
     operator.runs(&["rollback", report["transactions"][0].as_str().ok_or("no name")?], 0)?;
     let said = operator.runs(&["apply"], 7)?;
@@ -251,14 +251,14 @@ fn applied() -> Result<(), Failed> {
         "{}",
         said.words
     );
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     operator.runs(&["apply", "--no-guard"], 0)?;
-    assert_eq!(operator.host()?.devices, after);
+    assert_eq!(operator.devices()?.devices, after);
     operator.runs(&["rollback"], 0)?;
     drop(server);
     let said = operator.runs(&["apply"], 0)?;
     assert!(said.words.contains("memcached does not run"), "{}", said.words);
-    assert_eq!(operator.host()?.devices, after);
+    assert_eq!(operator.devices()?.devices, after);
     for (text, words) in [
         ("[device.veth-server]\ndelivery = \"defer20\"\nguard = { p50 = \"+5%\" }\n", "guard"),
         (
@@ -281,7 +281,7 @@ fn applied() -> Result<(), Failed> {
 fn by_daemon() -> Result<(), Failed> {
     let operator = Operator::new("guarded-daemon", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
     while_asked(&operator, || {
         let hurts = format!("{WORSE}{}", guard("+20%"));
@@ -293,7 +293,7 @@ fn by_daemon() -> Result<(), Failed> {
             Ok(operator.said()?.contains("beyond the guard's limit").then_some(()))
         })?;
         assert!(!operator.said()?.contains("interrupted"), "{}", operator.said()?);
-        waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))?;
+        waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))?;
         let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 3)?.data)?;
         let findings = status["data"]["findings"].as_array().cloned().unwrap_or_default();
         assert!(findings.iter().any(|finding| finding["rule"] == "guard-reverted"), "{status}");
@@ -306,7 +306,7 @@ fn by_daemon() -> Result<(), Failed> {
             Ok(operator.said()?.contains("kept by the guard").then_some(()))
         })
         .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
-        waited_for("it in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        caught("it in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         // It is noted once the change is made.
         waited_for("its verdict", || {
             let verdicts = newest_verdicts(&operator)?;
@@ -320,15 +320,15 @@ fn by_daemon() -> Result<(), Failed> {
 fn daemon_killed() -> Result<(), Failed> {
     let operator = Operator::new("guarded-daemon-killed", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     while_asked(&operator, || {
         let policy = format!("{SLIGHT}guard = {{ p50 = \"+1000%\", within = \"300s\" }}\n");
         let mut daemon = at_work(&operator, &policy)?;
-        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         daemon.child.kill()?; // SIGKILL
         daemon.child.wait()?;
         // Sooner than the half minute after which any netpolicy does.
-        waited_for("the host as it was", || Ok((operator.host()?.devices == before).then_some(())))
+        waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
     })
 }
 
@@ -337,11 +337,11 @@ fn stopped() -> Result<(), Failed> {
     let operator = Operator::new("guarded-stopped", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.asks(SLIGHT)?;
-    let before = operator.host()?.devices;
-    let is_as_before = || Ok((operator.host()?.devices == before).then_some(()));
+    let before = operator.devices()?.devices;
+    let is_as_before = || Ok((operator.devices()?.devices == before).then_some(()));
     while_asked(&operator, || {
         let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "3600"])?;
-        waited_for("the change in force", || {
+        caught("the change in force", || {
             if is_as_before()?.is_some() {
                 return Ok(None);
             }
@@ -371,18 +371,18 @@ fn left() -> Result<(), Failed> {
     let operator = Operator::new("guarded-left", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.asks(SLIGHT)?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let mut trial = while_asked(&operator, || {
         let guard = ["-o", "json", "try", "--guard", "p50=+1000%", "--seconds", "120"];
         let trial = operator.starts(&guard)?;
-        waited_for("the change in force", || Ok((flushes(&operator.host()?) == [10_000]).then_some(())))?;
+        caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         Ok(trial)
     })?;
     let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?;
     let said = operator.said()?;
     assert_eq!(ended.code(), Some(4), "{said}");
     assert!(said.contains("not-judged"), "{said}");
-    assert_eq!(operator.host()?.devices, before);
+    assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
 
@@ -415,7 +415,7 @@ fn refused() -> Result<(), Failed> {
     refused(&["try", "--guard", "p99=+5%"], 7, "name no service")?;
     refused(&["try", "--guard", "p50=+5%", "--on", "memcached"], 7, "nothing to judge by")?;
     refused(&["try", "--guard", "p50=+5%", "--on", "no-such-thing"], 7, "no-such-thing")?;
-    assert_eq!(flushes(&operator.host()?), [0], "nothing was changed");
+    assert_eq!(flushes(&operator.devices()?), [0], "nothing was changed");
     let _daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;
     operator.asks(SLIGHT)?;
     refused(&["try", "--guard", "p50=+5%"], 7, "manages this network namespace")?;

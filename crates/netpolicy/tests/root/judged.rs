@@ -186,7 +186,7 @@ fn hangs() -> Result<(), Failed> {
 
 /// Lets packets of these queues wait for a timer of so many milliseconds.
 fn defers(operator: &Operator, queues: &BTreeSet<usize>, span: Nanoseconds) -> Result<(), Failed> {
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
     for queue in
         device.rx_queues.iter().enumerate().filter(|(at, _)| queues.contains(at)).map(|(_, queue)| queue.id)

@@ -170,7 +170,7 @@ fn undo_script() -> Result<(), Failed> {
         .ok_or("a script")?;
     let output = Command::new("sh").arg(script).arg("--by-hand").env("YNL", "/no/such/ynl").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let begins = host.kthread_begins.clone().ok_or("what threads begin with")?;
     for thread in threads(&host)?.into_iter().flatten() {
         assert_eq!((thread.cpus, thread.scheduling), (begins.cpus.clone(), begins.scheduling), "{said}");
@@ -245,7 +245,7 @@ fn sliced() -> Result<(), Failed> {
         Ok(threads(host)?.into_iter().flatten().map(|thread| thread.slice).collect())
     };
     assert_eq!(slices(&operator.host()?)?, [own, own]);
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
     let pids: Vec<_> = device.rx_queues.iter().filter_map(|queue| queue.kthread.as_ref()?.pid).collect();
     for pid in &pids {
@@ -412,7 +412,7 @@ fn isolated() -> Result<(), Failed> {
     let daemon = at_work(&operator, policy)?;
     let on_cpu_1 = |what: &str| {
         waited_for(what, || {
-            let threads = threads(&operator.host()?)?;
+            let threads = threads(&operator.devices()?)?;
             let pinned = |thread: &Option<KthreadState>| {
                 thread.as_ref().is_some_and(|thread| thread.cpus.to_string() == "1")
             };
@@ -422,7 +422,7 @@ fn isolated() -> Result<(), Failed> {
     on_cpu_1("the thread on CPU 1")?;
     let partition = Partition::new()?;
     assert_eq!(operator.host()?.topology.isolated.to_string(), "1");
-    let moved = threads(&operator.host()?)?;
+    let moved = threads(&operator.devices()?)?;
     assert!(moved.iter().all(Option::is_some), "it is still there: {moved:?}");
     // A newer kernel moves threads off such a CPU, and gives it to none but the partition's own.
     let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
@@ -442,6 +442,6 @@ fn isolated() -> Result<(), Failed> {
     operator.runs(&["verify"], 0)?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(threads(&operator.host()?)?, threads(&before)?);
+    assert_eq!(threads(&operator.devices()?)?, threads(&before)?);
     Ok(())
 }

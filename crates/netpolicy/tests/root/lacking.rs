@@ -7,7 +7,7 @@ use linux::lab::MemcachedOptions;
 use model::EpollParams;
 use rustix::process::Signal;
 
-use crate::operator::{Operator, Started, flushes, waited_for};
+use crate::operator::{Operator, Started, caught, flushes, waited_for};
 use crate::requests::while_asked;
 use crate::{Need, test, trial};
 
@@ -41,7 +41,7 @@ fn verdict() -> Result<(), Failed> {
     operator.asks(HARMLESS)?;
     let state = operator.state();
     std::fs::create_dir_all(&state)?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let guard = ["try", "--guard", "p50=+1000%", "--seconds", "20", "--on", "11211"];
     while_asked(&operator, || {
         for files in FILES {
@@ -51,7 +51,7 @@ fn verdict() -> Result<(), Failed> {
                 String::from_utf8_lossy(&output.stdout),
                 String::from_utf8_lossy(&output.stderr)
             );
-            let is_kept = operator.host()?.devices != before;
+            let is_kept = operator.devices()?.devices != before;
             assert_eq!(is_kept, output.status.code() == Some(0), "{files} files: {said}");
             if is_kept {
                 // The fewest with which it goes through.
@@ -121,19 +121,19 @@ fn right() -> Result<(), Failed> {
         let process = host.process(server.process().pid).ok_or("the server")?;
         Ok(process.epolls.iter().map(|epoll| epoll.params).collect())
     };
-    let before = (operator.host()?.devices, epolls()?);
-    let is_as_before = || Ok(((operator.host()?.devices, epolls()?) == before).then_some(()));
+    let before = (operator.devices()?.devices, epolls()?);
+    let is_as_before = || Ok(((operator.devices()?.devices, epolls()?) == before).then_some(()));
     while_asked(&operator, || {
         operator.asks(GUARDED)?;
         let without = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--"];
         let daemon = inside(&without, &["daemon", "--attach-socket", &socket]);
         let mut daemon = operator.starts_command(daemon)?;
-        waited_for("a change in force", || {
-            if flushes(&operator.host()?) != [20_000] {
+        caught("a change in force", || {
+            if flushes(&operator.devices()?) != [20_000] {
                 return Ok(None);
             }
             daemon.signalled(Signal::STOP)?;
-            let is_in_force = flushes(&operator.host()?) == [20_000] && epolls()? != before.1;
+            let is_in_force = flushes(&operator.devices()?) == [20_000] && epolls()? != before.1;
             if !is_in_force {
                 daemon.signalled(Signal::CONT)?;
             }

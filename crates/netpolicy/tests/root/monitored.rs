@@ -173,7 +173,7 @@ fn text_file() -> Result<(), Failed> {
 
 /// Another program takes away what the daemon has set.
 fn foreign_change(operator: &Operator) -> Result<(), Failed> {
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(77_000))))
 }

@@ -207,7 +207,16 @@ impl Operator {
 
     /// The whole host, without counts that move by themselves.
     pub(crate) fn host(&self) -> Result<Host, Failed> {
-        let mut host = observe(self.lab.server(), &Processes::Networking)?;
+        self.observed(&Processes::Networking)
+    }
+
+    /// The same without its processes: what a test that waits for a device asks again and again, and much quicker to read.
+    pub(crate) fn devices(&self) -> Result<Host, Failed> {
+        self.observed(&Processes::None)
+    }
+
+    fn observed(&self, processes: &Processes) -> Result<Host, Failed> {
+        let mut host = observe(self.lab.server(), processes)?;
         host.processes.retain(|process| process.netns == Some(self.lab.server().id()));
         for process in &mut host.processes {
             process.threads.iter_mut().for_each(|thread| thread.waits_on = None);
@@ -271,21 +280,39 @@ impl Said {
     }
 }
 
-/// Waits for something that is about to happen.
+/// The time between two looks at what is waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Waits for something that is about to happen, and stays. The longer it takes, the longer it waits between two looks: they must
+/// not take the CPU from what is waited for.
 pub(crate) fn waited_for<T>(
     what: &str,
-    mut look: impl FnMut() -> Result<Option<T>, Failed>,
+    look: impl FnMut() -> Result<Option<T>, Failed>,
 ) -> Result<T, Failed> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    let deadline = Instant::now() + PATIENCE;
+    const LONGEST: Duration = Duration::from_millis(250);
+    waited(what, look, |so_far| (so_far / 8).clamp(LOOK_AGAIN, LONGEST))
+}
+
+/// As [`waited_for`], for what lasts a moment: a look that comes late misses it.
+pub(crate) fn caught<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
+    waited(what, look, |_| LOOK_AGAIN)
+}
+
+fn waited<T>(
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Failed>,
+    pause: impl Fn(Duration) -> Duration,
+) -> Result<T, Failed> {
+    let begun = Instant::now();
     loop {
         if let Some(seen) = look()? {
             return Ok(seen);
         }
-        if Instant::now() >= deadline {
+        let so_far = begun.elapsed();
+        if so_far >= PATIENCE {
             return Err(format!("waited {PATIENCE:?} in vain for {what}").into());
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause(so_far));
     }
 }
 
@@ -305,13 +332,13 @@ pub(crate) fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) 
 /// Waits until the queues have these `gro-flush-timeout`s.
 pub(crate) fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
     waited_for(&format!("the queues' timeouts {wanted:?}"), || {
-        Ok((flushes(&operator.host()?) == wanted).then_some(()))
+        Ok((flushes(&operator.devices()?) == wanted).then_some(()))
     })
 }
 
 /// The kernel threads of all NAPIs.
 pub(crate) fn threads(operator: &Operator) -> Result<Vec<Option<Pid>>, Failed> {
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let napis = host.devices.iter().flat_map(|device| &device.napis);
     Ok(napis.map(|napi| napi.kthread).collect())
 }
@@ -329,7 +356,7 @@ pub(crate) fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a 
 
 /// What of the server's device a change that disturbs traffic is about: its queues with their timeouts, its features and its disciplines.
 pub(crate) fn delivered_by(operator: &Operator) -> Result<String, Failed> {
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
     let disciplines = operator.inside(&format!("tc qdisc show dev {}", linux::lab::SERVER_DEVICE))?;
     Ok(format!("{:?} {:?} {:?} {disciplines}", device.channels, device.offloads, flushes(&host)))

@@ -133,16 +133,16 @@ fn by_port() -> Result<(), Failed> {
     let pid = pod.serves("memcached")?;
     waited_for("the event of its listener", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
     // Nothing shows yet by which NAPI it receives: not a queue of the NIC is taken for it.
-    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     let client = connected(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
-    waited_for("the queue", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
+    waited_for("the queue", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     assert_eq!(events(&operator, "connection")?, 1, "the first connection is the only one that is awaited");
     let more = connected(&operator)?;
     assert_eq!(events(&operator, "connection")?, 1);
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
-    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     drop((client, more));
     Ok(())
 }
@@ -202,7 +202,7 @@ fn is_found_by_a_scan(attempt: usize) -> Result<bool, Failed> {
     let daemon = at_work(&operator, &policy)?;
     let pid = pod.serves_by("memcached", &format!("-p 0 -U {PORT}"))?;
     waited_for("the event of its port", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
-    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     asked_by_datagram(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
     let by_scan = events(&operator, "connection")? > 0;
@@ -219,15 +219,15 @@ fn by_both() -> Result<(), Failed> {
     let daemon = at_work(&operator, &policy)?;
     let pid = pod.serves_by("memcached", &format!("-p {PORT} -U {PORT}"))?;
     waited_for("the event of its ports", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
-    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     asked_by_datagram(&operator)?;
     waited_for("its epolls, by the datagram", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
-    waited_for("the queue", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
+    waited_for("the queue", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     let client = connected(&operator)?;
     assert!(polling(&operator, pid)? > 0, "its connection changes nothing");
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
-    assert_eq!((polling(&operator, pid)?, flushes(&operator.host()?)), (0, vec![0]));
+    assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     drop(client);
     Ok(())
 }

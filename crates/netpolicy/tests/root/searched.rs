@@ -101,14 +101,14 @@ fn exhausted() -> Result<(), Failed> {
     let operator = Operator::new("searched-exhausted", 1)?;
     recipes(&operator, HURTS)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     watched::while_asked(&operator, || {
         let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
         let found = waited_long_for("the end of the ladder", || finding(&operator, "search-exhausted"))?;
         let said = found.to_string();
         assert!(said.contains("defer400 instead of interrupt: "), "{found}");
         assert!(said.contains("threaded-busy is not tried: "), "{found}");
-        assert_eq!(operator.host()?.devices, before, "what was tried is put back");
+        assert_eq!(operator.devices()?.devices, before, "what was tried is put back");
         let search = service(&operator)?["search"].clone();
         let tries = search["tries_today"].as_u64().ok_or("tries")?;
         // One that could not be judged on a busy machine is tried again, within the bound.
@@ -119,7 +119,7 @@ fn exhausted() -> Result<(), Failed> {
         let log = operator.said()?;
         assert!(log.contains("defer400 is tried in place of interrupt, 1 of 6 tries a day"), "{log}");
         assert_eq!(daemon.terminated()?, Some(0));
-        assert_eq!(operator.host()?.devices, before);
+        assert_eq!(operator.devices()?.devices, before);
         // The tries of earlier daemons count, and what they put back is not tried again.
         let count = transactions(&operator)?;
         let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
@@ -139,7 +139,7 @@ fn found() -> Result<(), Failed> {
     let missed = policy("p50 = \"1us\", for = \"10s\", on_missed = \"search\"");
     requests::while_asked(&operator, || {
         let daemon = at_work(&operator, &missed)?;
-        waited_for("the policy's own mode", || Ok((flushes(&operator.host()?) == TWO_MS).then_some(())))?;
+        waited_for("the policy's own mode", || Ok((flushes(&operator.devices()?) == TWO_MS).then_some(())))?;
         // On a machine that stood still meanwhile there is no word; the operator may ask for another try.
         let hang_up = || -> Result<(), Failed> {
             let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw);
@@ -155,7 +155,7 @@ fn found() -> Result<(), Failed> {
             finding(&operator, "search-found")
         })?;
         assert!(found.to_string().contains("interrupt instead of defer2000: better: p50 "), "{found}");
-        waited_for("it in force", || Ok((flushes(&operator.host()?) == [0]).then_some(())))?;
+        waited_for("it in force", || Ok((flushes(&operator.devices()?) == [0]).then_some(())))?;
         let said = service(&operator)?;
         assert!(said["delivery"] == "interrupt" && said["search"]["found"] == "interrupt", "{said}");
         let verdicts = operator.runs(&["history"], 0)?;
@@ -167,13 +167,13 @@ fn found() -> Result<(), Failed> {
         let text = format!("{}{}", explained.data, explained.words);
         assert!(text.contains("a search found it better than defer2000: p50 "), "{text}");
         assert_eq!(daemon.terminated()?, Some(0));
-        assert_eq!(flushes(&operator.host()?), [0], "a daemon leaves in force what it holds");
+        assert_eq!(flushes(&operator.devices()?), [0], "a daemon leaves in force what it holds");
         let daemon = at_work(&operator, &missed)?;
         waited_for("the next daemon's word", || finding(&operator, "search-found"))?;
-        assert_eq!(flushes(&operator.host()?), [0], "the next daemon holds it, too");
+        assert_eq!(flushes(&operator.devices()?), [0], "the next daemon holds it, too");
         operator.asks(&policy("p50 = \"5s\", for = \"10s\", on_missed = \"search\""))?;
         waited_for("the policy's own mode again", || {
-            Ok((flushes(&operator.host()?) == TWO_MS).then_some(()))
+            Ok((flushes(&operator.devices()?) == TWO_MS).then_some(()))
         })?;
         waited_for("no finding", || Ok(finding(&operator, "search-found")?.is_none().then_some(())))?;
         assert_eq!(daemon.terminated()?, Some(0));
@@ -187,7 +187,7 @@ fn reported() -> Result<(), Failed> {
     let operator = Operator::new("searched-reported", 1)?;
     recipes(&operator, HURTS)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let windows =
         || -> Result<u64, Failed> { Ok(service(&operator)?["measured"]["windows"].as_u64().unwrap_or(0)) };
     watched::while_asked(&operator, || {
@@ -205,7 +205,7 @@ fn reported() -> Result<(), Failed> {
         let waits = waited_long_for("why nothing is tried", || finding(&operator, "search-waits"))?;
         assert!(waits["summary"].as_str().is_some_and(|words| words.contains("0 tries a day")), "{waits}");
         assert_eq!(transactions(&operator)?, 0, "nothing was written");
-        assert_eq!(operator.host()?.devices, before);
+        assert_eq!(operator.devices()?.devices, before);
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
     })
@@ -215,11 +215,11 @@ fn reported() -> Result<(), Failed> {
 fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
     const TRIED: [u64; 1] = [400_000];
     waited_long_for("what is tried in force", || {
-        if flushes(&operator.host()?) != TRIED {
+        if flushes(&operator.devices()?) != TRIED {
             return Ok(None);
         }
         daemon.signalled(Signal::STOP)?;
-        let is_in_force = flushes(&operator.host()?) == TRIED;
+        let is_in_force = flushes(&operator.devices()?) == TRIED;
         if !is_in_force {
             daemon.signalled(Signal::CONT)?;
         }
@@ -237,10 +237,10 @@ fn cut_short() -> Result<(), Failed> {
     let operator = Operator::new("searched-cut-short", 1)?;
     recipes(&operator, HURTS)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    let before = operator.host()?.devices;
+    let before = operator.devices()?.devices;
     let policy = guarded("p50 = \"1us\", for = \"10s\", on_missed = \"search\"");
     let policy = policy.replacen("[daemon]", "[daemon]\nsearches = 3", 1);
-    let is_as_before = || Ok((operator.host()?.devices == before).then_some(()));
+    let is_as_before = || Ok((operator.devices()?.devices == before).then_some(()));
     // Nothing of a try is in force, and all that the journal has of it can be read.
     let is_whole = || -> Result<(), Failed> {
         let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
@@ -281,7 +281,7 @@ fn cut_short() -> Result<(), Failed> {
         is_whole()?;
         // It goes on with what is left of the day's tries, and puts back what it has in hand when it is asked to end.
         waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
-        waited_long_for("it in force", || Ok((flushes(&operator.host()?) == [400_000]).then_some(())))?;
+        waited_long_for("it in force", || Ok((flushes(&operator.devices()?) == [400_000]).then_some(())))?;
         assert_eq!(daemon.terminated()?, Some(0), "{}", operator.said()?);
         assert!(is_as_before()?.is_some(), "put back before the daemon ends");
         assert!(trial::guards(&operator)?.is_empty(), "no guard process is left");

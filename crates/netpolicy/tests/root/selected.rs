@@ -40,7 +40,7 @@ fn by_pattern() -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "nothing was changed yet");
 
     operator.runs(&["apply"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [SUSPEND20; 2]);
+    assert_eq!(flushes(&operator.devices()?), [SUSPEND20; 2]);
     operator.runs(&["verify"], 0)?;
     let explained = operator.runs(&["explain", "veth-*"], 0)?.data;
     assert!(explained.contains("10-test.toml:2") && explained.contains("rx-1"), "{explained}");
@@ -58,7 +58,7 @@ fn by_route() -> Result<(), Failed> {
     let before = operator.host()?;
     assert!(before.device_named(SERVER_DEVICE).is_some_and(|device| device.link.default_route));
     operator.runs(&["apply"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [SUSPEND20]);
+    assert_eq!(flushes(&operator.devices()?), [SUSPEND20]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
     Ok(())

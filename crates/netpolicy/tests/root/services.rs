@@ -109,14 +109,14 @@ fn first_file() -> Result<(), Failed> {
 
     // With a policy it can be followed, and undone.
     operator.asks(&operator.runs(&["init", "--policy", "cpu"], 0)?.data)?;
-    assert_eq!(flushes(&operator.host()?), flushes(&before), "nothing was changed yet");
+    assert_eq!(flushes(&operator.devices()?), flushes(&before), "nothing was changed yet");
     let plan = operator.runs(&["plan"], 3)?;
     assert!(plan.data.contains("gro-flush-timeout"), "{}", plan.data);
     operator.runs(&["apply"], 0)?;
     operator.runs(&["verify"], 0)?;
-    assert_ne!(flushes(&operator.host()?), flushes(&before));
+    assert_ne!(flushes(&operator.devices()?), flushes(&before));
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(flushes(&operator.host()?), flushes(&before));
+    assert_eq!(flushes(&operator.devices()?), flushes(&before));
     Ok(())
 }
 

@@ -330,7 +330,7 @@ fn is_again(operator: &Operator, before: &Host) -> Result<(), Failed> {
 /// Waits until a device has a carrier.
 fn is_up(operator: &Operator, device: &str) -> Result<(), Failed> {
     waited_for(&format!("the carrier of {device}"), || {
-        Ok(operator.host()?.device_named(device).is_some_and(|device| device.up).then_some(()))
+        Ok(operator.devices()?.device_named(device).is_some_and(|device| device.up).then_some(()))
     })
 }
 
@@ -349,7 +349,7 @@ fn reaches(stack: &Stack) -> Result<(), Failed> {
     let applied = operator.runs(&["apply"], 0)?;
     let words = format!("device {upper} is stacked on {SERVER_DEVICE}, whose queues are set");
     assert!(applied.words.contains(&words), "{}", applied.words);
-    let host = operator.host()?;
+    let host = operator.devices()?;
     assert_eq!(flushes_of(&host, host.device_named(SERVER_DEVICE)), [SUSPEND20; 2]);
     operator.runs(&["verify"], 0)?;
     let shown = operator.runs(&["show"], 0)?.data;
@@ -507,7 +507,7 @@ impl Pair {
         }
         let seen = RefCell::new([Vec::new(), Vec::new()]);
         let converged = || {
-            let host = self.operator.host()?;
+            let host = self.operator.devices()?;
             let of = |name: &str| flushes_of(&host, host.device_named(name));
             let found = [of(&self.first), of(&self.spare)];
             let as_wanted = found == [[first; 2], [spare; 2]];
@@ -526,7 +526,7 @@ impl Pair {
     fn fails_over(&self) -> Result<(), Failed> {
         self.far(&format!("ip link set {} down", self.there))?;
         waited_for("the lost carrier", || {
-            let host = self.operator.host()?;
+            let host = self.operator.devices()?;
             Ok(host.device_named(&self.first).is_some_and(|device| !device.up).then_some(()))
         })?;
         self.have("a member failed", DEFER50, DEFER50)?;
@@ -714,7 +714,7 @@ fn reaches_nics(members: Members) -> Result<(), Failed> {
     );
     operator.asks("[device.lan5]\ndelivery = \"suspend20\"\ncpus = \"1\"\n")?;
     operator.runs(&["apply"], 0)?;
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let shown = operator.runs(&["show"], 0)?.data;
     for name in [&pair.first, &pair.spare] {
         let device = host.device_named(name).ok_or("a member")?;
@@ -797,11 +797,11 @@ fn refused_stacks() -> Result<(), Failed> {
         assert!(ip(operator, refused).is_err(), "{refused}");
     }
     pair.have("the refusals", DEFER50, 0)?;
-    let host = operator.host()?;
+    let host = operator.devices()?;
     let bond = host.device_named("bond0").ok_or("the bond")?;
     assert_eq!(host.below(bond).len(), 1, "nothing joined");
     followed.end()?;
-    let host = operator.host()?;
+    let host = operator.devices()?;
     assert_eq!(flushes_of(&host, host.device_named(SERVER_DEVICE)), [0; 2]);
     Ok(())
 }

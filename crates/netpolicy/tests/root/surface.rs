@@ -49,7 +49,7 @@ fn full_disk() -> Result<(), Failed> {
     const TWICE: &str = "mount -t tmpfs -o mode=0700,size=$0 tmpfs \"$1\" && shift && for _ in 1 2; do \"$@\"; echo \"ended $?\"; done";
     const QUEUES: u32 = 48;
     let operator = Operator::new("full-disk", QUEUES)?;
-    let before = flushes(&operator.host()?);
+    let before = flushes(&operator.devices()?);
     std::fs::create_dir_all(operator.state())?;
     let mut begun = 0;
     for kilobytes in (88..256).step_by(4) {
@@ -63,7 +63,7 @@ fn full_disk() -> Result<(), Failed> {
         }
         assert_eq!(said.matches("No space left on device").count(), 2, "{kilobytes} KiB:\n{said}");
         assert_eq!(said.matches("ended 1").count(), 2, "{kilobytes} KiB:\n{said}");
-        assert_eq!(flushes(&operator.host()?), before, "{kilobytes} KiB:\n{said}");
+        assert_eq!(flushes(&operator.devices()?), before, "{kilobytes} KiB:\n{said}");
         begun += said.matches("The host was restored.").count();
     }
     assert!(begun > 0, "on no disk did the transaction begin and not end");
@@ -78,7 +78,7 @@ fn beside_a_service() -> Result<(), Failed> {
     let said = operator.runs(&["set", "device", "veth-server", "defer50"], 3)?.words;
     assert!(said.contains("left to more specific requests"), "{said}");
     assert!(!said.contains("it is set"), "{said}");
-    assert_eq!(flushes(&operator.host()?), [200_000]);
+    assert_eq!(flushes(&operator.devices()?), [200_000]);
     operator.runs(&["unset", "device", "veth-server"], 0)?;
     let status = operator.runs(&["status"], 0)?.data;
     assert!(!status.contains(" none "), "{status}");

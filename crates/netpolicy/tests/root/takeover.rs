@@ -101,7 +101,7 @@ fn two_at_once() -> Result<(), Failed> {
         // A transaction is in the history before its settings are written.
         waited_for("one that attends, with everything set", || {
             let owned = operator.runs(&["history"], 0)?.data.contains("owned");
-            Ok((owned && flushes(&operator.host()?) == [20_000]).then_some(()))
+            Ok((owned && flushes(&operator.devices()?) == [20_000]).then_some(()))
         })?;
         for attach in both {
             // Who comes second may find that the host was changed while it planned, or that what it would set is the

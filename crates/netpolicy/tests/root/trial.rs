@@ -38,13 +38,13 @@ fn killed() -> Result<(), Failed> {
     let before = operator.host()?;
     // The command is the leader of its process group, as a shell makes it: the kill is for all that belong to it.
     let mut command = operator.starts(&["try", "--seconds", "2"])?;
-    waited_for("the trial", || Ok((flushes(&operator.host()?) == [20_000, 20_000]).then_some(())))?;
+    waited_for("the trial", || Ok((flushes(&operator.devices()?) == [20_000, 20_000]).then_some(())))?;
     let group =
         i32::try_from(command.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
     // It may have come to its end already; the guard must live either way.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     command.child.wait()?;
-    assert_eq!(flushes(&operator.host()?), [20_000, 20_000], "the trial goes on");
+    assert_eq!(flushes(&operator.devices()?), [20_000, 20_000], "the trial goes on");
     let restored = waited_for("the end of the trial", || when_restored(&operator, &before))?;
     assert_eq!(restored, before);
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
@@ -76,7 +76,7 @@ fn confirmed() -> Result<(), Failed> {
     assert!(operator.runs(&["history"], 0)?.data.contains("held"));
     operator.runs(&["confirm"], 0)?;
     std::thread::sleep(Duration::from_secs(4).saturating_sub(begun.elapsed()));
-    assert_eq!(flushes(&operator.host()?), [20_000], "the deadline has passed, and it stays");
+    assert_eq!(flushes(&operator.devices()?), [20_000], "the deadline has passed, and it stays");
     assert!(operator.runs(&["history"], 0)?.data.contains("confirmed"));
     let again = operator.runs(&["confirm"], 1)?;
     assert!(again.words.contains("nothing to confirm"), "{}", again.words);
@@ -92,7 +92,7 @@ fn settled() -> Result<(), Failed> {
         operator.runs(&[ends], 0)?;
         waited_for("the end of the guard", || Ok(guards(&operator)?.is_empty().then_some(())))?;
         let flush = if ends == "confirm" { 20_000 } else { 0 };
-        assert_eq!(flushes(&operator.host()?), [flush], "{ends}");
+        assert_eq!(flushes(&operator.devices()?), [flush], "{ends}");
         if ends == "confirm" {
             operator.runs(&["rollback"], 0)?;
         }
@@ -111,7 +111,7 @@ fn unguarded() -> Result<(), Failed> {
         rustix::process::kill_process(guard, rustix::process::Signal::KILL)?;
     }
     std::thread::sleep(Duration::from_millis(2_200));
-    assert_eq!(flushes(&operator.host()?), [20_000], "the guard could not see the deadline");
+    assert_eq!(flushes(&operator.devices()?), [20_000], "the guard could not see the deadline");
     let show = operator.runs(&["show", "--processes", "none"], 0)?;
     assert!(show.words.contains("was not confirmed in time: rolled back"), "{}", show.words);
     assert_eq!(operator.host()?, before);
@@ -127,7 +127,7 @@ fn asked_to_end() -> Result<(), Failed> {
     rustix::process::kill_process(guard, rustix::process::Signal::HUP)?;
     std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(guards(&operator)?, [guard], "a hang-up is for the daemon, and not for it");
-    assert_eq!(flushes(&operator.host()?), [20_000], "the trial goes on");
+    assert_eq!(flushes(&operator.devices()?), [20_000], "the trial goes on");
     rustix::process::kill_process(guard, rustix::process::Signal::TERM)?;
     waited_for("the end of the trial", || when_restored(&operator, &before))?;
     waited_for("the end of the guard", || Ok(guards(&operator)?.is_empty().then_some(())))?;
@@ -146,7 +146,7 @@ fn relative() -> Result<(), Failed> {
     command.args(["--state-dir", "state", "--policy-dir", "policy.d", "try", "--seconds", "1"]);
     let output = command.current_dir(operator.state().parent().ok_or("a parent")?).output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(flushes(&operator.host()?), [20_000]);
+    assert_eq!(flushes(&operator.devices()?), [20_000]);
     waited_for("the end of the trial", || when_restored(&operator, &before))?;
     Ok(())
 }
@@ -165,7 +165,7 @@ fn taken() -> Result<(), Failed> {
             .contains("another netpolicy process holds the journal lock")
             .then_some(()))
     })?;
-    assert_eq!(flushes(&operator.host()?), [20_000]);
+    assert_eq!(flushes(&operator.devices()?), [20_000]);
     drop(lock);
     waited_for("the end of the trial", || when_restored(&operator, &before))?;
     Ok(())
@@ -201,7 +201,7 @@ fn unreachable() -> Result<(), Failed> {
     let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     assert!(links.any(|link| link.to_str() == Some(&netns)), "the guard holds {netns}");
     unnamed(&operator)?;
-    assert_eq!(flushes(&operator.host()?), [20_000], "the trial goes on");
+    assert_eq!(flushes(&operator.devices()?), [20_000], "the trial goes on");
     let restored = waited_for("the end of the trial", || when_restored(&operator, &before))?;
     assert_eq!(restored, before);
     Ok(())
@@ -213,7 +213,7 @@ fn held_open() -> Result<(), Failed> {
     let before = operator.host()?;
     operator.runs(&["apply"], 0)?;
     unnamed(&operator)?;
-    assert_eq!(flushes(&operator.host()?), [20_000]);
+    assert_eq!(flushes(&operator.devices()?), [20_000]);
     // So does the script that needs no netpolicy.
     let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
     let number = operator.lab.server().id();

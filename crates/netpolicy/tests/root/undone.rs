@@ -75,7 +75,7 @@ fn on_a_plain_debian(garbled: bool) -> Result<(), Failed> {
     let operator = Operator::new(if garbled { "plain-garbled" } else { "plain" }, 2)?;
     let before = operator.host()?;
     operator.runs(&["set", "device", "veth-server", "suspend200"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [200_000, 200_000]);
+    assert_eq!(flushes(&operator.devices()?), [200_000, 200_000]);
     if garbled {
         let journal = script(&operator)?.with_file_name("journal.jsonl");
         let mut bytes = std::fs::read(&journal)?;
@@ -98,9 +98,9 @@ fn all_by_script() -> Result<(), Failed> {
     let before = operator.host()?;
     operator.runs(&["set", "device", "veth-server", "suspend200"], 0)?;
     operator.runs(&["set", "device", "veth-server", "defer20"], 0)?;
-    assert_eq!(flushes(&operator.host()?), [20_000, 20_000]);
+    assert_eq!(flushes(&operator.devices()?), [20_000, 20_000]);
     let text = operator.runs(&["rollback", "--script"], 0)?.data;
-    assert_eq!(flushes(&operator.host()?), [20_000, 20_000], "it is printed only");
+    assert_eq!(flushes(&operator.devices()?), [20_000, 20_000], "it is printed only");
     let file = operator.state().join("undo-all.sh");
     std::fs::write(&file, &text)?;
     let output = Command::new("/bin/sh").arg(&file).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()?;
@@ -123,7 +123,7 @@ fn a_queue_that_is_away() -> Result<(), Failed> {
     assert!(said.contains("there is no such queue now: bring it back (ethtool -L)"), "{said}");
     operator.inside("ethtool -L veth-server rx 2")?;
     let (code, said) = by_hand(&operator)?;
-    assert_eq!((code, flushes(&operator.host()?)), (Some(0), vec![0, 0]), "{said}");
+    assert_eq!((code, flushes(&operator.devices()?)), (Some(0), vec![0, 0]), "{said}");
     Ok(())
 }
 
@@ -149,7 +149,7 @@ fn brought_back() -> Result<(), Failed> {
     assert!(commands.contains("ethtool -L veth-server rx 2"), "{hint}");
     assert!(commands.contains("netpolicy "), "{hint}");
     typed(commands)?;
-    assert_eq!(flushes(&operator.host()?), [0, 0], "{hint}");
+    assert_eq!(flushes(&operator.devices()?), [0, 0], "{hint}");
     operator.runs(&["verify"], 0)?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use linux::lab::{Lab, LabOptions, MemcachedOptions, Program, SERVER_ADDRESS};
 use model::live::LiveCounts;
 use serde_json::Value;
 
-use crate::operator::{Operator, Started, waited_for};
+use crate::operator::{Operator, Started, caught, waited_for};
 use crate::scratch::Scratch;
 use crate::{Need, test};
 
@@ -670,7 +670,7 @@ fn one_request() -> Result<(), Failed> {
         .stderr(Stdio::null())
         .spawn()?;
     let pid = watch.id();
-    waited_for("an open window", || Ok((attached(&programs(pid)?) >= 4).then_some(())))?;
+    caught("an open window", || Ok((attached(&programs(pid)?) >= 4).then_some(())))?;
     std::thread::sleep(Duration::from_millis(100));
     let mut answer = String::new();
     connection.get_mut().write_all(b"get nothing\r\n")?;
@@ -697,7 +697,7 @@ fn namespace_goes() -> Result<(), Failed> {
         .stderr(Stdio::piped())
         .spawn()?;
     let pid = watch.id();
-    let held = waited_for("an open window", || {
+    let held = caught("an open window", || {
         let held = programs(pid)?;
         Ok((attached(&held) >= 4).then_some(held))
     })?;
