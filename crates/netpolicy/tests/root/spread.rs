@@ -10,6 +10,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{Program, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::{Netns, Processes, observe};
+use model::host::SocketState;
 use model::{NapiId, Spread};
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -78,10 +79,19 @@ fn work(worker: u8) -> std::io::Result<()> {
     }
 }
 
+/// A server all of whose workers listen: an earlier one, or its own first worker, takes connections before that.
 fn server(operator: &Operator, workers: u8) -> Result<Program, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, workers.to_string());
-    Ok(operator.lab.start_program(command, PORT)?)
+    let server = operator.lab.start_program(command, PORT)?;
+    let pid = server.process().pid;
+    waited_for("every worker to listen", || {
+        let host = observe(operator.lab.server(), &Processes::Only(vec![pid]))?;
+        let sockets = host.processes.iter().flat_map(|process| &process.sockets);
+        let listening = sockets.filter(|socket| socket.state == SocketState::TcpListen).count();
+        Ok((listening == usize::from(workers)).then_some(()))
+    })?;
+    Ok(server)
 }
 
 fn asks(operator: &Operator) -> Result<(), Failed> {
@@ -179,8 +189,7 @@ fn starving() -> Result<(), Failed> {
     drop(connections);
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let host = observe(operator.lab.server(), &Processes::Only(vec![second.process().pid]))?;
-    let established =
-        |socket: &&model::host::Socket| socket.state == model::host::SocketState::TcpEstablished;
+    let established = |socket: &&model::host::Socket| socket.state == SocketState::TcpEstablished;
     assert!(host.processes[0].sockets.iter().any(|socket| established(&socket)), "the new worker has some");
     drop(connections);
 
