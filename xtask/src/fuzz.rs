@@ -3,7 +3,7 @@
 //! They are built on the stable compiler: coverage counters are a pass of LLVM, and libFuzzer comes with its crate.
 //! There is no address sanitizer, which the parsers, being safe Rust, would give nothing to do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::shell::{self, Result};
@@ -14,27 +14,26 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-sanitizer-coverage-stack-depth";
 
 /// How long each target runs by default.
-const SECONDS: &str = "60";
+const SECONDS: u32 = 60;
+
+/// The variable that names the target of the fuzzer's program (`fuzz::TARGET_VARIABLE`).
+const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
 
 /// The largest input, in bytes.
 const INPUT_BYTES_MAX: u32 = 65_536;
 
-/// Runs each target for some seconds (`--seconds N`), or only its corpus and regressions (`--replay`). A crash is an error,
-/// and leaves its input in `target/fuzz/TARGET/`.
+/// Runs each target for some seconds (`--seconds N`). A crash is an error, and leaves its input in `target/fuzz/TARGET/`.
+/// What is known is replayed by the tests of `fuzz/`.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let mut until = format!("-max_total_time={SECONDS}");
-    // To search needs speed; to try what is known does not, and building without optimisation takes a third of the time.
-    let mut profile = "release";
+    let mut seconds = SECONDS;
     let mut only = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--seconds" => match words.next().map(|number| number.parse::<u32>()) {
-                Some(Ok(seconds)) => until = format!("-max_total_time={seconds}"),
+            "--seconds" => match words.next().map(|number| number.parse()) {
+                Some(Ok(given)) => seconds = given,
                 _ => return Err("--seconds takes a whole number".to_owned()),
             },
-            // A test must not fail by chance: what is known is tried again, and nothing is searched.
-            "--replay" => (until, profile) = ("-runs=0".to_owned(), "dev"),
             target => only.push(target.to_owned()),
         }
     }
@@ -44,30 +43,34 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     }
     let folder = shell::root().join("target/fuzz");
     let triple = host_triple()?;
-    let manifest = shell::root().join("fuzz/Cargo.toml");
     let mut build = shell::cargo();
-    build.args(["build", "--quiet", "--profile", profile, "--bins", "--target", &triple]);
-    build.arg("--manifest-path").arg(&manifest).arg("--target-dir").arg(folder.join("build"));
+    build.args(["build", "--quiet", "--profile", "fuzz", "-p", "netpolicy-fuzz", "--features", "libfuzzer"]);
+    build.args(["--bins", "--target", &triple, "--target-dir"]).arg(folder.join("build"));
     shell::run(build.env("RUSTFLAGS", COVERAGE))?;
-    let programs = folder.join("build").join(triple).join(if profile == "dev" { "debug" } else { profile });
+    let program = folder.join("build").join(triple).join("fuzz/fuzz");
     for target in targets.iter().filter(|name| only.is_empty() || only.contains(name)) {
-        fuzz(target, &folder, &programs.join(target), &until)?;
+        fuzz(target, &folder, &program, seconds)?;
     }
     Ok(())
 }
 
 /// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
-fn fuzz(target: &str, folder: &Path, program: &Path, until: &str) -> Result {
+fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u32) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
     std::fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
+    let fuzzer = || {
+        let mut command = Command::new(program);
+        command.env(TARGET_VARIABLE, target);
+        command
+    };
     let regressions = shell::root().join("fuzz/regressions").join(target);
     if regressions.is_dir() {
-        shell::run(Command::new(program).arg(&regressions).arg("-runs=0"))?;
+        shell::run(fuzzer().arg(&regressions).arg("-runs=0"))?;
     }
-    let mut command = Command::new(program);
+    let mut command = fuzzer();
     command.arg(&found).arg(shell::root().join("fuzz/corpus").join(target));
-    command.arg(until).arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    command.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={INPUT_BYTES_MAX}"));
     command
         .arg(format!("-artifact_prefix={}/", work.display()))
         .args(["-print_final_stats=1", "-verbosity=0"]);
@@ -83,13 +86,12 @@ fn fuzz(target: &str, folder: &Path, program: &Path, until: &str) -> Result {
     Ok(())
 }
 
-/// The targets, by the files that hold them.
+/// The targets, by the folders of what they begin with.
 fn targets() -> Result<Vec<String>> {
-    let folder = shell::root().join("fuzz/targets");
+    let folder = shell::root().join("fuzz/corpus");
     let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let files = entries.flatten().map(|entry| PathBuf::from(entry.file_name()));
     let mut names: Vec<String> =
-        files.filter_map(|file| file.file_stem().map(|stem| stem.to_string_lossy().into_owned())).collect();
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
 }

@@ -39,7 +39,7 @@ const TASKS: &[Task] = &[
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
     ("record", "keep a real host for tests [CAPTURE of `netpolicy -o json show`, NAME, ORIGIN]", record::run),
-    ("fuzz", "run every fuzz target for a while [--seconds N per target, --replay]", fuzz::run),
+    ("fuzz", "run every fuzz target for a while [--seconds N per target]", fuzz::run),
     (
         "guest",
         "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --patched|--qemu|--uml]",

@@ -9,7 +9,7 @@ use crate::lanes::{self, Listed};
 use crate::pace::Pace;
 use crate::programs::{self, Program, Verdict, name_and_reason, read_line};
 use crate::shell::{self, Result};
-use crate::{deny, fuzz, guest, linked, setup, tidy};
+use crate::{deny, guest, linked, setup, tidy};
 
 /// The steps of a run, and about how many seconds each takes from nothing on two CPUs with nothing else to do.
 const STEPS: &[(&str, u64)] = &[
@@ -21,7 +21,6 @@ const STEPS: &[(&str, u64)] = &[
     (OLDEST_RUST, 75),
     (BUILD, 180),
     (EXAMPLES, 30),
-    (FUZZ, 90),
     (PURE, 60),
     (KERNELS, 240),
     (RUNNING_KERNEL, 300),
@@ -36,14 +35,16 @@ const LINKED: &str = "what is linked, and its licences";
 const OLDEST_RUST: &str = "a build with the oldest Rust that is promised";
 const BUILD: &str = "building the tests";
 const EXAMPLES: &str = "examples in documentation";
-const FUZZ: &str = "known inputs of the fuzz targets";
 const PURE: &str = "tests of rooms that read no clock";
 const KERNELS: &str = "waiting for the guests' kernels";
 const RUNNING_KERNEL: &str = "tests of this machine";
 const ELSEWHERE: &str = "tests in guests, and packages: installed, upgraded, removed";
 
 /// Packages whose tests read no clock: a kernel may be built beside them.
-const READ_NO_CLOCK: &[&str] = &["measure", "model", "plan", "rules", "sim"];
+const READ_NO_CLOCK: &[&str] = &["fuzz", "measure", "model", "plan", "rules", "sim"];
+
+/// The fuzzer's program, which only lints look at: a test replays what it found.
+const FUZZER: &str = "netpolicy-fuzz/program";
 
 /// When the lines of a test program are printed.
 #[derive(Clone, Copy)]
@@ -83,7 +84,8 @@ fn format() -> Result {
 
 fn lints() -> Result {
     let mut clippy = shell::cargo();
-    clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+    clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--features", FUZZER]);
+    clippy.args(["--", "--deny", "warnings"]);
     shell::run(&mut clippy)
 }
 
@@ -148,7 +150,6 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
         broken.extend(tally.add(&mut examples, "examples", Print::Lines, pace).err());
     });
-    pace.step(FUZZ, |_| broken.extend(fuzz::run(&["--replay".to_owned()]).err()));
     pace.step(PURE, |pace| tally.add_all(&no_clock, pure, pace, &mut broken));
     let prepared = match making {
         Some(making) => Some(pace.step(KERNELS, |_| making.wait())),

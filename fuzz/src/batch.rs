@@ -1,8 +1,6 @@
 //! A batch file of tc: every line is read, and what is read is encoded, put into words and read again. What is encoded
 //! is read back as the kernel would dump it, and that has words that mean the same, too.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use rules::attr::AttrBuf;
 use rules::batch::ReadError;
 use rules::{Batch, Filter, Table};
@@ -13,7 +11,7 @@ const HEADER_BYTES: usize = 16;
 /// Where a rule's handle lies in the body; without one it is no rule.
 const HANDLE: std::ops::Range<usize> = 8..12;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let mut table = Table::of([("d0".to_owned(), model::IfIndex(3)), ("d1".to_owned(), model::IfIndex(4))]);
     let mut batch = Batch::new(bytes);
     let mut out = AttrBuf::new();
@@ -22,20 +20,25 @@ fuzz_target!(|bytes: &[u8]| {
             Ok(Some((line, command))) => {
                 out.clear();
                 command.encode(line, 0, &mut out);
-                let Some(rule) = command.rule().filter(|rule| rule.verb == rules::Verb::Add).cloned() else { continue };
+                let Some(rule) = command.rule().filter(|rule| rule.verb == rules::Verb::Add).cloned() else {
+                    continue;
+                };
                 if let Some(words) = rule.words(&mut table) {
                     let mut again = Batch::new(words.as_bytes());
                     let Ok(Some((_, again))) = again.next_command(&mut table) else { panic!("{words}") };
                     assert_eq!(again.rule().map(Filter::canonical), Some(rule.canonical()), "{words}");
                 }
-                let Some(body) = out.as_bytes().get(HEADER_BYTES..) else { panic!("a message without a body") };
+                let Some(body) = out.as_bytes().get(HEADER_BYTES..) else {
+                    panic!("a message without a body")
+                };
                 let (mut body, mut dumped) = (body.to_vec(), Filter::default());
                 if rule.handle == 0 {
                     body[HANDLE].copy_from_slice(&1_u32.to_ne_bytes());
                 }
                 // The kernel completes what is short, such as labels.
                 if let Ok(Some(())) = dumped.decode(&body)
-                    && let Some(words) = dumped.words(&mut table) {
+                    && let Some(words) = dumped.words(&mut table)
+                {
                     let mut again = Batch::new(words.as_bytes());
                     let Ok(Some((_, again))) = again.next_command(&mut table) else { panic!("{words}") };
                     assert_eq!(again.rule().map(Filter::canonical), Some(dumped.canonical()), "{words}");
@@ -45,4 +48,4 @@ fuzz_target!(|bytes: &[u8]| {
             Err(ReadError::Mistake(_)) => {}
         }
     }
-});
+}

@@ -1,10 +1,11 @@
 //! The short texts that operators type: spans of time, delivery modes, kernel releases.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use model::{DeliveryMode, KernelVersion, Nanoseconds};
 
-fuzz_target!(|text: &str| {
+use crate::text_of;
+
+pub(crate) fn run(bytes: &[u8]) {
+    let text = text_of(bytes);
     if let Ok(span) = text.parse::<Nanoseconds>() {
         assert_eq!(span.to_string().parse::<Nanoseconds>(), Ok(span));
     }
@@ -12,4 +13,4 @@ fuzz_target!(|text: &str| {
         assert_eq!(mode.to_string().parse::<DeliveryMode>(), Ok(mode));
     }
     let _ = KernelVersion::parse(text);
-});
+}

@@ -1,14 +1,12 @@
 //! Netlink: a datagram of the kernel, and the objects of every family that we read.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use netlink::link::RawLink;
 use netlink::message::{Messages, Reply};
 use netlink::netdev::{RawNapi, RawQueue};
 use netlink::sock_diag::RawInetDiag;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     objects(bytes);
     for message in Messages::new(bytes) {
         let Ok(message) = message else { break };
@@ -16,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
             objects(object);
         }
     }
-});
+}
 
 fn objects(bytes: &[u8]) {
     let _ = RawNapi::parse(bytes);

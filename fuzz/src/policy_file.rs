@@ -1,10 +1,10 @@
 //! A policy file: any text gives a policy or mistakes that stand within the text.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
+use crate::text_of;
 
-fuzz_target!(|text: &str| {
+pub(crate) fn run(bytes: &[u8]) {
+    let text = text_of(bytes);
     if let Err(mistakes) = policy_file::parse("fuzz.toml", text) {
         assert!(!mistakes.to_string().is_empty());
     }
-});
+}

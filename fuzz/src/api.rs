@@ -1,14 +1,13 @@
 //! What clients send to the daemon's socket: any bytes, in any parts, give calls or refusals, and never more than came.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use daemon::api::method::Method;
 use daemon::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let mut frames = Frames::default();
     // The first byte says how the rest is cut.
-    let (size, rest) = bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
+    let (size, rest) =
+        bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
     let mut heard = 0;
     for part in rest.chunks(size) {
         frames.push(part);
@@ -30,4 +29,4 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
     }
-});
+}

@@ -1,13 +1,12 @@
 //! A dumped rule: whatever the kernel tells, the line that is printed for it means that very rule.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use rules::{Batch, Filter, Table, Expected};
+use rules::{Batch, Expected, Filter, Table};
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let mut rule = Filter::default();
     if let Ok(Some(())) = rule.decode(bytes) {
-        let mut table = Table::of([("d0".to_owned(), model::IfIndex(3)), ("d1".to_owned(), model::IfIndex(4))]);
+        let mut table =
+            Table::of([("d0".to_owned(), model::IfIndex(3)), ("d1".to_owned(), model::IfIndex(4))]);
         let _ = rule.words(&mut table);
         if let Some(line) = rule.line(&mut table) {
             let mut again = Batch::new(line.as_bytes());
@@ -19,4 +18,4 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(matches!(expected.match_rule(&rule), rules::Found::Expected(1)));
         assert!(matches!(expected.match_rule(&rule), rules::Found::Again));
     }
-});
+}

@@ -1,11 +1,11 @@
 //! The replies of a memcached, in pieces: where they are cut makes no difference.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
+use arbitrary::{Arbitrary, Unstructured};
 use load::protocol::{Malformed, Parser, Reply};
 
-fuzz_target!(|input: (Vec<u8>, Vec<u16>)| {
-    let (bytes, cuts) = input;
+pub(crate) fn run(input: &[u8]) {
+    let input = Unstructured::new(input);
+    let Ok((bytes, cuts)) = <(Vec<u8>, Vec<u16>)>::arbitrary_take_rest(input) else { return };
     let whole = replies(std::iter::once(&bytes[..]));
     let mut pieces = Vec::new();
     let mut rest = &bytes[..];
@@ -16,7 +16,7 @@ fuzz_target!(|input: (Vec<u8>, Vec<u16>)| {
     }
     pieces.push(rest);
     assert_eq!(replies(pieces.into_iter()), whole);
-});
+}
 
 /// All replies in these pieces, and whether they end in bytes that are none.
 fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reply>, Option<Malformed>) {

@@ -1,0 +1,45 @@
+//! The fuzz targets: every parser of bytes that we did not write, and what must be true of whatever it is given.
+//!
+//! A test replays what is known (`tests/replay.rs`), and libFuzzer searches for more (`cargo xtask fuzz`).
+
+mod api;
+mod batch;
+mod cpu_set;
+mod journal;
+mod memcached_replies;
+mod netlink;
+mod policy_file;
+mod rule_dump;
+mod words;
+
+/// What is tried with bytes; it panics where something that must be true is not.
+pub type Target = fn(&[u8]);
+
+/// All targets, each by the name that its inputs stand under in `corpus/` and `regressions/`.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("api", api::run),
+    ("batch", batch::run),
+    ("cpu_set", cpu_set::run),
+    ("journal", journal::run),
+    ("memcached_replies", memcached_replies::run),
+    ("netlink", netlink::run),
+    ("policy_file", policy_file::run),
+    ("rule_dump", rule_dump::run),
+    ("words", words::run),
+];
+
+/// The variable that names the target of the fuzzer's program.
+pub const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
+}
+
+/// The text that bytes begin with.
+fn text_of(bytes: &[u8]) -> &str {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
+    }
+}
