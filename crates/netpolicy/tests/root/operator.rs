@@ -189,8 +189,13 @@ impl Operator {
 
     /// Waits until a started command has said something.
     pub(crate) fn waits_to_hear(&self, words: &str) -> Result<(), Failed> {
+        self.waits_to_hear_for(PATIENCE, words)
+    }
+
+    /// The same of what takes its time.
+    pub(crate) fn waits_to_hear_for(&self, patience: Duration, words: &str) -> Result<(), Failed> {
         let heard = || Ok::<_, Failed>(std::fs::read_to_string(self.words())?.contains(words).then_some(()));
-        waited_for(&format!("`{words}`"), heard).map_err(|failed| {
+        waited(&format!("`{words}`"), patience, heard, less_often).map_err(|failed| {
             format!("{failed:?}, heard:\n{}", std::fs::read_to_string(self.words()).unwrap_or_default())
                 .into()
         })
@@ -289,17 +294,23 @@ pub(crate) fn waited_for<T>(
     what: &str,
     look: impl FnMut() -> Result<Option<T>, Failed>,
 ) -> Result<T, Failed> {
+    waited(what, PATIENCE, look, less_often)
+}
+
+/// The pause of a wait that has lasted so long.
+fn less_often(so_far: Duration) -> Duration {
     const LONGEST: Duration = Duration::from_millis(250);
-    waited(what, look, |so_far| (so_far / 8).clamp(LOOK_AGAIN, LONGEST))
+    (so_far / 8).clamp(LOOK_AGAIN, LONGEST)
 }
 
 /// As [`waited_for`], for what lasts a moment: a look that comes late misses it.
 pub(crate) fn caught<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
-    waited(what, look, |_| LOOK_AGAIN)
+    waited(what, PATIENCE, look, |_| LOOK_AGAIN)
 }
 
 fn waited<T>(
     what: &str,
+    patience: Duration,
     mut look: impl FnMut() -> Result<Option<T>, Failed>,
     pause: impl Fn(Duration) -> Duration,
 ) -> Result<T, Failed> {
@@ -309,8 +320,8 @@ fn waited<T>(
             return Ok(seen);
         }
         let so_far = begun.elapsed();
-        if so_far >= PATIENCE {
-            return Err(format!("waited {PATIENCE:?} in vain for {what}").into());
+        if so_far >= patience {
+            return Err(format!("waited {patience:?} in vain for {what}").into());
         }
         std::thread::sleep(pause(so_far));
     }
