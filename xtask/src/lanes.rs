@@ -10,6 +10,8 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+#[cfg(doc)]
+use crate::shell;
 use crate::shell::Result;
 
 /// Names the tests that a test program shall run, with line feeds between them; it leaves out all others.
@@ -119,6 +121,7 @@ impl Batches {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CpuTimes {
     all: u64,
+    /// Also the time of programs that take what others leave ([`shell::IN_IDLE_TIME`]).
     idle: u64,
 }
 
@@ -131,7 +134,8 @@ impl CpuTimes {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
         // Guests' time is in that of users already: user, nice, system, idle, iowait, irq, softirq, steal.
         let ticks: Vec<u64> = line.split_whitespace().take(8).filter_map(|n| n.parse().ok()).collect();
-        Self { all: ticks.iter().sum(), idle: ticks.iter().skip(3).take(2).sum() }
+        let of = |at: usize| ticks.get(at).copied().unwrap_or_default();
+        Self { all: ticks.iter().sum(), idle: of(1) + of(3) + of(4) }
     }
 
     /// The share of all CPUs that idled; 0 where that cannot be read.
@@ -186,8 +190,8 @@ mod test {
 
     #[test]
     fn the_share_of_idle_time_is_that_of_all_cpus() {
-        let before = CpuTimes::read("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n");
-        let after = CpuTimes::read("cpu  150 0 60 820 70 0 0 0 7 0\n");
+        let before = CpuTimes::read("cpu  100 10 50 790 50 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n");
+        let after = CpuTimes::read("cpu  150 25 60 800 65 0 0 0 7 0\n");
         assert_eq!(before, CpuTimes { all: 1000, idle: 850 });
         assert!((after.idle_share_since(before) - 0.4).abs() < 1e-9, "{after:?}");
         assert!(CpuTimes::now().all > 0);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::shell::{self, Result};
 
 /// A test program and the directory where cargo would start it.
+#[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) executable: PathBuf,
     /// The directory of its package.
@@ -14,10 +15,19 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Whether its tests make labs of their own and wait most of the time, so that they may run in lanes. Those of `linux` look at the
-    /// machine's own devices, and count.
+    /// Whether its tests make labs of their own and wait most of the time, so that they may run in lanes.
     pub(crate) fn waits_in_labs(&self) -> bool {
         self.name == "netpolicy test root"
+    }
+
+    /// Whether some of its tests need what only guests have.
+    pub(crate) fn runs_in_guests(&self) -> bool {
+        self.name.ends_with(" test root") || self.name.ends_with(" test host")
+    }
+
+    /// Whether its tests look at the machine's own devices and programs, and count: none may run beside them.
+    pub(crate) fn counts(&self) -> bool {
+        ["linux lib", "linux test root", "apply test host"].contains(&self.name.as_str())
     }
 }
 

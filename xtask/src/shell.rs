@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+/// Begins a command that runs while the CPUs have nothing else to do. `/proc/stat` has its time as `nice`.
+pub(crate) const IN_IDLE_TIME: [&str; 6] = ["chrt", "--idle", "0", "nice", "-n", "19"];
+
+/// Begins a command that gets a tenth of a CPU that others want, too: what waits for an answer gets one in time.
+pub(crate) const BESIDE_OTHERS: [&str; 3] = ["nice", "-n", "10"];
+
 /// What a task returns: nothing, or a sentence about what failed.
 pub(crate) type Result<T = ()> = std::result::Result<T, String>;
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::guest::{Making, Skipped};
-use crate::lanes::{self, Listed};
+use crate::lanes::{self, Batches, Listed};
 use crate::pace::Pace;
 use crate::programs::{self, Program, Verdict, name_and_reason, read_line};
 use crate::shell::{self, Result};
@@ -22,9 +22,11 @@ const STEPS: &[(&str, u64)] = &[
     (BUILD, 180),
     (EXAMPLES, 30),
     (PURE, 60),
-    (KERNELS, 240),
-    (RUNNING_KERNEL, 300),
-    (ELSEWHERE, 300),
+    (COUNTING, 30),
+    (RUNNING_KERNEL, 540),
+    (KERNELS, 120),
+    (GUESTS, 240),
+    (AGAIN, 30),
 ];
 
 const FORMAT: &str = "format";
@@ -36,11 +38,13 @@ const OLDEST_RUST: &str = "a build with the oldest Rust that is promised";
 const BUILD: &str = "building the tests";
 const EXAMPLES: &str = "examples in documentation";
 const PURE: &str = "tests of rooms that read no clock";
+const COUNTING: &str = "tests that have none beside them";
+const RUNNING_KERNEL: &str = "tests in labs, and beside them packages, and the first guest";
 const KERNELS: &str = "waiting for the guests' kernels";
-const RUNNING_KERNEL: &str = "tests of this machine";
-const ELSEWHERE: &str = "tests in guests, and packages: installed, upgraded, removed";
+const GUESTS: &str = "tests in guests";
+const AGAIN: &str = "once more, alone, what failed beside other tests";
 
-/// Packages whose tests read no clock: a kernel may be built beside them.
+/// Packages whose tests read no clock: they come first.
 const READ_NO_CLOCK: &[&str] = &["fuzz", "measure", "model", "plan", "rules", "sim"];
 
 /// The fuzzer's program, which only lints look at: a test replays what it found.
@@ -112,8 +116,9 @@ fn oldest_rust() -> Result<Option<String>> {
     shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| None)
 }
 
-/// The checks, then the tests. What compiles and what reads no clock goes first, and the guests' kernels are fetched and built
-/// beside it; then come the tests of the running kernel, then those in guests and of packages.
+/// The checks, then the tests. What compiles and what reads no clock goes first, then what counts on this machine; then come the
+/// tests that wait in labs, with packages and the first guest beside them, and then the other guests. Their kernels are fetched
+/// at once, and built in what time the CPUs have left.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let given = |option: &str| arguments.iter().any(|argument| argument == option);
     let pure = given("--pure");
@@ -151,26 +156,34 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         broken.extend(tally.add(&mut examples, "examples", Print::Lines, pace).err());
     });
     pace.step(PURE, |pace| tally.add_all(&no_clock, pure, pace, &mut broken));
-    let prepared = match making {
-        Some(making) => Some(pace.step(KERNELS, |_| making.wait())),
-        None => {
-            pace.leave_out(KERNELS);
-            None
-        }
-    };
-    pace.step(RUNNING_KERNEL, |pace| {
-        let (waiting, counting): (Vec<_>, Vec<_>) =
-            clock.into_iter().partition(|program| program.waits_in_labs() && !pure);
+    let of_guests = clock.iter().filter(|program| program.runs_in_guests()).cloned().collect();
+    let (counting, clock): (Vec<_>, Vec<_>) = clock.into_iter().partition(Program::counts);
+    let (in_labs, others): (Vec<_>, Vec<_>) =
+        clock.into_iter().partition(|program| !pure && program.waits_in_labs());
+    let in_labs = pace.step(COUNTING, |pace| {
         tally.add_all(&counting, pure, pace, &mut broken);
-        for program in &waiting {
-            broken.extend(tally.add_in_lanes(program, pace));
-        }
+        let alone = |program| tally.add_alone(program, pace, &mut broken);
+        in_labs.into_iter().filter_map(alone).collect::<Vec<_>>()
     });
-    if pure {
-        pace.leave_out(ELSEWHERE);
+    let offered = making.map(|making| making.offer(of_guests));
+    let beside = pace.step(RUNNING_KERNEL, |pace| {
+        if pure {
+            tally.add_all(&others, pure, pace, &mut broken);
+            return Vec::new();
+        }
+        tally.add_beside(&in_labs, &others, pace, &mut broken)
+    });
+    if let Some(offered) = offered {
+        pace.step(KERNELS, |_| offered.begin_others());
+        pace.step(GUESTS, |pace| match offered.end() {
+            Ok(guests) => tally.add_guests(guests, pace, &mut broken),
+            Err(why) => broken.push(why),
+        });
     } else {
-        pace.step(ELSEWHERE, |pace| tally.add_elsewhere(prepared, pace, &mut broken));
+        pace.leave_out(KERNELS);
+        pace.leave_out(GUESTS);
     }
+    pace.step(AGAIN, |pace| tally.add_again(beside, pace, &mut broken));
     pace.end(STEPS);
 
     eprintln!();
@@ -207,61 +220,81 @@ impl Tally {
         }
     }
 
-    /// Runs the tests of a program in lanes, and then those that run alone; what failed.
-    fn add_in_lanes(&mut self, program: &Program, pace: &Pace) -> Vec<String> {
-        let listed = match Listed::ask(as_cargo_would(program, Command::new(&program.executable))) {
+    /// Runs the tests of a program of labs that must have none beside them, and counts what it skips; what is left for lanes.
+    fn add_alone(&mut self, program: Program, pace: &Pace, broken: &mut Vec<String>) -> Option<InLabs> {
+        let listed = match Listed::ask(as_cargo_would(&program, Command::new(&program.executable))) {
             Ok(listed) => listed,
-            Err(why) => return vec![why],
+            Err(why) => {
+                broken.push(why);
+                return None;
+            }
         };
         for test in &listed.skipped {
             println!("test {test} ... ignored");
             self.skipped.push(Skipped::by("this machine", test));
         }
         let (batches, alone) = listed.batches(|test| pace.expected_of(test));
-        let name = program.name.as_str();
-        eprintln!("+ {name} in {} to {} lanes", lanes::LANES, lanes::LANES_MAX);
-        let run = |mut command: Command, names: &[String]| {
-            let mut tally = Self::default();
-            command.env(lanes::ONLY, names.join("\n"));
-            let ended = tally.add(&mut command, name, Print::Tests, pace);
-            (tally, ended)
-        };
-        let one_lane = |lane| {
-            let mut ran = Vec::new();
-            while let Some(names) = batches.take(lane) {
-                ran.push(run(as_cargo_would(program, lanes::lane(&program.executable)), &names));
-            }
-            ran
-        };
-        let mut ended: Vec<(Self, Result)> = std::thread::scope(|scope| {
-            let one_lane = &one_lane;
-            let lanes: Vec<_> =
-                (0..lanes::LANES_MAX).map(|lane| scope.spawn(move || one_lane(lane))).collect();
-            let gone = |_| vec![(Self::default(), Err(format!("{name}: the thread of a lane panicked")))];
-            lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(gone)).collect()
-        });
-        let failures = ended.iter().map(|(tally, _)| tally.failures.len()).sum::<usize>();
-        if (1..=lanes::AGAIN_MAX).contains(&failures) {
-            for (tally, ended) in &mut ended {
-                tally.run_again(ended, |names| {
-                    run(as_cargo_would(program, lanes::lane(&program.executable)), names)
-                });
-            }
-        }
-        // These had no other beside them: their first verdict counts.
         if !alone.is_empty() {
             let mut command = Command::new(&program.executable);
             command.arg("--test-threads=1");
-            ended.push(run(as_cargo_would(program, command), &alone));
+            let mut command = as_cargo_would(&program, command);
+            command.env(lanes::ONLY, alone.join("\n"));
+            broken.extend(self.add(&mut command, &program.name, Print::Tests, pace).err());
         }
-        let mut broken = Vec::new();
-        for (tally, ended) in ended {
-            self.passed += tally.passed;
-            self.failed += tally.failed;
-            self.unsteady.extend(tally.unsteady);
-            broken.extend(ended.err());
+        Some(InLabs { program, batches })
+    }
+
+    /// Runs tests that wait in labs, in lanes, and beside these all other programs and the trials of packages. Returned is what failed,
+    /// and may pass alone.
+    fn add_beside<'a>(
+        &mut self,
+        in_labs: &'a [InLabs],
+        others: &'a [Program],
+        pace: &Pace,
+        broken: &mut Vec<String>,
+    ) -> Vec<Beside<'a>> {
+        let (mut all, mut packages, mut unpacked) = (Vec::new(), Self::default(), Ok(()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| unpacked = packages.add_packages(pace));
+            let others = scope.spawn(|| run_others(others, pace));
+            for InLabs { program, batches } in in_labs {
+                all.extend(run_in_lanes(program, batches, pace));
+            }
+            match others.join() {
+                Ok(others) => all.extend(others),
+                Err(_) => broken.push("the thread of the programs beside the lanes panicked".to_owned()),
+            }
+        });
+        self.join(packages);
+        broken.extend(unpacked.err());
+        let (failed, passed): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|beside| !beside.tally.failures.is_empty());
+        for beside in passed {
+            self.join(beside.tally);
+            broken.extend(beside.ended.err());
         }
-        broken
+        failed
+    }
+
+    /// Runs once more what failed beside others, if it is little.
+    fn add_again(&mut self, failed: Vec<Beside>, pace: &Pace, broken: &mut Vec<String>) {
+        let failures = failed.iter().map(|beside| beside.tally.failures.len()).sum::<usize>();
+        for mut beside in failed {
+            if failures <= lanes::AGAIN_MAX {
+                beside.run_again(pace);
+            }
+            self.join(beside.tally);
+            broken.extend(beside.ended.err());
+        }
+    }
+
+    /// Adds what another one counted.
+    fn join(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+        self.failures.extend(other.failures);
+        self.unsteady.extend(other.unsteady);
     }
 
     /// Runs once more, alone, what failed beside other tests: what counts is the second verdict, and the first is reported.
@@ -325,30 +358,15 @@ impl Tally {
         if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
     }
 
-    /// Runs what needs other systems: in guests what was skipped here, and beside them the trials of packages.
-    fn add_elsewhere(&mut self, guests: Option<guest::Prepared>, pace: &Pace, broken: &mut Vec<String>) {
-        let (mut packages, mut unpacked) = (Self::default(), Ok(()));
-        let ran = std::thread::scope(|scope| {
-            scope.spawn(|| unpacked = packages.add_packages(pace));
-            guests.map(|guests| guests.run_skipped(|part| pace.expected_of(part)))
-        });
-        self.passed += packages.passed;
-        self.failed += packages.failed;
-        self.skipped.extend(packages.skipped);
-        broken.extend(unpacked.err());
-        match ran {
-            None => {}
-            Some(Ok(guests)) => self.add_guests(guests, pace, broken),
-            Some(Err(why)) => broken.push(why),
-        }
-    }
-
     /// Runs the trials of packages, which are this program's own.
     fn add_packages(&mut self, pace: &Pace) -> Result {
         let here = std::env::current_exe().map_err(|error| format!("xtask's own place: {error}"))?;
-        let mut trials = Command::new(here);
+        let [first, others @ ..] = shell::BESIDE_OTHERS;
+        let mut trials = Command::new(first);
         trials
-            .args(["release", "--trial"])
+            .args(others)
+            .arg(here)
+            .args(["release", "--trial", "--program", "target/debug/netpolicy"])
             .current_dir(shell::root())
             .env("CARGO", shell::cargo().get_program());
         self.add(&mut trials, "packages", Print::Lines, pace)
@@ -388,6 +406,78 @@ impl Tally {
             self.skipped.push(Skipped::by("this machine", test));
         }
     }
+}
+
+/// A program of labs, and its tests that may have others beside them.
+struct InLabs {
+    program: Program,
+    batches: Batches,
+}
+
+/// How tests of a program went that had others beside them.
+struct Beside<'a> {
+    program: &'a Program,
+    tally: Tally,
+    ended: Result,
+}
+
+impl<'a> Beside<'a> {
+    fn run(program: &'a Program, mut command: Command, print: Print, pace: &Pace) -> Self {
+        let mut tally = Tally::default();
+        let ended = tally.add(&mut command, &program.name, print, pace);
+        Self { program, tally, ended }
+    }
+
+    /// In a lane, or as in one: these tests of a program of labs.
+    fn in_lane(program: &'a Program, names: &[String], pace: &Pace) -> Self {
+        let mut command = as_cargo_would(program, lanes::lane(&program.executable));
+        command.env(lanes::ONLY, names.join("\n"));
+        Self::run(program, command, Print::Tests, pace)
+    }
+
+    fn run_again(&mut self, pace: &Pace) {
+        let program = self.program;
+        self.tally.run_again(&mut self.ended, |names| {
+            let again = if program.waits_in_labs() {
+                Self::in_lane(program, names, pace)
+            } else {
+                let mut command = as_cargo_would(program, Command::new(&program.executable));
+                command.arg("--exact").args(names);
+                Self::run(program, command, Print::Lines, pace)
+            };
+            (again.tally, again.ended)
+        });
+    }
+}
+
+/// Runs the tests of a program in lanes.
+fn run_in_lanes<'a>(program: &'a Program, batches: &Batches, pace: &Pace) -> Vec<Beside<'a>> {
+    eprintln!("+ {} in {} to {} lanes", program.name, lanes::LANES, lanes::LANES_MAX);
+    let one_lane = |lane| {
+        let mut ran = Vec::new();
+        while let Some(names) = batches.take(lane) {
+            ran.push(Beside::in_lane(program, &names, pace));
+        }
+        ran
+    };
+    std::thread::scope(|scope| {
+        let one_lane = &one_lane;
+        let lanes: Vec<_> = (0..lanes::LANES_MAX).map(|lane| scope.spawn(move || one_lane(lane))).collect();
+        let gone = |_| {
+            let ended = Err(format!("{}: the thread of a lane panicked", program.name));
+            vec![Beside { program, tally: Tally::default(), ended }]
+        };
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(gone)).collect()
+    })
+}
+
+/// Runs test programs one after the other while other tests run, and counts each for itself.
+fn run_others<'a>(programs: &'a [Program], pace: &Pace) -> Vec<Beside<'a>> {
+    let run = |program| {
+        let command = as_cargo_would(program, Command::new(&program.executable));
+        Beside::run(program, command, Print::Tests, pace)
+    };
+    programs.iter().map(run).collect()
 }
 
 /// The command of a test program with the environment that cargo would start it in.

@@ -234,10 +234,22 @@ impl Run {
     }
 
     /// `unshare` with namespaces of the guest's own, to which the guest's program is added: whatever ends us ends
-    /// all of it, and what it mounted or created in its namespaces is gone with it.
+    /// all of it, and what it mounted or created in its namespaces is gone with it. An emulated machine takes all the CPU time
+    /// that there is: it leaves this machine's own tests theirs.
     pub(super) fn contained(&self, more: &[&str]) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", "unshare", "--mount", "--net", "--pid", "--fork"]);
+        let [nice, others @ ..] = shell::BESIDE_OTHERS;
+        let mut command = Command::new(nice);
+        command.args(others).args([
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "--",
+            "unshare",
+            "--mount",
+            "--net",
+            "--pid",
+            "--fork",
+        ]);
         command.arg("--kill-child=KILL").args(more).arg("--");
         command
     }

@@ -25,7 +25,7 @@ use boot::{Guest, Order};
 use cache::Cache;
 use patched::Patched;
 use qemu::Qemu;
-pub(crate) use tests::{Guests, Making, Prepared, Skipped};
+pub(crate) use tests::{Guests, Making, Skipped};
 use uml::Uml;
 pub(crate) use unpacked::{install_wheel, is_unpacked, program, unpack};
 

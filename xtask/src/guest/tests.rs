@@ -2,12 +2,14 @@
 //!
 //! A test names its needs; the same program decides on every kernel which of its tests can run there. What is skipped on
 //! the host is offered to the emulated machine with the distribution's kernel, and what cannot run there to the same machine
-//! with the patched one, which runs at the same time: each guest first lists what it would skip. Each guest must run what it is there for, and what every machine skips must be known beforehand: a
+//! with the patched one, which need not wait for the first one's end: each guest first lists what it would skip. Each guest must run what it is there for, and what every machine skips must be known beforehand: a
 //! skip that is not is a failure.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use super::boot::{self, Ended, Guest, LATER, Order, Stream};
@@ -63,29 +65,47 @@ pub(crate) struct Guests {
     pub(crate) took: Vec<(String, Duration)>,
     /// Which failed in which guest, of those that may be run again.
     pub(crate) failures: Vec<(Kind, String)>,
+    /// Those of them that a guest skipped which is there for them, and in which words.
+    pub(crate) lacking: Vec<(String, String)>,
 }
 
 /// What is behind the name of a test where it is said how long it took.
 const IN_A_GUEST: &str = ", in a guest";
 
-/// What a test is taken to need of which no earlier run says it.
-const UNKNOWN: Duration = Duration::from_secs(4);
+/// What begins the line with which a test program begins.
+const BEGINS: &str = "running ";
 
 /// What begins a line of a guest that lists what it would skip, and the line after the last of them.
 const WOULD_SKIP: &str = "WOULD SKIP ";
 const LISTED: &str = "LISTED";
 
 /// Guests that are made while something else is done.
-pub(crate) struct Making(std::thread::JoinHandle<Vec<Made>>);
+pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Ready>>)>);
 
-/// A guest, or why there is none.
-struct Made {
+/// A guest that can be booted.
+type Ready = Box<dyn Guest + Send + Sync>;
+
+/// Guests that run what others skip while this machine runs its own tests: the first one does at once, in one machine, and the
+/// others when this machine is free.
+pub(crate) struct Offered {
+    thread: JoinHandle<Result<Guests>>,
+    machine_is_free: Arc<OnceLock<()>>,
+    /// Ends when all guests are made.
+    made: Receiver<()>,
+}
+
+/// How a guest's part of the tests went.
+struct Ran {
     kind: Kind,
-    guest: Result<Box<dyn Guest + Send + Sync>>,
+    guest: Result<Ready>,
+    /// What each of its machines said.
+    outputs: Vec<Output>,
 }
 
 /// What a guest said, line by line, with the time at which each line came.
 struct Output {
+    /// The tests that it was to run, beside its own.
+    names: Vec<String>,
     lines: Vec<(Duration, String)>,
     ended: Result<Ended>,
 }
@@ -93,7 +113,9 @@ struct Output {
 /// `cargo xtask guest test`.
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let kinds = kind.map_or(FOR_TESTS.to_vec(), |kind| vec![kind]);
-    let guests = run_in(make(&kinds), name, |_| None)?;
+    let making = Making::of(&kinds);
+    let programs = programs::build(&["--test", "root", "--test", "host"])?;
+    let guests = run_in(making, &programs, None, channel().0, name)?;
     for skipped in &guests.skipped {
         eprintln!("SKIPPED {skipped}");
     }
@@ -116,80 +138,81 @@ impl Making {
     /// Begins to fetch and build what is not there yet: downloads wait for the network, and builds use what CPUs are left.
     pub(crate) fn begin() -> Self {
         budget::begin();
-        Self(std::thread::spawn(|| make(&FOR_TESTS)))
+        Self::of(&FOR_TESTS)
     }
 
-    /// Waits until that is done.
-    pub(crate) fn wait(self) -> Prepared {
-        Prepared(self.0.join().unwrap_or_default())
+    /// Makes guests side by side: one is fetched while another one is built.
+    fn of(kinds: &[Kind]) -> Self {
+        let make = |kind| {
+            let guest = Cache::open().and_then(|cache| ready(&cache, kind, &[]));
+            if let Err(why) = &guest {
+                eprintln!("guest: {kind:?} cannot be made: {why}");
+            }
+            guest
+        };
+        Self(kinds.iter().map(|&kind| (kind, std::thread::spawn(move || make(kind)))).collect())
+    }
+
+    /// Begins to run every test that the running kernel skips, of these programs.
+    pub(crate) fn offer(self, programs: Vec<Program>) -> Offered {
+        let machine_is_free = Arc::new(OnceLock::new());
+        let (tell, made) = channel();
+        let free = Arc::clone(&machine_is_free);
+        let thread = std::thread::spawn(move || run_in(self, &programs, Some(&free), tell, None));
+        Offered { thread, machine_is_free, made }
     }
 }
 
-/// Guests that were made, as far as they could be.
-pub(crate) struct Prepared(Vec<Made>);
+impl Offered {
+    /// Lets the other guests begin, and waits until they are made.
+    pub(crate) fn begin_others(&self) {
+        let _ = self.machine_is_free.set(());
+        // Nothing is ever sent.
+        let _ = self.made.recv();
+    }
 
-impl Prepared {
-    /// Every test that the running kernel skips, in these guests; `took` is what an earlier run needed for one there.
-    pub(crate) fn run_skipped(self, took: impl Fn(&str) -> Option<Duration>) -> Result<Guests> {
-        let mut guests = run_in(self.0, None, took)?;
+    /// Waits for the end of all of them.
+    pub(crate) fn end(self) -> Result<Guests> {
+        let _ = self.machine_is_free.set(());
+        let gone = |_| Err("the thread of the guests panicked".to_owned());
+        let mut guests = self.thread.join().unwrap_or_else(gone)?;
         let bad: Vec<_> = guests.skipped.iter().filter(|skipped| !skipped.is_unavoidable()).collect();
         guests.broken.extend(bad.into_iter().map(|skipped| format!("skipped by every machine: {skipped}")));
         Ok(guests)
     }
 }
 
-/// Makes guests side by side: one is fetched while another one is built.
-fn make(kinds: &[Kind]) -> Vec<Made> {
-    let make_one = |kind| {
-        let guest = Cache::open().and_then(|cache| ready(&cache, kind, &[]));
-        if let Err(why) = &guest {
-            eprintln!("guest: {kind:?} cannot be made: {why}");
-        }
-        Made { kind, guest }
-    };
-    let gone = |kind| Made { kind, guest: Err("its maker panicked".to_owned()) };
-    std::thread::scope(|scope| {
-        let makers: Vec<_> = kinds.iter().map(|kind| (*kind, scope.spawn(move || make_one(*kind)))).collect();
-        makers.into_iter().map(|(kind, maker)| maker.join().unwrap_or_else(|_| gone(kind))).collect()
-    })
-}
-
-/// In how many machines the first guest's tests run: it has most of them. A part more needs its memory, and QEMU's own.
+/// In how many machines the first guest's tests run where this machine has nothing else to do: it has most of them. A part more
+/// needs its memory, and QEMU's own.
 fn parts_of_most() -> usize {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kibibytes: Option<u64> = available.and_then(|text| text.split_whitespace().next()?.parse().ok());
     let guests = FOR_TESTS.len() as u64 + 1;
-    if kibibytes.is_some_and(|kibibytes| kibibytes / 1024 >= guests * u64::from(boot::MEBIBYTES) * 3 / 2) {
-        2
-    } else {
-        1
-    }
+    let fit = |kibibytes| kibibytes / 1024 >= guests * u64::from(boot::MEBIBYTES) * 3 / 2;
+    if kibibytes.is_some_and(fit) { 2 } else { 1 }
 }
 
-/// Divides tests into parts that take about as long as each other.
-fn divided(names: Vec<String>, parts: usize, took: impl Fn(&str) -> Option<Duration>) -> Vec<Vec<String>> {
-    let mut by_length: Vec<_> = names
-        .into_iter()
-        .map(|name| (took(&format!("{name}{IN_A_GUEST}")).unwrap_or(UNKNOWN), name))
-        .collect();
-    by_length.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    let mut shares = vec![(Duration::ZERO, Vec::new()); parts];
-    for (length, name) in by_length {
-        if let Some((whole, names)) = shares.iter_mut().min_by_key(|(whole, _)| *whole) {
-            *whole += length;
-            names.push(name);
-        }
+/// Divides tests into parts of as many.
+fn divided(names: Vec<String>, parts: usize) -> Vec<Vec<String>> {
+    let mut shares = vec![Vec::new(); parts];
+    for (at, name) in names.into_iter().enumerate() {
+        shares[at % parts].push(name);
     }
-    shares.into_iter().map(|(_, names)| names).collect()
+    shares
 }
 
-/// Runs in guests what the running kernel would skip, or what of it has `name` in its name. `took` is what an earlier run
-/// needed for a part of it.
-fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Duration>) -> Result<Guests> {
-    let programs = programs::build(&["--test", "root", "--test", "host"])?;
+/// Runs in guests what the running kernel would skip, or what of it has `name` in its name. Until this machine is free, the first
+/// guest has it alone.
+fn run_in(
+    making: Making,
+    programs: &[Program],
+    machine_is_free: Option<&OnceLock<()>>,
+    made: Sender<()>,
+    name: Option<&str>,
+) -> Result<Guests> {
     let mut guests = Guests::default();
-    for program in &programs {
+    for program in programs {
         // Listing runs nothing: it says which tests would be skipped here, and why.
         let mut list = std::process::Command::new(&program.executable);
         list.current_dir(&program.directory).args(["--list", "--ignored"]);
@@ -202,63 +225,50 @@ fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Dur
         }
     }
     let cache = Cache::open()?;
-    // All of them boot at the same time, list what they would skip, and begin their own tests.
-    std::thread::scope(|scope| {
-        let mut booted = Vec::new();
-        for Made { kind, guest } in &made {
-            let guest = match guest {
-                Ok(guest) => guest.as_ref(),
-                Err(why) => {
-                    guests.cannot_be_made(*kind, why);
-                    continue;
+    // One after the other is offered what those before it would skip.
+    let (send, mut offered) = channel();
+    let _ = send.send(guests.skipped.iter().map(|skipped| skipped.name.clone()).collect());
+    let ran: Vec<Ran> = std::thread::scope(|scope| {
+        let mut kinds = Vec::new();
+        for (at, (kind, maker)) in making.0.into_iter().enumerate() {
+            let (left, next) = channel();
+            let offered = std::mem::replace(&mut offered, next);
+            let (cache, made) = (&cache, made.clone());
+            let parts =
+                if at == 0 && name.is_none() && machine_is_free.is_none() { parts_of_most() } else { 1 };
+            let run = move || {
+                let guest = maker.join().unwrap_or_else(|_| Err("its maker panicked".to_owned()));
+                drop(made);
+                if let (1.., Some(free)) = (at, machine_is_free) {
+                    free.wait();
                 }
+                let offers = (offered, left);
+                let outputs = match &guest {
+                    Ok(guest) => run_kind(cache, guest, programs, parts, offers),
+                    Err(_) => pass_on(&offers),
+                };
+                Ran { kind, guest, outputs }
             };
-            let (would_skip, listed) = channel();
-            let mut would_skip = Some(would_skip);
-            let parts = if name.is_none() && *kind == FOR_TESTS[0] { parts_of_most() } else { 1 };
-            let running = (0..parts).map(|part| {
-                let (names, later) = channel();
-                let own = if part == 0 { Own::All } else { Own::None };
-                let does = Does { lists: part == 0, own };
-                // The one that lists has it alone: when that is gone, nothing is waited for.
-                let (cache, programs, would_skip) = (&cache, &programs, would_skip.take());
-                (names, scope.spawn(move || run_guest(cache, guest, programs, later, would_skip, does)))
-            });
-            booted.push((*kind, guest, running.collect::<Vec<_>>(), listed));
+            kinds.push((kind, scope.spawn(run)));
         }
-        // One after the other is given what those before it would skip; then they run beside each other.
-        let mut left: Vec<_> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
-        let mut running = Vec::new();
-        for (kind, guest, parts, listed) in booted {
-            let described = guest.described();
-            // The patched kernel has tests of its own.
-            if left.is_empty() && guest.selftests().is_none() {
-                continue;
-            }
-            println!("\nin {described}: {} tests that no machine before it runs", left.len());
-            let would_skip: BTreeSet<String> = listed.recv_timeout(LISTS_WITHIN).unwrap_or_default();
-            let (mut skips, runs): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut left).into_iter().partition(|name| would_skip.contains(name));
-            left.clone_from(&skips);
-            let shares = divided(runs, parts.len(), &took);
-            for ((names, thread), mut part) in parts.into_iter().zip(shares) {
-                // What it would skip it skips with its reasons, in one of its parts.
-                part.append(&mut skips);
-                // Should the guest be gone, its thread says so.
-                let _ = names.send(part.join("\n"));
-                running.push((kind, described.clone(), names, thread));
-            }
-        }
-        for (kind, described, _names, thread) in running {
-            let output = thread.join().unwrap_or_else(|_| Output {
-                lines: Vec::new(),
-                ended: Err(format!("{described}: its thread panicked")),
-            });
-            guests.read(kind, &described, &output);
-        }
+        drop(made);
+        let gone = |kind| Ran { kind, guest: Err("its thread panicked".to_owned()), outputs: Vec::new() };
+        kinds.into_iter().map(|(kind, thread)| thread.join().unwrap_or_else(|_| gone(kind))).collect()
     });
+    for Ran { kind, guest, outputs } in &ran {
+        match guest {
+            Ok(guest) => {
+                for output in outputs {
+                    if let Err(why) = guests.read(*kind, &guest.described(), output) {
+                        guests.go_on(&cache, *kind, guest, programs, output, &why);
+                    }
+                }
+            }
+            Err(why) => guests.cannot_be_made(*kind, why),
+        }
+    }
     if guests.failed.len() <= AGAIN_MAX {
-        for Made { kind, guest } in &made {
+        for Ran { kind, guest, .. } in &ran {
             let names: Vec<_> = guests
                 .failures
                 .iter()
@@ -267,11 +277,93 @@ fn run_in(made: Vec<Made>, name: Option<&str>, took: impl Fn(&str) -> Option<Dur
                 .collect();
             let Ok(guest) = guest else { continue };
             if !names.is_empty() {
-                guests.run_again(*kind, &cache, guest.as_ref(), &programs, &names);
+                guests.run_again(*kind, &cache, guest, programs, &names);
             }
         }
     }
+    let lacking = std::mem::take(&mut guests.lacking).into_iter();
+    let lacking = lacking.filter(|(name, _)| guests.failed.contains(name)).map(|(_, why)| why);
+    guests.broken.extend(lacking);
     Ok(guests)
+}
+
+/// What is offered to a guest, and what it would skip of that.
+type Offers = (Receiver<Vec<String>>, Sender<Vec<String>>);
+
+/// Leaves all that is offered to the next guest; no machine said anything.
+fn pass_on((offered, left): &Offers) -> Vec<Output> {
+    let _ = left.send(offered.recv().unwrap_or_default());
+    Vec::new()
+}
+
+/// Runs in one guest what it would not skip, in so many machines; what each of them said.
+fn run_kind(
+    cache: &Cache,
+    guest: &Ready,
+    programs: &[Program],
+    parts: usize,
+    (offered, left): Offers,
+) -> Vec<Output> {
+    let described = guest.described();
+    let (would_skip, listed) = channel();
+    let mut would_skip = Some(would_skip);
+    std::thread::scope(|scope| {
+        // They boot while others still list.
+        let machines: Vec<_> = (0..parts)
+            .map(|part| {
+                let (names, later) = channel();
+                let own = if part == 0 { Own::All } else { Own::None };
+                let does = Does { lists: part == 0, own };
+                // The one that lists has it alone: when that is gone, nothing is waited for.
+                let would_skip = would_skip.take();
+                (names, scope.spawn(move || run_guest(cache, guest, programs, later, would_skip, does)))
+            })
+            .collect();
+        let offered = offered.recv().unwrap_or_default();
+        // The patched kernel has tests of its own.
+        if offered.is_empty() && guest.selftests().is_none() {
+            let _ = left.send(offered);
+            return Vec::new();
+        }
+        println!("\nin {described}: {} tests that no machine before it runs", offered.len());
+        let would_skip: BTreeSet<String> = listed.recv_timeout(LISTS_WITHIN).unwrap_or_default();
+        let (mut skips, runs): (Vec<_>, Vec<_>) =
+            offered.into_iter().partition(|name| would_skip.contains(name));
+        let _ = left.send(skips.clone());
+        let shares = divided(runs, parts);
+        let mut running = Vec::new();
+        for ((names, thread), mut part) in machines.into_iter().zip(shares) {
+            // What it would skip it skips with its reasons, in one of its machines.
+            part.append(&mut skips);
+            // Should the guest be gone, its thread says so.
+            let _ = names.send(part.join("\n"));
+            running.push((part, names, thread));
+        }
+        let ended = |(part, _names, thread): (Vec<String>, _, ScopedJoinHandle<'_, Output>)| {
+            let gone = |_| Output::died(format!("{described}: its thread panicked"));
+            Output { names: part, ..thread.join().unwrap_or_else(gone) }
+        };
+        running.into_iter().map(ended).collect()
+    })
+}
+
+impl Output {
+    /// That of a machine that said nothing.
+    fn died(why: String) -> Self {
+        Self { names: Vec::new(), lines: Vec::new(), ended: Err(why) }
+    }
+
+    /// Of the tests that it was to run, those without a verdict.
+    fn left(&self) -> Vec<String> {
+        let verdicts = self.lines.iter().filter_map(|(_, line)| read_line(line));
+        let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
+        self.names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
+    }
+
+    /// Whether it came to the tests that others skip: its own come before.
+    fn began(&self) -> bool {
+        self.lines.iter().any(|(_, line)| line.starts_with(BEGINS))
+    }
 }
 
 /// What a guest does before it waits for the names of tests.
@@ -292,7 +384,7 @@ enum Own {
 /// Boots a guest, lets it do what it does beforehand, waits for the names of tests, and runs those.
 fn run_guest(
     cache: &Cache,
-    guest: &(dyn Guest + Send + Sync),
+    guest: &Ready,
     programs: &[Program],
     later: Receiver<String>,
     mut would_skip: Option<Sender<BTreeSet<String>>>,
@@ -335,7 +427,7 @@ fn run_guest(
     let begun = Instant::now();
     let (mut lines, mut unfinished) = (Vec::new(), Vec::new());
     let (mut listed, mut at_the_end) = (BTreeSet::new(), String::new());
-    let ended = boot::execute(cache, guest, &order, &mut |stream, bytes| {
+    let ended = boot::execute(cache, guest.as_ref(), &order, &mut |stream, bytes| {
         if stream == Stream::Out {
             unfinished.extend_from_slice(bytes);
             while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {
@@ -362,17 +454,40 @@ fn run_guest(
         }
     });
     print!("{at_the_end}");
-    Output { lines, ended }
+    Output { names: Vec::new(), lines, ended }
 }
 
 impl Guests {
+    /// Runs what a machine had left when its kernel died, in another one: QEMU's emulation does not survive every moment at which
+    /// a kernel changes its own code. It must not happen twice.
+    fn go_on(
+        &mut self,
+        cache: &Cache,
+        kind: Kind,
+        guest: &Ready,
+        programs: &[Program],
+        before: &Output,
+        why: &str,
+    ) {
+        let (described, left) = (guest.described(), before.left());
+        eprintln!("{why}\n{described}: once more, for {} tests", left.len());
+        let own = if before.began() { Own::None } else { Own::All };
+        let (send, later) = channel();
+        let _ = send.send(left.join("\n"));
+        let output = run_guest(cache, guest, programs, later, None, Does { lists: false, own });
+        match self.read(kind, &described, &output) {
+            Ok(()) => self.unsteady.push(format!("{described}, which died with {} tests left", left.len())),
+            Err(again) => self.broken.push(again),
+        }
+    }
+
     /// Runs once more what failed beside another guest, with none beside it: what counts is the second verdict, and the first
     /// is reported.
     fn run_again(
         &mut self,
         kind: Kind,
         cache: &Cache,
-        guest: &(dyn Guest + Send + Sync),
+        guest: &Ready,
         programs: &[Program],
         names: &[String],
     ) {
@@ -385,7 +500,8 @@ impl Guests {
         let does = Does { lists: false, own: Own::These(own) };
         let output = run_guest(cache, guest, programs, later, None, does);
         self.failed.retain(|name| !names.contains(name));
-        self.read(kind, &described, &output);
+        let died = self.read(kind, &described, &output).err();
+        self.broken.extend(died);
         // A guest that died before it came to a test has not shown that the test passes.
         let (passed, failed): (Vec<_>, Vec<_>) =
             names.iter().cloned().partition(|name| self.passed.contains(name) && !self.failed.contains(name));
@@ -393,13 +509,13 @@ impl Guests {
         self.failed.extend(failed);
     }
 
-    /// Reads what a guest said: what passed and failed there is skipped no more.
-    fn read(&mut self, kind: Kind, described: &str, output: &Output) {
+    /// Reads what a guest said: what passed and failed there is skipped no more. `Err` is why it did not come to its end.
+    fn read(&mut self, kind: Kind, described: &str, output: &Output) -> Result {
         let (mut passed, mut failed) = (0, 0);
         let mut before = output.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
         for (at, line) in &output.lines {
             // What comes before a program is the wait for another guest, or another program's end.
-            if line.starts_with("running ") {
+            if line.starts_with(BEGINS) {
                 before = *at;
             }
             let Some((verdict, test)) = read_line(line) else { continue };
@@ -418,7 +534,9 @@ impl Guests {
                 Verdict::Skipped => {
                     failed += 1;
                     self.failed.insert(name.to_owned());
-                    self.broken.push(format!("{described} is there for what it lacks: {name} {reason}"));
+                    self.failures.push((kind, name.to_owned()));
+                    let why = format!("{described} is there for what it lacks: {name} {reason}");
+                    self.lacking.push((name.to_owned(), why));
                 }
                 Verdict::Failed => {
                     failed += 1;
@@ -432,7 +550,7 @@ impl Guests {
         }
         println!("in {described}: {passed} passed, {failed} failed");
         match &output.ended {
-            Err(why) => self.broken.push(why.clone()),
+            Err(why) => return Err(why.clone()),
             Ok(ended) if ended.code == DIED => {
                 self.broken.push(format!("{described}: a test program died"));
             }
@@ -441,6 +559,7 @@ impl Guests {
                 .push(format!("{described}: the test programs ended with {} and no test failed", ended.code)),
             Ok(_) => {}
         }
+        Ok(())
     }
 
     /// Notes why a machine skips a test.
@@ -536,22 +655,30 @@ mod offers {
     fn output(lines: &[&str], code: i32) -> Output {
         let at = |(second, line): (u64, &&str)| (Duration::from_secs(second), (*line).to_owned());
         Output {
+            names: Vec::new(),
             lines: (10..).zip(lines).map(at).collect(),
             ended: Ok(Ended { code, booted_in: Duration::ZERO }),
         }
     }
 
     #[test]
-    fn tests_are_divided_by_how_long_they_took() {
-        let names = ["a", "b", "c", "unknown"].map(str::to_owned).to_vec();
-        let took = |name: &str| match name.strip_suffix(IN_A_GUEST)? {
-            "a" => Some(Duration::from_secs(9)),
-            "unknown" => None,
-            _ => Some(Duration::from_secs(5)),
-        };
-        assert_eq!(divided(names.clone(), 2, took), [vec!["a", "unknown"], vec!["b", "c"]]);
-        assert_eq!(divided(names, 1, |_| None), [["a", "b", "c", "unknown"]]);
-        assert_eq!(divided(Vec::new(), 2, took), [[""; 0], [""; 0]]);
+    fn what_a_machine_that_died_has_left_is_what_has_no_verdict() {
+        let lines = ["running 3 tests", "test a ... ok", "test [SKIPPED, needs luck] b ... ignored"];
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let died = Output { names, ended: Err("Kernel panic".to_owned()), ..output(&lines, 0) };
+        assert_eq!((died.left(), died.began()), (vec!["c".to_owned()], true));
+        assert!(!output(&["test kselftest/a ... ok"], 0).began());
+        let mut guests = skipped(&["[SKIPPED, needs luck] b", "[SKIPPED, needs luck] c"]);
+        assert_eq!(guests.read(Kind::Qemu, "it", &died), Err("Kernel panic".to_owned()));
+        assert_eq!((guests.broken.len(), guests.passed.len(), guests.skipped.len()), (0, 1, 2));
+    }
+
+    #[test]
+    fn tests_are_divided_into_parts_of_as_many() {
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        assert_eq!(divided(names.clone(), 2), [vec!["a", "c"], vec!["b"]]);
+        assert_eq!(divided(names, 1), [["a", "b", "c"]]);
+        assert_eq!(divided(Vec::new(), 2), [[""; 0], [""; 0]]);
     }
 
     #[test]
@@ -560,7 +687,7 @@ mod offers {
         let waits = "its own tests are done";
         let lines =
             [waits, "running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
-        guests.read(Kind::Qemu, "the guest", &output(&lines, 0));
+        guests.read(Kind::Qemu, "the guest", &output(&lines, 0)).expect("it ended");
         assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
         let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
@@ -573,11 +700,15 @@ mod offers {
     fn what_a_guest_is_there_for_is_not_skipped_there() {
         const NEED: &str = "[SKIPPED, needs the kernel of kernel/epoll-event-busy-loop] eventbusy";
         let mut guests = skipped(&[NEED]);
-        guests.read(Kind::Qemu, "stock", &output(&[&format!("test {NEED} ... ignored")], 0));
+        guests
+            .read(Kind::Qemu, "stock", &output(&[&format!("test {NEED} ... ignored")], 0))
+            .expect("it ended");
         assert_eq!((guests.failed.len(), guests.broken.len()), (0, 0), "another kernel's");
-        guests.read(Kind::Patched, "patched", &output(&[&format!("test {NEED} ... ignored")], 0));
+        guests
+            .read(Kind::Patched, "patched", &output(&[&format!("test {NEED} ... ignored")], 0))
+            .expect("it ended");
         assert!(guests.failed.contains("eventbusy"), "{guests:?}");
-        assert!(guests.broken[0].contains("patched is there for what it lacks"), "{:?}", guests.broken);
+        assert!(guests.lacking[0].1.contains("patched is there for what it lacks"), "{:?}", guests.lacking);
         assert!(guests.skipped.is_empty());
         assert!(!Kind::Patched.is_for("needs a kernel without CONFIG_UCLAMP_TASK"));
         assert!(!Kind::Patched.is_for("needs a guest's igb NICs without rules for flows"));
@@ -601,16 +732,16 @@ mod offers {
     #[test]
     fn a_program_that_died_is_not_hidden_by_a_test_that_failed() {
         let mut guests = skipped(&[]);
-        guests.read(Kind::Patched, "patched", &output(&["test a ... FAILED"], DIED));
+        guests.read(Kind::Patched, "patched", &output(&["test a ... FAILED"], DIED)).expect("it ended");
         assert_eq!(guests.broken, ["patched: a test program died"]);
-        guests.read(Kind::Patched, "patched", &output(&["test b ... FAILED"], 1));
+        guests.read(Kind::Patched, "patched", &output(&["test b ... FAILED"], 1)).expect("it ended");
         assert_eq!((guests.broken.len(), guests.failed.len()), (1, 2));
     }
 
     #[test]
     fn a_guest_whose_programs_fail_without_a_failed_test_is_broken() {
         let mut guests = skipped(&[]);
-        guests.read(Kind::Patched, "patched", &output(&["test a ... ok"], 1));
+        guests.read(Kind::Patched, "patched", &output(&["test a ... ok"], 1)).expect("it ended");
         assert!(guests.broken[0].contains("no test failed"), "{:?}", guests.broken);
     }
 
