@@ -102,7 +102,11 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
         );
     }
     assert_eq!(server.flushes()?, [50_000; 2]);
+    // A daemon that comes to the epolls late has them in a transaction of their own.
     said("netpolicy", &["rollback"])?;
+    if server.flushes()? != [0; 2] {
+        said("netpolicy", &["rollback"])?;
+    }
     assert_eq!(server.flushes()?, [0; 2]);
     Ok(())
 }
