@@ -17,6 +17,7 @@ if [ $# -gt 0 ]; then
     exit
 fi
 output=$(mktemp)
+trap 'rm -f "$output"' EXIT
 
 # Reads a program's TAP from $output; results that are not as many as it planned and as it is known to have are a failure.
 report() {

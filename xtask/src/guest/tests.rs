@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::thread::{JoinHandle, ScopedJoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::boot::{self, Ended, Guest, LATER, Order, Stream};
@@ -85,7 +85,7 @@ pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Ready>>)>);
 /// A guest that can be booted.
 type Ready = Box<dyn Guest + Send + Sync>;
 
-/// Guests that run what others skip while this machine runs its own tests: the first one does at once, in one machine, and the
+/// Guests that run what others skip while this machine runs its own tests: the first one does at once, and the
 /// others when this machine is free.
 pub(crate) struct Offered {
     thread: JoinHandle<Result<Guests>>,
@@ -98,8 +98,8 @@ pub(crate) struct Offered {
 struct Ran {
     kind: Kind,
     guest: Result<Ready>,
-    /// What each of its machines said.
-    outputs: Vec<Output>,
+    /// What it said, if anything was left for it.
+    output: Option<Output>,
 }
 
 /// What a guest said, line by line, with the time at which each line came.
@@ -182,26 +182,6 @@ impl Offered {
     }
 }
 
-/// In how many machines the first guest's tests run where this machine has nothing else to do: it has most of them. A part more
-/// needs its memory, and QEMU's own.
-fn parts_of_most() -> usize {
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kibibytes: Option<u64> = available.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    let guests = FOR_TESTS.len() as u64 + 1;
-    let fit = |kibibytes| kibibytes / 1024 >= guests * u64::from(boot::MEBIBYTES) * 3 / 2;
-    if kibibytes.is_some_and(fit) { 2 } else { 1 }
-}
-
-/// Divides tests into parts of as many.
-fn divided(names: Vec<String>, parts: usize) -> Vec<Vec<String>> {
-    let mut shares = vec![Vec::new(); parts];
-    for (at, name) in names.into_iter().enumerate() {
-        shares[at % parts].push(name);
-    }
-    shares
-}
-
 /// Runs in guests what the running kernel would skip, or what of it has `name` in its name. Until this machine is free, the first
 /// guest has it alone.
 fn run_in(
@@ -234,37 +214,36 @@ fn run_in(
             let (left, next) = channel();
             let offered = std::mem::replace(&mut offered, next);
             let (cache, made) = (&cache, made.clone());
-            let parts =
-                if at == 0 && name.is_none() && machine_is_free.is_none() { parts_of_most() } else { 1 };
             let run = move || {
                 let guest = maker.join().unwrap_or_else(|_| Err("its maker panicked".to_owned()));
                 drop(made);
                 if let (1.., Some(free)) = (at, machine_is_free) {
                     free.wait();
                 }
-                let offers = (offered, left);
-                let outputs = match &guest {
-                    Ok(guest) => run_kind(cache, guest, programs, parts, offers),
-                    Err(_) => pass_on(&offers),
+                let output = match &guest {
+                    Ok(guest) => run_offered(cache, guest, programs, &offered, &left),
+                    Err(_) => {
+                        let _ = left.send(offered.recv().unwrap_or_default());
+                        None
+                    }
                 };
-                Ran { kind, guest, outputs }
+                Ran { kind, guest, output }
             };
             kinds.push((kind, scope.spawn(run)));
         }
         drop(made);
-        let gone = |kind| Ran { kind, guest: Err("its thread panicked".to_owned()), outputs: Vec::new() };
+        let gone = |kind| Ran { kind, guest: Err("its thread panicked".to_owned()), output: None };
         kinds.into_iter().map(|(kind, thread)| thread.join().unwrap_or_else(|_| gone(kind))).collect()
     });
-    for Ran { kind, guest, outputs } in &ran {
-        match guest {
-            Ok(guest) => {
-                for output in outputs {
-                    if let Err(why) = guests.read(*kind, &guest.described(), output) {
-                        guests.go_on(&cache, *kind, guest, programs, output, &why);
-                    }
+    for Ran { kind, guest, output } in &ran {
+        match (guest, output) {
+            (Ok(guest), Some(output)) => {
+                if let Err(why) = guests.read(*kind, &guest.described(), output) {
+                    guests.go_on(&cache, *kind, guest, programs, output, &why);
                 }
             }
-            Err(why) => guests.cannot_be_made(*kind, why),
+            (Ok(_), None) => {}
+            (Err(why), _) => guests.cannot_be_made(*kind, why),
         }
     }
     if guests.failed.len() <= AGAIN_MAX {
@@ -287,72 +266,42 @@ fn run_in(
     Ok(guests)
 }
 
-/// What is offered to a guest, and what it would skip of that.
-type Offers = (Receiver<Vec<String>>, Sender<Vec<String>>);
-
-/// Leaves all that is offered to the next guest; no machine said anything.
-fn pass_on((offered, left): &Offers) -> Vec<Output> {
-    let _ = left.send(offered.recv().unwrap_or_default());
-    Vec::new()
-}
-
-/// Runs in one guest what it would not skip, in so many machines; what each of them said.
-fn run_kind(
+/// Runs in a guest what it is offered and would not skip, and leaves the rest; what it said, if anything was left for it.
+fn run_offered(
     cache: &Cache,
     guest: &Ready,
     programs: &[Program],
-    parts: usize,
-    (offered, left): Offers,
-) -> Vec<Output> {
+    offered: &Receiver<Vec<String>>,
+    left: &Sender<Vec<String>>,
+) -> Option<Output> {
     let described = guest.described();
     let (would_skip, listed) = channel();
-    let mut would_skip = Some(would_skip);
+    let (send, later) = channel();
     std::thread::scope(|scope| {
-        // They boot while others still list.
-        let machines: Vec<_> = (0..parts)
-            .map(|part| {
-                let (names, later) = channel();
-                let own = if part == 0 { Own::All } else { Own::None };
-                let does = Does { lists: part == 0, own };
-                // The one that lists has it alone: when that is gone, nothing is waited for.
-                let would_skip = would_skip.take();
-                (names, scope.spawn(move || run_guest(cache, guest, programs, later, would_skip, does)))
-            })
-            .collect();
-        let offered = offered.recv().unwrap_or_default();
+        // It boots while the one before it lists.
+        let does = Does { lists: true, own: Own::All };
+        let running = scope.spawn(move || run_guest(cache, guest, programs, later, Some(would_skip), does));
+        let names = offered.recv().unwrap_or_default();
         // The patched kernel has tests of its own.
-        if offered.is_empty() && guest.selftests().is_none() {
-            let _ = left.send(offered);
-            return Vec::new();
+        if names.is_empty() && guest.selftests().is_none() {
+            let _ = left.send(names);
+            drop(send);
+            return None;
         }
-        println!("\nin {described}: {} tests that no machine before it runs", offered.len());
+        println!("\nin {described}: {} tests that no machine before it runs", names.len());
         let would_skip: BTreeSet<String> = listed.recv_timeout(LISTS_WITHIN).unwrap_or_default();
-        let (mut skips, runs): (Vec<_>, Vec<_>) =
-            offered.into_iter().partition(|name| would_skip.contains(name));
-        let _ = left.send(skips.clone());
-        let shares = divided(runs, parts);
-        let mut running = Vec::new();
-        for ((names, thread), mut part) in machines.into_iter().zip(shares) {
-            // What it would skip it skips with its reasons, in one of its machines.
-            part.append(&mut skips);
-            // Should the guest be gone, its thread says so.
-            let _ = names.send(part.join("\n"));
-            running.push((part, names, thread));
-        }
-        let ended = |(part, _names, thread): (Vec<String>, _, ScopedJoinHandle<'_, Output>)| {
-            let gone = |_| Output::died(format!("{described}: its thread panicked"));
-            Output { names: part, ..thread.join().unwrap_or_else(gone) }
+        let _ = left.send(names.iter().filter(|name| would_skip.contains(*name)).cloned().collect());
+        // What it would skip it skips with its reasons. Should the guest be gone, its thread says so.
+        let _ = send.send(names.join("\n"));
+        let panicked = |_| {
+            let ended = Err(format!("{described}: its thread panicked"));
+            Output { names: Vec::new(), lines: Vec::new(), ended }
         };
-        running.into_iter().map(ended).collect()
+        Some(Output { names, ..running.join().unwrap_or_else(panicked) })
     })
 }
 
 impl Output {
-    /// That of a machine that said nothing.
-    fn died(why: String) -> Self {
-        Self { names: Vec::new(), lines: Vec::new(), ended: Err(why) }
-    }
-
     /// Of the tests that it was to run, those without a verdict.
     fn left(&self) -> Vec<String> {
         let verdicts = self.lines.iter().filter_map(|(_, line)| read_line(line));
@@ -458,8 +407,8 @@ fn run_guest(
 }
 
 impl Guests {
-    /// Runs what a machine had left when its kernel died, in another one: QEMU's emulation does not survive every moment at which
-    /// a kernel changes its own code. It must not happen twice.
+    /// Runs what a machine had left when it died, in another one: on a busy host, an emulated kernel has been seen to trap in code
+    /// that it changes at run time. It must not happen twice.
     fn go_on(
         &mut self,
         cache: &Cache,
@@ -671,14 +620,6 @@ mod offers {
         let mut guests = skipped(&["[SKIPPED, needs luck] b", "[SKIPPED, needs luck] c"]);
         assert_eq!(guests.read(Kind::Qemu, "it", &died), Err("Kernel panic".to_owned()));
         assert_eq!((guests.broken.len(), guests.passed.len(), guests.skipped.len()), (0, 1, 2));
-    }
-
-    #[test]
-    fn tests_are_divided_into_parts_of_as_many() {
-        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
-        assert_eq!(divided(names.clone(), 2), [vec!["a", "c"], vec!["b"]]);
-        assert_eq!(divided(names, 1), [["a", "b", "c"]]);
-        assert_eq!(divided(Vec::new(), 2), [[""; 0], [""; 0]]);
     }
 
     #[test]

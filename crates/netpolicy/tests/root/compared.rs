@@ -156,8 +156,9 @@ fn killed() -> Result<(), Failed> {
             };
             let mut compare = begin()?;
             caught("a candidate in force", || {
-                // What has put back the last one's holds the service until it ends.
-                if compare.child.try_wait()?.is_some() {
+                // It is refused while what puts back the last one's has not ended.
+                if let Some(ended) = compare.child.try_wait()? {
+                    assert_eq!(ended.code(), Some(7), "another one is under way");
                     compare = begin()?;
                 }
                 Ok((flushes(&operator.devices()?) != [0]).then_some(()))
