@@ -39,7 +39,7 @@ pub(crate) enum Verdict {
     Skipped,
 }
 
-/// Builds the test programs that cargo's `selection` names.
+/// Builds the test programs that cargo's `selection` names. They are in the order of their names.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = shell::cargo();
     cargo.args(["test", "--quiet", "--workspace", "--no-run", "--message-format=json"]).args(selection);
@@ -54,7 +54,9 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
             .for_each(|words| eprint!("{}", unescaped(words)));
         return Err(format!("the tests do not build: cargo {}", said.status));
     }
-    let programs: Vec<_> = text.lines().filter_map(read_artifact).collect();
+    let mut programs: Vec<_> = text.lines().filter_map(read_artifact).collect();
+    // Cargo names them as their builds end, which no two machines do in the same order.
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
     if programs.is_empty() { Err("cargo named no test program".to_owned()) } else { Ok(programs) }
 }
 

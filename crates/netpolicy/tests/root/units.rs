@@ -176,8 +176,11 @@ fn while_asked<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed>
         let asking = scope.spawn(|| ask(&client, &stop));
         let result = body();
         stop.store(true, Ordering::Relaxed);
-        asking.join().map_err(|_| "the client panicked")??;
-        result
+        let asked = asking.join().map_err(|_| "the client panicked")?;
+        // The next test program finds the NIC where it was.
+        said("ip", &["-n", CLIENT, "link", "set", PEER, "down", "netns", "1"])?;
+        said("ip", &["netns", "delete", CLIENT])?;
+        result.and_then(|done| asked.map(|()| done))
     })
 }
 
