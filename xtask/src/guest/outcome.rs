@@ -1,0 +1,342 @@
+//! What guests said of the tests that they ran, and what came of these on all machines.
+//!
+//! Each guest must run what it is there for, and what every machine skips must be known beforehand: a skip that is not is a
+//! failure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use super::boot::Ended;
+use super::{Kind, selftests};
+use crate::programs::{Verdict, name_and_reason, read_line};
+use crate::shell::Result;
+
+/// The exit code of a test program some of whose tests failed. Any other than this and 0 is a fault of the program: what ran in
+/// the guest ends with the second then.
+pub(super) const TESTS_FAILED: i32 = 101;
+pub(super) const DIED: i32 = 2;
+
+/// What no machine that Debian 12 runs on has, as tests and [`selftests`] say it; or has no more, once the distribution's source
+/// is a newer one.
+const UNAVOIDABLE: &[&str] =
+    &["needs varlinkctl", "that the facts on NIC drivers name", selftests::LOST_RACE];
+
+/// A test that was skipped, and why, by each machine that skipped it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub(crate) name: String,
+    /// A machine and its reason.
+    reasons: Vec<(String, String)>,
+    /// How many tests that is: a program whose tests could not be listed counts as all of them.
+    pub(crate) tests: u64,
+}
+
+/// How the tests went that the host had to skip.
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    /// Those that passed.
+    pub(crate) passed: BTreeSet<String>,
+    /// Those that failed.
+    pub(crate) failed: BTreeSet<String>,
+    /// Those that failed beside another guest, and passed alone.
+    pub(crate) unsteady: Vec<String>,
+    /// Those that no guest could run.
+    pub(crate) skipped: Vec<Skipped>,
+    /// Why a guest could not be made, what became of one that did not do its work, and skips that must not be.
+    pub(crate) broken: Vec<String>,
+    /// How long tests took.
+    pub(crate) took: Vec<(String, Duration)>,
+    /// Which failed in which guest, of those that may be run again.
+    pub(crate) failures: Vec<(Kind, String)>,
+    /// Those of them that a guest skipped which is there for them, and in which words.
+    pub(crate) lacking: Vec<(String, String)>,
+}
+
+/// What is behind the name of a test where it is said how long it took.
+const IN_A_GUEST: &str = ", in a guest";
+
+/// What begins the line with which a test program begins.
+const BEGINS: &str = "running ";
+
+/// What a guest said, line by line, with the time at which each line came.
+pub(super) struct Output {
+    /// The tests that it was to run, beside its own.
+    pub(super) names: Vec<String>,
+    pub(super) lines: Vec<(Duration, String)>,
+    pub(super) ended: Result<Ended>,
+}
+
+impl Guests {
+    /// Reads what a guest said: what passed and failed there is skipped no more. `Err` is why it did not come to its end.
+    pub(super) fn read(&mut self, kind: Kind, described: &str, output: &Output) -> Result {
+        let (mut passed, mut failed) = (0, 0);
+        let mut before = output.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
+        for (at, line) in &output.lines {
+            // What comes before a program is the wait for another guest, or another program's end.
+            if line.starts_with(BEGINS) {
+                before = *at;
+            }
+            let Some((verdict, test)) = read_line(line) else { continue };
+            let (name, reason) = name_and_reason(test);
+            self.took.push((format!("{name}{IN_A_GUEST}"), at.saturating_sub(before)));
+            before = *at;
+            match verdict {
+                Verdict::Passed => {
+                    passed += 1;
+                    self.passed.insert(name.to_owned());
+                }
+                Verdict::Skipped if !kind.is_for(reason) => {
+                    self.skip(described, name, reason);
+                    continue;
+                }
+                Verdict::Skipped => {
+                    failed += 1;
+                    self.failed.insert(name.to_owned());
+                    self.failures.push((kind, name.to_owned()));
+                    let why = format!("{described} is there for what it lacks: {name} {reason}");
+                    self.lacking.push((name.to_owned(), why));
+                }
+                Verdict::Failed => {
+                    failed += 1;
+                    self.failed.insert(name.to_owned());
+                    if selftests::can_run_alone(name) {
+                        self.failures.push((kind, name.to_owned()));
+                    }
+                }
+            }
+            self.skipped.retain(|skipped| skipped.name != name);
+        }
+        println!("in {described}: {passed} passed, {failed} failed");
+        match &output.ended {
+            Err(why) => return Err(why.clone()),
+            Ok(ended) if ended.code == DIED => {
+                self.broken.push(format!("{described}: a test program died"));
+            }
+            Ok(ended) if ended.code != 0 && failed == 0 => self
+                .broken
+                .push(format!("{described}: the test programs ended with {} and no test failed", ended.code)),
+            Ok(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Notes why a machine skips a test that no other one has run.
+    fn skip(&mut self, machine: &str, name: &str, reason: &str) {
+        if self.passed.contains(name) || self.failed.contains(name) {
+            return;
+        }
+        let why = (machine.to_owned(), reason.to_owned());
+        match self.skipped.iter_mut().find(|skipped| skipped.name == name) {
+            Some(skipped) => skipped.reasons.push(why),
+            None => self.skipped.push(Skipped { name: name.to_owned(), reasons: vec![why], tests: 1 }),
+        }
+    }
+
+    /// A guest that could not be made has skipped every test that was offered, and those of its own.
+    pub(super) fn cannot_be_made(&mut self, kind: Kind, why: &str) {
+        let machine = format!("{kind:?}");
+        for skipped in &mut self.skipped {
+            skipped.reasons.push((machine.clone(), "could not be made".to_owned()));
+        }
+        if kind == Kind::Patched {
+            self.skipped.extend(selftests::TESTS.iter().map(|(program, tests)| Skipped {
+                name: format!("{}{program}", selftests::PREFIX),
+                reasons: vec![(machine.clone(), "could not be made".to_owned())],
+                tests: *tests,
+            }));
+        }
+        self.broken.push(format!("guest {machine} could not be made: {why}"));
+    }
+}
+
+impl Output {
+    /// Of the tests that it was to run, those without a verdict.
+    pub(super) fn left(&self) -> Vec<String> {
+        let verdicts = self.lines.iter().filter_map(|(_, line)| read_line(line));
+        let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
+        self.names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
+    }
+
+    /// Whether it came to the tests that others skip: its own come before.
+    pub(super) fn began(&self) -> bool {
+        self.lines.iter().any(|(_, line)| line.starts_with(BEGINS))
+    }
+}
+
+impl Kind {
+    /// Whether a guest is there for what a test's reason says that it lacks.
+    fn is_for(self, reason: &str) -> bool {
+        self.own_needs().iter().copied().flatten().any(|need| reason.ends_with(need))
+    }
+
+    /// What a guest is there for, in the words that tests end their reasons with.
+    fn own_needs(self) -> &'static [&'static [&'static str]] {
+        const MACHINE: &[&str] =
+            &["a guest's virtio NICs", "a guest's igb NICs", "a kernel with CONFIG_UCLAMP_TASK"];
+        match self {
+            Self::Uml => &[],
+            Self::Qemu => &[
+                MACHINE,
+                &["fentry", "BTF", "igb NICs without rules for flows", "fq and fq_codel"],
+                &["flower", "matchall", "gact", "tunnel_key"],
+                &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
+                &["needs Linux 7.0", "threaded busy-poll (Linux 7.0)"],
+            ],
+            Self::Patched => &[
+                MACHINE,
+                &["the kernel of kernel/epoll-event-busy-loop", "igb NICs with rules for flows", "netdevsim"],
+                &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
+            ],
+        }
+    }
+}
+
+impl Skipped {
+    /// What a machine's line says of a test.
+    pub(crate) fn by(machine: &str, test: &str) -> Self {
+        let (name, reason) = name_and_reason(test);
+        Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())], tests: 1 }
+    }
+
+    pub(super) fn is_unavoidable(&self) -> bool {
+        self.reasons.iter().any(|(_, reason)| UNAVOIDABLE.iter().any(|known| reason.contains(known)))
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if self.tests != 1 {
+            write!(f, " ({} tests)", self.tests)?;
+        }
+        for (at, (machine, reason)) in self.reasons.iter().enumerate() {
+            write!(f, "{} {machine}: {reason}", if at == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod offers {
+    use super::super::tests::FOR_TESTS;
+    use super::*;
+    use crate::shell;
+
+    fn skipped(lines: &[&str]) -> Guests {
+        Guests {
+            skipped: lines.iter().map(|line| Skipped::by("this machine", line)).collect(),
+            ..Guests::default()
+        }
+    }
+
+    fn output(lines: &[&str], code: i32) -> Output {
+        let at = |(second, line): (u64, &&str)| (Duration::from_secs(second), (*line).to_owned());
+        Output {
+            names: Vec::new(),
+            lines: (10..).zip(lines).map(at).collect(),
+            ended: Ok(Ended { code, booted_in: Duration::ZERO }),
+        }
+    }
+
+    #[test]
+    fn what_a_machine_that_died_has_left_is_what_has_no_verdict() {
+        let lines = ["running 3 tests", "test a ... ok", "test [SKIPPED, needs luck] b ... ignored"];
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let died = Output { names, ended: Err("Kernel panic".to_owned()), ..output(&lines, 0) };
+        assert_eq!((died.left(), died.began()), (vec!["c".to_owned()], true));
+        assert!(!output(&["test kselftest/a ... ok"], 0).began());
+        let mut guests = skipped(&["[SKIPPED, needs luck] b", "[SKIPPED, needs luck] c"]);
+        assert_eq!(guests.read(Kind::Qemu, "it", &died), Err("Kernel panic".to_owned()));
+        assert_eq!((guests.broken.len(), guests.passed.len(), guests.skipped.len()), (0, 1, 2));
+    }
+
+    #[test]
+    fn each_machine_gives_its_own_reason() {
+        let mut guests = skipped(&["[SKIPPED, needs flower] a", "[SKIPPED, needs luck] b"]);
+        let waits = "its own tests are done";
+        let lines =
+            [waits, "running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
+        guests.read(Kind::Qemu, "the guest", &output(&lines, 0)).expect("it ended");
+        assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
+        let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
+        assert_eq!(guests.took[0], ("a, in a guest".to_owned(), Duration::from_secs(1)));
+        assert!(!guests.skipped[0].is_unavoidable());
+        assert!(Skipped::by("this machine", "[SKIPPED, needs varlinkctl] c").is_unavoidable());
+    }
+
+    #[test]
+    fn what_one_machine_ran_is_not_skipped_because_another_one_lacks_something() {
+        let mut guests = skipped(&["[SKIPPED, needs patience] a", "[SKIPPED, needs patience] b"]);
+        let ran = output(&["test a ... ok", "test b ... FAILED"], 1);
+        guests.read(Kind::Patched, "patched", &ran).expect("it ended");
+        let lines =
+            ["test [SKIPPED, needs patience] a ... ignored", "test [SKIPPED, needs patience] b ... ignored"];
+        guests.read(Kind::Qemu, "stock", &output(&lines, 0)).expect("it ended");
+        assert!(guests.skipped.is_empty(), "{:?}", guests.skipped);
+        assert_eq!((guests.passed.len(), guests.failed.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_a_guest_is_there_for_is_not_skipped_there() {
+        const NEED: &str = "[SKIPPED, needs the kernel of kernel/epoll-event-busy-loop] eventbusy";
+        let mut guests = skipped(&[NEED]);
+        guests
+            .read(Kind::Qemu, "stock", &output(&[&format!("test {NEED} ... ignored")], 0))
+            .expect("it ended");
+        assert_eq!((guests.failed.len(), guests.broken.len()), (0, 0), "another kernel's");
+        guests
+            .read(Kind::Patched, "patched", &output(&[&format!("test {NEED} ... ignored")], 0))
+            .expect("it ended");
+        assert!(guests.failed.contains("eventbusy"), "{guests:?}");
+        assert!(guests.lacking[0].1.contains("patched is there for what it lacks"), "{:?}", guests.lacking);
+        assert!(guests.skipped.is_empty());
+        assert!(!Kind::Patched.is_for("needs a kernel without CONFIG_UCLAMP_TASK"));
+        assert!(!Kind::Patched.is_for("needs a guest's igb NICs without rules for flows"));
+    }
+
+    #[test]
+    fn a_guest_that_cannot_be_made_is_a_failure_and_counts_as_its_tests() {
+        let mut guests = skipped(&["[SKIPPED, needs flower] a"]);
+        guests.cannot_be_made(Kind::Patched, "no room");
+        let tests: u64 = guests.skipped.iter().map(|skipped| skipped.tests).sum();
+        let own: u64 = selftests::TESTS.iter().map(|(_, tests)| tests).sum();
+        assert_eq!(tests, 1 + own);
+        assert!(own > 80, "{own}");
+        assert_eq!(
+            guests.skipped[0].to_string(),
+            "a: this machine: needs flower; Patched: could not be made"
+        );
+        assert_eq!(guests.broken, ["guest Patched could not be made: no room"]);
+    }
+
+    #[test]
+    fn a_program_that_died_is_not_hidden_by_a_test_that_failed() {
+        let mut guests = skipped(&[]);
+        guests.read(Kind::Patched, "patched", &output(&["test a ... FAILED"], DIED)).expect("it ended");
+        assert_eq!(guests.broken, ["patched: a test program died"]);
+        guests.read(Kind::Patched, "patched", &output(&["test b ... FAILED"], 1)).expect("it ended");
+        assert_eq!((guests.broken.len(), guests.failed.len()), (1, 2));
+    }
+
+    #[test]
+    fn a_guest_whose_programs_fail_without_a_failed_test_is_broken() {
+        let mut guests = skipped(&[]);
+        guests.read(Kind::Patched, "patched", &output(&["test a ... ok"], 1)).expect("it ended");
+        assert!(guests.broken[0].contains("no test failed"), "{:?}", guests.broken);
+    }
+
+    /// The reasons stand in the test programs: a need that is called otherwise there would be a skip again.
+    #[test]
+    fn the_needs_of_guests_are_those_that_tests_name() {
+        let rooms = ["crates/linux/tests/root/main.rs", "crates/netpolicy/tests/root/main.rs"];
+        let text: String = rooms
+            .map(|room| std::fs::read_to_string(shell::root().join(room)).expect("it is part of the tree"))
+            .concat();
+        let named: Vec<_> = text.split('"').filter(|part| part.starts_with("needs ")).collect();
+        for need in FOR_TESTS.iter().flat_map(|kind| kind.own_needs()).copied().flatten() {
+            assert!(named.iter().any(|reason| reason.ends_with(need)), "no test needs {need}: {named:?}");
+        }
+    }
+}
