@@ -111,7 +111,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     let licences = Licences::of_program(version)?;
     let stage = Stage::new(&making, &program, &program.stripped, version, &licences)?;
     write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
-    let archive = archive(&stage, version, out)?;
+    let archive = archive(&stage, version, out, effort)?;
     let rpm = rpm::pack(&stage, version, out, effort)?;
     let deb = deb::pack(&stage, version, &program.build_id, out, effort)?;
     if effort == Effort::Release {
@@ -124,11 +124,12 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
 }
 
 /// The tree as an archive, to be unpacked over `/` of any system.
-fn archive(stage: &Stage, version: &Version, out: &Path) -> Result<PathBuf> {
+fn archive(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<PathBuf> {
     let file = out.join(format!("netpolicy-{}-{}.tar.gz", version.debian(), std::env::consts::ARCH));
     let mut tar = Command::new("tar");
     tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
-    tar.arg(format!("--mtime=@{}", version.epoch)).args(["--use-compress-program", "gzip -9n"]);
+    let gzip = if effort == Effort::Release { "gzip -9n" } else { "gzip -1n" };
+    tar.arg(format!("--mtime=@{}", version.epoch)).args(["--use-compress-program", gzip]);
     tar.arg("--file").arg(&file).arg("--directory").arg(&stage.root).arg(".");
     output(&mut tar)?;
     Ok(file)
