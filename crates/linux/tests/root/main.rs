@@ -2,6 +2,7 @@
 //! a machine that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
 
 mod app_requests;
+mod asked_once;
 mod asked_server;
 #[expect(dead_code, reason = "the tests of the whole start one that moves interrupts")]
 mod balancer;
@@ -37,6 +38,7 @@ mod unpacked;
 mod uring;
 mod wire;
 
+use asked_once::AskedOnce;
 use libtest_mimic::{Arguments, Failed, Trial};
 use linux::follow::How;
 use model::KernelVersion;
@@ -243,7 +245,8 @@ pub fn test(
     needs: &[Need],
     body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    let missing = || needs.iter().find_map(|need| need.missing());
+    static MISSING: AskedOnce<Need, Option<&'static str>> = AskedOnce::new();
+    let missing = || needs.iter().find_map(|need| MISSING.ask(*need, || need.missing()));
     match only::is_wanted(name).then(missing).flatten() {
         Some(reason) => {
             Trial::test(name, body).with_kind(format!("SKIPPED, {reason}")).with_ignored_flag(true)

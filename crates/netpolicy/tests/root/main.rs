@@ -5,6 +5,8 @@ mod answers;
 mod api;
 mod app_requests;
 mod applied;
+#[path = "../../../linux/tests/root/asked_once.rs"]
+mod asked_once;
 #[path = "../../../linux/tests/root/asked_server.rs"]
 #[expect(dead_code, reason = "the tests of the room below look at it more closely")]
 mod asked_server;
@@ -91,6 +93,7 @@ mod watched;
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
 mod wire;
 
+use asked_once::AskedOnce;
 use libtest_mimic::{Arguments, Failed, Trial};
 use model::KernelVersion;
 
@@ -301,7 +304,8 @@ pub fn test(
     body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
     let name = name.into();
-    let missing = || needs.iter().find_map(|need| need.missing());
+    static MISSING: AskedOnce<Need, Option<String>> = AskedOnce::new();
+    let missing = || needs.iter().find_map(|need| MISSING.ask(*need, || need.missing()));
     match only::is_wanted(&name).then(missing).flatten() {
         Some(reason) => {
             Trial::test(name, body).with_kind(format!("SKIPPED, {reason}")).with_ignored_flag(true)
