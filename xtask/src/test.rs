@@ -62,6 +62,9 @@ enum Print {
 /// How a test program ends some of whose tests failed.
 const TESTS_FAILED: &str = "exit status: 101";
 
+/// How long a test program may take, or a lane for the tests of a turn: one that hangs ends the run with its name.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(25 * 60);
+
 /// What the runners counted, over all of them.
 #[derive(Default)]
 struct Tally {
@@ -239,7 +242,10 @@ impl Tally {
             command.arg("--test-threads=1");
             let mut command = as_cargo_would(&program, command);
             command.env(lanes::ONLY, alone.join("\n"));
-            broken.extend(self.add(&mut command, &program.name, Print::Tests, pace).err());
+            let mut tally = Self::default();
+            let ended = tally.add(&mut command, &program.name, Print::Tests, pace);
+            broken.extend(ended.and_then(|()| tally.ran_all(&alone)).err());
+            self.join(tally);
         }
         Some(InLabs { program, batches })
     }
@@ -322,17 +328,20 @@ impl Tally {
         if matches!(print, Print::Lines) {
             shell::show(command);
         }
-        let spawned = command.stdout(Stdio::piped()).spawn();
+        let mut limited = shell::limited(command, PROGRAM_LIMIT);
+        let spawned = limited.stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{}: {error}", shell::name(command)))?;
         let output = child.stdout.take().expect("stdout was asked for");
         let begun = Instant::now();
         let (mut times, mut at_the_end) = (Vec::new(), String::new());
-        for line in BufReader::new(output).lines() {
+        for line in BufReader::new(output).split(b'\n') {
             let line = line.map_err(|error| format!("reading the tests' output: {error}"))?;
-            self.read(&line);
-            let verdict = read_line(&line);
+            let line = String::from_utf8_lossy(&line);
+            let line = line.as_ref();
+            self.read(line);
+            let verdict = read_line(line);
             match print {
-                Print::Tests if verdict.is_none() => at_the_end.extend([line.as_str(), "\n"]),
+                Print::Tests if verdict.is_none() => at_the_end.extend([line, "\n"]),
                 Print::Tests | Print::Lines => println!("{line}"),
             }
             if let Some((verdict @ (Verdict::Passed | Verdict::Failed), test)) = verdict {
@@ -355,7 +364,22 @@ impl Tally {
         } else {
             pace.part(name, begun.elapsed());
         }
-        if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(shell::TIMED_OUT) => {
+                Err(format!("{name}: not at its end after {} s", PROGRAM_LIMIT.as_secs()))
+            }
+            _ => Err(format!("{name}: {status}")),
+        }
+    }
+
+    /// A program that was asked for tests which it had listed as those that it can run has run them all.
+    fn ran_all(&self, names: &[String]) -> Result {
+        let ran = self.passed + self.failed;
+        if ran == names.len() as u64 {
+            return Ok(());
+        }
+        Err(format!("{ran} of {} tests ran that could run here: {}", names.len(), names.join(", ")))
     }
 
     /// Runs the trials of packages, which are this program's own.
@@ -432,7 +456,9 @@ impl<'a> Beside<'a> {
     fn in_lane(program: &'a Program, names: &[String], pace: &Pace) -> Self {
         let mut command = as_cargo_would(program, lanes::lane(&program.executable));
         command.env(lanes::ONLY, names.join("\n"));
-        Self::run(program, command, Print::Tests, pace)
+        let mut beside = Self::run(program, command, Print::Tests, pace);
+        beside.ended = beside.ended.and_then(|()| beside.tally.ran_all(names));
+        beside
     }
 
     fn run_again(&mut self, pace: &Pace) {
@@ -547,6 +573,14 @@ mod tally {
         let mut ended = Err(TESTS_FAILED.to_owned());
         tally.run_again(&mut ended, |_| (Tally::default(), Ok(())));
         assert!(ended.is_err() && tally.failed == 1 && tally.unsteady.is_empty());
+    }
+
+    #[test]
+    fn a_test_that_was_listed_and_did_not_run_is_no_success() {
+        let names = ["a", "b"].map(str::to_owned);
+        assert_eq!(Tally { passed: 1, failed: 1, ..Tally::default() }.ran_all(&names), Ok(()));
+        let why = Tally { passed: 1, ..Tally::default() }.ran_all(&names).expect_err("one was skipped");
+        assert_eq!(why, "1 of 2 tests ran that could run here: a, b");
     }
 
     #[test]
