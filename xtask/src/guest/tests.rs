@@ -69,12 +69,18 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     for failed in &guests.failed {
         eprintln!("FAILED {failed}");
     }
+    for why in &guests.broken {
+        eprintln!("FAILED {why}");
+    }
     let skipped: u64 = guests.skipped.iter().map(|skipped| skipped.tests).sum();
     println!("in guests: {} passed, {} failed, {skipped} skipped", guests.passed.len(), guests.failed.len());
-    match guests.broken.first() {
-        Some(why) => Err(why.clone()),
-        None if !guests.failed.is_empty() => Err("tests failed in a guest".to_owned()),
-        None => Ok(()),
+    match (guests.broken.first(), name) {
+        (Some(why), _) => Err(why.clone()),
+        (None, _) if !guests.failed.is_empty() => Err("tests failed in a guest".to_owned()),
+        (None, Some(name)) if guests.passed.is_empty() => Err(format!(
+            "no test ran: of those that this machine skips, a guest runs none with {name} in its name"
+        )),
+        (None, _) => Ok(()),
     }
 }
 
@@ -165,7 +171,7 @@ fn run_in(
                     free.wait();
                 }
                 let output = match &guest {
-                    Ok(guest) => run_offered(cache, guest, programs, &offered, &left),
+                    Ok(guest) => run_offered(cache, guest, programs, &offered, &left, name),
                     Err(_) => {
                         let _ = left.send(offered.recv().unwrap_or_default());
                         None
@@ -210,31 +216,40 @@ fn run_in(
     Ok(guests)
 }
 
-/// Runs in a guest what it is offered and would not skip, and leaves the rest; what it said, if anything was left for it.
+/// Runs in a guest what it is offered and would not skip, and leaves the rest; what it said, if anything was left for it. The
+/// patched kernel has tests of its own, which run if none or one of them was asked for by name.
 fn run_offered(
     cache: &Cache,
     guest: &Ready,
     programs: &[Program],
     offered: &Receiver<Vec<String>>,
     left: &Sender<Vec<String>>,
+    name: Option<&str>,
 ) -> Option<Output> {
     let described = guest.described();
-    let (would_skip, listed) = channel();
+    let (would_skip, listed) = channel::<BTreeSet<String>>();
     let (send, later) = channel();
     std::thread::scope(|scope| {
         // It boots while the one before it lists.
-        let does = Does { lists: true, own: Own::All };
+        let has_own = guest.selftests().is_some() && name.is_none_or(|name| name.contains(selftests::PREFIX));
+        let does = Does { lists: true, own: if has_own { Own::All } else { Own::None } };
         let running = scope.spawn(move || run_guest(cache, guest, programs, later, Some(would_skip), does));
         let names = offered.recv().unwrap_or_default();
-        // The patched kernel has tests of its own.
-        if names.is_empty() && guest.selftests().is_none() {
+        if names.is_empty() && !has_own {
             let _ = left.send(names);
             drop(send);
             return None;
         }
         println!("\nin {described}: {} tests that no machine before it runs", names.len());
-        let would_skip: BTreeSet<String> = listed.recv_timeout(LISTS_WITHIN).unwrap_or_default();
-        let _ = left.send(names.iter().filter(|name| would_skip.contains(*name)).cloned().collect());
+        // Of one that does not say what it would skip, the next one is offered everything.
+        let skipped = match listed.recv_timeout(LISTS_WITHIN) {
+            Ok(listed) => names.iter().filter(|name| listed.contains(*name)).cloned().collect(),
+            Err(why) => {
+                eprintln!("{described} has not said what it would skip: {why}");
+                names.clone()
+            }
+        };
+        let _ = left.send(skipped);
         // What it would skip it skips with its reasons. Should the guest be gone, its thread says so.
         let _ = send.send(names.join("\n"));
         let panicked = |_| {
@@ -285,7 +300,7 @@ fn run_guest(
         Own::These(names) => Some(names.iter().map(|name| format!(" '{name}'")).collect()),
     };
     if let (Some(selftests), Some(names)) = (guest.selftests(), own) {
-        script += &format!("sh '{0}/run' '{0}'{names} || status=1\n", selftests.display());
+        script += &format!("sh '{0}/run' '{0}'{names} || status={DIED}\n", selftests.display());
     }
     script += &format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\n");
     for program in programs {
@@ -295,9 +310,13 @@ fn run_guest(
              0) ;;\n{TESTS_FAILED}) [ $status = 0 ] && status=1 ;;\n*) status={DIED} ;;\nesac\n"
         );
     }
+    let mut environment = vec![("INSTA_UPDATE".into(), "no".into()), ("RUST_BACKTRACE".into(), "1".into())];
+    // Programs that tests start may be kept there.
+    let of_ours = |name: &'static str| Some((name.to_owned(), std::env::var(name).ok()?));
+    environment.extend(["HOME", "XDG_CACHE_HOME"].into_iter().filter_map(of_ours));
     let order = Order {
         command: vec!["sh".into(), "-c".into(), script + "exit $status\n"],
-        environment: vec![("INSTA_UPDATE".into(), "no".into()), ("RUST_BACKTRACE".into(), "1".into())],
+        environment,
         directory: shell::root(),
         boot_limit: boot::BOOT_LIMIT,
         limit: LIMIT,
