@@ -137,9 +137,13 @@ fn igb_edges() -> Result<(), Failed> {
 }
 
 fn as_ethtool_lists() -> Result<(), Failed> {
-    let wire = Wire::between("igb")?;
-    for change in ["-G near0 rx 512", "-L near0 combined 1", "-C near0 rx-usecs 50"] {
-        wire.in_near(&format!("ethtool {change}"))?;
+    let mut wire = Wire::between("igb")?;
+    for (change, back) in [
+        ("-G near0 rx 512", "-G near0 rx 256"),
+        ("-L near0 combined 1", "-L near0 combined 2"),
+        ("-C near0 rx-usecs 50", "-C near0 rx-usecs 3"),
+    ] {
+        wire.in_near_for_now(&format!("ethtool {change}"), &format!("ethtool {back}"))?;
     }
     let near = wire.near0()?;
     let listed = |show: &str, heading: &str| -> Result<Vec<u32>, Failed> {
@@ -155,9 +159,6 @@ fn as_ethtool_lists() -> Result<(), Failed> {
     let moderation = near.coalesce.ok_or("an igb moderates")?;
     assert_eq!(moderation.rx_usecs.into_iter().collect::<Vec<_>>(), listed("-c", "rx-usecs:")?);
     assert_eq!(moderation.rx_usecs, Some(50));
-    for back in ["-G near0 rx 256", "-L near0 combined 2", "-C near0 rx-usecs 3"] {
-        wire.in_near(&format!("ethtool {back}"))?;
-    }
     Ok(())
 }
 

@@ -121,9 +121,10 @@ fn rules_taken() -> Result<(), Failed> {
 
 /// The driver's refusals, each in a transaction that is undone completely; a foreign rule is untouched.
 fn refused_in_the_middle() -> Result<(), Failed> {
-    let wire = Wire::between("igb")?;
-    wire.in_near("ethtool -K near0 ntuple on")?;
-    wire.in_near("ethtool -N near0 flow-type ether proto 0x88b6 action 1 loc 3")?;
+    let mut wire = Wire::between("igb")?;
+    wire.in_near_for_now("ethtool -K near0 ntuple on", "ethtool -K near0 ntuple off")?;
+    let foreign = "ethtool -N near0 flow-type ether proto 0x88b6 action 1 loc 3";
+    wire.in_near_for_now(foreign, "ethtool -N near0 delete 3")?;
     let before = as_set(&wire)?;
     let taken = rule("ether proto 0x88b5 queue 1")?;
     for (refused, errno) in [
@@ -149,8 +150,6 @@ fn refused_in_the_middle() -> Result<(), Failed> {
         assert!(error.contains(&refused.flow.to_string()) && error.contains(errno), "{error}");
         assert_eq!(as_set(&wire)?, before, "{refused:?}");
     }
-    wire.in_near("ethtool -N near0 delete 3")?;
-    wire.in_near("ethtool -K near0 ntuple off")?;
     Ok(())
 }
 

@@ -20,6 +20,9 @@ use super::scratch::Scratch;
 use super::subject::{Subject, eventually};
 use super::{Need, test};
 
+/// How long a server of a test waits for a client that may have failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub(crate) fn tests() -> Vec<Trial> {
     const ASKED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     const BPF: &[Need] = &[Need::Root, Need::Bpf];
@@ -329,6 +332,7 @@ fn answered_at_the_end() -> Result<(), Failed> {
     std::thread::scope(|scope| -> Result<(), Failed> {
         scope.spawn(move || -> std::io::Result<()> {
             let (mut server, _) = listener.accept()?;
+            server.set_read_timeout(Some(PATIENCE))?;
             let mut line = [0; 4];
             for round in 0..ROUNDS {
                 server.read_exact(&mut line)?;
@@ -367,6 +371,7 @@ fn unsolicited() -> Result<(), Failed> {
     std::thread::scope(|scope| -> Result<(), Failed> {
         let serving = scope.spawn(move || -> std::io::Result<()> {
             let (mut server, _) = listener.accept()?;
+            server.set_read_timeout(Some(PATIENCE))?;
             server.set_nodelay(true)?;
             let mut line = [0; 4];
             for turn in 0..LINES {

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libtest_mimic::Failed;
 use linux::{Netns, Processes, observe};
-use model::Host;
 use model::host::Device;
+use model::{EmptyPolls, Host, Nanoseconds, NapiId};
+use netlink::netdev::{NapiChange, Netdev};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -20,12 +21,20 @@ pub(crate) struct Wire {
     lent: Option<[String; 2]>,
     /// The number of the simulated NIC that is its near end, if it is one.
     simulated: Option<u32>,
+    /// Commands that take back what was done in the near namespace.
+    back: Vec<String>,
 }
 
 impl Wire {
     fn unmade(lent: Option<[String; 2]>) -> Self {
         let unique = format!("np-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        Self { near: format!("{unique}-near"), far: format!("{unique}-far"), lent, simulated: None }
+        Self {
+            near: format!("{unique}-near"),
+            far: format!("{unique}-far"),
+            lent,
+            simulated: None,
+            back: Vec::new(),
+        }
     }
 
     pub(crate) fn new(queues: u32) -> Result<Self, Failed> {
@@ -94,12 +103,41 @@ impl Wire {
     pub(crate) fn in_near(&self, command: &str) -> Result<String, Failed> {
         run(&format!("ip netns exec {} {command}", self.near))
     }
+
+    /// The same of a command that another one takes back when this is dropped: a NIC that was lent keeps what was set.
+    pub(crate) fn in_near_for_now(&mut self, command: &str, back: &str) -> Result<String, Failed> {
+        self.back.push(back.to_owned());
+        self.in_near(command)
+    }
+
+    /// The NAPIs of a namespace defer and suspend nothing: what was set would go with a NIC that was lent.
+    fn rest(netns: &str) -> Result<(), Failed> {
+        const NOTHING: NapiChange = NapiChange {
+            defer_hard_irqs: Some(EmptyPolls(0)),
+            gro_flush_timeout: Some(Nanoseconds::ZERO),
+            irq_suspend_timeout: Some(Nanoseconds::ZERO),
+            threaded: None,
+        };
+        let set = || -> Result<(), String> {
+            let mut netdev = Netdev::open_here().map_err(|error| error.to_string())?;
+            for napi in netdev.napis(None).map_err(|error| error.to_string())? {
+                netdev.set_napi(NapiId(napi.id), &NOTHING).map_err(|refused| format!("{refused:?}"))?;
+            }
+            Ok(())
+        };
+        Ok(Netns::named(netns)?.run(set)??)
+    }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
+        // Whatever fails here, the next test that needs it says so.
+        for back in std::mem::take(&mut self.back).iter().rev() {
+            let _ = self.in_near(back);
+        }
         if let Some([near, far]) = &self.lent {
             for (netns, end, nic) in [(&self.near, "near0", near), (&self.far, "far0", far)] {
+                let _ = Self::rest(netns);
                 let back = format!("-n {netns} link set {end} down netns 1 name {nic}");
                 let _ = Command::new("ip").args(back.split(' ')).status();
             }

@@ -246,6 +246,16 @@ fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     Ok(count()? - begun)
 }
 
+/// Dropping it gives a guest the `net.core.busy_poll` with which it was booted: it is the whole guest's.
+struct AsBooted;
+
+impl Drop for AsBooted {
+    fn drop(&mut self) {
+        // Were it not back, the next test that needs it says so.
+        let _ = std::fs::write("/proc/sys/net/core/busy_poll", "0");
+    }
+}
+
 #[expect(
     clippy::print_stderr,
     reason = "the figure of docs/decisions/0053-poll-and-select.md; what a test prints on stdout divides its line"
@@ -277,6 +287,7 @@ fn waits(by: &str) -> Result<(), Failed> {
     })?;
     let before = busy_poll()?;
     assert_eq!(before, 0, "the premise: the guest is as it was booted");
+    let _as_before = AsBooted;
     let service = format!("[service.names]\nmatch = {{ port = {PORT} }}\ndelivery = \"napibusy\"\n");
 
     operator.asks(&service)?;

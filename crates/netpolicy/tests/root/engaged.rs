@@ -4,8 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libtest_mimic::{Failed, Trial};
-use model::{EmptyPolls, Finding, Nanoseconds, Severity};
-use netlink::netdev::NapiChange;
+use model::{Finding, Nanoseconds, Severity};
 
 use crate::asked_server::AskedServer;
 use crate::wire::Wire;
@@ -26,28 +25,13 @@ const KEYS: usize = 100;
 /// The longest turn of the server's loop.
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 
-/// A server behind a NIC of the guest that has one queue while this exists.
-struct Served(AskedServer);
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.0.set_napis(NapiChange {
-            defer_hard_irqs: Some(EmptyPolls(0)),
-            gro_flush_timeout: Some(Nanoseconds::ZERO),
-            irq_suspend_timeout: Some(Nanoseconds::ZERO),
-            threaded: None,
-        });
-        let _ = self.0.wire().in_near("ethtool -L near0 combined 2");
-    }
-}
-
 /// What `doctor` finds while the server is asked.
-fn findings(served: &Served) -> Result<Vec<Finding>, Failed> {
+fn findings(served: &AskedServer) -> Result<Vec<Finding>, Failed> {
     let (done, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let output = std::thread::scope(|scope| {
-        let client = scope.spawn(|| served.0.ask_while(|| !done.load(Ordering::Relaxed), &answered));
+        let client = scope.spawn(|| served.ask_while(|| !done.load(Ordering::Relaxed), &answered));
         let output = Command::new(env!("CARGO_BIN_EXE_netpolicy"))
-            .args(["--netns", &served.0.wire().near, "-o", "json", "doctor", "--seconds", "5"])
+            .args(["--netns", &served.wire().near, "-o", "json", "doctor", "--seconds", "3"])
             .output();
         done.store(true, Ordering::Relaxed);
         client.join().map_err(|_| "the client panicked")??;
@@ -58,12 +42,12 @@ fn findings(served: &Served) -> Result<Vec<Finding>, Failed> {
 }
 
 fn on_a_nic() -> Result<(), Failed> {
-    let wire = Wire::between("virtio")?;
-    wire.in_near("ethtool -L near0 combined 1")?;
-    let served = Served(AskedServer::behind(wire, &[])?.asked_for(KEYS));
+    let mut wire = Wire::between("virtio")?;
+    wire.in_near_for_now("ethtool -L near0 combined 1", "ethtool -L near0 combined 2")?;
+    let served = AskedServer::behind(wire, &[])?.asked_for(KEYS);
     let mut seen = Vec::new();
     for flush in FLUSHES.into_iter().cycle().take(FLUSHES.len() * ATTEMPTS) {
-        served.0.suspend_by(flush, TURN)?;
+        served.suspend_by(flush, TURN)?;
         let findings = findings(&served)?;
         let of_near = || findings.iter().filter(|finding| finding.object.starts_with("near0 rx-0"));
         if let Some(engaged) = of_near().find(|finding| finding.rule == "engaged") {
