@@ -11,7 +11,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rules::{HOOK, SOON, Stage, rules, text};
+use crate::rules::{HOOK, LOOK_AGAIN, SOON, Stage, rules, text};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -65,6 +65,7 @@ fn stopped(stage: &Stage, netns: &str) -> Child {
     let began = Instant::now();
     while !stage.has(1000) {
         assert!(began.elapsed() < SOON, "it never began");
+        std::thread::sleep(LOOK_AGAIN);
     }
     kill_process(pid(&child), Signal::STOP).expect("stopped");
     child

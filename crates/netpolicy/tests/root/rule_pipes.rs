@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::rules::{HOOK, SOON, Stage, rules, text};
+use crate::rules::{HOOK, LOOK_AGAIN, SOON, Stage, rules, text};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -73,6 +73,7 @@ fn atomic_killed() -> Result<(), Failed> {
     let began = Instant::now();
     while !stage.has(1000) {
         assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
+        std::thread::sleep(LOOK_AGAIN);
     }
     child.kill().expect("killed");
     child.wait().expect("waited");
@@ -92,6 +93,7 @@ fn replaced() -> Result<(), Failed> {
     let began = Instant::now();
     while !stage.has(100) {
         assert!(began.elapsed() < SOON, "it never began");
+        std::thread::sleep(LOOK_AGAIN);
     }
     let other = stage.scratch.path("other");
     std::fs::write(&other, "wrong\n").expect("written");

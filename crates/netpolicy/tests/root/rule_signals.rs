@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::rules::{HOOK, SOON, Stage, rules, text};
+use crate::rules::{HOOK, LOOK_AGAIN, SOON, Stage, rules, text};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -34,6 +34,7 @@ fn signalled(stage: &Stage, signal: &str, arguments: &[&str], file: &Path) -> (O
     let began = Instant::now();
     while !stage.has(1000) {
         assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
+        std::thread::sleep(LOOK_AGAIN);
     }
     assert!(stage.run("kill", &[signal, &child.id().to_string()]).status.success());
     let output = child.wait_with_output().expect("waited");

@@ -20,6 +20,9 @@ use crate::{Need, test};
 /// How long a process may take to react.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+/// The time between two looks at a load that goes on.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 pub(crate) fn tests() -> Vec<Trial> {
     let root = [Need::Root];
     vec![
@@ -208,6 +211,7 @@ fn streams() -> Result<(), Failed> {
     let began = Instant::now();
     while !stage.has(1000) {
         assert!(began.elapsed() < SOON, "it never began");
+        std::thread::sleep(LOOK_AGAIN);
     }
     let io = std::fs::read_to_string(format!("/proc/{}/io", child.id())).expect("counts");
     let read =
@@ -273,6 +277,7 @@ pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usi
     let began = Instant::now();
     while !stage.has(count) {
         assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
+        std::thread::sleep(LOOK_AGAIN);
     }
     child.kill().expect("killed");
     child.wait().expect("waited");
@@ -329,6 +334,7 @@ fn device_vanishes() -> Result<(), Failed> {
     let began = Instant::now();
     while !stage.has(1000) {
         assert!(began.elapsed() < SOON, "it never began");
+        std::thread::sleep(LOOK_AGAIN);
     }
     assert!(stage.run("ip", &["link", "del", "d0"]).status.success());
     let output = child.wait_with_output().expect("waited");

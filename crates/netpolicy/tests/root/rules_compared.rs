@@ -1,9 +1,11 @@
 //! What the kernel has against what a file wants: `tc diff`, `--resume`, and rules that the kernel places by itself.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::rules::{HOOK, Stage, killed_at, rules, text};
 use crate::{Need, test};
@@ -128,12 +130,14 @@ fn deleted_again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that ends with this.
+/// A process group that ends with this.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.0.wait();
     }
 }
@@ -149,7 +153,8 @@ fn changing() -> Result<(), Failed> {
     std::fs::write(&other, format!("{add}{delete}").repeat(10_000)).expect("a file");
     let spawned = stage.netns.run(|| {
         let again = format!("while :; do tc -b {}; done", text(&other));
-        Stage::command("sh", &["-c", &again]).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        let mut command = Stage::command("sh", &["-c", &again]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()
     });
     let mut busy = Ended(spawned.expect("inside").expect("started"));
     std::thread::sleep(Duration::from_millis(100));
@@ -162,7 +167,7 @@ fn changing() -> Result<(), Failed> {
     assert!(count("extra") <= 1, "{}", count("extra"));
     assert_eq!(report["changing"], true, "rules that kept changing are reported");
     drop(busy);
-    // The tc that the shell had started goes on to the end of its file.
+    // What the kernel was doing for tc is done soon.
     let mut report = stage.netpolicy(&["tc", "diff", text(&file)]).1;
     for _ in 0..100 {
         if report["changing"] == false {
