@@ -12,7 +12,8 @@ use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
 use crate::operator::{Operator, Started, at_work, caught, waited_for};
-use crate::watched::{attached, connect, programs, while_asked};
+use crate::requests::{connect, while_asked_in_turn};
+use crate::watched::{attached, programs};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -151,7 +152,7 @@ fn status() -> Result<(), Failed> {
     let operator = Operator::new("goals-status", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let _daemon = at_work(&operator, &policy("1s", "500ms"))?;
-    let said = while_asked(&operator, || {
+    let said = while_asked_in_turn(&operator, || {
         waited_for("percentiles that meet the goal", || {
             let said = said_of_service(&operator)?;
             let mut found = said["measured"]["found"].as_array().into_iter().flatten();
@@ -184,7 +185,7 @@ fn missed() -> Result<(), Failed> {
         let findings = said["data"]["findings"].as_array().ok_or("findings")?;
         Ok(findings.iter().any(|finding| finding["rule"] == rule))
     };
-    while_asked(&operator, || {
+    while_asked_in_turn(&operator, || {
         waited_for("the finding", || Ok(is_found("live-goal-missed")?.then_some(())))?;
         operator.asks(&policy("2s", "900ms"))?;
         waited_for("no finding", || Ok((!is_found("live-goal-missed")?).then_some(())))

@@ -7,7 +7,9 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
-use crate::operator::{Operator, Started, at_work, caught, delivered_by, flushes, waited_for};
+use crate::operator::{
+    Operator, Started, at_work, caught, delivered_by, flushes, waited_for, waited_long_for,
+};
 use crate::requests::while_asked;
 use crate::{Need, test};
 
@@ -384,18 +386,6 @@ fn left() -> Result<(), Failed> {
     assert!(said.contains("not-judged"), "{said}");
     assert_eq!(operator.devices()?.devices, before);
     Ok(())
-}
-
-/// As [`waited_for`], of something that takes as long as a guard, and twice as long with a minute between where a busy
-/// machine left too few windows that count.
-fn waited_long_for(what: &str, look: impl Fn() -> Result<Option<()>, Failed>) -> Result<(), Failed> {
-    const TURNS: u32 = 9;
-    for _ in 1..TURNS {
-        if waited_for(what, &look).is_ok() {
-            return Ok(());
-        }
-    }
-    waited_for(what, look)
 }
 
 fn refused() -> Result<(), Failed> {

@@ -12,7 +12,7 @@ use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
 use serde_json::Value;
 
 use crate::operator::{Operator, at_work, somebody_else_sets, waited_for};
-use crate::watched::{connect, while_asked};
+use crate::requests::{connect, while_asked_in_turn};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -202,7 +202,7 @@ fn ring() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     asks_for(&operator, 11_211, "100us")?;
     defers(&operator, &BTreeSet::from([0]), Nanoseconds::from_millis(2))?;
-    let found = while_asked(&operator, || doctor(&operator))?;
+    let found = while_asked_in_turn(&operator, || doctor(&operator))?;
     let remedy = finding(&found, "live-mostly-ring")?["remedy"].clone();
     assert!(remedy.as_str().is_some_and(|remedy| remedy.contains("gro-flush-timeout")), "{remedy}");
     assert!(remedy.as_str().is_some_and(|remedy| remedy.contains("slow")), "the service by name: {remedy}");
@@ -245,7 +245,7 @@ fn shown() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let policy = "[daemon]\nsample = \"500ms\"\n[service.slow]\nmatch = { port = 11211 }\npolicy = \"none\"\ngoal = { p50 = \"1s\" }\n";
     let _daemon = at_work(&operator, policy)?;
-    while_asked(&operator, || {
+    while_asked_in_turn(&operator, || {
         let top = operator.runs(&["-o", "json", "top", "--once", "--interval", "3"], 0)?;
         let top: Value = serde_json::from_str(&top.data)?;
         let service = &top["data"]["services"][0];

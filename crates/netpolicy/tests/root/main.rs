@@ -379,12 +379,12 @@ fn main() {
         spread::tests(),
         app_requests::tests(),
         upgrade::tests(),
-        // Last: what comes after has another process 1.
-        units::tests(),
         stepped::tests(),
         watched::tests(),
         compared::tests(),
         guarded::tests(),
+        // Last: what comes after has another process 1.
+        units::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::markdown::{Document, repository};
 use crate::operator::{Operator, Started, are, at_work_with, somebody_else_sets, waited_for};
-use crate::watched::while_asked;
+use crate::requests::while_asked_in_turn;
 use crate::{Need, test};
 
 /// Where the how-to lets the daemon listen.
@@ -117,7 +117,7 @@ fn served(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 fn named() -> Result<(), Failed> {
     let operator = Operator::new("monitored-names", 1)?;
     let (_server, daemon) = begun(&operator)?;
-    let page = while_asked(&operator, || {
+    let page = while_asked_in_turn(&operator, || {
         waited_for("a page on which the service is measured", || {
             let page = fetched(&operator, DAEMON, "/metrics")?;
             Ok(page.contains("netpolicy_engaged_ratio{").then_some(page))
@@ -260,7 +260,7 @@ fn scraped() -> Result<(), Failed> {
     let operator = Operator::new("monitored-prometheus", 1)?;
     let (_server, daemon) = begun(&operator)?;
     let prometheus = prometheus_at(&operator)?;
-    while_asked(&operator, || {
+    while_asked_in_turn(&operator, || {
         waited_for("a service that is measured", || {
             let measured =
                 asked(&operator, "up{job=\"netpolicy\"} == 1 and on () netpolicy_engaged_ratio > 0.05")?;

@@ -297,6 +297,26 @@ pub(crate) fn waited_for<T>(
     waited(what, PATIENCE, look, less_often)
 }
 
+/// As [`waited_for`], of what takes as long as some guards, and twice as long where a busy machine left too few windows that
+/// count. A look that fails is made again: what it looks at may not have begun.
+pub(crate) fn waited_long_for<T>(
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Failed>,
+) -> Result<T, Failed> {
+    const LONG: Duration = Duration::from_secs(300);
+    const LONGEST: Duration = Duration::from_secs(1);
+    let mut failed = None;
+    let again = || match look() {
+        Ok(seen) => Ok(seen),
+        Err(why) => {
+            failed = Some(why);
+            Ok(None)
+        }
+    };
+    let pause = |so_far: Duration| (so_far / 8).clamp(LOOK_AGAIN, LONGEST);
+    waited(what, LONG, again, pause).map_err(|vain: Failed| format!("{vain:?}; at last: {failed:?}").into())
+}
+
 /// The pause of a wait that has lasted so long.
 fn less_often(so_far: Duration) -> Duration {
     const LONGEST: Duration = Duration::from_millis(250);

@@ -1,4 +1,4 @@
-//! A memcached of the lab that is asked all the time.
+//! Servers that are asked all the time while something else is looked at.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,6 +10,15 @@ use linux::lab::{Lab, SERVER_ADDRESS};
 
 use crate::operator::Operator;
 
+/// A connection of the lab's client.
+pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
+    let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
+    let stream = lab.client().run(|| TcpStream::connect(address))??;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    Ok(stream)
+}
+
 /// Asks memcached over several connections at fixed times, whether or not it has answered.
 fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     const CONNECTIONS: u64 = 8;
@@ -17,13 +26,6 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
         let mut asking = Vec::new();
         for at in 0..CONNECTIONS {
             asking.push(scope.spawn(move || -> Result<(), Failed> {
-                let address = SocketAddr::new(SERVER_ADDRESS.into(), 11_211);
-                let connect = || -> Result<BufReader<TcpStream>, Failed> {
-                    let stream = lab.client().run(|| TcpStream::connect(address))??;
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-                    Ok(BufReader::new(stream))
-                };
                 let mut due = Instant::now() + Duration::from_millis(at);
                 let (mut connection, mut answer) = (None, String::new());
                 while !stop.load(Ordering::Relaxed) {
@@ -32,8 +34,8 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
                     let open = match &mut connection {
                         Some(open) => open,
                         // It may be between its end and its next start.
-                        none => match connect() {
-                            Ok(open) => none.insert(open),
+                        none => match connect(lab, 11_211) {
+                            Ok(open) => none.insert(BufReader::new(open)),
                             Err(_) => continue,
                         },
                     };
@@ -51,6 +53,56 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     })
 }
 
+/// Asks memcached over one connection, a moment after each answer. Without the pause, both ends would take a CPU.
+fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
+    const PAUSE: Duration = Duration::from_micros(300);
+    let (mut connection, mut answer) = (BufReader::new(connect(lab, 11_211)?), String::new());
+    while !stop.load(Ordering::Relaxed) {
+        answer.clear();
+        let asked = connection.get_mut().write_all(b"get nothing\r\n").is_ok()
+            && connection.read_line(&mut answer).unwrap_or(0) > 0;
+        if !asked {
+            break; // a server that was ended
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Says that it is time to stop, also where an assertion fails: a scope waits for its threads.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a body comes to while `load` runs, which ends when the flag is set.
+pub(crate) fn beside<T>(
+    load: impl FnOnce(&AtomicBool) -> Result<(), Failed> + Send,
+    body: impl FnOnce() -> Result<T, Failed>,
+) -> Result<T, Failed> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| load(&stop));
+        let stops = Stops(&stop);
+        let result = body();
+        drop(stops);
+        let asked = asking.join().map_err(|_| "the load panicked")?;
+        let result = result?;
+        asked.map(|()| result)
+    })
+}
+
+/// What a body comes to while one client asks memcached, each time after the answer to the time before.
+pub(crate) fn while_asked_in_turn<T>(
+    operator: &Operator,
+    body: impl FnOnce() -> Result<T, Failed>,
+) -> Result<T, Failed> {
+    beside(|stop| ask_in_turn(&operator.lab, stop), body)
+}
+
 /// What a body comes to while memcached is asked.
 pub(crate) fn while_asked<T>(
     operator: &Operator,
@@ -65,12 +117,5 @@ pub(crate) fn while_asked_every<T>(
     every: Duration,
     body: impl FnOnce() -> Result<T, Failed>,
 ) -> Result<T, Failed> {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| ask(&operator.lab, &stop, every));
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        stop.store(true, Ordering::Relaxed);
-        asking.join().map_err(|_| "the clients panicked")??;
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    beside(|stop| ask(&operator.lab, stop, every), body)
 }

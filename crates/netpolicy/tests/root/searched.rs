@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use rustix::process::Signal;
 
-use crate::operator::{Operator, Started, at_work, flushes, waited_for};
-use crate::{Need, requests, test, trial, watched};
+use crate::operator::{Operator, Started, at_work, flushes, waited_for, waited_long_for};
+use crate::{Need, requests, test, trial};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
@@ -58,17 +58,6 @@ fn recipes(operator: &Operator, text: &str) -> Result<(), Failed> {
     Ok(std::fs::rename(path, directory.join("10-own.toml"))?)
 }
 
-/// As [`waited_for`], of something that takes as long as some guards.
-fn waited_long_for<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
-    const TURNS: usize = 15;
-    for _ in 1..TURNS {
-        if let Ok(seen) = waited_for(what, &mut look) {
-            return Ok(seen);
-        }
-    }
-    waited_for(what, look)
-}
-
 /// What the daemon says of itself.
 fn status(operator: &Operator) -> Result<Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
@@ -102,7 +91,7 @@ fn exhausted() -> Result<(), Failed> {
     recipes(&operator, HURTS)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.devices()?.devices;
-    watched::while_asked(&operator, || {
+    requests::while_asked_in_turn(&operator, || {
         let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
         let found = waited_long_for("the end of the ladder", || finding(&operator, "search-exhausted"))?;
         let said = found.to_string();
@@ -190,12 +179,12 @@ fn reported() -> Result<(), Failed> {
     let before = operator.devices()?.devices;
     let windows =
         || -> Result<u64, Failed> { Ok(service(&operator)?["measured"]["windows"].as_u64().unwrap_or(0)) };
-    watched::while_asked(&operator, || {
+    requests::while_asked_in_turn(&operator, || {
         let daemon = at_work(&operator, &policy("p99 = \"1us\", for = \"10s\""))?;
         waited_for("the finding", || finding(&operator, "live-goal-missed"))?;
         let begun = std::time::Instant::now();
         waited_long_for("more windows", || {
-            Ok((windows()? >= WINDOWS && begun.elapsed() > Duration::from_secs(WINDOWS)).then_some(()))
+            Ok((begun.elapsed() > Duration::from_secs(WINDOWS) && windows()? >= WINDOWS).then_some(()))
         })?;
         let said = service(&operator)?;
         assert!(said["search"].is_null(), "{said}");

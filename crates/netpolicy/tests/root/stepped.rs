@@ -8,8 +8,8 @@ use linux::lab::MemcachedOptions;
 use serde_json::Value;
 
 use crate::operator::{Operator, at_work, waited_for};
+use crate::requests::while_asked_in_turn;
 use crate::scratch::Scratch;
-use crate::watched::while_asked;
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -86,7 +86,7 @@ fn watch() -> Result<(), Failed> {
     let record = scratch.path("record.jsonl");
     let (name, seconds) = (record.display().to_string(), WINDOWS.to_string());
     let clock = Clock::new();
-    let said = while_asked(&operator, || {
+    let said = while_asked_in_turn(&operator, || {
         clock.is_set_during(Duration::from_secs(2), || {
             operator.runs(
                 &[
@@ -147,7 +147,7 @@ fn compare() -> Result<(), Failed> {
         "--max-seconds",
         "20",
     ];
-    let said = while_asked(&operator, || {
+    let said = while_asked_in_turn(&operator, || {
         clock.is_set_during(Duration::from_secs(1), || operator.runs(&compare, 0))
     })?;
     assert_eq!(operator.host()?, before);
@@ -186,7 +186,7 @@ fn daemon() -> Result<(), Failed> {
         let found = requests.iter().find(|request| request["target"] == "service cache");
         Ok(found.ok_or("the service")?.clone())
     };
-    while_asked(&operator, || {
+    while_asked_in_turn(&operator, || {
         for step in [0].into_iter().chain(STEPS) {
             clock.is_off_by(step)?;
             let measured_at = |said: &Value| said["measured"]["at_unix_micros"].as_u64();

@@ -15,7 +15,7 @@ use model::{EpollParams, Host, Pid};
 
 use crate::attached::SUSPENDING;
 use crate::operator::flushes_of;
-use crate::{Need, test};
+use crate::{Need, requests, test};
 
 /// What `cargo xtask guest` shares with a guest; the host has none.
 const STAGE: &str = "/run/guest/begun";
@@ -53,6 +53,7 @@ pub(crate) fn can_be_booted() -> bool {
 fn units() -> Result<(), Failed> {
     let server = prepared()?;
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
+    let _ = said("systemctl", &["stop", DAEMON, ATTACH]);
     outcome.map_err(|failed| {
         let log = said("dmesg", &[]).unwrap_or_default();
         let ours: Vec<&str> = log.lines().filter(|line| line.contains("netpolicy")).collect();
@@ -160,28 +161,38 @@ fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     })
 }
 
+/// [`PEER`], in a namespace of its own. Dropping it gives the NIC back: the next test finds it where it was.
+struct Lent(Netns);
+
+impl Lent {
+    const CLIENT: &str = "client";
+
+    fn new() -> Result<Self, Failed> {
+        const CLIENT: &str = Lent::CLIENT;
+        said("ip", &["netns", "add", CLIENT])?;
+        let lent = Self(Netns::named(CLIENT)?);
+        for words in [
+            &["link", "set", PEER, "netns", CLIENT][..],
+            &["-n", CLIENT, "address", "add", "192.0.2.2/24", "dev", PEER],
+            &["-n", CLIENT, "link", "set", PEER, "up"],
+        ] {
+            said("ip", words)?;
+        }
+        Ok(lent)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let _ = said("ip", &["-n", Self::CLIENT, "link", "set", PEER, "down", "netns", "1"]);
+        let _ = said("ip", &["netns", "delete", Self::CLIENT]);
+    }
+}
+
 /// What a body comes to while memcached is asked over the cable.
 fn while_asked<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
-    const CLIENT: &str = "client";
-    for words in [
-        &["netns", "add", CLIENT][..],
-        &["link", "set", PEER, "netns", CLIENT],
-        &["-n", CLIENT, "address", "add", "192.0.2.2/24", "dev", PEER],
-        &["-n", CLIENT, "link", "set", PEER, "up"],
-    ] {
-        said("ip", words)?;
-    }
-    let (client, stop) = (Netns::named(CLIENT)?, AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| ask(&client, &stop));
-        let result = body();
-        stop.store(true, Ordering::Relaxed);
-        let asked = asking.join().map_err(|_| "the client panicked")?;
-        // The next test program finds the NIC where it was.
-        said("ip", &["-n", CLIENT, "link", "set", PEER, "down", "netns", "1"])?;
-        said("ip", &["netns", "delete", CLIENT])?;
-        result.and_then(|done| asked.map(|()| done))
-    })
+    let client = Lent::new()?;
+    requests::beside(|stop| ask(&client.0, stop), body)
 }
 
 /// Asks all the time, a request after the answer to the one before it.

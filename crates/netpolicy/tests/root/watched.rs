@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -14,6 +13,7 @@ use model::live::LiveCounts;
 use serde_json::Value;
 
 use crate::operator::{Operator, Started, caught, waited_for};
+use crate::requests::{connect, while_asked_in_turn};
 use crate::scratch::Scratch;
 use crate::{Need, test};
 
@@ -87,15 +87,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/a_kernel_that_does_not_describe_its_types_is_refused_with_6", MEMCACHED, without_btf),
         test("watched/a_user_without_privileges_sees_the_required_capabilities", MEMCACHED, unprivileged),
     ]
-}
-
-/// A connection of the lab's client.
-pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
-    let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
-    let stream = lab.client().run(|| TcpStream::connect(address))??;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    Ok(stream)
 }
 
 /// What is counted at a port of the lab's server while something is done.
@@ -464,44 +455,12 @@ fn connection_each() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Asks memcached in a closed loop until stopped.
-fn ask(lab: &Lab, stop: &AtomicBool, answered: &AtomicU64) -> Result<(), Failed> {
-    let mut connection = BufReader::new(connect(lab, 11_211)?);
-    let mut answer = String::new();
-    while !stop.load(Ordering::Relaxed) {
-        if connection.get_mut().write_all(b"get nothing\r\n").is_err() {
-            break; // a server that was ended
-        }
-        answer.clear();
-        if connection.read_line(&mut answer).unwrap_or(0) == 0 {
-            break;
-        }
-        answered.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-/// What a body comes to while memcached is asked.
-pub(crate) fn while_asked<T>(
-    operator: &Operator,
-    body: impl FnOnce() -> Result<T, Failed>,
-) -> Result<T, Failed> {
-    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| ask(&operator.lab, &stop, &answered));
-        let result = body();
-        stop.store(true, Ordering::Relaxed);
-        asking.join().map_err(|_| "the client panicked")??;
-        result
-    })
-}
-
 fn as_the_schema_says() -> Result<(), Failed> {
     let operator = Operator::new("watched-schema", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let scratch = Scratch::new("watched-record")?;
     let record = scratch.path("record.jsonl");
-    let said = while_asked(&operator, || {
+    let said = while_asked_in_turn(&operator, || {
         let record = record.display().to_string();
         operator.runs(&["-o", "jsonl", "watch", "--port", "11211", "--seconds", "3", "--record", &record], 0)
     })?;
@@ -541,7 +500,7 @@ fn goal() -> Result<(), Failed> {
     )?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let watch = ["-o", "json", "watch", "cache", "--seconds", "3", "--sample", "900ms"];
-    let found = while_asked(&operator, || operator.runs(&watch, 0))?;
+    let found = while_asked_in_turn(&operator, || operator.runs(&watch, 0))?;
     let found: Value = serde_json::from_str(&found.data)?;
     let rules = found["data"]["findings"].as_array().into_iter().flatten();
     let rules: Vec<&str> = rules.filter_map(|finding| finding["rule"].as_str()).collect();
@@ -552,7 +511,7 @@ fn goal() -> Result<(), Failed> {
 fn two_at_once() -> Result<(), Failed> {
     let operator = Operator::new("watched-two", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    while_asked(&operator, || {
+    while_asked_in_turn(&operator, || {
         let watch = ["-o", "json", "watch", "memcached", "--seconds", "2", "--sample", "500ms"];
         let mut other = operator.netpolicy(&watch);
         let other = other.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -575,7 +534,7 @@ fn ends() -> Result<(), Failed> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let output = while_asked(&operator, || {
+    let output = while_asked_in_turn(&operator, || {
         std::thread::sleep(Duration::from_millis(2_500));
         drop(server);
         Ok(watch.wait_with_output()?)
@@ -615,7 +574,7 @@ fn without_space() -> Result<(), Failed> {
     // A page has the head and not the windows.
     let record = small.join("day.jsonl").display().to_string();
     let arguments = ["-o", "json", "watch", "--port", "11211", "--seconds", "4", "--record", &record];
-    let output = while_asked(&operator, || {
+    let output = while_asked_in_turn(&operator, || {
         Ok(operator.netpolicy_with_little_space(&small, 4, &arguments).output()?)
     })?;
     let words = String::from_utf8_lossy(&output.stderr);
