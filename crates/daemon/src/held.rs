@@ -260,7 +260,7 @@ impl Held {
     /// Releases what is in force as it is wanted, and not as it was written here last: another program has set it
     /// since, as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or
     /// to put back any more.
-    pub(crate) fn let_go_of_what_others_made_right<'s>(
+    pub(crate) fn forget_repaired_by_others<'s>(
         &mut self,
         wanted: impl Iterator<Item = &'s Setting>,
         changed: &BTreeSet<Knob>,
@@ -289,7 +289,7 @@ impl Held {
     ///
     /// # Errors
     /// A journal that cannot be folded; nothing of it is held all the same.
-    pub(crate) fn let_go_of_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    pub(crate) fn forget_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.ended(host).is_empty() {
             return Ok(());
         }
@@ -305,8 +305,8 @@ impl Held {
     /// keeps.
     ///
     /// # Errors
-    /// As [`Held::let_go_of_ended`].
-    pub(crate) fn let_go_of_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    /// As [`Held::forget_ended`].
+    pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.foreign.is_empty() {
             return Ok(());
         }

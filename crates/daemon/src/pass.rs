@@ -88,10 +88,10 @@ impl Daemon<'_> {
         let (asked, host) = (self.asked(), self.known.host());
         let folded = self.held.fold_if_many(host, &asked);
         self.telemetry.detail_of(NOT_FOLDED, folded);
-        let folded = self.held.let_go_of_foreign(host, &asked);
+        let folded = self.held.forget_foreign(host, &asked);
         self.telemetry.detail_of(NOT_FOLDED, folded);
         if may_have_ended {
-            let folded = self.held.let_go_of_ended(host, &asked);
+            let folded = self.held.forget_ended(host, &asked);
             self.telemetry.detail_of(NOT_FOLDED, folded);
         }
     }
@@ -196,7 +196,7 @@ impl Daemon<'_> {
     fn planned_of_all(&mut self, work: &Work) -> Plan {
         self.place();
         self.take_up_what_is_asked_for();
-        self.held.let_go_of_what_others_made_right(self.plan.wanted(), &self.plan.differing());
+        self.held.forget_repaired_by_others(self.plan.wanted(), &self.plan.differing());
         if let Some(why) = self.plan.hold_wake() {
             self.telemetry.say(&why);
         }
