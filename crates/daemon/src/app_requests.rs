@@ -8,7 +8,7 @@ use linux::bpf::app_requests::{RequestReader, RequestStore};
 use model::host::AppRequest;
 use model::{Host, Intent, Pid, Policy, PolicyName, Target};
 
-use crate::status::Hearing;
+use crate::status::EventSource;
 
 /// Who asked for what: what stays of a request while its epolls come and go.
 pub(crate) type Asker = (Pid, PolicyName);
@@ -85,11 +85,11 @@ impl AppRequests {
         std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
     }
 
-    /// The source of these events; `None` where applications cannot make requests.
-    pub(crate) fn hearing(&self) -> Option<Hearing> {
+    /// How requests of applications are detected; `None` where applications cannot make requests.
+    pub(crate) fn event_source(&self) -> Option<EventSource> {
         let immediate = self.reader.descriptor().is_some();
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
-        self.reader.is_open().then(|| Hearing {
+        self.reader.is_open().then(|| EventSource {
             what: "what applications ask for".to_owned(),
             how: if immediate { "BPF in setsockopt and prctl" } else { "looks" }.to_owned(),
             within: (!immediate).then_some(tick),

@@ -77,7 +77,7 @@ impl Daemon<'_> {
 
     fn look_at_everything(&mut self) -> Result<(), Fault> {
         let begun = now();
-        self.telemetry.count(|counters| counters.passes.whole_looks += 1);
+        self.telemetry.count(|counters| counters.passes.full_scans += 1);
         let mut unread = Vec::new();
         self.requests.find_all(&mut unread)?;
         self.telemetry.unread(unread);

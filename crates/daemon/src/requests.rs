@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app_requests::{AppRequests, Asker};
 use crate::placing::Members;
-use crate::status::Hearing;
+use crate::status::EventSource;
 
 /// The most requests that are kept beside the policy files; the oldest is dropped for a new one.
 pub(crate) const ASKED_MAX: usize = 1024;
@@ -144,9 +144,9 @@ impl Requests {
         self.apps.new_descriptor()
     }
 
-    /// As [`AppRequests::hearing`].
-    pub(crate) fn hearing_of_apps(&self) -> Option<Hearing> {
-        self.apps.hearing()
+    /// As [`AppRequests::event_source`].
+    pub(crate) fn event_source_of_apps(&self) -> Option<EventSource> {
+        self.apps.event_source()
     }
 
     /// The policy files say this from now on.

@@ -30,8 +30,8 @@ pub struct Status {
     pub phase: Phase,
     /// The policy files.
     pub policy: PolicyStatus,
-    /// What it hears with, one for each kind of event.
-    pub hearing: Vec<Hearing>,
+    /// How each kind of event is detected.
+    pub event_sources: Vec<EventSource>,
     /// What is asked for, in the order of the files, and after them what was asked of the running daemon.
     pub requests: Vec<RequestStatus>,
     /// How many settings are held: in the journal, and to be kept.
@@ -94,14 +94,14 @@ pub struct PolicyStatus {
     pub mistakes: Option<String>,
 }
 
-/// The source of one kind of event.
+/// How one kind of event is detected.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-pub struct Hearing {
-    /// What is noticed: `links`, `processes`, `listeners`, `epolls`.
+pub struct EventSource {
+    /// What is detected: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
     /// How: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
-    /// The longest delay until it is noticed; `None` where the kernel reports it immediately.
+    /// The longest delay until it is detected; `None` where the kernel reports it immediately.
     pub within: Option<Duration>,
     /// Why no faster method is available, in the kernel's words.
     pub refused: Vec<String>,
@@ -254,7 +254,7 @@ pub struct PassCounters {
     /// Plans that were made.
     pub plans: u64,
     /// Scans of the whole host.
-    pub whole_looks: u64,
+    pub full_scans: u64,
     /// Transactions that were committed.
     pub commits: u64,
     /// Transactions that failed, and were undone.

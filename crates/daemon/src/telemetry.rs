@@ -9,8 +9,8 @@ use model::{Finding, Judgement, NetnsId, Policy};
 use session::{Fault, Operator, count};
 
 use crate::status::{
-    Counters, Hearing, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus,
-    Shared, VERDICTS_MAX,
+    Counters, EventSource, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request,
+    RequestStatus, Shared, VERDICTS_MAX,
 };
 
 /// The most findings that are reported at the same time.
@@ -44,7 +44,7 @@ pub(crate) struct Standing {
     /// How many requests came by asking.
     pub(crate) asked: usize,
     /// The source of each kind of event.
-    pub(crate) hearing: Vec<Hearing>,
+    pub(crate) event_sources: Vec<EventSource>,
     /// Each request, and how it stands.
     pub(crate) requests: Vec<RequestStatus>,
     /// How many settings are held.
@@ -230,13 +230,13 @@ impl<'a> Telemetry<'a> {
 
     /// Publishes the status.
     pub(crate) fn publish(&self, standing: Standing) {
-        let Standing { asked, hearing, requests, settings, polling, services } = standing;
+        let Standing { asked, event_sources, requests, settings, polling, services } = standing;
         self.shared.note_services(services);
         self.shared.update(|status| {
             status.phase = self.phase;
             status.policy.clone_from(&self.policy);
             status.policy.asked = asked;
-            status.hearing = hearing;
+            status.event_sources = event_sources;
             status.requests = requests;
             status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
             status.findings = self.findings.values().cloned().collect();

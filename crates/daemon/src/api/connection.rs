@@ -288,7 +288,7 @@ impl Connection {
             for hidden in ["policy", "counters", "polling", "netns"] {
                 fields.insert(hidden.to_owned(), Value::Null);
             }
-            for hidden in ["findings", "hearing", "verdicts"] {
+            for hidden in ["findings", "event_sources", "verdicts"] {
                 fields.insert(hidden.to_owned(), json!([]));
             }
             fields.insert("reactions".to_owned(), json!({}));
@@ -379,10 +379,10 @@ fn process_of(target: &str) -> Option<Pid> {
     task.strip_prefix("task ")?.parse().ok().map(Pid)
 }
 
-/// Says to one for whom there is no place that there is none.
-pub(super) fn turn_away(mut stream: &UnixStream) {
+/// Tells a client that the connection limit is reached.
+pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // It is the first that is said here, so there is room for it; who is gone by now does not miss it.
+    // It is the first message, so the socket's buffer has room for it. A client that has left does not need it.
     let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
 }
 

@@ -24,7 +24,7 @@ pub struct Tally {
     /// Accepted connections.
     pub accepted: u64,
     /// Connections that were rejected at the limit.
-    pub turned_away: u64,
+    pub rejected: u64,
     /// Calls that got a reply, refusals included.
     pub calls: u64,
     /// Denied calls.
@@ -92,7 +92,7 @@ impl ConnectionStats {
             && (uid == 0 || (own < CLIENTS_PER_USER_MAX && all - root < CLIENTS_OF_OTHERS_MAX));
         if !room {
             drop(clients);
-            self.count(|tally| tally.turned_away += 1);
+            self.count(|tally| tally.rejected += 1);
             self.log(&format!(
                 "api: a connection of uid {uid} was rejected: connection limit reached ({all})"
             ));
@@ -139,7 +139,7 @@ mod test {
         assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_OF_OTHERS_MAX);
         drop(places);
         assert!(stats.enter(1000).is_some());
-        assert_eq!(stats.tally().turned_away, 200 - 48 + 100 - 16);
+        assert_eq!(stats.tally().rejected, 200 - 48 + 100 - 16);
     }
 
     #[test]

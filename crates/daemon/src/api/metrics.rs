@@ -147,7 +147,7 @@ impl Page {
         for (name, help, value) in [
             ("netpolicy_events_lost", "Events lost because their queue was full.", counters.lost),
             ("netpolicy_plans", "Plans that were made.", counters.passes.plans),
-            ("netpolicy_whole_looks", "Scans of the whole host.", counters.passes.whole_looks),
+            ("netpolicy_full_scans", "Scans of the whole host.", counters.passes.full_scans),
             ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
             (
                 "netpolicy_commit_failures",
@@ -327,7 +327,7 @@ impl Page {
     fn api(&mut self, tally: Tally) {
         for (name, help, value) in [
             ("netpolicy_api_connections", "Accepted connections.", tally.accepted),
-            ("netpolicy_api_turned_away", "Connections rejected at the limit.", tally.turned_away),
+            ("netpolicy_api_rejected", "Connections rejected at the limit.", tally.rejected),
             ("netpolicy_api_calls", "Calls of clients.", tally.calls),
             ("netpolicy_api_denied", "Denied calls.", tally.denied),
             (

@@ -167,7 +167,7 @@ impl Listener {
             Some(place) => {
                 registrar.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
             }
-            None => connection::turn_away(&stream),
+            None => connection::reject(&stream),
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Source for Pages {
         while let Ok(stream) = self.socket.accept() {
             // One for the listener itself.
             if Rc::strong_count(&self.readers) > READERS_MAX {
-                self.stats.count(|tally| tally.turned_away += 1);
+                self.stats.count(|tally| tally.rejected += 1);
                 continue;
             }
             registrar.admit(Box::new(Reader {

@@ -158,19 +158,19 @@ impl<'a> Daemon<'a> {
     }
 
     fn report_late_sources(&mut self) {
-        for hearing in self.sources.hearing() {
-            let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
+        for source in self.sources.event_sources() {
+            let Some(within) = source.within.filter(|_| !source.refused.is_empty()) else { continue };
             self.telemetry.find(Finding {
                 rule: "found-by-scan".to_owned(),
                 severity: Severity::Note,
-                object: hearing.what.clone(),
+                object: source.what.clone(),
                 summary: format!(
                     "the kernel does not report them immediately; they are found by {}",
-                    hearing.how
+                    source.how
                 ),
                 evidence: [format!("within {} s", within.as_secs_f64())]
                     .into_iter()
-                    .chain(hearing.refused)
+                    .chain(source.refused)
                     .collect(),
                 remedy: None,
             });
@@ -465,11 +465,11 @@ impl<'a> Daemon<'a> {
 
     /// Publishes the daemon's status.
     pub(crate) fn publish(&self) {
-        let mut hearing = self.sources.hearing();
-        hearing.extend(self.requests.hearing_of_apps());
+        let mut event_sources = self.sources.event_sources();
+        event_sources.extend(self.requests.event_source_of_apps());
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
-            hearing,
+            event_sources,
             requests: self.quality.search.filled(self.quality.goals.filled(self.plan.statuses().to_vec())),
             services: self.quality.goals.found().to_vec(),
             settings: self.held.ledger().len(),

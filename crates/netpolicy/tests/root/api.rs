@@ -258,7 +258,7 @@ fn attached() -> Result<(), Failed> {
     waited_for("its parameters, too", || Ok((another.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
     // Only root is answered there.
-    let turned_away = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
-    assert!(turned_away);
+    let rejected = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
+    assert!(rejected);
     Ok(())
 }
