@@ -10,7 +10,7 @@ use model::{Host, Intent, Pid, Policy, PolicyName, Target};
 
 use crate::status::EventSource;
 
-/// Who asked for what: what stays of a request while its epolls come and go.
+/// The process and the policy of a request: its identity while its epolls come and go.
 pub(crate) type Asker = (Pid, PolicyName);
 
 /// A policy, and behind its own requests those of applications: first those that were followed before, so that a later
@@ -30,7 +30,7 @@ pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Po
     (policy, notes)
 }
 
-/// Whose request it is, if an application's.
+/// The process and the policy of an application's request; `None` for another's.
 pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     match request.target {
         Target::Task(pid) | Target::Epolls(pid, _) => Some((pid, request.policy)),
@@ -38,12 +38,12 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
-/// What applications request, and whose requests are followed.
+/// The requests of applications, and which of them are followed.
 pub(crate) struct AppRequests {
     reader: RequestReader,
     /// Whether there is a new descriptor to wait for.
     has_new_descriptor: bool,
-    /// Whose requests were followed at the last plan, in that order.
+    /// The requests that were followed at the last plan, in that order.
     followed: Vec<Asker>,
 }
 

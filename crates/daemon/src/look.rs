@@ -270,7 +270,7 @@ fn not_reported(error: &KernelError) -> Finding {
     Finding {
         rule: "found-by-scan".to_owned(),
         severity: Severity::Warning,
-        object: "images and ports".to_owned(),
+        object: "BPF filters for executables and ports".to_owned(),
         summary: "the BPF maps are full: some processes are found by scans only".to_owned(),
         evidence: vec![error.to_string()],
         remedy: None,

@@ -31,7 +31,7 @@ pub(crate) struct Telemetry<'a> {
     verdicts: VecDeque<Judgement>,
 }
 
-/// How it was when SIGHUP came, until the log says what became of that.
+/// The state when SIGHUP came, until the log reports the result.
 struct Reload {
     /// What the files said.
     policy: Policy,
@@ -41,9 +41,9 @@ struct Reload {
 
 /// What the other parts of the daemon report.
 pub(crate) struct Standing {
-    /// How many requests came by asking.
+    /// How many requests came from clients.
     pub(crate) asked: usize,
-    /// The source of each kind of event.
+    /// How each kind of event is detected.
     pub(crate) event_sources: Vec<EventSource>,
     /// Each request, and how it stands.
     pub(crate) requests: Vec<RequestStatus>,
@@ -71,7 +71,7 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Whom it speaks to.
+    /// The operator that messages go to.
     pub(crate) fn operator(&self) -> &'a dyn Operator {
         self.operator
     }
@@ -117,7 +117,7 @@ impl<'a> Telemetry<'a> {
         self.phase = phase;
     }
 
-    /// If it is doing the one thing, it does the other from now on.
+    /// Changes the phase if it is `from`.
     pub(crate) fn leave(&mut self, from: Phase, to: Phase) {
         if self.phase == from {
             self.phase = to;

@@ -1,4 +1,4 @@
-//! Who is connected, what was refused, and the words about it that go to the log.
+//! The connections, their limits and counts, and their lines in the log.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,19 +6,19 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How many connections there are at most.
+/// The most connections at a time.
 pub const CLIENTS_MAX: usize = 64;
 
-/// How many of these one user other than root has. All of them together leave root some.
+/// The most connections of one user other than root.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// How many of them are not root's.
+/// The most connections of all users other than root: the rest is reserved for root.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
 
 /// How many lines are logged in [`LOG_WINDOW`]; the others are counted.
 const LINES_MAX: u32 = 30;
 const LOG_WINDOW: Duration = Duration::from_secs(60);
 
-/// How often what happened at the sockets, since the daemon started.
+/// Counts of connections and calls since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Accepted connections.

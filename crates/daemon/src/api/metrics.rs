@@ -1,5 +1,5 @@
-//! The daemon's state as OpenMetrics. Its labels are what is asked for and kinds of events: as many as there are requests,
-//! and never a pid more.
+//! The daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids: the number of series is bounded
+//! by the number of requests.
 //!
 //! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` behind a counter's name, base
 //! units, `# EOF` at the end.
@@ -18,7 +18,7 @@ use crate::status::{Phase, REACTION_MICROS, RequestStatus};
 /// How many requests have samples of their own; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
-/// What requests are about that outlive processes.
+/// Kinds of targets that outlive processes.
 const LASTING: [&str; 2] = ["device ", "service "];
 
 /// The rule of a goal that is missed, as in `docs/reference/findings.md`.
@@ -203,7 +203,7 @@ impl Page {
         }
     }
 
-    /// Of each service that is measured. It is measured in samples: requests of other times are in none of it.
+    /// The response times of each measured service. It is measured in samples: requests between samples are not counted.
     fn response_times(&mut self, status: &Status, services: &[Measured]) {
         let measured: Vec<(&str, &Totals)> = services
             .iter()
@@ -273,7 +273,7 @@ impl Page {
         }
     }
 
-    /// What the last minutes say.
+    /// Gauges of the last minutes.
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
         let name = "netpolicy_engaged_ratio";

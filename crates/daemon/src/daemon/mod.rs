@@ -51,23 +51,23 @@ const UNREADABLE: &str =
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: Options,
-    /// What it reports of itself.
+    /// Its status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
     /// What to do, and when.
     pub(crate) reconciler: Reconciler,
-    /// What it waits for.
+    /// The sources of its events.
     pub(crate) sources: EventSources,
-    /// What is known of the host.
+    /// The host as it was observed.
     pub(crate) known: Known,
-    /// What the operator asks for, and of which processes.
+    /// All requests, and the processes that they mean.
     pub(crate) requests: Requests,
-    /// What all of it comes to.
+    /// The plan for all requests.
     pub(crate) plan: CurrentPlan,
-    /// What is held of that.
+    /// The settings in force.
     pub(crate) held: Held,
-    /// What of it the kernel refused.
+    /// The values that the kernel refused.
     pub(crate) rejections: Rejections,
-    /// The request that is being done by asking.
+    /// The API request in progress.
     pub(crate) answers: Answers,
     /// What is measured and judged on services' own traffic.
     pub(crate) quality: ServiceMeasurement,
