@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api/one_user_cannot_take_all_the_room", ROOT, room),
         test("api/the_commands_go_through_a_daemon_that_runs", NEEDS, through_the_daemon),
         test("api/a_kill_in_the_middle_of_a_set_leaves_nothing_half_done", NEEDS, killed),
-        test("api/a_daemon_without_the_right_sets_epolls_through_the_one_that_has_it", NEEDS, attached),
+        test("api/an_unprivileged_daemon_sets_epolls_through_the_attach_service", NEEDS, attached),
     ]
 }
 
