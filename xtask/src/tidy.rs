@@ -82,10 +82,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         sentence: "English as the field speaks it",
-        applies: |path| {
-            let is_text = [".rs", ".c", ".h", ".sh", ".md"].iter().any(|end| path.ends_with(end));
-            is_text && !path.starts_with("kernel/") && path != "xtask/src/tidy.rs"
-        },
+        applies: |path| is_read(path) && path != "xtask/src/tidy.rs",
         wrong: |path, text| {
             lines_with(text, |line| {
                 // What stands between ` in a document is a name, as that of an option before it was renamed.
@@ -93,7 +90,7 @@ const RULES: &[Rule] = &[
                     line.split('`').step_by(if path.ends_with(".md") { 2 } else { 1 }).collect();
                 let mut line = prose.to_lowercase();
                 NAMES_KEPT.iter().for_each(|name| line = line.replace(name, ""));
-                REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase)) || has_nobody(&line)
+                has_refused_phrase(&line) || has_nobody(&line, is_code(path))
             })
         },
     },
@@ -123,8 +120,11 @@ const REFUSED_PHRASES: &[&str] = &[
     "heard of",
     "hear of",
     "hears of",
-    "hearing of",
+    "hearing",
     "unheard",
+    "heed",
+    "heeds",
+    "heeded",
     // Anyone who, the process that.
     "whoever",
     "whomever",
@@ -151,10 +151,12 @@ const REFUSED_PHRASES: &[&str] = &[
     // The daemon, the first process of a PID namespace.
     "keeper",
     "keepers",
-    // Event sources, slot, interface, event loop.
+    // Event sources, slot, interface, event loop, origin.
     "ears",
     "seat",
+    "seats",
     "door",
+    "whence",
     // Unmanaged rules, removes, process events.
     "strangers",
     "strikes",
@@ -172,15 +174,31 @@ const REFUSED_PHRASES: &[&str] = &[
     "came to no end",
 ];
 
-/// Names in files that an earlier version wrote.
-const NAMES_KEPT: [&str; 3] = ["alias = \"wishes\"", "alias = \"dose\"", "attended-by-"];
+/// Names in files that an earlier version wrote or reads.
+const NAMES_KEPT: [&str; 4] =
+    ["alias = \"wishes\"", "alias = \"dose\"", "attended-by-", "rename = \"attended_by\""];
 
-/// Whether a line of prose has *nobody*, which is a user, for *no process*, *no other* or *none*.
-fn has_nobody(line: &str) -> bool {
+/// Files that somebody reads: sources, documents, and what the packages install. Not data of tests, nor patches of the kernel.
+fn is_read(path: &str) -> bool {
+    let is_text = [".rs", ".c", ".h", ".sh", ".md"].iter().any(|end| path.ends_with(end));
+    let is_data = [".varlink", ".service", ".yml", ".json", ".toml"].iter().any(|end| path.ends_with(end));
+    let is_of_tests =
+        path.contains("/tests/") || ["bench/runs/", "fuzz/"].iter().any(|of| path.starts_with(of));
+    (is_text || path.starts_with("packaging/") || is_data && !is_of_tests) && !path.starts_with("kernel/")
+}
+
+/// Whether a line has a phrase that the field does not use. In a name `_` stands for a space.
+fn has_refused_phrase(line: &str) -> bool {
+    let line = line.replace('_', " ");
+    REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase))
+}
+
+/// Whether a line has *nobody*, which is a user, for *no process*, *no other* or *none*: in code, the prose of the line.
+fn has_nobody(line: &str, is_code: bool) -> bool {
     let is_user = ["-u nobody", "`nobody`", "user nobody", "nobody:"].iter().any(|user| line.contains(user));
     let prose = line.find("//").map_or("", |at| &line[at..]);
-    let prose =
-        if line.starts_with(['#', '-', '|']) || !line.contains([';', '{', '"']) { line } else { prose };
+    let is_prose = !is_code || line.starts_with(['#', '-', '|']) || !line.contains([';', '{', '"']);
+    let prose = if is_prose { line } else { prose };
     has_words(prose, "nobody") && !is_user
 }
 
@@ -337,8 +355,35 @@ mod test {
         assert!(has_words("made anew.", "anew") && has_words("(whoever asks)", "whoever"));
         assert!(!has_words("manewal", "anew") && !has_words("anew_queue", "anew"));
         assert!(has_words("what was heard of", "heard of"));
-        assert!(has_nobody("// that nobody has") && has_nobody("nobody but root may"));
-        assert!(!has_nobody("// as the user nobody") && !has_nobody("const nobody: u32 = 65_534;"));
+        assert!(
+            has_refused_phrase("fn what_someone_else_sets()")
+                && has_refused_phrase("netpolicy_turned_away_total")
+        );
+        assert!(!has_refused_phrase("let slots = placed();") && !has_refused_phrase("fn overheard()"));
+        assert!(has_nobody("// that nobody has", true) && has_nobody("nobody but root may", true));
+        assert!(has_nobody("\"description\": \"calls that nobody made\"", false));
+        assert!(
+            !has_nobody("// as the user nobody", true) && !has_nobody("const nobody: u32 = 65_534;", true)
+        );
+    }
+
+    #[test]
+    fn english_is_read_in_sources_documents_and_what_packages_install_and_not_in_data_of_tests() {
+        for path in [
+            "crates/daemon/src/api/io.netpolicy.varlink",
+            "packaging/systemd/netpolicy.service",
+            "packaging/monitoring/netpolicy-host.json",
+            "packaging/debian/postinst",
+            "crates/policy-file/recipes/latency.toml",
+            "crates/apply/tests/transaction/history.rs",
+        ] {
+            assert!(is_read(path), "{path}");
+        }
+        for path in
+            ["crates/netpolicy/tests/hosts/cache-server.json", "kernel/a.md", "fuzz/corpus/api/a.json"]
+        {
+            assert!(!is_read(path), "{path}");
+        }
     }
 
     #[test]

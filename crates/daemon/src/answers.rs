@@ -1,4 +1,4 @@
-//! The request that is being done by asking: what is gone back to if it is refused, and what is answered.
+//! The API request in progress: the state to restore if it is refused, and the reply.
 
 use model::{Change, Target};
 use session::Fault;
@@ -14,77 +14,77 @@ const CHANGES_LISTED_MAX: usize = 4096;
 /// How many settings an answer names that another program has changed since.
 const NOTES_MAX: usize = 64;
 
-/// What was so before a request was asked.
+/// The state before a request, to restore if it is refused.
 #[derive(Debug)]
 pub(crate) struct Before {
-    /// All that was asked.
+    /// The requests of clients.
     pub(crate) asked: Vec<Asked>,
-    /// What was left alone.
+    /// The knobs that were left alone.
     pub(crate) suppressed: Suppressed,
-    /// What the kernel refused.
+    /// The values that the kernel had refused.
     pub(crate) rejections: Rejections,
 }
 
-/// A request that is being done.
+/// A request in progress.
 #[derive(Debug)]
 struct Asking {
     target: Target,
-    /// What is gone back to if it is refused; `None` once it was.
+    /// The state to restore on refusal; `None` once restored.
     before: Option<Before>,
     phase: Phase,
-    /// Whether what was left alone of it was taken up.
+    /// Whether the request has already overridden what was left alone of its objects.
     taken_up: bool,
     refused: Option<Fault>,
 }
 
-/// The request that is being done, and what changed since.
+/// The API request in progress, and what has changed since it came.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     asking: Option<Asking>,
-    /// What was set since the request came.
+    /// The changes since the request came.
     changes: Vec<String>,
-    /// What the client should know beside that.
+    /// Further notes for the client.
     notes: Vec<String>,
 }
 
 impl Answers {
-    /// A request for this target is being done from now on.
+    /// Begins a request for this target.
     pub(crate) fn begin(&mut self, target: Target, before: Before, phase: Phase) {
         self.asking = Some(Asking { target, before: Some(before), phase, taken_up: false, refused: None });
     }
 
-    /// The request is done: why it is refused, if it is, and the phase that is gone back to then.
+    /// Ends the request. If it was refused, returns why, and the phase to restore.
     pub(crate) fn end(&mut self) -> Option<(Fault, Phase)> {
         let asking = self.asking.take()?;
         let phase = asking.phase;
         asking.refused.map(|fault| (fault, phase))
     }
 
-    /// Whose request is being done, the first time that it is asked: what was left alone of it is taken up then.
+    /// The target of the request in progress, once: the caller takes up what was left alone of its objects.
     pub(crate) fn take_up(&mut self) -> Option<Target> {
         let asking = self.asking.as_mut()?;
         let first = !std::mem::replace(&mut asking.taken_up, true);
         first.then(|| asking.target.clone())
     }
 
-    /// Whose request is being done and not refused yet.
+    /// The target of the request in progress, unless it is refused already.
     pub(crate) fn pending(&self) -> Option<Target> {
         self.asking.as_ref().filter(|asking| asking.refused.is_none()).map(|asking| asking.target.clone())
     }
 
-    /// What to go back to, once.
+    /// The state to restore, once.
     pub(crate) fn go_back(&mut self) -> Option<Before> {
         self.asking.as_mut()?.before.take()
     }
 
-    /// The request is refused.
+    /// Refuses the request in progress.
     pub(crate) fn refuse(&mut self, fault: Fault) {
         if let Some(asking) = &mut self.asking {
             asking.refused = Some(fault);
         }
     }
 
-    /// Whether nothing was managed before the request that is being done.
+    /// Whether the daemon managed nothing before the request in progress.
     pub(crate) fn was_released(&self) -> bool {
         self.asking.as_ref().is_some_and(|asking| asking.phase == Phase::Released)
     }
@@ -95,7 +95,7 @@ impl Answers {
         self.notes.clear();
     }
 
-    /// These were set.
+    /// Adds these changes to the reply.
     pub(crate) fn set(&mut self, changes: &[Change]) {
         if self.changes.len() < CHANGES_LISTED_MAX {
             self.changes.extend(changes.iter().map(ToString::to_string));
@@ -109,7 +109,7 @@ impl Answers {
         }
     }
 
-    /// An answer with all changes and notes since [`Answers::clear`].
+    /// The reply, with all changes and notes since [`Answers::clear`].
     pub(crate) fn done(&mut self, summary: &str, transactions: Vec<String>) -> Answer {
         let (changes, notes) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.notes));
         Answer::Done { summary: summary.to_owned(), changes, transactions, notes, pending: false }

@@ -1,4 +1,4 @@
-//! What is asked of the running daemon, and the answers.
+//! The requests of clients to the running daemon, and the answers.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::daemon::{Daemon, now};
 use crate::reconciler::Event;
 use crate::status::{Answer, HeldSetting, Phase, Reply, Request};
 
-/// What became of a request.
+/// The result of a request.
 enum Outcome {
     /// All that it wants is in force.
     InForce,
@@ -22,7 +22,7 @@ enum Outcome {
 }
 
 impl Daemon<'_> {
-    /// Does what was asked, all of it in this turn. Says whether there was anything.
+    /// Does all waiting requests in this turn; says whether there were any.
     pub(crate) fn answer_requests(&mut self) -> bool {
         let mut waiting: VecDeque<(Request, Reply)> = VecDeque::new();
         while let Some(request) = self.telemetry.next_request() {
@@ -111,8 +111,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Whether the request that is being done turned out to be refused just now. Then it is not remembered either: what was
-    /// asked before, and what was left alone of it, is as it was, before anything of that is put back.
+    /// Whether the request in progress is refused, as of now. If so, this forgets it, and restores the earlier requests and what was
+    /// left alone, before any of their settings is put back.
     pub(crate) fn went_back(&mut self) -> bool {
         let Some(target) = self.answers.pending() else { return false };
         let Outcome::Refused(fault) = self.outcome(&target) else { return false };
@@ -124,7 +124,7 @@ impl Daemon<'_> {
         true
     }
 
-    /// What became of the request for a target.
+    /// The result of the request for a target.
     fn outcome(&self, target: &Target) -> Outcome {
         if let Some(refusal) = self.plan.refusal(target) {
             return Outcome::Refused(Fault::refused(refusal.clone(), self.known.host()));
@@ -143,7 +143,7 @@ impl Daemon<'_> {
         if request.extent.set == request.extent.wanted {
             return Outcome::InForce;
         }
-        // What is of a device is also others', who may have been refused it before.
+        // A device's objects also belong to other requests, which may have been refused them before.
         let own = |object: &Object| {
             objects.contains(object)
                 && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))

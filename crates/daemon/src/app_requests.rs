@@ -8,9 +8,9 @@ use linux::bpf::app_requests::{RequestReader, RequestStore};
 use model::host::AppRequest;
 use model::{Host, Intent, Pid, Policy, PolicyName, Target};
 
-use crate::status::Hearing;
+use crate::status::EventSource;
 
-/// Who asked for what: what stays of a request while its epolls come and go.
+/// The process and the policy of a request: its identity while its epolls come and go.
 pub(crate) type Asker = (Pid, PolicyName);
 
 /// A policy, and behind its own requests those of applications: first those that were followed before, so that a later
@@ -30,7 +30,7 @@ pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Po
     (policy, notes)
 }
 
-/// Whose request it is, if an application's.
+/// The process and the policy of an application's request; `None` for another's.
 pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     match request.target {
         Target::Task(pid) | Target::Epolls(pid, _) => Some((pid, request.policy)),
@@ -38,12 +38,12 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
-/// What applications request, and whose requests are followed.
+/// The requests of applications, and which of them are followed.
 pub(crate) struct AppRequests {
     reader: RequestReader,
     /// Whether there is a new descriptor to wait for.
     has_new_descriptor: bool,
-    /// Whose requests were followed at the last plan, in that order.
+    /// The requests that were followed at the last plan, in that order.
     followed: Vec<Asker>,
 }
 
@@ -85,11 +85,11 @@ impl AppRequests {
         std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
     }
 
-    /// The source of these events; `None` where applications cannot make requests.
-    pub(crate) fn hearing(&self) -> Option<Hearing> {
+    /// How requests of applications are detected; `None` where applications cannot make requests.
+    pub(crate) fn event_source(&self) -> Option<EventSource> {
         let immediate = self.reader.descriptor().is_some();
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
-        self.reader.is_open().then(|| Hearing {
+        self.reader.is_open().then(|| EventSource {
             what: "what applications ask for".to_owned(),
             how: if immediate { "BPF in setsockopt and prctl" } else { "looks" }.to_owned(),
             within: (!immediate).then_some(tick),

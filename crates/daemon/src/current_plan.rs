@@ -1,4 +1,4 @@
-//! What all requests come to on this host, at the last plan.
+//! The last plan: what all requests come to on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ impl CurrentPlan {
         self.policy = policy;
     }
 
-    /// Whose of the applications' requests are followed, in that order.
+    /// The applications' requests that are followed, in that order.
     pub(crate) fn followed_apps(&self) -> Vec<Asker> {
         let places = self.placed.followed.iter().filter(|place| **place >= self.placed.own);
         places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()

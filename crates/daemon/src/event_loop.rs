@@ -288,7 +288,7 @@ mod test {
 
     use super::*;
 
-    /// Says back what it hears, once it may write.
+    /// Echoes what it reads, once it may write.
     struct Echo {
         stream: UnixStream,
         received: Vec<u8>,

@@ -21,7 +21,7 @@ use session::Fault;
 use crate::event_loop::EventLoop;
 use crate::first_connections::FirstConnections;
 use crate::scans::Scans;
-use crate::status::Hearing;
+use crate::status::EventSource;
 
 /// The daemon's own descriptors in its loop.
 pub(crate) const NOTICES: u32 = 0;
@@ -108,19 +108,19 @@ impl EventSources {
         self.process_events.is_some()
     }
 
-    /// The source of each kind of event.
-    pub(crate) fn hearing(&self) -> Vec<Hearing> {
+    /// How each kind of event is detected.
+    pub(crate) fn event_sources(&self) -> Vec<EventSource> {
         let words = |errors: &[KernelError]| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
         let tick = Duration::from_nanos(crate::reconciler::TICK.0);
         let scan = Duration::from_nanos(crate::reconciler::SCAN_EVERY.0);
         let look = Duration::from_nanos(crate::known::LOOK_AT_ALL_EVERY.0);
-        let immediate = |what: &str, how: &str, refused: Vec<String>| Hearing {
+        let immediate = |what: &str, how: &str, refused: Vec<String>| EventSource {
             what: what.to_owned(),
             how: how.to_owned(),
             within: None,
             refused,
         };
-        let seen = |what: &str, how: &str, within: Duration, refused: Vec<String>| Hearing {
+        let seen = |what: &str, how: &str, within: Duration, refused: Vec<String>| EventSource {
             within: Some(within),
             ..immediate(what, how, refused)
         };

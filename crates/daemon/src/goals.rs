@@ -35,7 +35,7 @@ const WINDOWS_PER_SUMMARY: u64 = 5;
 /// The rule that says that a service is not measured.
 const NOT_MEASURED: &str = "live-not-measured";
 
-/// What is said where the kernel cannot measure any service.
+/// The message where the kernel cannot measure any service.
 const NOT_HERE: &str = "response times cannot be measured on this kernel";
 
 /// The services that have a goal.
@@ -106,7 +106,7 @@ impl Goals {
         Ok(())
     }
 
-    /// Takes what is new.
+    /// Takes the new measurements.
     pub(crate) fn take(&mut self) {
         let mut counter = [0; 8];
         // It says only that there is something.
@@ -114,7 +114,7 @@ impl Goals {
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
     }
 
-    /// What was found of a service so far was with other settings.
+    /// Discards what was measured of a service: it had other settings.
     pub(crate) fn begin_again(&mut self, name: &str) {
         self.found.retain(|measured| measured.name != name);
         if let Some(rounds) = &self.rounds {

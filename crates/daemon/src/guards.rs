@@ -30,13 +30,13 @@ pub(crate) const WAITS: &str = "guard-waits";
 /// How long after a change could not be judged it is tried again.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// How long after its last moment a change that hangs is put back by another netpolicy.
+/// How much longer than planned a trial may take before its guard process puts it back.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// The processes of services, by the services' names.
 pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
 
-/// What a trial came to; `None` if there was nothing to change.
+/// The result of a trial; `None` if there was nothing to change.
 type Outcomes = Result<Option<Outcome>, Fault>;
 
 /// A try for a service whose goal is missed.
@@ -48,7 +48,7 @@ pub(crate) struct Attempt {
     pub(crate) mode: DeliveryMode,
     /// When it was noted, in microseconds since 1970.
     pub(crate) begun: u64,
-    /// What must become less.
+    /// The measure that must become smaller.
     pub(crate) what: Guarded,
 }
 
@@ -56,7 +56,8 @@ pub(crate) struct Attempt {
 pub(crate) struct Attempted {
     /// The try.
     pub(crate) attempt: Attempt,
-    /// The ruling with what was measured of each service, the one that it is for first; or why there is none, and whether anything was written.
+    /// The ruling and what was measured of each service, first of the one that the try is for; or why there is none, and whether
+    /// anything was written.
     pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
 }
 
@@ -154,8 +155,8 @@ impl Guards {
         self.not_before.clear();
     }
 
-    /// Takes out of a plan what has to be judged before it is made, and returns those changes whose turn it is: of the groups of services that wait
-    /// for nothing, the one that waited first. What was put back for these very processes is left out.
+    /// Removes from a plan the changes that must be judged before they are made, and returns those whose turn it is: of the groups of
+    /// services that need not wait, the one that has waited longest. It drops changes that were put back for the same processes.
     pub(crate) fn sift(
         &mut self,
         plan: &mut Plan,
@@ -340,8 +341,8 @@ pub(crate) fn of_group(group: &Group, members: &Members) -> Members {
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
-/// Whether services are those that a change was judged on: of each, one of its processes is still there. Workers come and go, and a service matched
-/// by its executable has processes in containers that the change never meant.
+/// Whether these are the services that a change was judged on: one process of each still runs. Workers come and go, and a service
+/// matched by its executable has processes in containers that the change did not affect.
 fn are_the_same(judged: &Members, now: &Members) -> bool {
     judged.len() == now.len()
         && judged.iter().all(|(service, then)| {

@@ -1,4 +1,4 @@
-//! What is held: what the daemons have set and is in force, in the journal and on the host.
+//! The settings that daemons have made and that are in force, in the journal and on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +10,23 @@ use session::{Fault, unfinished};
 
 use crate::known::has_ended;
 
-/// How many transactions are remembered that are not in force any more.
+/// How many transactions the journal keeps that are not in force any more.
 const HISTORY_MAX: usize = 200;
 
-/// What is held.
+/// The settings that are held, and their journal.
 pub(crate) struct Held {
     journal: Journal,
     kernel: Kernel,
-    /// What the daemons have set and is in force, and by which transactions.
+    /// The transactions of daemons that are in force.
     own: BTreeSet<TransactionName>,
     ledger: Ledger,
-    /// Those of the transactions that were rolled back, but not wholly.
+    /// The transactions of these whose rollback is incomplete.
     half_undone: BTreeSet<TransactionName>,
-    /// The knobs that another program attends to, or that are on trial.
+    /// The knobs that another command owns or has on trial, and why.
     taken: BTreeMap<Knob, String>,
-    /// What another program has set since, and no request wants any more: it leaves the journal.
+    /// Knobs that another program has set since: they leave the journal.
     foreign: BTreeSet<Knob>,
-    /// What was held and not wanted at the last tick.
+    /// The knobs that were held and not wanted at the last tick.
     unwanted: BTreeSet<Knob>,
 }
 
@@ -37,13 +37,13 @@ pub(crate) struct JournalChanges {
     pub(crate) any: bool,
     /// The daemon's transactions that an operator rolled back.
     pub(crate) rolled_back: Vec<TransactionName>,
-    /// What these had set.
+    /// The knobs that these had set.
     pub(crate) released: BTreeSet<Knob>,
     /// Whether nothing of the daemon's is in force any more, but for what could not be put back.
     pub(crate) all: bool,
 }
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
     /// How many settings another program, or a reset, had changed before.
@@ -54,17 +54,17 @@ pub(crate) struct Committed {
     pub(crate) released: u64,
 }
 
-/// What putting back comes to.
+/// What to put back, and what not.
 #[derive(Debug, Default)]
 pub(crate) struct PutBack {
-    /// The steps that do it.
+    /// The steps that put back.
     pub(crate) steps: Vec<Step>,
-    /// What is left to another program, which has set it since, and its value now.
+    /// Changes that another program has overwritten since, and the value now: they are not put back.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
 impl Held {
-    /// What is in a journal that this daemon keeps from now on.
+    /// Holds what is in a journal.
     pub(crate) fn of(journal: Journal) -> Self {
         Self {
             journal,
@@ -78,8 +78,8 @@ impl Held {
         }
     }
 
-    /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is rolled
-    /// back first: `each` is called with the name.
+    /// Takes over what earlier daemons have set and is in force. Rolls back first what one of them left half done, and calls
+    /// `each` with the transaction's name.
     ///
     /// # Errors
     /// A journal that cannot be read or written, and what could not be put back.
@@ -103,7 +103,7 @@ impl Held {
         self.read().map(|_| ())
     }
 
-    /// Reads the journal for what is held. Gives the transactions that others of these stand for.
+    /// Reads from the journal what is held. Returns the transactions that were compacted into others of these.
     ///
     /// # Errors
     /// A journal that cannot be read.
@@ -130,22 +130,22 @@ impl Held {
         &self.own
     }
 
-    /// Why a knob is left to others, who attend to it or have it on trial.
+    /// Why another command owns a knob or has it on trial.
     pub(crate) fn taken(&self, knob: &Knob) -> Option<&String> {
         self.taken.get(knob)
     }
 
-    /// The first knob of an object like this that is left to others, and why.
+    /// The first knob of an object like this that another command owns or has on trial, and why.
     pub(crate) fn first_taken(&self, is_meant: impl Fn(&Object) -> bool) -> Option<(&Knob, &String)> {
         self.taken.iter().find(|((object, _), _)| is_meant(object))
     }
 
-    /// Whether any knob is left to others.
+    /// Whether another command owns any knob or has it on trial.
     pub(crate) fn is_any_taken(&self) -> bool {
         !self.taken.is_empty()
     }
 
-    /// Reads which knobs others have.
+    /// Reads which knobs other commands own or have on trial.
     ///
     /// # Errors
     /// A journal that cannot be read.
@@ -257,10 +257,10 @@ impl Held {
         back
     }
 
-    /// Releases what is in force as it is wanted, and not as it was written here last: another program has set it
-    /// since, as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or
-    /// to put back any more.
-    pub(crate) fn let_go_of_what_others_made_right<'s>(
+    /// Forgets knobs that have the wanted value although the daemon wrote another one last: another program has set them
+    /// since, as drivers set their queues again when a CPU comes back. The daemon has nothing to compare them with or to put
+    /// back any more.
+    pub(crate) fn forget_repaired_by_others<'s>(
         &mut self,
         wanted: impl Iterator<Item = &'s Setting>,
         changed: &BTreeSet<Knob>,
@@ -279,17 +279,16 @@ impl Held {
         }
     }
 
-    /// Takes back what was released since the journal was folded; says whether there was anything.
+    /// Takes back what was forgotten since the journal was compacted; says whether there was anything.
     pub(crate) fn take_back_foreign(&mut self) -> bool {
         !std::mem::take(&mut self.foreign).is_empty()
     }
 
-    /// What was set inside processes that have ended, and on devices that were made again, is no longer held, in the
-    /// journal neither.
+    /// Forgets what was set inside processes that have ended and on devices that were recreated, in the journal too.
     ///
     /// # Errors
-    /// A journal that cannot be folded; nothing of it is held all the same.
-    pub(crate) fn let_go_of_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    /// A journal that cannot be compacted; the settings are forgotten all the same.
+    pub(crate) fn forget_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.ended(host).is_empty() {
             return Ok(());
         }
@@ -301,12 +300,12 @@ impl Held {
         folded
     }
 
-    /// What another program has set since leaves the journal, so that it does not count as a change of what the daemon
+    /// Removes from the journal what another program has set since, so that it does not count as a change of what the daemon
     /// keeps.
     ///
     /// # Errors
-    /// As [`Held::let_go_of_ended`].
-    pub(crate) fn let_go_of_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    /// As [`Held::forget_ended`].
+    pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.foreign.is_empty() {
             return Ok(());
         }
@@ -317,10 +316,10 @@ impl Held {
         folded
     }
 
-    /// Makes one of many transactions, when there are too many.
+    /// Compacts the transactions into one when there are too many.
     ///
     /// # Errors
-    /// A journal that cannot be folded.
+    /// A journal that cannot be compacted.
     pub(crate) fn fold_if_many(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.own.len() > apply::FOLD_MAX { self.fold(host, asked) } else { Ok(()) }
     }

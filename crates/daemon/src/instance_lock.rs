@@ -18,7 +18,7 @@ use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 /// The name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
-/// How many askers are answered and closed in one turn; the next ones in the next.
+/// How many connections are accepted and closed in one turn; the next turn takes the rest.
 const ASKERS_MAX: usize = 64;
 
 /// The right to be the daemon of a network namespace.
@@ -27,9 +27,9 @@ pub(crate) struct InstanceLock {
     listener: UnixListener,
 }
 
-/// How it went.
+/// The result of a claim.
 pub(crate) enum Claimed {
-    /// This is the only one.
+    /// This daemon has the lock.
     Locked(InstanceLock),
     /// It cannot be known: a process that is no daemon has the name.
     Unknown(Finding),
@@ -83,8 +83,8 @@ impl RunningDaemon {
 /// The user whose daemons count.
 const ROOT: u32 = 0;
 
-/// Who has the lock in the network namespace of this thread; `None` also where its queue of askers is full, as that of a daemon
-/// that was stopped: it is not waited for.
+/// The process that has the lock in the network namespace of this thread; `None` also where its backlog is full, as that of a
+/// stopped daemon: this does not wait for it.
 fn holder() -> Option<Peer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -92,7 +92,8 @@ fn holder() -> Option<Peer> {
     Peer::of(&socket).ok()
 }
 
-/// Who has it. Anybody can bind a name: one who is not root keeps no daemon from working.
+/// The error that names the daemon that holds the lock. Any user can bind the name: a holder that is not root stops no daemon, and is
+/// only a finding.
 fn taken() -> Result<Finding, Fault> {
     let peer = holder();
     let words = "a daemon works in this network namespace already, with another state directory";
@@ -103,7 +104,7 @@ fn taken() -> Result<Finding, Fault> {
             object: "daemon".to_owned(),
             summary: "cannot determine whether another daemon works in this network namespace".to_owned(),
             evidence: vec![format!(
-                "the name that says so, @{}, belongs to process {} of uid {}",
+                "the lock name @{} is held by process {} of uid {}",
                 String::from_utf8_lossy(NAME),
                 peer.pid,
                 peer.uid

@@ -1,14 +1,13 @@
 //! The daemon: keeps the policy true while links, queues, processes, sockets and files come and go; with the sockets that it
-//! serves, and the process that looks into others for it.
+//! serves, and the attach service, which inspects other processes for it.
 //!
 //! This room must not know the command line, a terminal, the simulator or the experiments.
 //!
 //! One thread and one epoll ([`event_loop`]), no async runtime. Read in this order: [`reconciler`] (what to do, and when: pure),
 //! `daemon` (the parts, and a turn of the loop), `look` and `pass` (what a turn does: look at the host, plan, commit), and the
-//! parts, each of which owns its state: `event_sources` (what is waited for), `known` (the host), `requests` and `app_requests`
-//! (what is asked for), `current_plan` (what that comes to), `held` (what is in force), `goals`, `guards` and `search` (what services
-//! feel of it), `rejections`, `answers`, `telemetry`.
-//! `api_calls` and [`status`] are what others may ask, and read.
+//! parts, each of which owns its state: `event_sources`, `known` (the host), `requests` and `app_requests`, `current_plan` (what
+//! they come to), `held` (what is in force), `goals`, `guards` and `search` (the effect on services), `rejections`, `answers`,
+//! `telemetry`. `api_calls` does what clients request; [`status`] is what they read.
 #![forbid(unsafe_code)]
 
 mod answers;

@@ -77,7 +77,7 @@ impl Daemon<'_> {
 
     fn look_at_everything(&mut self) -> Result<(), Fault> {
         let begun = now();
-        self.telemetry.count(|counters| counters.passes.whole_looks += 1);
+        self.telemetry.count(|counters| counters.passes.full_scans += 1);
         let mut unread = Vec::new();
         self.requests.find_all(&mut unread)?;
         self.telemetry.unread(unread);
@@ -270,7 +270,7 @@ fn not_reported(error: &KernelError) -> Finding {
     Finding {
         rule: "found-by-scan".to_owned(),
         severity: Severity::Warning,
-        object: "images and ports".to_owned(),
+        object: "BPF filters for executables and ports".to_owned(),
         summary: "the BPF maps are full: some processes are found by scans only".to_owned(),
         evidence: vec![error.to_string()],
         remedy: None,

@@ -20,7 +20,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// The one that started this process, if it wants to hear.
+    /// The socket of the systemd that started this process, if it wants notifications.
     ///
     /// # Errors
     /// If the variable names no socket.

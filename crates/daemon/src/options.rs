@@ -25,9 +25,9 @@ pub enum OnStop {
 /// The daemon's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What becomes of what it has set when it ends.
+    /// Whether settings stay in force when the daemon ends.
     pub on_stop: OnStop,
-    /// What else it may do.
+    /// Whether it may make disruptive or irreversible changes.
     pub allow: apply::Allow,
     /// Whether it pins interrupts, too, of which the driver does not say whose queue they are.
     pub inferred: bool,

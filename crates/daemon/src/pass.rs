@@ -18,20 +18,20 @@ use crate::reconciler::{LeftAlone, Work};
 use crate::status::{Kind, Phase};
 use crate::{goals, guards};
 
-/// What did not succeed when many transactions could not be made one.
-const NOT_FOLDED: &str = "the journal is not folded";
+/// The message for transactions that could not be compacted into one.
+const NOT_COMPACTED: &str = "compacting the journal failed";
 
 /// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
 const COMMITS_MAX: usize = 8;
 
-/// How many settings are named that others have.
+/// How many settings of other programs a finding names.
 const TAKEN_NAMED_MAX: usize = 16;
 
-/// How a daemon is allowed what it leaves.
+/// How to permit changes that the daemon leaves alone.
 pub(crate) const DISRUPTIVE: &str =
     "start the daemon with --disruptive or --allow-irreversible, or say so in /etc/netpolicy/daemon.toml";
 
-/// How an attempt to commit ended that did not succeed.
+/// When to try a failed commit again.
 enum CommitRetry {
     /// The host has changed since it was observed, or the obstacle is known now: planning again may succeed.
     Again,
@@ -87,12 +87,12 @@ impl Daemon<'_> {
         self.telemetry.leave(Phase::Starting, Phase::Managing);
         let (asked, host) = (self.asked(), self.known.host());
         let folded = self.held.fold_if_many(host, &asked);
-        self.telemetry.detail_of(NOT_FOLDED, folded);
-        let folded = self.held.let_go_of_foreign(host, &asked);
-        self.telemetry.detail_of(NOT_FOLDED, folded);
+        self.telemetry.detail_of(NOT_COMPACTED, folded);
+        let folded = self.held.forget_foreign(host, &asked);
+        self.telemetry.detail_of(NOT_COMPACTED, folded);
         if may_have_ended {
-            let folded = self.held.let_go_of_ended(host, &asked);
-            self.telemetry.detail_of(NOT_FOLDED, folded);
+            let folded = self.held.forget_ended(host, &asked);
+            self.telemetry.detail_of(NOT_COMPACTED, folded);
         }
     }
 
@@ -164,7 +164,7 @@ impl Daemon<'_> {
         let members = self.requests.members(&selection.policy);
         let pids = members.values().flatten().copied();
         let awaited = self.sources.await_packets(plan::without_packets(pids, self.known.host()));
-        self.telemetry.detail_of("first connections are not awaited", awaited.map_err(Fault::from));
+        self.telemetry.detail_of("watching for first connections failed", awaited.map_err(Fault::from));
         let scans = self.sources.scans_for_packets();
         self.reconciler
             .scan_for(scans || !self.sources.sees_processes() && self.requests.any_service(), now());
@@ -176,7 +176,7 @@ impl Daemon<'_> {
         self.requests.follow_apps(self.plan.followed_apps());
     }
 
-    /// What may be done now. Of a request that turns out to be refused nothing is: what was asked before counts again.
+    /// The changes to make now. If the request in progress is refused, nothing of it is done: the requests before it count again.
     fn planned(&mut self, work: &Work) -> Plan {
         let plan = self.planned_of_all(work);
         if !self.went_back() {
@@ -196,7 +196,7 @@ impl Daemon<'_> {
     fn planned_of_all(&mut self, work: &Work) -> Plan {
         self.place();
         self.take_up_what_is_asked_for();
-        self.held.let_go_of_what_others_made_right(self.plan.wanted(), &self.plan.differing());
+        self.held.forget_repaired_by_others(self.plan.wanted(), &self.plan.differing());
         if let Some(why) = self.plan.hold_wake() {
             self.telemetry.say(&why);
         }
@@ -211,7 +211,7 @@ impl Daemon<'_> {
         plan
     }
 
-    /// Takes out what has to be judged first, and begins to judge it.
+    /// Removes the changes that must be judged first, and begins to judge them.
     fn under_guard(&mut self, plan: &mut Plan) {
         let guarded = self.plan.guarded();
         let is_of_others = |object: &str| object.split(", ").any(|name| !guarded.contains_key(name));
@@ -270,7 +270,7 @@ impl Daemon<'_> {
         steps
     }
 
-    /// Who asks for something does so although it was left alone, and may have done something about what was refused.
+    /// A new request overrides an earlier "left alone": its cause may be fixed.
     fn take_up_what_is_asked_for(&mut self) {
         self.rejections.keep_wanted(|setting| self.plan.wants(setting), self.held.ledger());
         let Some(target) = self.answers.take_up() else { return };
@@ -286,7 +286,7 @@ impl Daemon<'_> {
         self.report_rolled_back(&[]);
     }
 
-    /// Takes out what disturbs traffic or cannot be undone, unless that is allowed.
+    /// Removes changes that disturb traffic or cannot be undone, unless they are allowed.
     fn without_what_is_not_allowed(&mut self, plan: &mut Plan) {
         let Allow { disruptive, irreversible } = self.options.allow;
         let allowed = |change: &Change| {
@@ -346,7 +346,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Takes out what the kernel refuses, and what others have.
+    /// Removes changes that the kernel refuses, and those of knobs that another program has.
     fn keep_out(&mut self, plan: &mut Plan) {
         let mut taken: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let steps = std::mem::take(&mut plan.steps);
@@ -432,7 +432,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Sees that what was set is so, and knows it from then on.
+    /// Observes the settings that the last commit wrote.
     fn look_at_what_was_set(&mut self) -> Result<(), Fault> {
         let set = self.known.take_set();
         let mut by_napi = BTreeSet::new();
@@ -469,7 +469,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// What a failed commit means. Everything is as it was before.
+    /// Decides what follows from a failed commit. The host is as it was before.
     fn trouble(
         &mut self,
         error: CommitError<KernelError>,
@@ -521,7 +521,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// These are not tried again until their object changes, or they are requested again.
+    /// Rejects these values until their object changes, or they are requested again.
     fn refused_by_kernel<'s>(
         &mut self,
         settings: impl IntoIterator<Item = &'s Setting>,
@@ -541,7 +541,7 @@ impl Daemon<'_> {
             .iter()
             .map(|(target, (refusal, is_own))| Finding {
                 rule: "request-refused".to_owned(),
-                // What an application asks for and cannot have is for it to know, and nothing that is not as it was asked.
+                // A refused request of an application is no problem of the operator's policy.
                 severity: if *is_own { Severity::Problem } else { Severity::Note },
                 object: target.clone(),
                 summary: match refusal.object == *target {
@@ -560,7 +560,7 @@ impl Daemon<'_> {
     }
 }
 
-/// A failure in words that the next attempt has in common with this one: without the names of transactions.
+/// A failure message without the names of transactions, so that the same failure has the same message.
 fn without_transactions(words: &str) -> String {
     const STANDS_FOR_ONE: &str = "TRANSACTION";
     let mut text = String::new();

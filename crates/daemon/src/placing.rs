@@ -1,4 +1,4 @@
-//! What can be done of what is asked: a request that is refused does not keep the others from being followed.
+//! Places all requests that can be followed: a refused request does not stop the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const REFUSED_MAX: usize = 64;
 /// A policy on a host: what is done, and what is refused.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
-    /// Who lives where, of the requests that are followed.
+    /// Which objects serve which request, of those that are followed.
     pub(crate) placement: Option<Placement>,
     /// Every knob of theirs.
     pub(crate) desired: Desired,
@@ -28,7 +28,7 @@ pub(crate) struct Placed {
     pub(crate) own: usize,
 }
 
-/// Whose processes each request means, by its place in the policy.
+/// The processes of each request, by its place in the policy.
 pub(crate) type Members = BTreeMap<usize, BTreeSet<Pid>>;
 
 /// Plans as much of a policy as this host can have, with a request for each device. The first `own` requests are the operator's; what applications ask for

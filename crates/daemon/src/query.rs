@@ -1,4 +1,4 @@
-//! Questions that others ask of the daemon, answered as the commands of the same names answer them.
+//! Queries of clients, answered as the commands of the same names do.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use session::{Fault, Session, Silent, cycle};
 use crate::api::QueryHandler;
 use crate::api::method::{Question, Refusal};
 
-/// Who answers for a daemon of this session. Each answer takes a look at the host, in a thread of its own.
+/// Answers queries for a daemon of this session. Each answer takes a look at the host, in a thread of its own.
 pub(crate) fn handler(session: Session) -> QueryHandler {
     Arc::new(move |question| {
         let found = answer(question, &session);

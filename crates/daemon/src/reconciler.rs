@@ -1,4 +1,4 @@
-//! What to do, and when: events in, work out. No kernel, no clock: the time is handed in.
+//! What to do, and when: events in, work out. No kernel, no clock: the time is an argument.
 //!
 //! - Events that come together are handled together: a turn begins [`Kind::delay`] after the first event.
 //! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs half a CPU at most.
@@ -17,11 +17,11 @@ use model::{Change, IfIndex, Nanoseconds, Object, Pid, Plan, Step};
 
 use crate::status::Kind;
 
-/// How often is looked at what has no event.
+/// How often the daemon looks at what has no event.
 pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
 /// The longest pause after work.
 pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
-/// How soon is tried again what failed.
+/// How soon failed work is tried again.
 pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 /// How soon after its start a process's epolls are looked for where BPF does not report them.
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
@@ -29,7 +29,7 @@ pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
 /// For how long a process is young.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
-/// How often is looked for what shows soon and has no event.
+/// How often the daemon scans for what shows soon and has no event.
 pub const SCAN_EVERY: Nanoseconds = Nanoseconds::from_millis(500);
 /// How often an object is repaired within [`REPAIRS_WITHIN`].
 pub const REPAIRS_MAX: usize = 10;
@@ -160,7 +160,7 @@ pub struct Work {
     pub tick: bool,
     /// What shows soon and has no event.
     pub scan: bool,
-    /// What failed before is in it.
+    /// Whether it contains work that failed before.
     pub again: bool,
     /// The kinds of events that led to this, each with the time at which the first of them happened.
     pub first_events: BTreeMap<Kind, Nanoseconds>,
@@ -245,7 +245,7 @@ pub struct Suppressed {
 pub struct Judged {
     /// The changes that may be made.
     pub plan: Plan,
-    /// Those of them that put right what was set before.
+    /// The objects that these changes repair.
     pub repairs: BTreeSet<Object>,
     /// The changes that are not made, and why.
     pub left_alone: Vec<(Change, LeftAlone)>,
@@ -286,7 +286,7 @@ impl Reconciler {
             Event::Cpu => self.work.observe.cpus = true,
             Event::Exec(pid) | Event::Fork(pid) => {
                 self.work.process(*pid, Scope::Whole);
-                self.grow_up(*pid, now);
+                self.watch_young_epolls(*pid, now);
             }
             Event::Exit(pid) => {
                 self.young.remove(pid);
@@ -294,12 +294,12 @@ impl Reconciler {
             }
             Event::Listener(pid) => {
                 self.work.process(*pid, Scope::Whole);
-                self.grow_up(*pid, now);
+                self.watch_young_epolls(*pid, now);
             }
             Event::Connection(pid) => {
                 self.work.process(*pid, Scope::Whole);
                 // There is no event for the connection being accepted.
-                self.watch_grow_up(*pid, Scope::Whole, now);
+                self.watch_young(*pid, Scope::Whole, now);
             }
             Event::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
             Event::AppRequest(pid) => {
@@ -307,7 +307,7 @@ impl Reconciler {
                 if let Some(pid) = pid {
                     self.work.process(*pid, Scope::Whole);
                     // There is no event for the requesting socket joining an epoll.
-                    self.watch_grow_up(*pid, Scope::Epolls, now);
+                    self.watch_young(*pid, Scope::Epolls, now);
                 }
             }
             Event::Policy => self.work.policy = true,
@@ -321,14 +321,15 @@ impl Reconciler {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// From now on this process is inspected often, for a while.
-    fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
+    /// Looks for the epolls of a young process often, where BPF does not report them.
+    fn watch_young_epolls(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
-            self.watch_grow_up(pid, Scope::Epolls, now);
+            self.watch_young(pid, Scope::Epolls, now);
         }
     }
 
-    fn watch_grow_up(&mut self, pid: Pid, scope: Scope, now: Nanoseconds) {
+    /// Looks at a young process often, for [`YOUNG_FOR`].
+    fn watch_young(&mut self, pid: Pid, scope: Scope, now: Nanoseconds) {
         let next = plus(now, YOUNG_FIRST);
         let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, scope };
         // One that is young already is looked at often as it is, but for what is new about it.
@@ -407,7 +408,7 @@ impl Reconciler {
         self.scan_at = anything.then(|| self.scan_at.unwrap_or(plus(now, SCAN_EVERY)));
     }
 
-    /// Takes a process out of the watch.
+    /// Forgets a young process.
     pub fn forget(&mut self, pid: Pid) {
         self.young.remove(&pid);
     }
@@ -417,14 +418,14 @@ impl Reconciler {
         let mut judged = Judged::default();
         for step in plan.steps {
             let object = step.object();
-            let worn = self.is_worn(&object, now);
+            let is_flapping = self.is_flapping(&object, now);
             let mut may = Vec::new();
             for change in Vec::from(step) {
                 let knob: Knob = (object, change.to().knob());
                 let is_repair = ledger.get(&knob).is_some_and(|held| held.to() == change.to());
                 if self.released.contains(&knob) {
                     judged.left_alone.push((change, LeftAlone::RolledBack));
-                } else if is_repair && worn {
+                } else if is_repair && is_flapping {
                     judged.left_alone.push((change, LeftAlone::Flapping));
                 } else {
                     if is_repair {
@@ -452,7 +453,8 @@ impl Reconciler {
         }
     }
 
-    fn is_worn(&mut self, object: &Object, now: Nanoseconds) -> bool {
+    /// Whether an object was repaired [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`].
+    fn is_flapping(&mut self, object: &Object, now: Nanoseconds) -> bool {
         let Some(times) = self.repaired.get_mut(object) else { return false };
         while times.front().is_some_and(|first| plus(*first, REPAIRS_WITHIN) <= now) {
             times.pop_front();
@@ -464,12 +466,12 @@ impl Reconciler {
         times.len() >= REPAIRS_MAX
     }
 
-    /// What is left alone now, to [go back to](Reconciler::leave_alone_as).
+    /// What is left alone now, for [`Reconciler::leave_alone_as`] to restore.
     pub fn left_alone(&self) -> Suppressed {
         Suppressed { repaired: self.repaired.clone(), released: self.released.clone() }
     }
 
-    /// The same is left alone as at that time.
+    /// Restores what [`Reconciler::left_alone`] returned.
     pub fn leave_alone_as(&mut self, before: Suppressed) {
         let Suppressed { repaired, released } = before;
         (self.repaired, self.released) = (repaired, released);
@@ -522,12 +524,12 @@ impl Reconciler {
     }
 }
 
-/// A time later. The clock that counts nanoseconds since boot does not come to its end.
+/// The time after a span. The clock counts nanoseconds since boot, and does not overflow.
 fn plus(at: Nanoseconds, span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(at.0.saturating_add(span.0))
 }
 
-/// The same as the time that is left until then.
+/// The time that is left until a moment.
 pub fn until(at: Nanoseconds, now: Nanoseconds) -> Duration {
     Duration::from_nanos(at.0.saturating_sub(now.0))
 }

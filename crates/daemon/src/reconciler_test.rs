@@ -1,4 +1,4 @@
-//! The daemon's mind on made-up events, on a clock that is handed in.
+//! The reconciler on synthetic events, with an injected clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,13 @@ fn at(ms: u64) -> Nanoseconds {
     Nanoseconds(ms * MS)
 }
 
-/// A mind that has looked at everything at the time 0.
+/// A reconciler that has looked at everything at the time 0.
 fn settled(sees_new_epolls: bool) -> Reconciler {
-    let mut mind = Reconciler::begin(at(0), sees_new_epolls);
-    let work = mind.take_due(at(0)).expect("everything is due immediately");
+    let mut reconciler = Reconciler::begin(at(0), sees_new_epolls);
+    let work = reconciler.take_due(at(0)).expect("everything is due immediately");
     assert!(work.observe.everything && work.policy);
-    mind.done(at(0), at(0));
-    mind
+    reconciler.done(at(0), at(0));
+    reconciler
 }
 
 pub(crate) fn queue(index: u32) -> RxQueue {
@@ -52,32 +52,32 @@ fn held(change: &Change) -> Ledger {
 
 #[test]
 fn events_that_come_together_are_handled_together_and_within_a_millisecond() {
-    let mut mind = settled(true);
+    let mut reconciler = settled(true);
     let noted = Nanoseconds(at(20).0);
-    mind.note(&Event::Link(IfIndex(2)), noted, noted);
-    mind.note(&Event::Link(IfIndex(2)), Nanoseconds(noted.0 + 100_000), Nanoseconds(noted.0 + 100_000));
-    mind.note(
+    reconciler.note(&Event::Link(IfIndex(2)), noted, noted);
+    reconciler.note(&Event::Link(IfIndex(2)), Nanoseconds(noted.0 + 100_000), Nanoseconds(noted.0 + 100_000));
+    reconciler.note(
         &Event::Queues("eth0".to_owned()),
         Nanoseconds(noted.0 + 200_000),
         Nanoseconds(noted.0 + 200_000),
     );
-    let due = mind.next_wake();
+    let due = reconciler.next_wake();
     assert_eq!(due.0 - noted.0, 500_000, "of the first event");
-    assert_eq!(mind.take_due(Nanoseconds(due.0 - 1)), None);
-    let work = mind.take_due(due).expect("due");
+    assert_eq!(reconciler.take_due(Nanoseconds(due.0 - 1)), None);
+    let work = reconciler.take_due(due).expect("due");
     assert_eq!(work.observe.devices, [IfIndex(2)].into());
     assert_eq!(work.observe.named, ["eth0".to_owned()].into());
     assert_eq!(work.first_events[&Kind::Link], noted);
-    assert_eq!(mind.take_due(due), None, "all of it together");
+    assert_eq!(reconciler.take_due(due), None, "all of it together");
 }
 
 #[test]
 fn an_event_that_is_noticed_late_is_not_waited_for() {
-    let mut mind = settled(true);
-    mind.note(&Event::Exec(Pid(7)), at(20), at(30));
-    assert_eq!(mind.next_wake(), at(30));
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::Exec(Pid(7)), at(20), at(30));
+    assert_eq!(reconciler.next_wake(), at(30));
     assert_eq!(
-        mind.take_due(at(30)).expect("due").first_events[&Kind::Exec],
+        reconciler.take_due(at(30)).expect("due").first_events[&Kind::Exec],
         at(20),
         "but it counts from when it was"
     );
@@ -85,88 +85,91 @@ fn an_event_that_is_noticed_late_is_not_waited_for() {
 
 #[test]
 fn a_storm_leaves_as_much_time_to_others_as_it_takes() {
-    let mut mind = settled(true);
-    mind.note(&Event::Exec(Pid(7)), at(20), at(20));
-    let due = mind.next_wake();
-    mind.take_due(due).expect("due");
-    mind.note(&Event::Exec(Pid(8)), due, due);
-    mind.done(at(3), Nanoseconds(due.0 + 3 * MS));
-    assert_eq!(mind.next_wake().0, due.0 + 6 * MS, "a pause as long as the work");
-    mind.take_due(mind.next_wake()).expect("due");
-    mind.done(at(4_000), at(5_000));
-    mind.note(&Event::Exec(Pid(9)), at(5_000), at(5_000));
-    assert_eq!(mind.next_wake(), at(5_010), "but no longer than this");
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::Exec(Pid(7)), at(20), at(20));
+    let due = reconciler.next_wake();
+    reconciler.take_due(due).expect("due");
+    reconciler.note(&Event::Exec(Pid(8)), due, due);
+    reconciler.done(at(3), Nanoseconds(due.0 + 3 * MS));
+    assert_eq!(reconciler.next_wake().0, due.0 + 6 * MS, "a pause as long as the work");
+    reconciler.take_due(reconciler.next_wake()).expect("due");
+    reconciler.done(at(4_000), at(5_000));
+    reconciler.note(&Event::Exec(Pid(9)), at(5_000), at(5_000));
+    assert_eq!(reconciler.next_wake(), at(5_010), "but no longer than this");
 }
 
 #[test]
 fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
-    let mut mind = settled(true);
-    mind.note(&Event::Link(IfIndex(2)), at(20), at(20));
-    let work = mind.take_due(at(21)).expect("due");
-    mind.failed(work, at(0), at(21));
-    assert_eq!(mind.next_wake(), at(26));
-    mind.note(&Event::Link(IfIndex(3)), at(22), at(22));
-    let other = mind.take_due(at(23)).expect("the new one does not wait for it");
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::Link(IfIndex(2)), at(20), at(20));
+    let work = reconciler.take_due(at(21)).expect("due");
+    reconciler.failed(work, at(0), at(21));
+    assert_eq!(reconciler.next_wake(), at(26));
+    reconciler.note(&Event::Link(IfIndex(3)), at(22), at(22));
+    let other = reconciler.take_due(at(23)).expect("the new one does not wait for it");
     assert_eq!(other.observe.devices, [IfIndex(3)].into());
-    mind.done(at(0), at(23));
-    let again = mind.take_due(at(26)).expect("again");
+    reconciler.done(at(0), at(23));
+    let again = reconciler.take_due(at(26)).expect("again");
     assert_eq!(again.observe.devices, [IfIndex(2)].into());
-    mind.failed(again, at(0), at(26));
-    assert_eq!(mind.next_wake(), at(36));
+    reconciler.failed(again, at(0), at(26));
+    assert_eq!(reconciler.next_wake(), at(36));
     let mut now = at(36);
     for _ in 0..20 {
-        let again = mind.take_due(now).expect("and again");
-        mind.failed(again, at(0), now);
-        let pause = mind.next_wake().0 - now.0;
+        let again = reconciler.take_due(now).expect("and again");
+        reconciler.failed(again, at(0), now);
+        let pause = reconciler.next_wake().0 - now.0;
         assert!(pause <= TICK.0);
-        now = mind.next_wake();
+        now = reconciler.next_wake();
     }
-    mind.take_due(now).expect("once more");
-    mind.done(at(0), now);
-    assert_eq!(mind.next_wake().0 % MS, 0);
-    assert!(mind.take_due(Nanoseconds(now.0 + 1)).is_none(), "done is done");
+    reconciler.take_due(now).expect("once more");
+    reconciler.done(at(0), now);
+    assert_eq!(reconciler.next_wake().0 % MS, 0);
+    assert!(reconciler.take_due(Nanoseconds(now.0 + 1)).is_none(), "done is done");
 }
 
 #[test]
 fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them() {
-    let mut mind = settled(false);
-    mind.note(&Event::Exec(Pid(7)), at(20), at(20));
+    let mut reconciler = settled(false);
+    reconciler.note(&Event::Exec(Pid(7)), at(20), at(20));
     let mut looks = Vec::new();
     loop {
-        let now = mind.next_wake();
+        let now = reconciler.next_wake();
         if now.0 > at(20).0 + 2 * YOUNG_FOR.0 {
             break;
         }
-        if let Some(work) = mind.take_due(now)
+        if let Some(work) = reconciler.take_due(now)
             && work.observe.processes.get(&Pid(7)) == Some(&Scope::Epolls)
         {
             looks.push(now.0 / MS - 20);
         }
-        mind.done(at(0), now);
+        reconciler.done(at(0), now);
     }
     assert_eq!(looks[..4], [5, 15, 35, 75]);
     assert!(looks.windows(2).all(|pair| pair[1] - pair[0] <= 1_000), "{looks:?}");
     assert!(looks.len() < 25 && *looks.last().expect("some") <= 11_000, "{looks:?}");
 
-    let mut mind = settled(true);
-    mind.note(&Event::Exec(Pid(7)), at(20), at(20));
-    mind.take_due(at(21)).expect("due");
-    mind.done(at(0), at(21));
-    assert_eq!(mind.next_wake(), at(10_000), "BPF reports epolls");
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::Exec(Pid(7)), at(20), at(20));
+    reconciler.take_due(at(21)).expect("due");
+    reconciler.done(at(0), at(21));
+    assert_eq!(reconciler.next_wake(), at(10_000), "BPF reports epolls");
 }
 
 #[test]
 fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_reports_its_socket_joining_an_epoll()
  {
-    let mut mind = settled(true);
-    mind.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
-    let work = mind.take_due(at(21)).expect("due");
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
+    let work = reconciler.take_due(at(21)).expect("due");
     assert!(work.app_requests && work.observe.processes == [(Pid(7), Scope::Whole)].into());
-    mind.done(at(0), at(21));
-    assert_eq!(mind.next_wake(), at(25));
-    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Scope::Epolls)].into());
-    mind.note(&Event::AppRequest(None), at(30), at(30));
-    let work = mind.take_due(at(31)).expect("due");
+    reconciler.done(at(0), at(21));
+    assert_eq!(reconciler.next_wake(), at(25));
+    assert_eq!(
+        reconciler.take_due(at(25)).expect("again").observe.processes,
+        [(Pid(7), Scope::Epolls)].into()
+    );
+    reconciler.note(&Event::AppRequest(None), at(30), at(30));
+    let work = reconciler.take_due(at(31)).expect("due");
     assert!(
         work.app_requests && work.observe.processes.is_empty(),
         "the registry changed: of whom is not known"
@@ -175,117 +178,121 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
 
 #[test]
 fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
-    let mut mind = settled(true);
-    mind.note(&Event::Listener(Pid(7)), at(10), at(10));
-    mind.take_due(at(11)).expect("due");
-    mind.done(at(0), at(11));
-    mind.note(&Event::Connection(Pid(7)), at(20), at(20));
-    assert_eq!(mind.next_wake(), at(21));
-    assert_eq!(mind.take_due(at(21)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
-    mind.done(at(0), at(21));
-    assert_eq!(mind.next_wake(), at(25));
-    assert_eq!(mind.take_due(at(25)).expect("again").observe.processes, [(Pid(7), Scope::Whole)].into());
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::Listener(Pid(7)), at(10), at(10));
+    reconciler.take_due(at(11)).expect("due");
+    reconciler.done(at(0), at(11));
+    reconciler.note(&Event::Connection(Pid(7)), at(20), at(20));
+    assert_eq!(reconciler.next_wake(), at(21));
+    assert_eq!(reconciler.take_due(at(21)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
+    reconciler.done(at(0), at(21));
+    assert_eq!(reconciler.next_wake(), at(25));
+    assert_eq!(
+        reconciler.take_due(at(25)).expect("again").observe.processes,
+        [(Pid(7), Scope::Whole)].into()
+    );
 
     // Where its epolls are looked for anyway, that goes on as it was, with all of it.
-    let mut mind = settled(false);
-    mind.note(&Event::Listener(Pid(7)), at(10), at(10));
-    mind.take_due(at(11)).expect("due");
-    mind.note(&Event::Connection(Pid(7)), at(20), at(20));
-    assert_eq!(mind.take_due(at(25)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
+    let mut reconciler = settled(false);
+    reconciler.note(&Event::Listener(Pid(7)), at(10), at(10));
+    reconciler.take_due(at(11)).expect("due");
+    reconciler.note(&Event::Connection(Pid(7)), at(20), at(20));
+    assert_eq!(reconciler.take_due(at(25)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
 }
 
 #[test]
 fn repeated_requests_are_followed_immediately_only_so_often() {
-    let mut mind = settled(true);
+    let mut reconciler = settled(true);
     let mut turns = 0;
     for tenth in 0..600 {
-        turns += usize::from(mind.admit_app_requests(at(20 + 100 * tenth)));
+        turns += usize::from(reconciler.admit_app_requests(at(20 + 100 * tenth)));
     }
     assert_eq!(turns, 6 * APP_REQUESTS_MAX, "of 600 in a minute");
-    assert!(mind.admit_app_requests(at(90_000)), "and immediately again after a pause");
+    assert!(reconciler.admit_app_requests(at(90_000)), "and immediately again after a pause");
 }
 
 #[test]
 fn a_write_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
-    let mut mind = settled(true);
-    mind.note(&Event::Journal, at(20), at(20));
-    let work = mind.take_due(at(20)).expect("work");
+    let mut reconciler = settled(true);
+    reconciler.note(&Event::Journal, at(20), at(20));
+    let work = reconciler.take_due(at(20)).expect("work");
     assert!(
         work.is_of_the_journal_alone(),
         "nothing need be planned if it concerns no request here: {work:?}"
     );
-    mind.failed(work, Nanoseconds::ZERO, at(20));
-    let again = mind.take_due(at(40)).expect("the same again");
+    reconciler.failed(work, Nanoseconds::ZERO, at(20));
+    let again = reconciler.take_due(at(40)).expect("the same again");
     assert!(!again.is_of_the_journal_alone(), "what failed is planned again");
-    mind.done(Nanoseconds::ZERO, at(40));
-    mind.note(&Event::Journal, at(60), at(60));
-    mind.note(&Event::Link(IfIndex(2)), at(60), at(60));
-    assert!(!mind.take_due(at(70)).expect("work").is_of_the_journal_alone());
+    reconciler.done(Nanoseconds::ZERO, at(40));
+    reconciler.note(&Event::Journal, at(60), at(60));
+    reconciler.note(&Event::Link(IfIndex(2)), at(60), at(60));
+    assert!(!reconciler.take_due(at(70)).expect("work").is_of_the_journal_alone());
 }
 
 #[test]
 fn a_request_that_is_refused_leaves_what_was_left_alone_as_it_was() {
-    let mut mind = settled(true);
+    let mut reconciler = settled(true);
     let knob = (Object::Queue(queue(0)), "gro-flush-timeout");
-    mind.release([knob]);
-    let before = mind.left_alone();
-    mind.take_up_of(&BTreeSet::from([knob.0]));
-    assert!(!mind.is_released(&knob), "a request takes it up");
-    mind.leave_alone_as(before);
-    assert!(mind.is_released(&knob));
+    reconciler.release([knob]);
+    let before = reconciler.left_alone();
+    reconciler.take_up_of(&BTreeSet::from([knob.0]));
+    assert!(!reconciler.is_released(&knob), "a request takes it up");
+    reconciler.leave_alone_as(before);
+    assert!(reconciler.is_released(&knob));
 }
 
 #[test]
 fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_report_it() {
-    let mut mind = settled(true);
+    let mut reconciler = settled(true);
     for noted in [at(20), at(20), Nanoseconds(at(20).0 + 300_000)] {
-        mind.note(&Event::Cpu, noted, noted);
+        reconciler.note(&Event::Cpu, noted, noted);
     }
-    let due = mind.next_wake();
+    let due = reconciler.next_wake();
     assert_eq!(due.0 - at(20).0, 500_000);
-    let work = mind.take_due(due).expect("due");
+    let work = reconciler.take_due(due).expect("due");
     assert!(work.observe.cpus && !work.observe.everything, "the processes are where they were");
-    mind.done(at(0), due);
-    assert_eq!(mind.take_due(Nanoseconds(due.0 + MS)), None, "all of it together");
+    reconciler.done(at(0), due);
+    assert_eq!(reconciler.take_due(Nanoseconds(due.0 + MS)), None, "all of it together");
 }
 
 #[test]
 fn what_was_repaired_too_often_is_left_alone_until_some_of_it_is_long_ago() {
-    let mut mind = settled(true);
+    let mut reconciler = settled(true);
     let taken_away = change(0, 0, 20);
     let ledger = held(&taken_away);
     for round in 0..REPAIRS_MAX {
         let now = at(1_000 * u64::try_from(round).expect("small"));
-        let judged = mind.judge(plan(vec![taken_away.clone()]), &ledger, now);
+        let judged = reconciler.judge(plan(vec![taken_away.clone()]), &ledger, now);
         assert_eq!(judged.repairs, [Object::Queue(queue(0))].into());
-        mind.repaired(&judged.repairs, now);
+        reconciler.repaired(&judged.repairs, now);
     }
     let other = change(1, 0, 20);
-    let judged = mind.judge(plan(vec![taken_away.clone(), other.clone()]), &ledger, at(11_000));
+    let judged = reconciler.judge(plan(vec![taken_away.clone(), other.clone()]), &ledger, at(11_000));
     assert_eq!(judged.left_alone, [(taken_away.clone(), LeftAlone::Flapping)]);
     assert_eq!(judged.plan, plan(vec![other]), "the rest goes on");
     let wanted_again = change(0, 20, 50);
     assert_eq!(
-        mind.judge(plan(vec![wanted_again.clone()]), &ledger, at(11_000)).plan,
+        reconciler.judge(plan(vec![wanted_again.clone()]), &ledger, at(11_000)).plan,
         plan(vec![wanted_again])
     );
     let later = Nanoseconds(REPAIRS_WITHIN.0);
-    assert_eq!(mind.judge(plan(vec![taken_away.clone()]), &ledger, later).left_alone, []);
-    mind.take_up();
-    assert_eq!(mind.judge(plan(vec![taken_away]), &ledger, at(11_000)).left_alone, []);
+    assert_eq!(reconciler.judge(plan(vec![taken_away.clone()]), &ledger, later).left_alone, []);
+    reconciler.take_up();
+    assert_eq!(reconciler.judge(plan(vec![taken_away]), &ledger, at(11_000)).left_alone, []);
 }
 
 #[test]
 fn what_an_operator_rolled_back_is_left_alone_until_the_daemon_is_asked_again() {
-    let mut mind = settled(true);
+    let mut reconciler = settled(true);
     let rolled_back = change(0, 0, 20);
     let knob: Knob = (rolled_back.to().object(), rolled_back.to().knob());
-    mind.release([knob]);
-    let judged = mind.judge(plan(vec![rolled_back.clone(), change(1, 0, 20)]), &Ledger::default(), at(1));
+    reconciler.release([knob]);
+    let judged =
+        reconciler.judge(plan(vec![rolled_back.clone(), change(1, 0, 20)]), &Ledger::default(), at(1));
     assert_eq!(judged.left_alone, [(rolled_back.clone(), LeftAlone::RolledBack)]);
     assert_eq!(judged.plan, plan(vec![change(1, 0, 20)]));
-    mind.take_up();
-    assert_eq!(mind.judge(plan(vec![rolled_back]), &Ledger::default(), at(1)).left_alone, []);
+    reconciler.take_up();
+    assert_eq!(reconciler.judge(plan(vec![rolled_back]), &Ledger::default(), at(1)).left_alone, []);
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -309,7 +316,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 /// Whether work looks at what an event is about.
-fn heeds(work: &Work, event: &Event) -> bool {
+fn handles(work: &Work, event: &Event) -> bool {
     match event {
         Event::Link(index) | Event::Ethtool(index) => work.observe.devices.contains(index),
         Event::Queues(name) => work.observe.named.contains(name),
@@ -331,14 +338,14 @@ fn heeds(work: &Work, event: &Event) -> bool {
 }
 
 proptest! {
-    /// Whatever happens in whatever order, and whatever fails: every event is heeded within its delay and the pauses, and
+    /// Whatever happens in whatever order, and whatever fails: every event is handled within its delay and the pauses, and
     /// the daemon neither spins nor sleeps past a tick.
     #[test]
-    fn every_event_is_heeded_in_time_and_nothing_spins(
+    fn every_event_is_handled_in_time_and_nothing_spins(
         sees_new_epolls in any::<bool>(),
         script in proptest::collection::vec((any_event(), 0_u64..4_000_000, 0_u64..3_000_000, any::<bool>()), 1..60),
     ) {
-        let mut mind = settled(sees_new_epolls);
+        let mut reconciler = settled(sees_new_epolls);
         let mut now = at(1);
         let mut waiting: Vec<(Event, Nanoseconds)> = Vec::new();
         let mut turns = 0_u32;
@@ -347,30 +354,30 @@ proptest! {
         while script.peek().is_some() || !waiting.is_empty() {
             turns += 1;
             prop_assert!(turns < 2_000, "spins at {now:?} with {waiting:?}");
-            let wake = mind.next_wake();
+            let wake = reconciler.next_wake();
             prop_assert!(wake.0 <= now.0 + TICK.0);
             let step = script.next();
             let next = step.as_ref().map_or(wake, |(_, gap, ..)| Nanoseconds(now.0 + gap).min(wake.max(now)));
             now = next.max(now);
             let (mut took, mut fails) = (1_000, false);
             if let Some((event, _, cost, failing)) = step {
-                mind.note(&event, now, now);
+                reconciler.note(&event, now, now);
                 waiting.push((event, now));
                 (took, fails) = (cost.max(1), failing);
             }
-            let Some(work) = mind.take_due(now) else { continue };
+            let Some(work) = reconciler.take_due(now) else { continue };
             let done = Nanoseconds(now.0 + took);
             if fails {
                 failed_ever = true;
-                mind.failed(work, Nanoseconds(took), done);
+                reconciler.failed(work, Nanoseconds(took), done);
             } else {
-                for (event, noted) in waiting.iter().filter(|(event, _)| heeds(&work, event)) {
+                for (event, noted) in waiting.iter().filter(|(event, _)| handles(&work, event)) {
                     // The longest delay, the longest pause, and one work that was under way.
                     let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS;
                     prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }
-                waiting.retain(|(event, _)| !heeds(&work, event));
-                mind.done(Nanoseconds(took), done);
+                waiting.retain(|(event, _)| !handles(&work, event));
+                reconciler.done(Nanoseconds(took), done);
             }
             now = done;
         }
@@ -381,16 +388,16 @@ proptest! {
     fn no_object_is_repaired_more_often_than_the_limit(
         drifts in proptest::collection::vec((0_u32..3, 0_u64..60_000), 1..200),
     ) {
-        let mut mind = settled(true);
+        let mut reconciler = settled(true);
         let mut ledger = Ledger::default();
         (0..3).for_each(|index| ledger.note(&change(index, 0, 20)));
         let mut now = at(0);
         let mut repaired: BTreeMap<Object, Vec<Nanoseconds>> = BTreeMap::new();
         for (index, gap) in drifts {
             now = Nanoseconds(now.0 + gap * MS);
-            let judged = mind.judge(plan(vec![change(index, 0, 20)]), &ledger, now);
+            let judged = reconciler.judge(plan(vec![change(index, 0, 20)]), &ledger, now);
             prop_assert_eq!(judged.plan.is_empty(), !judged.left_alone.is_empty());
-            mind.repaired(&judged.repairs, now);
+            reconciler.repaired(&judged.repairs, now);
             for object in judged.repairs {
                 let times = repaired.entry(object).or_default();
                 times.push(now);

@@ -1,4 +1,4 @@
-//! How what is asked for stands, for others to read.
+//! The status of each request, for the status of the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,4 @@
-//! What is wanted, and of whom: the policy files, what was asked of the running daemon, and the processes that both
-//! mean at this moment.
+//! All requests: those of the policy files, of clients and of applications; and the processes that they mean at this moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app_requests::{AppRequests, Asker};
 use crate::placing::Members;
-use crate::status::Hearing;
+use crate::status::EventSource;
 
 /// The most requests that are kept beside the policy files; the oldest is dropped for a new one.
 pub(crate) const ASKED_MAX: usize = 1024;
@@ -71,7 +70,7 @@ pub(crate) struct Requests {
     boot: String,
     /// The services that a process belongs to, by name.
     services: BTreeMap<Pid, BTreeSet<String>>,
-    /// The process by which another one is meant: its ancestor, or itself.
+    /// The ancestor through which a request means a process, or the process itself.
     trees: BTreeMap<Pid, Pid>,
     /// The processes that make a request, or hold a socket that does.
     requesters: BTreeSet<Pid>,
@@ -144,9 +143,9 @@ impl Requests {
         self.apps.new_descriptor()
     }
 
-    /// As [`AppRequests::hearing`].
-    pub(crate) fn hearing_of_apps(&self) -> Option<Hearing> {
-        self.apps.hearing()
+    /// As [`AppRequests::event_source`].
+    pub(crate) fn event_source_of_apps(&self) -> Option<EventSource> {
+        self.apps.event_source()
     }
 
     /// The policy files say this from now on.
@@ -165,7 +164,7 @@ impl Requests {
         }
     }
 
-    /// How many requests came by asking.
+    /// How many requests came from clients.
     pub(crate) fn asked(&self) -> usize {
         self.asked.len()
     }
@@ -188,12 +187,12 @@ impl Requests {
         self.save().map(|()| full)
     }
 
-    /// All that was asked, to go back to.
+    /// The requests of clients, for [`Requests::go_back_to`] to restore.
     pub(crate) fn remembered(&self) -> Vec<Asked> {
         self.asked.clone()
     }
 
-    /// What was asked is this again.
+    /// Restores the requests of clients.
     pub(crate) fn go_back_to(&mut self, asked: Vec<Asked>) -> std::io::Result<()> {
         self.asked = asked;
         let roots: BTreeSet<Pid> = self.asked.iter().filter_map(|asked| Some(asked.process?.pid)).collect();
@@ -201,7 +200,7 @@ impl Requests {
         self.save()
     }
 
-    /// Lets a request go; says whether there was one.
+    /// Forgets a request; says whether there was one.
     pub(crate) fn forget(&mut self, target: &Target) -> std::io::Result<bool> {
         let before = self.asked.len();
         self.asked.retain(|asked| asked.intent.target != *target);
@@ -330,7 +329,7 @@ impl Requests {
         self.means(pid)
     }
 
-    /// A child is what its parent is; says whether any request means it.
+    /// A child belongs to the requests of its parent. Says whether any request means it.
     pub(crate) fn born(&mut self, child: Pid, parent: Pid) -> bool {
         if let Some(names) = self.services.get(&parent).cloned() {
             self.services.insert(child, names);

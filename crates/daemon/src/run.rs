@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::query;
 use crate::status::Shared;
 
-/// Where a daemon serves, and whom.
+/// The sockets and files that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
     /// Where it serves its Varlink interface; `None` for the socket of its journal.
@@ -110,7 +110,7 @@ fn admit(
     Ok(())
 }
 
-/// A socket that could not be opened. As shipped, the unit lets the daemon open none of the network.
+/// The fault of a socket that could not be opened. As shipped, the unit allows the daemon no network socket.
 fn not_opened(error: api::OpenError) -> Fault {
     let confined = matches!(&error, api::OpenError::Refused { error, .. }
         if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT));
@@ -118,7 +118,7 @@ fn not_opened(error: api::OpenError) -> Fault {
     if confined { fault.hint(NO_NETWORK_SOCKET) } else { fault }
 }
 
-/// What lets the unit open a socket of the network.
+/// How to let the unit open a network socket.
 const NO_NETWORK_SOCKET: &str = "netpolicy.service allows no network socket: its drop-in needs RestrictAddressFamilies=AF_INET (or AF_INET6) \
      and IPAddressAllow=localhost, too";
 

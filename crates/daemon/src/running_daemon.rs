@@ -1,4 +1,4 @@
-//! The daemon of a network namespace, as commands find it: the connection to it, and what is refused beside it.
+//! The daemon of a network namespace, for commands: the connection to it, and the refusal of changes beside it.
 
 use linux::Netns;
 use model::NetnsId;
@@ -18,7 +18,7 @@ pub fn connect(session: &Session, netns: NetnsId) -> Result<Option<Client>, Faul
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;
     let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
-    // Who sees only a part of it is refused what he asks for, in words, by the daemon itself.
+    // The daemon itself refuses clients with a partial view.
     Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
 }
 

@@ -16,7 +16,7 @@ const NEW_MAX: usize = 64;
 /// How many servers are looked at in one scan; the next ones in the next.
 const SERVERS_MAX: usize = 4;
 
-/// What scans know.
+/// The state of scans.
 #[derive(Debug, Default)]
 pub(crate) struct Scans {
     /// The processes of the last scan.
@@ -75,7 +75,7 @@ impl Scans {
         new.into_iter().map(|(_, pid)| pid).take(NEW_MAX).collect()
     }
 
-    /// It is known what this one is.
+    /// This process is judged: it is not new any more.
     pub(crate) fn settled(&mut self, pid: Pid) {
         self.new.remove(&pid);
     }

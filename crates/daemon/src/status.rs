@@ -1,8 +1,8 @@
-//! What the daemon is at, for others to read, and what others may ask of it.
+//! The daemon's status, and the requests that it accepts.
 //!
-//! The daemon is one thread: a [`Shared`] is cloned freely within it, and no part waits for another. What serves others
-//! (a socket with an API, a page of metrics) reads [`Shared::status`] and hands in [`Request`]s, whose answers are
-//! given to the function that came along, at the end of the turn in which they were done.
+//! The daemon is one thread: a [`Shared`] is cloned freely within it, and no part waits for another. The API and the metrics read
+//! [`Shared::status`]. The API submits [`Request`]s; each comes with a function, which the daemon calls with the answer at the end
+//! of the turn.
 
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,15 +30,15 @@ pub struct Status {
     pub phase: Phase,
     /// The policy files.
     pub policy: PolicyStatus,
-    /// What it hears with, one for each kind of event.
-    pub hearing: Vec<Hearing>,
+    /// How each kind of event is detected.
+    pub event_sources: Vec<EventSource>,
     /// What is asked for, in the order of the files, and after them what was asked of the running daemon.
     pub requests: Vec<RequestStatus>,
     /// How many settings are held: in the journal, and to be kept.
     pub settings: u64,
     /// What is wrong, or worth knowing. One that is mended goes away.
     pub findings: Vec<Finding>,
-    /// How often what happened, since the daemon started.
+    /// Counts since the daemon started.
     pub counters: Counters,
     /// How long it took from an event to the policy in force, by the kind of the event.
     pub reactions: BTreeMap<Kind, Reaction>,
@@ -94,14 +94,14 @@ pub struct PolicyStatus {
     pub mistakes: Option<String>,
 }
 
-/// The source of one kind of event.
+/// How one kind of event is detected.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-pub struct Hearing {
-    /// What is noticed: `links`, `processes`, `listeners`, `epolls`.
+pub struct EventSource {
+    /// What is detected: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
     /// How: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
-    /// The longest delay until it is noticed; `None` where the kernel reports it immediately.
+    /// The longest delay until it is detected; `None` where the kernel reports it immediately.
     pub within: Option<Duration>,
     /// Why no faster method is available, in the kernel's words.
     pub refused: Vec<String>,
@@ -221,14 +221,14 @@ pub struct ResponseTimes {
     pub found: Vec<String>,
 }
 
-/// How often what happened. All of them only grow.
+/// Counts since the daemon started. All of them only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Counters {
     /// Events that were noticed, by kind.
     pub events: BTreeMap<Kind, u64>,
     /// Events that were lost because they came faster than they were taken, each followed by a look at everything.
     pub lost: u64,
-    /// How often it went the way from looking to committing.
+    /// How often the daemon planned, observed and committed.
     #[serde(flatten)]
     pub passes: PassCounters,
     /// What became of settings.
@@ -238,7 +238,7 @@ pub struct Counters {
     pub evictions: u64,
     /// Rollbacks by an operator that were seen.
     pub rollbacks: u64,
-    /// Requests that were done, and that were refused.
+    /// Requests that were done.
     pub answered: u64,
     /// Requests that were refused.
     pub refused: u64,
@@ -254,7 +254,7 @@ pub struct PassCounters {
     /// Plans that were made.
     pub plans: u64,
     /// Scans of the whole host.
-    pub whole_looks: u64,
+    pub full_scans: u64,
     /// Transactions that were committed.
     pub commits: u64,
     /// Transactions that failed, and were undone.
@@ -359,7 +359,7 @@ pub struct Polling {
     pub allowed: u32,
 }
 
-/// Something that is asked of the running daemon.
+/// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Give a target a policy until it is unset; it takes the place of what was set for the same target before, and
@@ -421,7 +421,7 @@ pub struct HeldSetting {
     pub left_alone: Option<String>,
 }
 
-/// What is called with a request's answer.
+/// The function that takes a request's answer.
 pub type Reply = Box<dyn FnOnce(Answer)>;
 
 /// The daemon's state, and its queue of requests.

@@ -9,8 +9,8 @@ use model::{Finding, Judgement, NetnsId, Policy};
 use session::{Fault, Operator, count};
 
 use crate::status::{
-    Counters, Hearing, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus,
-    Shared, VERDICTS_MAX,
+    Counters, EventSource, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request,
+    RequestStatus, Shared, VERDICTS_MAX,
 };
 
 /// The most findings that are reported at the same time.
@@ -31,7 +31,7 @@ pub(crate) struct Telemetry<'a> {
     verdicts: VecDeque<Judgement>,
 }
 
-/// How it was when SIGHUP came, until the log says what became of that.
+/// The state when SIGHUP came, until the log reports the result.
 struct Reload {
     /// What the files said.
     policy: Policy,
@@ -41,10 +41,10 @@ struct Reload {
 
 /// What the other parts of the daemon report.
 pub(crate) struct Standing {
-    /// How many requests came by asking.
+    /// How many requests came from clients.
     pub(crate) asked: usize,
-    /// The source of each kind of event.
-    pub(crate) hearing: Vec<Hearing>,
+    /// How each kind of event is detected.
+    pub(crate) event_sources: Vec<EventSource>,
     /// Each request, and how it stands.
     pub(crate) requests: Vec<RequestStatus>,
     /// How many settings are held.
@@ -71,7 +71,7 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Whom it speaks to.
+    /// The operator that messages go to.
     pub(crate) fn operator(&self) -> &'a dyn Operator {
         self.operator
     }
@@ -117,7 +117,7 @@ impl<'a> Telemetry<'a> {
         self.phase = phase;
     }
 
-    /// If it is doing the one thing, it does the other from now on.
+    /// Changes the phase if it is `from`.
     pub(crate) fn leave(&mut self, from: Phase, to: Phase) {
         if self.phase == from {
             self.phase = to;
@@ -230,13 +230,13 @@ impl<'a> Telemetry<'a> {
 
     /// Publishes the status.
     pub(crate) fn publish(&self, standing: Standing) {
-        let Standing { asked, hearing, requests, settings, polling, services } = standing;
+        let Standing { asked, event_sources, requests, settings, polling, services } = standing;
         self.shared.note_services(services);
         self.shared.update(|status| {
             status.phase = self.phase;
             status.policy.clone_from(&self.policy);
             status.policy.asked = asked;
-            status.hearing = hearing;
+            status.event_sources = event_sources;
             status.requests = requests;
             status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
             status.findings = self.findings.values().cloned().collect();

@@ -247,7 +247,7 @@ mod test {
     }
 
     #[test]
-    fn looking_after_every_pair_does_not_cry_wolf_whatever_the_windows_are_like() {
+    fn looking_after_every_pair_raises_no_false_alarm_whatever_the_windows_are_like() {
         const TRIALS: u64 = 300;
         for (name, correlation, drift, stalled) in
             [("alike", 0.76, 0.0, 0.0), ("drifting", 0.0, 0.02, 0.0), ("stalled", 0.0, 0.0, 0.1)]

@@ -40,8 +40,8 @@ impl Deal {
     }
 }
 
-/// One part's wants about CPUs.
-pub(crate) struct Seats<'a> {
+/// The CPUs of one part: of its interrupts, threads and wake latency.
+pub(crate) struct PartCpus<'a> {
     pub(crate) part: &'a Part,
     pub(crate) index: &'a Index<'a>,
     pub(crate) recipes: &'a Recipes,
@@ -69,7 +69,7 @@ fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
     }
 }
 
-impl Seats<'_> {
+impl PartCpus<'_> {
     /// The CPUs of interrupts and threads: those of the layout, or where the request gives any, these.
     pub(crate) fn affinity(&self, collected: &mut Collected) -> Result<(), Refusal> {
         if let Some(objects) = &self.part.objects {

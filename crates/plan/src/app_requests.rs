@@ -141,7 +141,7 @@ fn epolls_by_policy(
     found
 }
 
-fn request(target: Target, policy: PolicyName, whence: &str) -> Intent {
-    let origin = format!("{target}: {whence}");
+fn request(target: Target, policy: PolicyName, source: &str) -> Intent {
+    let origin = format!("{target}: {source}");
     Intent::new(target, policy, origin)
 }

@@ -8,7 +8,7 @@ use model::{
     NapiKnob, ProcessKnob, Reason, RingNapi, Setting, SocketPolling, Sysctl, Target, Threading, since,
 };
 
-use crate::affinity::Seats;
+use crate::affinity::PartCpus;
 use crate::divide;
 use crate::driver_facts;
 use crate::in_force;
@@ -62,9 +62,9 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
             wants.process(process, &mut collected)?;
         }
         let inferred = placement.inferred;
-        let seats = Seats { part, index: &index, recipes: &placement.recipes, inferred };
-        seats.affinity(&mut collected)?;
-        seats.wake_latency(&mut collected);
+        let cpus = PartCpus { part, index: &index, recipes: &placement.recipes, inferred };
+        cpus.affinity(&mut collected)?;
+        cpus.wake_latency(&mut collected);
         kthread::want(part, &index, &mut collected)?;
     }
     reuseport::want(placement, &index, &mut collected)?;

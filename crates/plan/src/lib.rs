@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! Policy × Host      select   → Selection   which devices each request is for
-//! Policy × Host      place    → Placement   who lives where; refuses what cannot be kept apart or afforded
+//! Policy × Host      place    → Placement   which objects serve which request; refuses what cannot be kept apart or afforded
 //! Placement × Host   desired  → Desired     every knob with its value and its reason
 //! Desired × Host     diff     → Plan        only what differs, in the order of writing
 //! Search × Moment     next_try → Next       what is tried for a service whose goal is missed

@@ -1,4 +1,4 @@
-//! Where each request lives: its queues, interrupts, processes and epolls.
+//! Which objects serve which request: queues, interrupts, processes and epolls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crate::services;
 pub struct Planned {
     /// The host as it was when this was planned.
     pub host: Host,
-    /// Who lives where.
+    /// Which objects serve which request.
     pub placement: Placement,
     /// Every knob with its value and its reason.
     pub desired: Desired,

@@ -172,7 +172,7 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 /// ended otherwise.
 ///
 /// A signal does not end the watch. Stopping a unit or a session sends one to all processes there: the program that is guarded puts back by itself then, and if it
-/// cannot, its end is seen as any other. A trial that no program attends is put back at SIGTERM and SIGINT, as at its deadline.
+/// cannot, its end is seen as any other. A trial without a supervising program is put back at SIGTERM and SIGINT, as at its deadline.
 ///
 /// # Errors
 /// What could not be put back in the end.

@@ -1,9 +1,11 @@
 //! The texts of a file that an operator can see: string literals of more than one word outside tests, messages of errors,
-//! help of the command line, what scripts print, and the reasons of recipes.
+//! help of the command line, what scripts print, the reasons of recipes, the comments of an interface, the titles of a dashboard,
+//! the annotations of alerts, and the descriptions of units.
 //!
 //! A single word is left out: it cannot be distinguished from a name.
 
 use proc_macro2::{TokenStream, TokenTree};
+use serde_json::Value;
 use syn::visit::{self, Visit};
 use syn::{
     Attribute, ExprMethodCall, Fields, ItemEnum, ItemFn, ItemMod, ItemStruct, Lit, LitStr, Macro, Meta,
@@ -65,6 +67,59 @@ pub fn script_texts(script: &str) -> Vec<String> {
 pub fn recipe_texts(recipe: &str) -> Vec<String> {
     let lines = recipe.lines().filter(|line| line.split('=').next().is_some_and(|key| key.trim() == "why"));
     lines.flat_map(quoted).collect()
+}
+
+/// The comments of a Varlink interface, which its clients read: each one as one text.
+pub fn interface_texts(interface: &str) -> Vec<String> {
+    let comment = |line: &str| line.trim().strip_prefix('#').map(|words| words.trim().to_owned());
+    let lines: Vec<Option<String>> =
+        interface.lines().map(|line| comment(line).filter(|words| !words.is_empty())).collect();
+    let comments =
+        lines.split(Option::is_none).map(|lines| lines.iter().flatten().cloned().collect::<Vec<_>>());
+    comments.filter(|lines| !lines.is_empty()).map(|lines| lines.join("\n")).collect()
+}
+
+/// The summaries and descriptions of alert rules, in YAML that has one key a line.
+pub fn alert_texts(rules: &str) -> Vec<String> {
+    let of_key = |line: &str| {
+        let line = line.trim();
+        let value = line.strip_prefix("summary: ").or_else(|| line.strip_prefix("description: "))?;
+        Some(value.trim_matches('"').replace("\\\"", "\""))
+    };
+    rules.lines().filter_map(of_key).collect()
+}
+
+/// The titles, descriptions and legends of a dashboard.
+///
+/// # Errors
+/// If it is no JSON, with the place.
+pub fn dashboard_texts(dashboard: &str) -> Result<Vec<String>, String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    match (key.as_str(), value) {
+                        ("title" | "description", Value::String(text)) => found.push(text.clone()),
+                        ("legendFormat" | "titleFormat", Value::String(text)) if reads_as_words(text) => {
+                            found.push(text.clone());
+                        }
+                        _ => collect(value, found),
+                    }
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
+            _ => {}
+        }
+    }
+    let dashboard: Value = serde_json::from_str(dashboard).map_err(|error| error.to_string())?;
+    let mut found = Vec::new();
+    collect(&dashboard, &mut found);
+    Ok(found)
+}
+
+/// The description of a systemd unit.
+pub fn unit_texts(unit: &str) -> Vec<String> {
+    unit.lines().filter_map(|line| line.strip_prefix("Description=")).map(str::to_owned).collect()
 }
 
 /// The texts between the double quotes of a line.
@@ -270,5 +325,20 @@ mod test {
             "# it is \"not printed at all\"\necho \"The host has been booted since.\" >&2\nfile=\"$1\"\n";
         assert_eq!(script_texts(script), ["The host has been booted since."]);
         assert_eq!(recipe_texts("value = \"max\"\nwhy = \"short\"\n"), ["short"]);
+    }
+
+    #[test]
+    fn comments_of_an_interface_annotations_of_alerts_titles_of_a_dashboard_and_descriptions_of_units_are_found()
+     {
+        let interface = "# One daemon.\n#\n# Root calls\n# everything.\ninterface a.b\n\n# Its state.\ntype State (\n  pid: int\n)\n";
+        assert_eq!(interface_texts(interface), ["One daemon.", "Root calls\neverything.", "Its state."]);
+        let rules = "  - alert: Down\n    annotations:\n      summary: \"{{ $labels.instance }}: down\"\n      description: \"Start it.\"\n";
+        assert_eq!(alert_texts(rules), ["{{ $labels.instance }}: down", "Start it."]);
+        let dashboard = r#"{"title": "A host", "panels": [{"title": "Work", "legendFormat": "{{kind}}", "unit": "cps"},
+            {"targets": [{"legendFormat": "full scans"}], "description": "Plans made."}]}"#;
+        let mut found = dashboard_texts(dashboard).expect("JSON");
+        found.sort();
+        assert_eq!(found, ["A host", "Plans made.", "Work", "full scans"]);
+        assert_eq!(unit_texts("# A unit.\n[Unit]\nDescription=Packet delivery\n"), ["Packet delivery"]);
     }
 }

@@ -44,6 +44,13 @@ fn texts(file: &Path) -> Vec<String> {
         Some("rs") => walls::texts(&text()).unwrap_or_else(|error| panic!("{}: {error}", file.display())),
         Some("toml") => walls::recipe_texts(&text()),
         Some("sh") => walls::script_texts(&text()),
+        Some("varlink") => walls::interface_texts(&text()),
+        // Tests of alert rules expect the annotations of these.
+        Some("yml") if !file.to_string_lossy().ends_with(".test.yml") => walls::alert_texts(&text()),
+        Some("json") => {
+            walls::dashboard_texts(&text()).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+        }
+        Some("service") => walls::unit_texts(&text()),
         _ if is_script => walls::script_texts(&text()),
         _ => Vec::new(),
     }

@@ -44,13 +44,13 @@ fn a_first_step_that_cannot_be_read() {
 }
 
 #[test]
-fn a_value_set_by_someone_else_before_and_during() {
+fn a_value_set_by_another_program_before_and_during() {
     let plan = latency_plan();
     let early = Fault::ForeignBeforeRead(0, nudged(plan.steps[1].changes()[1].to()));
-    assert_snapshot!("a_value_set_by_someone_else_before", says(plan.clone(), [early]));
+    assert_snapshot!("a_value_set_by_another_program_before", says(plan.clone(), [early]));
     // Read 7 is before the second step, read 9 before the third.
     let late = Fault::ForeignBeforeRead(9, nudged(plan.steps[1].changes()[1].to()));
-    assert_snapshot!("a_value_set_by_someone_else_during", says(plan, [late, Fault::RefuseWrite(3)]));
+    assert_snapshot!("a_value_set_by_another_program_during", says(plan, [late, Fault::RefuseWrite(3)]));
 }
 
 #[test]

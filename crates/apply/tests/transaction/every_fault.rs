@@ -195,7 +195,7 @@ fn an_object_that_goes_away_when_all_is_written_is_no_fault_of_the_plan() {
 }
 
 #[test]
-fn what_someone_else_sets_meanwhile_is_never_overwritten_unless_the_step_was_under_way() {
+fn what_another_program_sets_meanwhile_is_never_overwritten_unless_the_step_was_under_way() {
     let plan = latency_plan();
     let before = host_for(&plan);
     let (reads, _) = reads_and_writes(&plan);

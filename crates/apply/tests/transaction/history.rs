@@ -72,7 +72,7 @@ fn an_older_transaction_is_not_rolled_back_from_under_a_newer_one() {
 }
 
 #[test]
-fn a_value_that_someone_else_set_since_is_left_alone_and_reported() {
+fn a_value_that_another_program_set_since_is_left_alone_and_reported() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let before = host_for(&plan);
     let mut host = FaultyHost::new(&before);
@@ -127,7 +127,7 @@ fn while_a_plan_is_held_no_other_is_written_and_the_holder_is_named() {
 }
 
 #[test]
-fn a_writer_that_lets_go_in_time_is_waited_for() {
+fn a_lock_that_is_released_in_time_is_waited_for() {
     let (scene, mut host) = (Scene::new(), host_of_three());
     let journal = scene.journal.clone().waiting(Duration::from_secs(20));
     let held = scene.commit(one(gro(0, 0, 10)), &mut host).expect("commits");

@@ -100,18 +100,18 @@ impl Drop for Sampler {
 
 /// Counts and pauses in turn until something else is ordered.
 fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<Delivered, KernelError> {
-    let go_on = |span| matches!(ordered.recv_timeout(span), Err(RecvTimeoutError::Timeout));
+    let no_order_within = |span| matches!(ordered.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     let before = counter.snapshot()?;
     let mut pause = LEAD;
     let counted = loop {
-        if !go_on(pause) {
+        if !no_order_within(pause) {
             break Ok(());
         }
         pause = PAUSED;
         if let Err(error) = counter.resume() {
             break Err(error);
         }
-        if !go_on(COUNTED) {
+        if !no_order_within(COUNTED) {
             break Ok(());
         }
         counter.pause();

@@ -167,7 +167,7 @@ impl ReuseportProgram {
         Ok(SpreadCounts { by_queue: count(0)?, no_list: count(1)?, changed: count(2)?, gone: count(3)? })
     }
 
-    /// Puts every socket of the lists into the table that the program chooses from. Returns the place of each, and how many
+    /// Puts every socket of the lists into the table that the program chooses from. Returns the slot of each, and how many
     /// sockets there are. Sockets that are in the table stay where they are.
     fn place(
         &self,
@@ -177,12 +177,12 @@ impl ReuseportProgram {
         let mut wanted: Vec<u64> = lists.values().flatten().copied().collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let mut seats: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut slots: BTreeMap<u64, u32> = BTreeMap::new();
         let mut free = Vec::new();
         let mut members = 0;
         for (at, inode) in (0_u32..).zip(self.inodes()?) {
             if wanted.binary_search(&inode).is_ok() {
-                seats.insert(inode, at);
+                slots.insert(inode, at);
             } else {
                 free.push((at, inode));
             }
@@ -191,7 +191,7 @@ impl ReuseportProgram {
         for inode in wanted {
             let socket = copy(inode)?;
             members += u32::from(socket.is_some());
-            if seats.contains_key(&inode) {
+            if slots.contains_key(&inode) {
                 continue;
             }
             let Some((at, before)) = free.next() else {
@@ -205,13 +205,13 @@ impl ReuseportProgram {
                 self.offer(at, &socket)?;
             }
             self.set(INODES, &at.to_ne_bytes(), &inode.to_ne_bytes())?;
-            seats.insert(inode, at);
+            slots.insert(inode, at);
         }
         for (at, _) in free.filter(|(_, inode)| *inode != 0) {
             let _ = self.maps[LISTENERS].delete(&at.to_ne_bytes());
             self.set(INODES, &at.to_ne_bytes(), &[0; 8])?;
         }
-        Ok((seats, members))
+        Ok((slots, members))
     }
 
     fn offer(&self, at: u32, socket: &OwnedFd) -> Result<(), KernelError> {

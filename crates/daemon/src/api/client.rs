@@ -1,4 +1,4 @@
-//! The other end: how the commands speak to the daemon.
+//! The client of the daemon's API, for commands.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,10 +12,10 @@ use session::{Exit, Fault};
 use super::wire::{Call, Reply, encode};
 use crate::socket_file;
 
-/// How long a command waits for what is answered out of the daemon's head. Its turn may take seconds on a large host.
+/// How long a command waits for a reply that needs no look at the host. A turn of the daemon may take seconds on a large host.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 
-/// How long a command waits for what takes a commit, or a look at the host.
+/// How long a command waits for a reply that needs a commit or a look at the host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long an answer may be.

@@ -24,20 +24,20 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle. One that follows findings may be idle for ever.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// How much may wait to be taken by a client. More is not said to it: it is dropped.
+/// How many bytes of output may wait for a client to read them. A client with more is dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// How many calls of one connection are done within [`CALLS_WINDOW`]; the others wait for the next.
 pub const CALLS_MAX: u32 = 100;
 const CALLS_WINDOW: Duration = Duration::from_secs(1);
 
-/// What waits to be taken by the client, and whether an answer is still to come.
+/// The output that the client has not read yet, and whether a reply is still to come.
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// How much of it was taken.
+    /// How many of the bytes are written.
     taken: usize,
-    /// Since when something waits without any of it being taken.
+    /// Since when output waits and the client reads none of it.
     since: Option<Instant>,
     /// Whether a call is being done.
     pending: bool,
@@ -69,13 +69,13 @@ pub(super) struct Connection {
     office: Rc<Office>,
     _place: Place,
     frames: Frames,
-    /// Since when the beginning of a message waits for its end.
+    /// Since when a message is incomplete.
     begun: Option<Instant>,
     /// When something last happened.
     last: Instant,
     out: Rc<RefCell<Outbox>>,
     listening: Option<Listening>,
-    /// The calls of this window, and since when it is.
+    /// When this window began, and how many calls it has had.
     window: (Instant, u32),
     /// Whether the client has nothing more to say.
     finished: bool,
@@ -154,7 +154,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what was called for, until an answer has to be waited for.
+    /// Does the calls that have come, up to one whose reply comes later.
     fn serve(&mut self, registrar: &mut Registrar) -> Result<(), String> {
         while !self.out.borrow().pending && self.may_call() {
             let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
@@ -224,7 +224,7 @@ impl Connection {
         self.office.shared.submit(request, Box::new(move |answer| reply(said(answer))));
     }
 
-    /// What answers a call later, and lets the next one be done.
+    /// The function that replies to a call later, and lets the next call begin.
     fn later(&mut self, call: &Call) -> Box<dyn FnOnce(job::Found)> {
         self.out.borrow_mut().pending = true;
         let (out, oneway) = (Rc::clone(&self.out), call.oneway);
@@ -274,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// The daemon's state, as far as it is this client's to see.
+    /// The part of the daemon's state that this client may see.
     fn state(&self) -> Value {
         let status = self.office.shared.status();
         let whole = self.is_trusted();
@@ -288,7 +288,7 @@ impl Connection {
             for hidden in ["policy", "counters", "polling", "netns"] {
                 fields.insert(hidden.to_owned(), Value::Null);
             }
-            for hidden in ["findings", "hearing", "verdicts"] {
+            for hidden in ["findings", "event_sources", "verdicts"] {
                 fields.insert(hidden.to_owned(), json!([]));
             }
             fields.insert("reactions".to_owned(), json!({}));
@@ -297,7 +297,7 @@ impl Connection {
         state
     }
 
-    /// The next moment at which something is due without anything coming.
+    /// When the connection is dropped if nothing arrives, and why.
     fn due(&self) -> Option<(Instant, &'static str)> {
         let out = self.out.borrow();
         if let Some(since) = out.since.filter(|_| out.waits()) {
@@ -379,10 +379,10 @@ fn process_of(target: &str) -> Option<Pid> {
     task.strip_prefix("task ")?.parse().ok().map(Pid)
 }
 
-/// Says to one for whom there is no place that there is none.
-pub(super) fn turn_away(mut stream: &UnixStream) {
+/// Tells a client that the connection limit is reached.
+pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // It is the first that is said here, so there is room for it; who is gone by now does not miss it.
+    // It is the first message, so the socket's buffer has room for it. A client that has left does not need it.
     let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
 }
 

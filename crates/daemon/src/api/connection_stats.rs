@@ -1,4 +1,4 @@
-//! Who is connected, what was refused, and the words about it that go to the log.
+//! The connections, their limits and counts, and their lines in the log.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,25 +6,25 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How many connections there are at most.
+/// The most connections at a time.
 pub const CLIENTS_MAX: usize = 64;
 
-/// How many of these one user other than root has. All of them together leave root some.
+/// The most connections of one user other than root.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// How many of them are not root's.
+/// The most connections of all users other than root: the rest is reserved for root.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
 
 /// How many lines are logged in [`LOG_WINDOW`]; the others are counted.
 const LINES_MAX: u32 = 30;
 const LOG_WINDOW: Duration = Duration::from_secs(60);
 
-/// How often what happened at the sockets, since the daemon started.
+/// Counts of connections and calls since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Accepted connections.
     pub accepted: u64,
     /// Connections that were rejected at the limit.
-    pub turned_away: u64,
+    pub rejected: u64,
     /// Calls that got a reply, refusals included.
     pub calls: u64,
     /// Denied calls.
@@ -92,7 +92,7 @@ impl ConnectionStats {
             && (uid == 0 || (own < CLIENTS_PER_USER_MAX && all - root < CLIENTS_OF_OTHERS_MAX));
         if !room {
             drop(clients);
-            self.count(|tally| tally.turned_away += 1);
+            self.count(|tally| tally.rejected += 1);
             self.log(&format!(
                 "api: a connection of uid {uid} was rejected: connection limit reached ({all})"
             ));
@@ -139,7 +139,7 @@ mod test {
         assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_OF_OTHERS_MAX);
         drop(places);
         assert!(stats.enter(1000).is_some());
-        assert_eq!(stats.tally().turned_away, 200 - 48 + 100 - 16);
+        assert_eq!(stats.tally().rejected, 200 - 48 + 100 - 16);
     }
 
     #[test]

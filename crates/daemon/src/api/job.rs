@@ -1,4 +1,4 @@
-//! Questions that take a look at the host: answered by a thread of their own, so that the daemon's turn does not wait.
+//! Queries that take a look at the host: a thread of their own answers them, so that the daemon's turn does not wait.
 
 use std::cell::Cell;
 use std::fmt;

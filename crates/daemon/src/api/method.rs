@@ -1,4 +1,4 @@
-//! What can be called, and what it takes.
+//! The methods of the API, and their parameters.
 
 use model::policy::Match;
 use model::{Budget, CpuSet, Glob, Intent, KthreadValue, Patterns, Pid, Target};
@@ -47,7 +47,7 @@ pub enum Method {
     Ask(Question),
 }
 
-/// What is answered beside the daemon's turn, because it takes time.
+/// A query that a thread of its own answers, because it takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// What the policy files would change.
@@ -263,7 +263,7 @@ impl SetParams {
             .collect::<Result<Vec<_>, _>>()?;
         let target = self.target.target()?;
         if !nic.is_empty() && !matches!(target, Target::Device(_)) {
-            return Err("settings: of a device alone".to_owned());
+            return Err("`settings` is allowed for devices only".to_owned());
         }
         let kthread = [
             read("kthread_cpus", self.kthread_cpus.as_deref())?.map(KthreadValue::Cpus),
@@ -329,8 +329,8 @@ impl Method {
     }
 }
 
-/// Whether everybody may call a method of this name: what it answers depends on who they are. An unknown method is
-/// answered as unknown, not as refused.
+/// Whether any user may call a method of this name: its reply depends on the user. An unknown method is answered as unknown, not as
+/// refused.
 pub fn is_for_everybody(method: &str) -> bool {
     match method.rsplit_once('.') {
         Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),

@@ -1,5 +1,5 @@
-//! The daemon's state as OpenMetrics. Its labels are what is asked for and kinds of events: as many as there are requests,
-//! and never a pid more.
+//! The daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids: the number of series is bounded
+//! by the number of requests.
 //!
 //! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` behind a counter's name, base
 //! units, `# EOF` at the end.
@@ -18,7 +18,7 @@ use crate::status::{Phase, REACTION_MICROS, RequestStatus};
 /// How many requests have samples of their own; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
-/// What requests are about that outlive processes.
+/// Kinds of targets that outlive processes.
 const LASTING: [&str; 2] = ["device ", "service "];
 
 /// The rule of a goal that is missed, as in `docs/reference/findings.md`.
@@ -147,7 +147,7 @@ impl Page {
         for (name, help, value) in [
             ("netpolicy_events_lost", "Events lost because their queue was full.", counters.lost),
             ("netpolicy_plans", "Plans that were made.", counters.passes.plans),
-            ("netpolicy_whole_looks", "Scans of the whole host.", counters.passes.whole_looks),
+            ("netpolicy_full_scans", "Scans of the whole host.", counters.passes.full_scans),
             ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
             (
                 "netpolicy_commit_failures",
@@ -203,7 +203,7 @@ impl Page {
         }
     }
 
-    /// Of each service that is measured. It is measured in samples: requests of other times are in none of it.
+    /// The response times of each measured service. It is measured in samples: requests between samples are not counted.
     fn response_times(&mut self, status: &Status, services: &[Measured]) {
         let measured: Vec<(&str, &Totals)> = services
             .iter()
@@ -273,7 +273,7 @@ impl Page {
         }
     }
 
-    /// What the last minutes say.
+    /// Gauges of the last minutes.
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
         let name = "netpolicy_engaged_ratio";
@@ -327,7 +327,7 @@ impl Page {
     fn api(&mut self, tally: Tally) {
         for (name, help, value) in [
             ("netpolicy_api_connections", "Accepted connections.", tally.accepted),
-            ("netpolicy_api_turned_away", "Connections rejected at the limit.", tally.turned_away),
+            ("netpolicy_api_rejected", "Connections rejected at the limit.", tally.rejected),
             ("netpolicy_api_calls", "Calls of clients.", tally.calls),
             ("netpolicy_api_denied", "Denied calls.", tally.denied),
             (

@@ -1,12 +1,12 @@
-//! The daemon's sockets: Varlink for those who ask and change, OpenMetrics for those who count.
+//! The daemon's sockets: the API by Varlink, and metrics by OpenMetrics.
 //!
 //! Read in this order: `wire` (bytes), `method` (what can be called), `connection_stats` (how many may), `connection` (one client),
 //! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in the daemon's one thread, as
 //! sources of its loop, and none of it blocks.
 //!
-//! Who may: the kernel identifies the client (`SO_PEERCRED`). Root, and the
-//! members of a group that the operator may name, may everything; everybody else may ask how the daemon stands, and sees
-//! what is asked for processes of their own. Refusals are answered, counted and logged, in a log that has an end.
+//! Permissions: the kernel identifies the client (`SO_PEERCRED`). Root, and the members of a group that the operator may name, may
+//! call every method. Any other user may read the status, and sees the requests for its own processes only. Refusals are answered,
+//! counted and logged; the log is rate-limited.
 
 mod client;
 mod connection;
@@ -48,7 +48,7 @@ const ACCEPTS_MAX: usize = 16;
 pub struct Options {
     /// The Varlink socket.
     pub socket: PathBuf,
-    /// A group whose members may what root may.
+    /// A group whose members may call every method, as root may.
     pub group: Option<u32>,
     /// A socket that answers HTTP with metrics.
     pub metrics_socket: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub struct Options {
     pub metrics_address: Option<SocketAddr>,
     /// Where lines for the log go.
     pub log: Box<dyn Fn(&str)>,
-    /// Who answers what takes a look at the host.
+    /// Answers the queries that take a look at the host.
     pub answer_query: QueryHandler,
 }
 
@@ -103,7 +103,7 @@ pub enum OpenError {
         /// Why.
         error: std::io::Error,
     },
-    /// Metrics of this machine are no business of another's.
+    /// Metrics are served on loopback addresses only.
     #[error("{0}: metrics are served on addresses of this machine alone (127.0.0.1, ::1)")]
     NotLoopback(SocketAddr),
 }
@@ -151,7 +151,7 @@ fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
     Ok(listener)
 }
 
-/// Where Varlink clients come in.
+/// The listener for Varlink clients.
 #[derive(Debug)]
 struct Listener {
     listener: UnixListener,
@@ -167,7 +167,7 @@ impl Listener {
             Some(place) => {
                 registrar.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
             }
-            None => connection::turn_away(&stream),
+            None => connection::reject(&stream),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Where the page of metrics is served: by HTTP on a unix socket or a loopback address, and as a file.
+//! Serves the page of metrics: by HTTP on a unix socket or a loopback address, and as a file.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 /// How long a request may be.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
-/// How long asking and taking the page may take together.
+/// How long a client may take to request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many connections are served at the same time.
@@ -55,7 +55,7 @@ impl Socket {
     }
 }
 
-/// Where those come in who want the page.
+/// A listener that serves the page.
 pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
@@ -104,7 +104,7 @@ impl Source for Pages {
         while let Ok(stream) = self.socket.accept() {
             // One for the listener itself.
             if Rc::strong_count(&self.readers) > READERS_MAX {
-                self.stats.count(|tally| tally.turned_away += 1);
+                self.stats.count(|tally| tally.rejected += 1);
                 continue;
             }
             registrar.admit(Box::new(Reader {
@@ -122,7 +122,7 @@ impl Source for Pages {
     }
 }
 
-/// One who wants the page.
+/// A connection that reads the page.
 struct Reader {
     stream: Box<dyn Stream>,
     request: Vec<u8>,
@@ -135,7 +135,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes the request and gives the answer, as far as it goes. Whether that was all.
+    /// Reads the request and writes the answer, as far as the socket allows; true when the connection is done.
     fn go_on(&mut self) -> io::Result<bool> {
         while self.answer.is_none() {
             let mut part = [0; 2048];

@@ -17,10 +17,11 @@ use super::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::api::wire::encode;
 use crate::socket_file;
 
-/// How long an answer is waited for. The daemon's turn waits with it.
+/// How long the client waits for a reply. The daemon's turn waits with it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From here on, this process looks into others through the service at this socket, if it has not the right to do so itself. Whether one answers there.
+/// From here on, this process inspects others through the service at this socket, unless it has `CAP_SYS_PTRACE` itself. Says whether a
+/// service answers there.
 pub fn go_through(path: &Path) -> bool {
     if !linux::attach::is_needed() {
         return false;

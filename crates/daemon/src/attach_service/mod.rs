@@ -1,6 +1,6 @@
-//! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it finds processes, looks into those that it is asked
-//! about, and sets the busy-poll parameters of their epolls and io_urings. It opens no file for a client and hands out
-//! no descriptor.
+//! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it finds processes, inspects those that a request
+//! names, and sets the busy-poll parameters of their epolls and io_urings. It opens no file for a client and hands out no
+//! descriptor.
 //!
 //! Its socket accepts root's connections alone, by `SO_PEERCRED`; any other client is rejected and logged. A
 //! request and an answer are JSON with a zero byte behind, as on the daemon's own socket.
@@ -20,7 +20,7 @@ pub use server::run;
 
 use linux::{Cause, Errno, KernelError};
 
-/// Where it is asked.
+/// Its socket.
 pub const SOCKET: &str = "/run/netpolicy/attach";
 
 /// The longest request. A knob, or the pids that are asked about.
@@ -29,7 +29,7 @@ const REQUEST_BYTES_MAX: usize = 256 * 1024;
 /// The longest answer: all that 10 000 sockets and their epolls come to, many times over.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Request {
@@ -39,7 +39,7 @@ enum Request {
     Find(Wanted),
     /// Whether a process is like this.
     Meets { wanted: Wanted, pid: Pid },
-    /// Who holds any of these sockets, given by their inodes.
+    /// The processes that hold any of these sockets, given by their inodes.
     Holders(BTreeSet<u64>),
     /// The value of a knob like this.
     Read(Setting),
@@ -47,7 +47,7 @@ enum Request {
     Write(Setting),
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {

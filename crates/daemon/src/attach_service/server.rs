@@ -1,4 +1,4 @@
-//! The end with the right.
+//! The privileged server of the attach service.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -88,7 +88,7 @@ fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {
     }
 }
 
-/// What it does: no more than this.
+/// Answers one request. The service can do nothing else.
 fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
     let failed = |error: linux::KernelError| Answer::Failed(error.into());
     let refused = |setting: &Setting| {
@@ -133,7 +133,7 @@ fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
     }
 }
 
-/// The namespace that is asked about: ours, or that of who asks.
+/// The network namespace of a request: the service's own, or the client's.
 fn netns_of(wanted: u64, peer: &Peer) -> Result<Netns, linux::KernelError> {
     let own = Netns::own()?;
     if own.id().0 == wanted {

@@ -1,4 +1,4 @@
-//! What applications request reaches the daemon: when it is noticed, when it is read, and whose processes it is about.
+//! Requests of applications in the daemon: their events, reading them, and finding their processes.
 
 use std::collections::BTreeSet;
 

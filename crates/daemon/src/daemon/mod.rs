@@ -51,23 +51,23 @@ const UNREADABLE: &str =
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: Options,
-    /// What it reports of itself.
+    /// Its status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
     /// What to do, and when.
     pub(crate) reconciler: Reconciler,
-    /// What it waits for.
+    /// The sources of its events.
     pub(crate) sources: EventSources,
-    /// What is known of the host.
+    /// The host as it was observed.
     pub(crate) known: Known,
-    /// What the operator asks for, and of which processes.
+    /// All requests, and the processes that they mean.
     pub(crate) requests: Requests,
-    /// What all of it comes to.
+    /// The plan for all requests.
     pub(crate) plan: CurrentPlan,
-    /// What is held of that.
+    /// The settings in force.
     pub(crate) held: Held,
-    /// What of it the kernel refused.
+    /// The values that the kernel refused.
     pub(crate) rejections: Rejections,
-    /// The request that is being done by asking.
+    /// The API request in progress.
     pub(crate) answers: Answers,
     /// What is measured and judged on services' own traffic.
     pub(crate) quality: ServiceMeasurement,
@@ -158,19 +158,19 @@ impl<'a> Daemon<'a> {
     }
 
     fn report_late_sources(&mut self) {
-        for hearing in self.sources.hearing() {
-            let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
+        for source in self.sources.event_sources() {
+            let Some(within) = source.within.filter(|_| !source.refused.is_empty()) else { continue };
             self.telemetry.find(Finding {
                 rule: "found-by-scan".to_owned(),
                 severity: Severity::Note,
-                object: hearing.what.clone(),
+                object: source.what.clone(),
                 summary: format!(
                     "the kernel does not report them immediately; they are found by {}",
-                    hearing.how
+                    source.how
                 ),
                 evidence: [format!("within {} s", within.as_secs_f64())]
                     .into_iter()
-                    .chain(hearing.refused)
+                    .chain(source.refused)
                     .collect(),
                 remedy: None,
             });
@@ -465,11 +465,11 @@ impl<'a> Daemon<'a> {
 
     /// Publishes the daemon's status.
     pub(crate) fn publish(&self) {
-        let mut hearing = self.sources.hearing();
-        hearing.extend(self.requests.hearing_of_apps());
+        let mut event_sources = self.sources.event_sources();
+        event_sources.extend(self.requests.event_source_of_apps());
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
-            hearing,
+            event_sources,
             requests: self.quality.search.filled(self.quality.goals.filled(self.plan.statuses().to_vec())),
             services: self.quality.goals.found().to_vec(),
             settings: self.held.ledger().len(),

@@ -48,7 +48,7 @@ const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 /// The searches of services.
 pub(crate) struct GoalSearch {
     searches: Searches,
-    /// Why what was tried before is not known: nothing is tried then, or the bound on tries a day would not hold.
+    /// Why the record of earlier tries is unreadable. The daemon tries nothing then, because the bound on tries a day would not hold.
     unreadable: Option<String>,
     /// How many tries a day each service may have.
     a_day: usize,
@@ -63,7 +63,7 @@ pub(crate) struct GoalSearch {
 }
 
 impl GoalSearch {
-    /// What earlier daemons tried and found. Of another boot no process is there any more.
+    /// Resumes the searches of earlier daemons. The processes of another boot are gone.
     pub(crate) fn resumed(read: io::Result<Searches>, boot: &str) -> Self {
         let (mut searches, unreadable) = match read {
             Ok(searches) => (searches, None),
@@ -210,7 +210,7 @@ impl GoalSearch {
     }
 }
 
-/// What became of a mode, in one line.
+/// The result of a mode, in one line.
 fn line_of(tried: &Tried) -> String {
     let came_to = tried.ruling.map_or_else(|| "no verdict: the daemon ended".to_owned(), |it| it.to_string());
     let measured = tried.judgement.as_ref().map(|judgement| format!(": {}", judgement.of_change()));
@@ -369,8 +369,8 @@ impl Daemon<'_> {
         self.quality.search.holds_up(&attempt.service, WAITS, summary, vec![why]);
     }
 
-    /// On whose traffic a candidate is judged: the service's own, where it must be better, and that of services with a guard that it changes
-    /// something of.
+    /// The services whose traffic judges a candidate: the service itself, which must get better, and the guarded services of which the
+    /// candidate changes something.
     fn judging(
         &self,
         policy: &Policy,
@@ -488,7 +488,7 @@ impl Daemon<'_> {
         self.held.taken(&knob).map(|why| format!("{} {} {why}", knob.0, knob.1))
     }
 
-    /// What became of a try.
+    /// Takes the result of a try.
     pub(crate) fn take_attempted(&mut self, attempted: Attempted) {
         let Attempted { attempt, outcome } = attempted;
         let Attempt { service: name, mode, begun, .. } = attempt.clone();

@@ -120,7 +120,7 @@ impl<'a> Attachment<'a> {
     pub(crate) fn turn(&mut self) -> Result<bool, Fault> {
         let wait = TURN.min(self.look_at.saturating_duration_since(Instant::now()));
         match self.next_event(wait)? {
-            Some(event) => self.heed(event)?,
+            Some(event) => self.handle(event)?,
             None if Instant::now() >= self.look_at => self.look_again()?,
             None => {}
         }
@@ -134,7 +134,7 @@ impl<'a> Attachment<'a> {
         }
     }
 
-    fn heed(&mut self, event: Event) -> Result<(), Fault> {
+    fn handle(&mut self, event: Event) -> Result<(), Fault> {
         match event {
             Event::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: seen")),
             Event::Child(child) => self.report("child", child, format!("{child}: forked, now followed"))?,
@@ -178,12 +178,12 @@ impl<'a> Attachment<'a> {
         self.look()
     }
 
-    /// Heeds what happens in this time.
+    /// Handles events for this long.
     fn listen(&mut self, time: Duration) -> Result<(), Fault> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             if let Some(event) = self.next_event(left)? {
-                self.heed(event)?;
+                self.handle(event)?;
             }
         }
         Ok(())

@@ -113,9 +113,9 @@ impl Report for SocketsReport {
             page.line(format!("task {} and its future children: {}", line.pid, line.policy));
         }
         for line in &self.sockets {
-            let whence =
+            let origin =
                 if line.of_task { "inherited from their process" } else { "set by the process itself" };
-            page.line(format!("{}: {}, {whence}", count(line.sockets, "socket"), line.policy));
+            page.line(format!("{}: {}, {origin}", count(line.sockets, "socket"), line.policy));
         }
     }
 }

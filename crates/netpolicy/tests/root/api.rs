@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api/one_user_cannot_take_all_the_room", ROOT, room),
         test("api/the_commands_go_through_a_daemon_that_runs", NEEDS, through_the_daemon),
         test("api/a_kill_in_the_middle_of_a_set_leaves_nothing_half_done", NEEDS, killed),
-        test("api/a_daemon_without_the_right_sets_epolls_through_the_one_that_has_it", NEEDS, attached),
+        test("api/an_unprivileged_daemon_sets_epolls_through_the_attach_service", NEEDS, attached),
     ]
 }
 
@@ -258,7 +258,7 @@ fn attached() -> Result<(), Failed> {
     waited_for("its parameters, too", || Ok((another.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
     // Only root is answered there.
-    let turned_away = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
-    assert!(turned_away);
+    let rejected = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
+    assert!(rejected);
     Ok(())
 }

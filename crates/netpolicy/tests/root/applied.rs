@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("applied/a_policy_is_planned_applied_verified_and_rolled_back", NEEDS, round_trip),
         test("applied/applying_twice_changes_nothing_the_second_time", NEEDS, twice),
-        test("applied/what_someone_else_has_set_since_is_drift_and_is_left_alone", NEEDS, foreign_change),
+        test("applied/what_another_program_has_set_since_is_drift_and_is_left_alone", NEEDS, foreign_change),
         test("applied/a_device_that_is_not_there_is_named_and_nothing_is_changed", NEEDS, missing_device),
         test("applied/a_user_without_privileges_sees_the_required_capabilities", NEEDS, nobody),
         test("applied/set_gives_one_device_a_mode_without_a_file", NEEDS, set_device),

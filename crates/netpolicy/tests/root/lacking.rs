@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lacking/a_change_is_kept_although_its_verdict_does_not_fit_on_the_disk", NEEDS, verdict),
         test("lacking/a_daemon_whose_trials_fail_gathers_no_processes", NEEDS, processes),
         test(
-            "lacking/a_daemon_without_the_right_to_look_into_processes_judges_and_its_guard_puts_back",
+            "lacking/a_daemon_that_may_not_inspect_processes_judges_and_its_guard_puts_back",
             SUSPENDS,
             right,
         ),

@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("the_guard_undoes_in_a_namespace_whose_process_is_gone", &root, orphaned),
         test("a_guard_that_has_heard_only_half_removes_nothing", &root, half_heard),
         test("a_guard_names_what_it_could_not_remove", &root, not_removed),
-        test("an_atomic_load_without_the_right_to_load_changes_nothing", &root, unprivileged),
+        test("an_atomic_load_without_permission_changes_nothing", &root, unprivileged),
         test("an_atomic_load_that_a_shared_block_refuses_leaves_nothing", &root, shared_block),
     ]
 }

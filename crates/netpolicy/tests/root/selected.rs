@@ -106,7 +106,7 @@ fn route_followed() -> Result<(), Failed> {
     waited_for("the first look", || {
         let status: serde_json::Value =
             serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
-        Ok(status["data"]["counters"]["whole_looks"].as_u64().filter(|looks| *looks > 0))
+        Ok(status["data"]["counters"]["full_scans"].as_u64().filter(|looks| *looks > 0))
     })?;
     are(&operator, &[0])?;
     // A route comes without an event of its device, as from DHCP. The next look at everything is a minute away.

@@ -14,7 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];
     vec![
         test("services/an_executable_is_found_by_a_symbolic_link_to_it", NEEDS, by_link),
-        test("services/what_could_not_be_looked_into_is_not_said_not_to_run", NEEDS, as_nobody),
+        test("services/what_could_not_be_inspected_is_not_said_not_to_run", NEEDS, as_nobody),
         test(
             "services/a_first_policy_file_has_what_runs_here_and_can_be_applied_and_undone",
             NEEDS,

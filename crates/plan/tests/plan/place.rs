@@ -1,4 +1,4 @@
-//! Who lives where, and what is refused.
+//! Which objects serve which request, and what is refused.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -120,7 +120,7 @@ mod test {
     }
 
     #[test]
-    fn a_program_that_becomes_someone_else_is_secure() {
+    fn a_program_that_changes_its_user_is_secure() {
         let with = |change: fn(&mut Image)| {
             let mut image = image(b"");
             change(&mut image);
