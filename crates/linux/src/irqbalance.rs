@@ -182,7 +182,7 @@ impl Running {
         match self.say(&command).map_err(|cause| about(self.pid, &command, cause))?.as_str() {
             "" => Ok(()),
             said => {
-                let why = format!("`{}` to a command that has none", said.escape_debug());
+                let why = format!("unexpected reply `{}`", said.escape_debug());
                 Err(about(self.pid, &command, Cause::Malformed(why)))
             }
         }
@@ -339,7 +339,7 @@ fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
     let mut words = answer.split_whitespace();
     let mut whole = false;
     while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("nothing behind `{}`", word.escape_debug()))?;
+        let value = words.next().ok_or_else(|| format!("no value after `{}`", word.escape_debug()))?;
         match word {
             "IRQ" => {
                 let irq = value.parse().map_err(|_| format!("`IRQ {}`", value.escape_debug()))?;

@@ -207,7 +207,7 @@ fn a_title_does_not_steer_the_terminal() {
 #[test]
 fn a_span_that_cannot_be_simulated_is_refused_by_its_option() {
     for (words, expected) in [
-        (&["--window", "0"][..], "invalid value '0' for '--window <SPAN>': nothing happens within no time"),
+        (&["--window", "0"][..], "invalid value '0' for '--window <SPAN>': must be longer than 0"),
         (&["--warmup", "3601s"], "'--warmup <SPAN>': at most 3600s can be simulated"),
         (&["--window", "3600s"], "--warmup and --window: at most 3600s can be simulated, both together"),
         (&["--seed", "18446744073709551615"], "invalid value '18446744073709551615' for '--seed <N>'"),
