@@ -139,7 +139,7 @@ pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mist
         at = start;
         while at < length && if quoted { byte(at) != quote } else { !is_blank(byte(at)) } {
             if byte(at) == 0 {
-                return Err(refused(at as usize, "a zero byte is no text"));
+                return Err(refused(at as usize, "a zero byte is not text"));
             }
             at += 1;
         }

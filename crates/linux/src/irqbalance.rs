@@ -241,7 +241,7 @@ fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<Strin
             return Err(Cause::Malformed(format!("more than {ANSWER_BYTES_MAX} bytes")));
         }
     }
-    String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are no text".to_owned()))
+    String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are not text".to_owned()))
 }
 
 /// The process whose socket this is, if it sleeps where it does not listen.

@@ -162,7 +162,7 @@ fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
     match i32::from_ne_bytes(*number) {
         0 => Ok((None, rest)),
         number @ -4095..0 => Ok((Some(Errno::from_raw_os_error(-number)), rest)),
-        _ => Err(Malformed("an answer whose number is no error's")),
+        _ => Err(Malformed("an answer whose number is not an error number")),
     }
 }
 

@@ -258,7 +258,7 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Request, String
 
 /// The options of one word (`-qv` has two), with the value that is written in the same word.
 fn flags_of(word: &OsStr) -> Result<Vec<(&'static Flag, Option<OsString>)>, String> {
-    let unknown = || format!("`{}` is no option of netpolicyd", word.to_string_lossy());
+    let unknown = || format!("`{}` is not an option of netpolicyd", word.to_string_lossy());
     let bytes = word.as_encoded_bytes();
     if let Some(long) = bytes.strip_prefix(b"--") {
         let end = long.iter().position(|&byte| byte == b'=').unwrap_or(long.len());
@@ -534,9 +534,9 @@ mod test {
             ("--quiet --verbose", "--quiet cannot be used with --verbose"),
             ("--policy-file a --policy-dir b", "--policy-file cannot be used with --policy-dir"),
             ("--color red", "--color red: one of auto, always, never"),
-            ("--keep", "`--keep` is no option of netpolicyd"),
-            ("daemon", "`daemon` is no option of netpolicyd"),
-            ("-", "`-` is no option of netpolicyd"),
+            ("--keep", "`--keep` is not an option of netpolicyd"),
+            ("daemon", "`daemon` is not an option of netpolicyd"),
+            ("-", "`-` is not an option of netpolicyd"),
             ("attach-service --netns a", "attach-service takes no --netns"),
         ] {
             assert_eq!(typed(line), Err(said.to_owned()), "{line}");
