@@ -31,7 +31,7 @@ pub enum Output {
 pub enum Request {
     /// Keep the policy true.
     Daemon(Box<Arguments>),
-    /// Look into processes for the daemon.
+    /// Inspect processes on behalf of the daemon.
     AttachService(AttachService),
     /// Put back what a daemon leaves that is killed while it judges a change. Started by the daemon.
     Guard(Box<Guard>),
@@ -438,7 +438,7 @@ Options:
 /// The options of the attach service, as `attach-service --help` prints them.
 pub fn help_of_attach_service() -> String {
     let mut text = "\
-Look into processes for the daemon, which then needs no right to.
+Inspect processes on behalf of the daemon, which then needs no CAP_SYS_PTRACE.
 
 Usage: netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`
 
@@ -559,7 +559,7 @@ mod test {
     fn the_attach_service_prints_the_options_that_it_takes() {
         assert_eq!(typed("attach-service -q --help"), Ok(Request::HelpOfAttachService));
         insta::assert_snapshot!(help_of_attach_service(), @r"
-        Look into processes for the daemon, which then needs no right to.
+        Inspect processes on behalf of the daemon, which then needs no CAP_SYS_PTRACE.
 
         Usage: netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`
 
