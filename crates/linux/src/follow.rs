@@ -128,7 +128,7 @@ struct Seen {
     params: Option<EpollParams>,
 }
 
-/// By what a scan knows an epoll again.
+/// The identity by which a scan recognises an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     File(EpollFile),
@@ -150,7 +150,7 @@ impl Followed {
 }
 
 impl Seen {
-    /// Whether an epoll that looks so now is another than the one that looked so before.
+    /// Whether this is a new epoll in the place of an earlier one.
     ///
     /// A new epoll may be where a closed one was, in the kernel's memory and in the process's table. But it has no
     /// parameters yet, where the closed one may have had some.

@@ -34,13 +34,13 @@ use sys::error::{Cause, Errno, KernelError};
 /// Where it makes its socket, unless it cannot: since irqbalance 1.5, `irqbalance.h` `SOCKET_TMPFS`.
 const DIRECTORY: &str = "/run/irqbalance";
 
-/// How long it is waited for in all. After a ban, versions before 1.9.4 do not listen for 10 s.
+/// Time limit for each exchange with it. After a ban, versions before 1.9.4 do not listen for 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long an answer may be: a line of some 60 bytes for each of 16 000 interrupts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What every version reads of a command.
+/// The bytes of a command that every version reads.
 const COMMAND_BYTES_READ: usize = 500;
 
 /// How many sockets are tried: those of an irqbalance that was killed stay.
@@ -215,7 +215,7 @@ fn about(pid: Pid, request: &str, cause: Cause) -> KernelError {
     KernelError { what: format!("irqbalance[{pid}]: {request}"), cause }.needing("root")
 }
 
-/// Says something, and hears what is answered.
+/// Sends a command and reads the reply.
 fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<String, Cause> {
     let deadline = Instant::now() + patience;
     say(connection, words.as_bytes()).map_err(|errno| Cause::Errno(timed_out(errno)))?;
@@ -325,7 +325,7 @@ fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
     format!("settings ban irqs {irqs}")
 }
 
-/// The bans that it said. To whom it does not answer it says nothing.
+/// The bans in its reply. It sends an empty reply to unauthorised clients.
 fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
     if said.is_empty() {
         return Err(Cause::Errno(Errno::PERM));

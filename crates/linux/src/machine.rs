@@ -1,4 +1,4 @@
-//! What a measurement must say about the machine it was made on.
+//! The machine that a measurement was made on, as every measurement records it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

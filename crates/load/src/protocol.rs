@@ -21,7 +21,7 @@ pub enum Reply {
     Refused,
 }
 
-/// Bytes that are no reply. The connection cannot go on: where the next reply begins is unknown.
+/// Bytes that are not a reply. The connection cannot go on: where the next reply begins is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// A line that no server of this protocol sends here.

@@ -64,7 +64,7 @@ pub struct Message<'a> {
     pub body: &'a [u8],
 }
 
-/// What a message is to the one who asked.
+/// The meaning of a message to the requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// An object.
@@ -108,7 +108,7 @@ impl Refusal {
 }
 
 impl<'a> Message<'a> {
-    /// What the message is to the one who asked.
+    /// The meaning of the message to the requester.
     ///
     /// # Errors
     /// If a control message is not built as its type promises.

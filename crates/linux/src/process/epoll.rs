@@ -77,7 +77,7 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
     })
 }
 
-/// What a kernel lacks that refuses to wait for events only.
+/// The feature that a kernel lacks if it refuses to wait for events only.
 const EVENTS_ONLY_NEEDS: &str = "EPOLL_PARAMS_F_EVENTS_ONLY";
 
 /// Whether a kernel that can wait for events only would take this.
