@@ -198,7 +198,7 @@ const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// How much is kept of a word that is wrong. A longer one is no keyword misspelt.
+/// How much is kept of a word that is wrong. A longer one is not a keyword misspelt.
 const FOUND_BYTES_MAX: usize = 256;
 
 /// The most characters that are said of one mistake: a word of a file may be as long as a line.

@@ -382,7 +382,7 @@ impl Follower {
                 scan.epolls
             }
         };
-        // An epoll that was created while the scan ran was reported before the scan ended: it is no second one.
+        // An epoll that was created while the scan ran was reported before the scan ended: it is not a second one.
         self.listen(Duration::ZERO)?;
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
         if followed.images != images {

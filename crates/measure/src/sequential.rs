@@ -83,7 +83,7 @@ impl Sequence {
         Self { differences: Vec::new(), noise: Vec::new() }
     }
 
-    /// Adds the difference of the next pair. One that is no number, or beyond [`PAIRS_MAX`], is left out.
+    /// Adds the difference of the next pair. One that is not a number, or beyond [`PAIRS_MAX`], is left out.
     pub fn add(&mut self, difference: f64) {
         if difference.is_finite() && self.differences.len() < PAIRS_MAX {
             self.noise.push(noise(&self.differences));
