@@ -16,4 +16,4 @@ pub use dependencies::Dependencies;
 pub use modules::{Modules, module_of};
 pub use paths::{Form, NamedPath, modules_for_tests, paths, reaches};
 pub use structs::{Structure, structures};
-pub use texts::{literals, recipe_texts, script_texts, texts};
+pub use texts::{flattened, literals, recipe_texts, script_texts, texts};
