@@ -8,7 +8,7 @@ use rules::{Batch, Filter, Table};
 /// The bytes of a message before its body.
 const HEADER_BYTES: usize = 16;
 
-/// Where a rule's handle lies in the body; without one it is no rule.
+/// Where a rule's handle lies in the body; without one it is not a rule.
 const HANDLE: std::ops::Range<usize> = 8..12;
 
 pub(crate) fn run(bytes: &[u8]) {

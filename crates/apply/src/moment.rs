@@ -87,7 +87,7 @@ impl Utc {
             + self.minute * 60
             + self.second;
         let unix_micros = seconds * Self::MICROS_PER_SECOND + self.micro;
-        // What is no date (a thirteenth month, a 31st of February) comes back as another date.
+        // What is not a date (a thirteenth month, a 31st of February) comes back as another date.
         (unix_micros <= UNIX_MICROS_MAX && Self::from_unix_micros(unix_micros) == self).then_some(unix_micros)
     }
 }

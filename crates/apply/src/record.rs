@@ -186,7 +186,7 @@ pub enum LineError {
         expected: u64,
     },
     /// The record cannot stand here: no such step, or a step done that was not tried.
-    #[error("a record \"{0}\" cannot stand here")]
+    #[error("record \"{0}\" is not valid at this position")]
     OutOfPlace(&'static str),
 }
 

@@ -129,7 +129,7 @@ impl Journal {
         Verdicts::write(transaction.directory(), &verdicts)
     }
 
-    /// Lets a held transaction stay. Confirming twice is no error.
+    /// Lets a held transaction stay. Confirming twice is not an error.
     ///
     /// # Errors
     /// If it is not held, or its deadline has passed: then the guard has it.

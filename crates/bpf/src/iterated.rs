@@ -1,4 +1,4 @@
-//! What a BPF iterator writes.
+//! Reads the output of a BPF iterator.
 
 use std::fs::File;
 use std::io::Read;

@@ -60,7 +60,7 @@ impl Loaded {
         self.attach_by(|_| true, |program| program.attach())
     }
 
-    /// The same with those programs alone whose names are wanted.
+    /// Attaches the programs with wanted names only.
     pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
         self.attach_by(wanted, |program| program.attach())
     }
@@ -70,7 +70,7 @@ impl Loaded {
         self.object.progs().any(|program| program.name() == name && program.autoload())
     }
 
-    /// Attaches those programs to a cgroup whose names are wanted.
+    /// Attaches the programs with wanted names to a cgroup.
     pub(super) fn attach_to_cgroup(
         &mut self,
         cgroup: BorrowedFd<'_>,
@@ -193,7 +193,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What was refused a moment ago on this thread: the number that libbpf left in `errno`, and what it said.
+/// The error of the last call on this thread: the number that libbpf left in `errno`, and its message.
 pub(super) fn refused(what: String) -> KernelError {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let errno = Errno::from_raw_os_error(number);

@@ -3,7 +3,7 @@
 //! A test of each room compares every member's name, place and shape with what the compiler put into the object, and another that
 //! no structure of a shared header is left out.
 
-/// How bytes are laid out: what must be the same on both sides.
+/// A layout of bytes, which must be the same on both sides.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {

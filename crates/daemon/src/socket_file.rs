@@ -30,7 +30,7 @@ pub enum ListenError {
     #[error("{0}: another process already serves it")]
     Taken(PathBuf),
     /// What is there is not ours to remove.
-    #[error("{0}: a file that is no socket exists there, and is left as it is")]
+    #[error("{0}: a file that is not a socket exists there, and is left as it is")]
     NoSocket(PathBuf),
     /// The kernel refused.
     #[error("{path}: {error}")]

@@ -62,7 +62,7 @@ fn span(text: &str) -> Result<Nanoseconds, String> {
 /// One in which something is counted.
 fn window(text: &str) -> Result<Nanoseconds, String> {
     match span(text)? {
-        Nanoseconds::ZERO => Err("nothing happens within no time".to_owned()),
+        Nanoseconds::ZERO => Err("must be longer than 0".to_owned()),
         span => Ok(span),
     }
 }

@@ -42,7 +42,7 @@ const CLOSED_LOOP_ROUNDS: usize = 6;
 /// Why a comparison ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// All that decides has its word.
+    /// Every deciding metric has a verdict.
     Decided,
     /// The time is up.
     Time,
@@ -66,7 +66,7 @@ impl Ended {
         }
     }
 
-    /// What keeps a comparison that ended so from being one.
+    /// Why a comparison that ended like this has no result; `None` if it has one.
     pub fn fault(self, service: &str) -> Option<Fault> {
         match self {
             Self::Decided | Self::Time | Self::Interrupted => None,
@@ -141,7 +141,7 @@ pub struct Shown {
     pub took: Duration,
     /// How long each switch took that wrote something.
     pub switches: Vec<Duration>,
-    /// What is not to be believed of the windows.
+    /// Findings that limit what the windows show.
     pub findings: Vec<Finding>,
     /// Why the verdicts are not in the journal, if they are not.
     pub unnoted: Option<String>,
@@ -262,7 +262,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Measures until all that decides has its word, the time is up or a signal comes. Then the host is as it was before.
+    /// Measures until every deciding metric has a verdict, the time is up or a signal comes. Then the host is as it was before.
     ///
     /// # Errors
     /// What could not be written or put back, with the state of the host.

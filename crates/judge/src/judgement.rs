@@ -41,7 +41,7 @@ const fn ruling(verdict: Verdict, reversed: bool) -> Ruling {
     }
 }
 
-/// What changed and is worth a line: what decides, and the percentiles and costs that do not.
+/// The changes that are shown: those that decide, and the percentiles and costs that do not.
 pub(crate) fn changes_of(changes: &[Change]) -> Vec<JudgedChange> {
     let is_shown = |change: &&Change| match change.metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,
@@ -70,7 +70,7 @@ fn judged(change: &Change) -> Option<JudgedChange> {
     })
 }
 
-/// What the values of a metric are.
+/// The unit of a metric's values.
 const fn unit_of(metric: Metric) -> JudgedUnit {
     match metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu | Metric::CpuService | Metric::CpuDelivery => {

@@ -15,7 +15,7 @@ use session::{Exit, Fault, Session};
 /// The name of the socket that is the lock of a namespace, whatever the state directory: one comparison would take the other's candidate for what is to be put back.
 const NAME: &[u8] = b"netpolicy/comparison";
 
-/// The user whose comparisons count: anybody can bind a name.
+/// The only user whose name counts as a lock: any user can bind it.
 const ROOT: u32 = 0;
 
 /// A lock that is held while settings of a network namespace alternate. Two comparisons would disturb each other's windows, whether or not they
@@ -81,7 +81,7 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
     }
 }
 
-/// Who has the name in the network namespace of this thread. It is not waited for.
+/// The process that has the name in the network namespace of this thread. Does not wait for it.
 fn holder() -> Option<Peer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;

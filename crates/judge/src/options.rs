@@ -9,9 +9,9 @@ use crate::candidate::Candidate;
 /// How a comparison is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is compared; all others with the first.
+    /// The candidates: each is compared with the first.
     pub candidates: Vec<Candidate>,
-    /// What decides.
+    /// The metrics that decide.
     pub deciding: Vec<Metric>,
     /// Changes smaller than this share make no difference.
     pub margin: f64,
@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What decides, and how surely.
+    /// The rule that decides: metrics, margin and error rate.
     pub fn rule(&self) -> Rule {
         let mut deciding = self.deciding.clone();
         // Where requests stall there are no response times to decide by.

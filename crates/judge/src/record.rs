@@ -15,7 +15,7 @@ use session::Fault;
 use crate::comparison::Round;
 use crate::options::Options;
 
-/// What the first line says.
+/// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
@@ -48,7 +48,7 @@ pub struct Header {
     pub started: u64,
 }
 
-/// What each other line says.
+/// A further line: one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
@@ -142,7 +142,7 @@ impl Recording {
     /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
     ///
     /// # Errors
-    /// The line that is none.
+    /// The first malformed line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);

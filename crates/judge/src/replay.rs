@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::trial::{PAIRS_MIN, is_refused, windows_of};
 
-/// What replayed guards look at, and what may grow by how much.
+/// The metrics of replayed guards, and the limit of each.
 const GUARDED: [Metric; 3] = [Metric::P50, Metric::P90, Metric::Cpu];
 const LIMIT: f64 = 0.15;
 

@@ -31,7 +31,7 @@ pub struct GuardReport {
 }
 
 impl GuardReport {
-    /// Of a trial, with the transactions by which the change stays.
+    /// The report on a trial; `kept` are the transactions by which the change stays.
     pub fn of(outcome: &Outcome, by: JudgedBy, kept: Option<Vec<TransactionName>>) -> Self {
         let longest = outcome.switches.iter().max().map_or(0.0, |took| took.as_secs_f64() * 1e3);
         Self {

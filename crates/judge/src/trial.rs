@@ -26,31 +26,31 @@ use service::Service;
 pub use service::metric_of;
 pub(crate) use service::windows_of;
 
-/// Whose traffic judges a change, and what that service may suffer.
+/// A service whose traffic judges a change, with its limits.
 #[derive(Clone, Debug)]
 pub struct Watched {
     /// The service.
     pub selection: Selection,
     /// What may grow, and by how much.
     pub limits: Limits,
-    /// What must have become less for the change to be kept; `None` where it is enough that nothing is beyond its limit.
+    /// The metric that must fall for the change to be kept; `None` if no metric beyond its limit is enough.
     pub gain: Option<Guarded>,
 }
 
 /// A change of settings that is put under guard.
 #[derive(Debug)]
 pub struct Proposal<'a> {
-    /// What is asked for.
+    /// The policy to try.
     pub policy: &'a Policy,
-    /// What of it is changed, where that is known: it must be such that it can alternate.
+    /// Its changes, where they are known. It must be possible to alternate them.
     pub changes: Option<Plan>,
-    /// Where.
+    /// The network namespace.
     pub netns: Netns,
-    /// What may be done unasked.
+    /// The disruption that is allowed.
     pub allow: Allow,
-    /// On whose traffic it is judged.
+    /// The services whose traffic judges it.
     pub watched: Vec<Watched>,
-    /// For how long.
+    /// How long it is judged.
     pub within: Duration,
     /// The seed of the order of windows.
     pub seed: u64,
@@ -137,7 +137,7 @@ enum Early {
     /// Its clients have closed their connections.
     Left,
     Beyond,
-    /// What must become less has grown, or there is a word on it that is not that it is less.
+    /// The metric that must fall has grown.
     NoGain,
 }
 

@@ -139,7 +139,7 @@ pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mist
         at = start;
         while at < length && if quoted { byte(at) != quote } else { !is_blank(byte(at)) } {
             if byte(at) == 0 {
-                return Err(refused(at as usize, "a zero byte is no text"));
+                return Err(refused(at as usize, "a zero byte is not text"));
             }
             at += 1;
         }
@@ -198,7 +198,7 @@ const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// How much is kept of a word that is wrong. A longer one is no keyword misspelt.
+/// How much is kept of a word that is wrong. A longer one is not a keyword misspelt.
 const FOUND_BYTES_MAX: usize = 256;
 
 /// The most characters that are said of one mistake: a word of a file may be as long as a line.

@@ -72,7 +72,7 @@ pub fn socket() -> Option<&'static Path> {
     SERVICE.get().map(|(_, socket)| socket.as_path())
 }
 
-/// Whether a knob is one of those that take the right to look into a process.
+/// Whether a knob lies inside a process, so that reading and writing it needs `CAP_SYS_PTRACE`.
 pub const fn is_inside_a_process(setting: &Setting) -> bool {
     matches!(
         setting,

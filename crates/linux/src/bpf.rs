@@ -1,4 +1,4 @@
-//! What the rooms above use of our BPF programs themselves. How they are loaded and read is the room `bpf`'s.
+//! Our BPF programs, as far as the rooms above use them directly. The room `bpf` loads and reads them.
 
 pub use ::bpf::{RunTime, Statistics};
 

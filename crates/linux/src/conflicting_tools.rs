@@ -251,7 +251,7 @@ fn tuned(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// A line of another tool that is about no single device.
+/// A line of another tool that sets something of the whole host.
 fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingTool {
     let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
     ConflictingTool { kind, place, line, device: None, sysctl: None }
@@ -374,7 +374,7 @@ fn lines_of(
     found
 }
 
-/// Whose a command is that pins interrupts or sets a NIC; `None` for any other line.
+/// The tool behind a line with a command that pins interrupts or sets a NIC; `None` for any other line.
 fn sets_by_command(line: &str) -> Option<ConflictingToolKind> {
     let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
     if has(&["perftune.py", "perftune "]) {

@@ -128,7 +128,7 @@ struct Seen {
     params: Option<EpollParams>,
 }
 
-/// By what a scan knows an epoll again.
+/// The identity by which a scan recognises an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     File(EpollFile),
@@ -150,7 +150,7 @@ impl Followed {
 }
 
 impl Seen {
-    /// Whether an epoll that looks so now is another than the one that looked so before.
+    /// Whether this is a new epoll in the place of an earlier one.
     ///
     /// A new epoll may be where a closed one was, in the kernel's memory and in the process's table. But it has no
     /// parameters yet, where the closed one may have had some.
@@ -382,7 +382,7 @@ impl Follower {
                 scan.epolls
             }
         };
-        // An epoll that was created while the scan ran was reported before the scan ended: it is no second one.
+        // An epoll that was created while the scan ran was reported before the scan ended: it is not a second one.
         self.listen(Duration::ZERO)?;
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
         if followed.images != images {

@@ -30,7 +30,7 @@ impl IdleTimes {
     /// As of now; `None` where the kernel chooses no idle states (a guest whose host does, or `idle=poll`).
     ///
     /// # Errors
-    /// If the list of CPUs cannot be read, or a state's time is no number.
+    /// If the list of CPUs cannot be read, or a state's time is not a number.
     pub fn now() -> Result<Option<Self>, KernelError> {
         Self::under(Path::new(CPUS))
     }
@@ -121,7 +121,7 @@ fn cpus_under(root: &Path) -> Result<BTreeMap<Cpu, CpuIdle>, KernelError> {
     Ok(cpus)
 }
 
-/// Kernel: `drivers/base/power/sysfs.c` `pm_qos_resume_latency_us_show()`: 0 is no bound, and `n/a` is one of 0.
+/// Kernel: `drivers/base/power/sysfs.c` `pm_qos_resume_latency_us_show()`: 0 is not a bound, and `n/a` is one of 0.
 fn own_bound(text: Option<String>) -> Option<u32> {
     match text?.as_str() {
         "0" => None,

@@ -34,13 +34,13 @@ use sys::error::{Cause, Errno, KernelError};
 /// Where it makes its socket, unless it cannot: since irqbalance 1.5, `irqbalance.h` `SOCKET_TMPFS`.
 const DIRECTORY: &str = "/run/irqbalance";
 
-/// How long it is waited for in all. After a ban, versions before 1.9.4 do not listen for 10 s.
+/// Time limit for each exchange with it. After a ban, versions before 1.9.4 do not listen for 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long an answer may be: a line of some 60 bytes for each of 16 000 interrupts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What every version reads of a command.
+/// The bytes of a command that every version reads.
 const COMMAND_BYTES_READ: usize = 500;
 
 /// How many sockets are tried: those of an irqbalance that was killed stay.
@@ -182,7 +182,7 @@ impl Running {
         match self.say(&command).map_err(|cause| about(self.pid, &command, cause))?.as_str() {
             "" => Ok(()),
             said => {
-                let why = format!("`{}` to a command that has none", said.escape_debug());
+                let why = format!("unexpected reply `{}`", said.escape_debug());
                 Err(about(self.pid, &command, Cause::Malformed(why)))
             }
         }
@@ -215,7 +215,7 @@ fn about(pid: Pid, request: &str, cause: Cause) -> KernelError {
     KernelError { what: format!("irqbalance[{pid}]: {request}"), cause }.needing("root")
 }
 
-/// Says something, and hears what is answered.
+/// Sends a command and reads the reply.
 fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<String, Cause> {
     let deadline = Instant::now() + patience;
     say(connection, words.as_bytes()).map_err(|errno| Cause::Errno(timed_out(errno)))?;
@@ -241,7 +241,7 @@ fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<Strin
             return Err(Cause::Malformed(format!("more than {ANSWER_BYTES_MAX} bytes")));
         }
     }
-    String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are no text".to_owned()))
+    String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are not text".to_owned()))
 }
 
 /// The process whose socket this is, if it sleeps where it does not listen.
@@ -325,7 +325,7 @@ fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
     format!("settings ban irqs {irqs}")
 }
 
-/// The bans that it said. To whom it does not answer it says nothing.
+/// The bans in its reply. It sends an empty reply to unauthorised clients.
 fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
     if said.is_empty() {
         return Err(Cause::Errno(Errno::PERM));
@@ -339,7 +339,7 @@ fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
     let mut words = answer.split_whitespace();
     let mut whole = false;
     while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("nothing behind `{}`", word.escape_debug()))?;
+        let value = words.next().ok_or_else(|| format!("no value after `{}`", word.escape_debug()))?;
         match word {
             "IRQ" => {
                 let irq = value.parse().map_err(|_| format!("`IRQ {}`", value.escape_debug()))?;

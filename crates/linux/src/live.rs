@@ -15,7 +15,7 @@ use sys::netns::Netns;
 
 use crate::process::{Pinned, ports_of};
 
-/// The threads of a service whose context switches are counted; of those beyond, none is.
+/// The most threads of a service whose context switches are counted.
 pub const THREADS_MAX: usize = 4096;
 
 /// Where processes take requests.
@@ -100,7 +100,7 @@ pub struct ServiceWatch {
 }
 
 impl ServiceWatch {
-    /// Of so many windows, one sees how long the stack takes.
+    /// One window in this many also measures how long the stack takes.
     const STACK_EVERY: u32 = 16;
 
     /// Loads what measures these ports of a namespace, which these processes serve, and which these kernel threads poll for.

@@ -1,4 +1,4 @@
-//! What a measurement must say about the machine it was made on.
+//! The machine that a measurement was made on, as every measurement records it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -51,7 +51,7 @@ pub fn possible_cpus() -> Result<u32, KernelError> {
     let text = text_of(POSSIBLE)?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
     last.and_then(|last| last.checked_add(1))
-        .ok_or_else(|| KernelError::malformed(POSSIBLE, format!("`{}` is no list of CPUs", text.trim())))
+        .ok_or_else(|| KernelError::malformed(POSSIBLE, format!("`{}` is not a list of CPUs", text.trim())))
 }
 
 /// Memory that the kernel took for itself, in KiB.

@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket.
+//! The process at the other end of a unix socket.
 
 use std::os::fd::AsFd;
 
@@ -24,7 +24,7 @@ impl Peer {
     /// The process that connected this socket.
     ///
     /// # Errors
-    /// If it is no connected unix socket.
+    /// If it is not a connected unix socket.
     pub fn of(socket: impl AsFd) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("peer credentials of a socket", errno);
         // A process that this pid namespace does not see has pid 0, which the library has no word for.

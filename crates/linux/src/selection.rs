@@ -1,4 +1,4 @@
-//! Which processes are meant: by what an operator knows of them, or for an observation of the host.
+//! Selection of processes: by an operator's criteria, or for an observation of the host.
 
 use model::{NetnsId, Patterns, Pid};
 

@@ -2,7 +2,7 @@
 
 use model::{CoalesceParam, Finding, NicKnob, Plan, RxQueueKnob, Setting, Severity};
 
-/// What plans that are compared do not agree on of how long the NIC delays its receive interrupts; `None` if they agree. A packet that waits in the
+/// How the compared plans differ in the time by which the NIC delays its receive interrupts; `None` if they agree. A packet that waits in the
 /// NIC before the interrupt is in no estimate that begins with a poll or an interrupt: the plan that delays more looks better than it is.
 pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p Plan>) -> Option<Finding> {
     let plans: Vec<Vec<String>> = plans.into_iter().map(moderation).collect();

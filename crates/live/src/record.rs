@@ -15,7 +15,7 @@ use session::Fault;
 
 use crate::target::Target;
 
-/// What the first line says.
+/// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
@@ -35,7 +35,7 @@ pub struct Header {
     pub started: u64,
 }
 
-/// What each other line says.
+/// A further line: one window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
@@ -146,7 +146,7 @@ impl Recording {
     /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
     ///
     /// # Errors
-    /// The line that is none.
+    /// The first malformed line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);

@@ -47,7 +47,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Of one window, without what it cost, as if it were all: for those who show what was measured.
+    /// The result of one window alone, without its cost, for callers that show it.
     pub fn of_window(name: &str, window: LiveWindow) -> Self {
         let mut series = Series::new();
         series.add(&window);
@@ -102,7 +102,7 @@ struct Desk {
 struct State {
     subjects: Vec<Subject>,
     found: Vec<Measured>,
-    /// Services of which nothing that was measured counts any more.
+    /// Services whose measurements so far are to be discarded.
     again: BTreeSet<String>,
     ends: bool,
 }
@@ -154,7 +154,7 @@ impl Rounds {
         self.desk.state().subjects = subjects;
     }
 
-    /// What was measured of a service so far is of other settings: its percentiles are made of what comes. Its counters go on.
+    /// The settings of a service have changed: discards its windows, so that percentiles begin again. Its counters go on.
     pub fn begin_again(&self, name: &str) {
         let mut state = self.desk.state();
         state.found.retain(|measured| measured.name != name);
@@ -174,7 +174,7 @@ impl Drop for Rounds {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Worker {
     netns: Netns,
     pace: Pace,
@@ -235,7 +235,7 @@ impl Worker {
         }
     }
 
-    /// Of these services, nothing that was measured counts any more.
+    /// Discards the measurements so far of these services.
     fn begin_again(&mut self, names: &BTreeSet<String>) {
         for (_, service) in self.services.iter_mut().filter(|(name, _)| names.contains(*name)) {
             (service.recent, service.summary, service.outcome) = (Recent::new(), None, None);
@@ -267,7 +267,7 @@ impl Service {
         }
     }
 
-    /// Other ports take other programs; who serves them does not.
+    /// Takes over a subject. New ports need newly loaded programs; new processes do not.
     fn becomes(&mut self, subject: Subject) {
         if subject == self.subject {
             return;

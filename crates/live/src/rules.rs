@@ -1,4 +1,4 @@
-//! All that can be found of the response times of a service, for those who look a finding up.
+//! All findings on the response times of a service, with their meaning.
 
 /// The findings: the word that each has, and what it means.
 pub const RULES: &[(&str, &str)] = &[

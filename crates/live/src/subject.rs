@@ -11,11 +11,11 @@ use model::{Goal, Policy, ProcessId, Target as Asked};
 pub struct Subject {
     /// What it is called; one name is measured once.
     pub name: String,
-    /// Who serves it.
+    /// The processes that serve it.
     pub processes: Vec<ProcessId>,
     /// The TCP ports that it takes requests at.
     pub ports: Vec<u16>,
-    /// What is wanted of it.
+    /// Its goal.
     pub goal: Goal,
 }
 

@@ -13,7 +13,7 @@ use session::{Exit, Fault, Operator, Session, count, privileges};
 
 use crate::subject::Subject;
 
-/// What the operator names.
+/// The service that an operator names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// A service of the policy files, a unit, or an executable.
@@ -24,7 +24,7 @@ pub enum Selection {
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
-    /// A service that is found already, in the namespace of the session: who may not look into processes has it from another.
+    /// A service that was found already, in the namespace of the session, for a caller that may not inspect processes.
     Known(Subject),
 }
 
@@ -37,13 +37,13 @@ pub struct Target {
     pub netns: Netns,
     /// The ports that it takes requests at.
     pub ports: Vec<u16>,
-    /// Who serves them.
+    /// The processes that serve them.
     pub processes: Vec<ProcessId>,
     /// The host, without its processes.
     pub host: Host,
-    /// What is known beforehand to hide the truth.
+    /// Properties of the host that hide when packets came.
     pub findings: Vec<Finding>,
-    /// What the policy files want of it.
+    /// Its goal by the policy files.
     pub goal: Goal,
 }
 
@@ -272,7 +272,7 @@ fn namespace(
     }
 }
 
-/// What of a host hides when packets came.
+/// Properties of a host that hide when packets came.
 fn hides(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     let finding =

@@ -122,14 +122,14 @@ impl Watcher {
         self.spent.cost()
     }
 
-    /// When the window after one that was due then is due.
+    /// When the next window is due, after one that was due at `due`.
     pub fn next(due: Instant) -> Instant {
         // What took longer than its turn is not made up for.
         (due + INTERVAL).max(Instant::now())
     }
 }
 
-/// What these windows of a service say together, and what shows of it and is not to be believed.
+/// The summary of these windows of a service, with findings on it and on how far it can be trusted.
 pub(crate) fn summary(target: &Target, series: &Series, answers_late: bool) -> Summary {
     let mut findings: Vec<Finding> = target.findings.clone();
     let queue =

@@ -529,7 +529,7 @@ fn print_results(clients: &[Client], did: &[Vec<Did>]) {
 /// The parts named on the command line, or all: `p50`, `memcached`, `batching`.
 fn main() -> Result<(), Failure> {
     if std::env::args().all(|argument| argument != "--bench") {
-        println!("SKIPPED: a benchmark is no test; cargo bench runs it");
+        println!("SKIPPED: a benchmark is not a test; cargo bench runs it");
         return Ok(());
     }
     let named: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();

@@ -319,12 +319,12 @@ mod test {
             (
                 Protocol::Redis,
                 &b"HTTP/1.1 400 Bad Request\r\n"[..],
-                "`HTTP/1.1 400 Bad Request` is no answer here",
+                "`HTTP/1.1 400 Bad Request` is not a valid answer here",
             ),
-            (Protocol::Redis, b"$x\r\n", "`$x` is no answer here"),
+            (Protocol::Redis, b"$x\r\n", "`$x` is not a valid answer here"),
             (Protocol::Redis, b"$2000000000\r\n", "a value of 2000000000 bytes is longer than 1073741824"),
-            (Protocol::Http, b"-ERR\r\n", "`-ERR` is no answer here"),
-            (Protocol::Http, b"HTTP/1.1 200 OK\r\nnonsense\r\n", "`nonsense` is no answer here"),
+            (Protocol::Http, b"-ERR\r\n", "`-ERR` is not a valid answer here"),
+            (Protocol::Http, b"HTTP/1.1 200 OK\r\nnonsense\r\n", "`nonsense` is not a valid answer here"),
             (
                 Protocol::Http,
                 b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n",

@@ -21,7 +21,7 @@ pub enum Reply {
     Refused,
 }
 
-/// Bytes that are no reply. The connection cannot go on: where the next reply begins is unknown.
+/// Bytes that are not a reply. The connection cannot go on: where the next reply begins is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// A line that no server of this protocol sends here.
@@ -39,7 +39,7 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Line(line) => write!(f, "`{line}` is no answer here"),
+            Self::Line(line) => write!(f, "`{line}` is not a valid answer here"),
             Self::LineTooLong => write!(f, "a line is longer than {} bytes", Parser::LINE_BYTES_MAX),
             Self::ValueNotEnded => f.write_str("a value is not followed by the end of its line"),
             Self::EndlessBody => f.write_str("an answer has neither a length nor chunks"),
@@ -343,12 +343,12 @@ mod test {
     #[test]
     fn what_is_no_reply_is_refused_with_the_line() {
         for (bytes, expected) in [
-            (&b"HTTP/1.1 400 Bad Request\r\n"[..], "`HTTP/1.1 400 Bad Request` is no answer here"),
-            (b"VALUE key 0\r\n", "`VALUE key 0` is no answer here"),
-            (b"VALUE key 0 -1\r\n", "`VALUE key 0 -1` is no answer here"),
+            (&b"HTTP/1.1 400 Bad Request\r\n"[..], "`HTTP/1.1 400 Bad Request` is not a valid answer here"),
+            (b"VALUE key 0\r\n", "`VALUE key 0` is not a valid answer here"),
+            (b"VALUE key 0 -1\r\n", "`VALUE key 0 -1` is not a valid answer here"),
             (b"VALUE key 0 2000000000\r\n", "a value of 2000000000 bytes is longer than 1073741824"),
             (b"VALUE key 0 2\r\nabcEND\r\n", "a value is not followed by the end of its line"),
-            (b"VALUE key 0 2\r\nab\r\nSTORED\r\n", "`STORED` is no answer here"),
+            (b"VALUE key 0 2\r\nab\r\nSTORED\r\n", "`STORED` is not a valid answer here"),
         ] {
             let error = parse_all(&mut Parser::default(), bytes, &mut Vec::new()).expect_err(expected);
             assert_eq!(error.to_string(), expected);

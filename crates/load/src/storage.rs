@@ -17,7 +17,7 @@ pub struct Operation {
     pub bytes: u32,
 }
 
-/// Why bytes are no operation.
+/// Why bytes are not an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAnOperation {
     /// Neither read nor write.
@@ -96,7 +96,7 @@ pub fn answer(errno: Option<i32>) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// What the first byte of an answer that is no success says.
+/// The error that the first byte of a failed answer stands for.
 pub(crate) fn refusal(first: u8) -> String {
     format!("the server's storage: {}", std::io::Error::from_raw_os_error(first.into()))
 }

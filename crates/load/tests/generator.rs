@@ -213,7 +213,7 @@ fn a_server_of_another_protocol_is_named_as_such() {
     let workload = MemcachedWorkload { preload: false, ..workload() };
     let server = fake_server(|_, _, out| out.write_all(b"-ERR unknown command\r\n"));
     let error = run(server, &workload, OfferedLoad::Max).expect_err("no memcached").to_string();
-    assert!(error.contains("`-ERR unknown command` is no answer here"), "{error}");
+    assert!(error.contains("`-ERR unknown command` is not a valid answer here"), "{error}");
 }
 
 #[test]

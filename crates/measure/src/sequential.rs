@@ -1,4 +1,4 @@
-//! A test that may be looked at after every pair, and stopped when one likes what it says.
+//! A sequential test: it may be evaluated after every pair, and stopped at any time.
 //!
 //! Two settings are measured in turn, in pairs, and a coin decides which comes first. If the settings make a constant
 //! difference, then what is left of a pair's difference once that constant is taken away has a sign that the coin alone
@@ -23,13 +23,13 @@ use crate::statistics::median;
 /// difference is, which no one knows beforehand.
 const BOLDNESS: [f64; 3] = [0.2, 0.6, 2.0];
 
-/// The noise that is supposed before there are pairs to know it from: of logarithms, a tenth.
+/// The noise that is assumed until enough pairs are known, on the scale of logarithms.
 const NOISE_SUPPOSED: f64 = 0.1;
 
-/// So many differences say how large the noise is.
+/// From so many differences on the noise is estimated.
 const NOISE_KNOWN_FROM: usize = 4;
 
-/// Less noise is not believed: buckets of spans have a width.
+/// The least noise that is assumed: buckets of spans have a width.
 const NOISE_MIN: f64 = 0.002;
 
 /// The most pairs that count; later ones are left out. Three hours of pairs of one second.
@@ -83,7 +83,7 @@ impl Sequence {
         Self { differences: Vec::new(), noise: Vec::new() }
     }
 
-    /// Adds the difference of the next pair. One that is no number, or beyond [`PAIRS_MAX`], is left out.
+    /// Adds the difference of the next pair. One that is not a number, or beyond [`PAIRS_MAX`], is left out.
     pub fn add(&mut self, difference: f64) {
         if difference.is_finite() && self.differences.len() < PAIRS_MAX {
             self.noise.push(noise(&self.differences));
@@ -161,7 +161,7 @@ impl Sequence {
     }
 }
 
-/// What a bet of tanh(x) on a sign that came true as the sign of x adds to the logarithm of the stake: ln(1 + tanh x).
+/// The growth of the logarithm of the stake by one bet: ln(1 + tanh x), for a bet of tanh x whose sign turned out to be that of x.
 fn growth(x: f64) -> f64 {
     // 1 + tanh x = 2 / (1 + e^-2x), in the form that neither overflows nor loses what is small.
     let doubled = -2.0 * x;

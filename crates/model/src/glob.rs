@@ -121,7 +121,7 @@ pub struct NotAGlob {
 
 impl fmt::Display for NotAGlob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no pattern: {}", self.text.escape_debug(), self.why)
+        write!(f, "`{}` is not a pattern: {}", self.text.escape_debug(), self.why)
     }
 }
 

@@ -49,7 +49,7 @@ impl FromStr for Growth {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is no growth that a guard allows: write {} to {}, as in +15%",
+                "`{text}` is not a growth that a guard allows: write {} to {}, as in +15%",
                 Self::LEAST,
                 Self::MOST
             )

@@ -105,8 +105,8 @@ impl FromStr for Layout {
         }
         if !text.starts_with("rx ") {
             return Err(NotALayout(format!(
-                "`{text}` is no layout: there are one-to-one, rx-per-core, local-numa, shared:N, or objects as in \
-                 `rx 0 tx 0-1 cpus 0,24; rx 1 cpus 1`"
+                "`{text}` is not a layout: there are one-to-one, rx-per-core, local-numa, shared:N, or objects \
+                 as in `rx 0 tx 0-1 cpus 0,24; rx 1 cpus 1`"
             )));
         }
         let (mut rx, mut tx) = (BTreeSet::new(), BTreeSet::new());
@@ -145,7 +145,7 @@ fn object_spec(text: &str) -> Result<ObjectSpec, NotALayout> {
             return Err(NotALayout(format!("`{text}` gives {word} twice")));
         }
         *set = list.parse().map_err(|_| {
-            NotALayout(format!("`{list}` is no list of {word}: write it as the kernel does, as in 0-3,8"))
+            NotALayout(format!("`{list}` is not a list of {word}: write it as the kernel does, as in 0-3,8"))
         })?;
     }
     if rx.is_empty() || cpus.is_empty() {
@@ -178,7 +178,7 @@ mod test {
     #[test]
     fn an_invalid_layout_is_refused_with_its_mistake() {
         for (text, words) in [
-            ("1:1", "is no layout"),
+            ("1:1", "is not a layout"),
             ("shared:0", "over how many CPUs"),
             ("rx 0", "needs receive queues and CPUs"),
             ("rx 0 cpus 0; rx 0 cpus 1", "rx queue 0 is in two objects"),
@@ -186,7 +186,7 @@ mod test {
             ("rx 0 cpu 0", "neither rx, tx nor cpus"),
             ("rx 0 rx 1 cpus 0", "gives rx twice"),
             ("rx 0 cpus", "has no list after it"),
-            ("rx 3-1 cpus 0", "is no list of rx"),
+            ("rx 3-1 cpus 0", "is not a list of rx"),
         ] {
             let wrong = text.parse::<Layout>().expect_err(text);
             assert!(wrong.to_string().contains(words), "{wrong}");

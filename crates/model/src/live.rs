@@ -155,7 +155,7 @@ pub struct NotAPartOfSecond(String);
 impl fmt::Display for NotAPartOfSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, most) = (PartOfSecond::LEAST, PartOfSecond::MOST);
-        write!(f, "`{}` is no part of each second: there are {least} to {most}, and off", self.0)
+        write!(f, "`{}` is not a part of each second: there are {least} to {most}, and off", self.0)
     }
 }
 
@@ -431,7 +431,10 @@ mod test {
         }
         for text in ["9ms", "2s", "", "on", "20"] {
             let wrong = text.parse::<PartOfSecond>().expect_err(text).to_string();
-            assert_eq!(wrong, format!("`{text}` is no part of each second: there are 10ms to 1s, and off"));
+            assert_eq!(
+                wrong,
+                format!("`{text}` is not a part of each second: there are 10ms to 1s, and off")
+            );
         }
     }
 

@@ -287,7 +287,7 @@ impl Serialize for FlagName {
 impl<'de> Deserialize<'de> for FlagName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::new(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no flag's name")))
+        Self::new(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a flag name")))
     }
 }
 crate::text_schema! { FlagName: "the name of a private flag of a driver" }

@@ -218,7 +218,7 @@ pub struct NotASpeed(pub String);
 
 impl fmt::Display for NotASpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no speed of a link: write `25G`, `>=25G` or `<1000M`", self.0.escape_debug())
+        write!(f, "`{}` is not a speed of a link: write `25G`, `>=25G` or `<1000M`", self.0.escape_debug())
     }
 }
 

@@ -234,7 +234,7 @@ impl FromStr for FlowRule {
     type Err = NotSteering;
 
     fn from_str(text: &str) -> Result<Self, NotSteering> {
-        let wrong = |why: String| NotSteering(format!("`{text}` is no rule: {why}"));
+        let wrong = |why: String| NotSteering(format!("`{text}` is not a rule: {why}"));
         let mut words = text.split_whitespace();
         let kind = words.next().unwrap_or("");
         let mut flow = match kind {
@@ -262,7 +262,7 @@ impl FromStr for FlowRule {
             let value = words.next().ok_or_else(|| wrong(format!("nothing follows `{word}`")))?;
             match word {
                 "queue" => {
-                    let queue = value.parse().map_err(|_| wrong(format!("`{value}` is no queue")))?;
+                    let queue = value.parse().map_err(|_| wrong(format!("`{value}` is not a queue")))?;
                     to = Some(SteerTo::Queue(QueueIndex(queue)));
                 }
                 "context" => {
@@ -293,21 +293,24 @@ fn condition(flow: &mut FlowMatch, word: &str, value: &str) -> Result<(), String
                 flow.protocol = Some(number.map_err(|_| format!("`{value}` is no EtherType"))?);
                 Ok(())
             }
-            _ => Err(format!("`{word}` is no condition for frames: there are dst and proto")),
+            _ => Err(format!("`{word}` is not a condition for frames: there are dst and proto")),
         },
     }
 }
 
 fn ip_condition<A: FromStr>(flow: &mut IpFlow<A>, word: &str, value: &str) -> Result<(), String> {
-    let address = || value.parse::<A>().map_err(|_| format!("`{value}` is no address of that version of IP"));
-    let port = || value.parse::<u16>().map_err(|_| format!("`{value}` is no port"));
+    let address =
+        || value.parse::<A>().map_err(|_| format!("`{value}` is not an address of that version of IP"));
+    let port = || value.parse::<u16>().map_err(|_| format!("`{value}` is not a port"));
     match word {
         "src-ip" => flow.source = Some(address()?),
         "dst-ip" => flow.destination = Some(address()?),
         "src-port" => flow.source_port = Some(port()?),
         "dst-port" => flow.destination_port = Some(port()?),
         _ => {
-            return Err(format!("`{word}` is no condition: there are src-ip, dst-ip, src-port and dst-port"));
+            return Err(format!(
+                "`{word}` is not a condition: there are src-ip, dst-ip, src-port and dst-port"
+            ));
         }
     }
     Ok(())
@@ -348,13 +351,13 @@ mod test {
             ("", "it begins with"),
             ("tcp4 dst-port 80", "it ends with"),
             ("tcp4 dst-port", "nothing follows `dst-port`"),
-            ("tcp4 dst-port 65536 queue 1", "`65536` is no port"),
-            ("tcp4 dst-ip fe80::1 queue 1", "`fe80::1` is no address"),
+            ("tcp4 dst-port 65536 queue 1", "`65536` is not a port"),
+            ("tcp4 dst-ip fe80::1 queue 1", "`fe80::1` is not an address"),
             ("tcp4 dst-port 1 dst-port 2 queue 1", "stands there twice"),
             ("tcp4 queue 1 dst-port 2", "comes after"),
             ("tcp4 queue 1 drop", "comes after"),
             ("ether dst 02:00 queue 1", "no MAC address"),
-            ("ether dst-port 2 queue 1", "no condition for frames"),
+            ("ether dst-port 2 queue 1", "not a condition for frames"),
             ("udp4 context 5-4", "names no queues"),
         ] {
             let wrong = text.parse::<FlowRule>().expect_err(text);

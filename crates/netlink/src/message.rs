@@ -64,7 +64,7 @@ pub struct Message<'a> {
     pub body: &'a [u8],
 }
 
-/// What a message is to the one who asked.
+/// The meaning of a message to the requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// An object.
@@ -108,7 +108,7 @@ impl Refusal {
 }
 
 impl<'a> Message<'a> {
-    /// What the message is to the one who asked.
+    /// The meaning of the message to the requester.
     ///
     /// # Errors
     /// If a control message is not built as its type promises.
@@ -162,7 +162,7 @@ fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
     match i32::from_ne_bytes(*number) {
         0 => Ok((None, rest)),
         number @ -4095..0 => Ok((Some(Errno::from_raw_os_error(-number)), rest)),
-        _ => Err(Malformed("an answer whose number is no error's")),
+        _ => Err(Malformed("an answer whose number is not an error number")),
     }
 }
 

@@ -69,7 +69,7 @@ pub struct RawLease {
     pub ifindex: u32,
     /// The queue's index there.
     pub queue: u32,
-    /// What its namespace is called in the asking one; `None` where it is the same.
+    /// The number of its namespace, as the namespace of the socket knows it; `None` if it is the same one.
     pub netns_id: Option<i32>,
 }
 

@@ -52,7 +52,7 @@ pub struct RawQdisc {
     pub ifindex: u32,
     /// Its own number: 0 for what the kernel made by itself.
     pub handle: u32,
-    /// What it hangs on: [`u32::MAX`] for the device itself, else a class of another discipline.
+    /// Its parent: [`u32::MAX`] for the device itself, else a class of another discipline.
     pub parent: u32,
     /// Its kind.
     pub kind: String,

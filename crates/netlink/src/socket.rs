@@ -347,7 +347,7 @@ mod test {
 
     fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = message::request(kind, flags, sequence, &AttrBuf::after(body));
-        bytes[6..8].copy_from_slice(&flags.to_ne_bytes()); // an answer is no request
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes()); // an answer is not a request
         bytes
     }
 

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn record(capture: &Path, directory: &Path, name: &str, origin: &str) -> Result<String, String> {
     let of = |error: std::io::Error| format!("{}: {error}", capture.display());
     if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') || name.is_empty() {
-        return Err(format!("`{name}` is no name: lower-case letters, digits and dashes"));
+        return Err(format!("`{name}` is not a name: lower-case letters, digits and dashes"));
     }
     if origin.chars().any(|c| c == '"' || c == '\\' || c.is_control()) {
         return Err("the origin is one line without quotes".to_owned());

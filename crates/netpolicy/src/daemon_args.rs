@@ -55,7 +55,7 @@ impl From<OnStop> for daemon::OnStop {
     }
 }
 
-/// Look into processes for the daemon, which then needs no right to.
+/// Inspect processes on behalf of the daemon, which then needs no `CAP_SYS_PTRACE`.
 #[derive(Clone, Debug, Args)]
 pub struct AttachService {
     /// Where it is asked.

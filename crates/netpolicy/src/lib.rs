@@ -1,8 +1,5 @@
-//! The voice of netpolicy: policy files, the command line, and all that is printed.
-//!
-//! This room knows the operator's words and the order of the cycle. It must not know error numbers, netlink
-//! attributes or files of the kernel: those are behind `linux`. It is the only room that prints or exits, and
-//! within it only `render` prints.
+//! The command line: arguments, commands, and what they print. With `netpolicyd`, the only crate that prints or exits. Policy
+//! files are read by `policy-file`, and the cycle is `session::cycle`.
 //!
 //! Read in this order: [`session::cycle`] (the spine), [`args`] (what can be asked), [`::policy_file`] (how it is asked in
 //! files), `commands` (one file per command), `render` (what is printed).

@@ -19,7 +19,7 @@ pub(crate) fn of_this_process() -> Option<(Globals, Tc)> {
     Some((globals, command))
 }
 
-/// [`crate::args::Arguments`] of `tc` alone.
+// [`crate::args::Arguments`] of `tc` alone.
 #[derive(Debug, Parser)]
 #[command(name = "netpolicy")]
 struct Alone {
@@ -29,7 +29,7 @@ struct Alone {
     command: AloneCommand,
 }
 
-/// [`crate::args::Command`] of `tc` alone.
+// [`crate::args::Command`] of `tc` alone.
 #[derive(Debug, Subcommand)]
 enum AloneCommand {
     Tc(Tc),

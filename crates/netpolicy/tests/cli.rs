@@ -178,7 +178,7 @@ fn colour_is_used_only_where_it_is_asked_for() {
         text(&command.output().expect("runs").stdout).contains('\x1b')
     };
     let show = ["show", "--processes", "none"];
-    assert!(!escapes(&show, None), "a pipe is no terminal");
+    assert!(!escapes(&show, None), "a pipe is not a terminal");
     let always = ["--color", "always", "show", "--processes", "none"];
     assert!(escapes(&always, None));
     assert!(escapes(&always, Some("1")), "what is asked for by name goes before the environment");

@@ -55,7 +55,7 @@ fn a_scenario_that_cannot_be_is_refused_where_it_is_written() {
     );
     let output = netpolicy(&["sim", "run", "lab", "--set", "costs.irqs=3"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("`costs.irqs` is no key of a scenario"));
+    assert!(text(&output.stderr).contains("`costs.irqs` is not a key of a scenario"));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_report_takes_no_inputs_place_and_leaves_no_empty_file_behind() {
     assert!(refused(&["lab", "--measured", &table, "--html", &table]).contains("would take the place of"));
     assert!(refused(&[&own, "--html", &report]).contains("`much` is not a measured number"));
     assert!(!std::path::Path::new(&report).exists());
-    assert!(refused(&["lab", "--html", "-"]).contains("--html: `-` is no file to be written"));
+    assert!(refused(&["lab", "--html", "-"]).contains("--html: `-` is not a file that can be written"));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_title_does_not_steer_the_terminal() {
 #[test]
 fn a_span_that_cannot_be_simulated_is_refused_by_its_option() {
     for (words, expected) in [
-        (&["--window", "0"][..], "invalid value '0' for '--window <SPAN>': nothing happens within no time"),
+        (&["--window", "0"][..], "invalid value '0' for '--window <SPAN>': must be longer than 0"),
         (&["--warmup", "3601s"], "'--warmup <SPAN>': at most 3600s can be simulated"),
         (&["--window", "3600s"], "--warmup and --window: at most 3600s can be simulated, both together"),
         (&["--seed", "18446744073709551615"], "invalid value '18446744073709551615' for '--seed <N>'"),
@@ -364,7 +364,7 @@ fn a_fit_that_was_too_short_has_no_interval() {
         ("", "no parameters were named"),
         ("reqest", "did you mean `request`?"),
         ("request,request", "parameter `request` was named twice"),
-        ("request,", "`` is no parameter"),
+        ("request,", "`` is not a parameter"),
     ] {
         let output = fitted(&["--parameters", parameters]);
         assert_eq!(output.status.code(), Some(2), "{parameters}");
@@ -383,9 +383,9 @@ fn an_invalid_scenario_and_an_unreadable_file_differ_in_their_errors() {
         assert_eq!(output.status.code(), Some(code), "{file}: {words}");
         assert!(words.contains(says), "{file}: {words}");
     };
-    ends(&scratch.file("empty.toml", ""), 2, "an empty file is no scenario");
-    ends("/dev/null", 2, "an empty file is no scenario");
-    ends("-", 2, "an empty file is no scenario");
+    ends(&scratch.file("empty.toml", ""), 2, "an empty file is not a scenario");
+    ends("/dev/null", 2, "an empty file is not a scenario");
+    ends("-", 2, "an empty file is not a scenario");
     ends(&scratch.path("none.toml"), 1, "No such file or directory");
     ends(&scratch.path(""), 1, "Is a directory");
     let latin = scratch.path("latin.toml");

@@ -148,7 +148,7 @@ fn a_run_that_cannot_have_been_measured_is_refused() {
         (["latency", "p99"], 1.into(), "response times: p95 is 71.295us, and p99 only 1ns"),
         (["latency", "avg"], 1e300.into(), "their mean is 1e300 ns"),
         (["latency", "count"], 0.into(), "response times: there are none"),
-        (["cpu", "user"], 7.into(), "CPU time: user is 7, which is no share"),
+        (["cpu", "user"], 7.into(), "CPU time: user is 7, which is not a share"),
         (["cpu", "steal"], 1.into(), "CPU time: the shares add up to 2"),
     ] {
         let stderr = in_runs(path, value);

@@ -31,7 +31,7 @@ pub enum Output {
 pub enum Request {
     /// Keep the policy true.
     Daemon(Box<Arguments>),
-    /// Look into processes for the daemon.
+    /// Inspect processes on behalf of the daemon.
     AttachService(AttachService),
     /// Put back what a daemon leaves that is killed while it judges a change. Started by the daemon.
     Guard(Box<Guard>),
@@ -258,7 +258,7 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Request, String
 
 /// The options of one word (`-qv` has two), with the value that is written in the same word.
 fn flags_of(word: &OsStr) -> Result<Vec<(&'static Flag, Option<OsString>)>, String> {
-    let unknown = || format!("`{}` is no option of netpolicyd", word.to_string_lossy());
+    let unknown = || format!("`{}` is not an option of netpolicyd", word.to_string_lossy());
     let bytes = word.as_encoded_bytes();
     if let Some(long) = bytes.strip_prefix(b"--") {
         let end = long.iter().position(|&byte| byte == b'=').unwrap_or(long.len());
@@ -438,7 +438,7 @@ Options:
 /// The options of the attach service, as `attach-service --help` prints them.
 pub fn help_of_attach_service() -> String {
     let mut text = "\
-Look into processes for the daemon, which then needs no right to.
+Inspect processes on behalf of the daemon, which then needs no CAP_SYS_PTRACE.
 
 Usage: netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`
 
@@ -534,9 +534,9 @@ mod test {
             ("--quiet --verbose", "--quiet cannot be used with --verbose"),
             ("--policy-file a --policy-dir b", "--policy-file cannot be used with --policy-dir"),
             ("--color red", "--color red: one of auto, always, never"),
-            ("--keep", "`--keep` is no option of netpolicyd"),
-            ("daemon", "`daemon` is no option of netpolicyd"),
-            ("-", "`-` is no option of netpolicyd"),
+            ("--keep", "`--keep` is not an option of netpolicyd"),
+            ("daemon", "`daemon` is not an option of netpolicyd"),
+            ("-", "`-` is not an option of netpolicyd"),
             ("attach-service --netns a", "attach-service takes no --netns"),
         ] {
             assert_eq!(typed(line), Err(said.to_owned()), "{line}");
@@ -559,7 +559,7 @@ mod test {
     fn the_attach_service_prints_the_options_that_it_takes() {
         assert_eq!(typed("attach-service -q --help"), Ok(Request::HelpOfAttachService));
         insta::assert_snapshot!(help_of_attach_service(), @r"
-        Look into processes for the daemon, which then needs no right to.
+        Inspect processes on behalf of the daemon, which then needs no CAP_SYS_PTRACE.
 
         Usage: netpolicyd attach-service [OPTIONS]   as `netpolicy attach-service`
 

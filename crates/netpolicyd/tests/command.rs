@@ -6,7 +6,7 @@ use tempfile::NamedTempFile;
 
 #[test]
 fn what_is_wrong_with_the_state_directory_is_said_once() {
-    // A file is no directory.
+    // A file is not a directory.
     let file = NamedTempFile::with_prefix("netpolicyd-state-").expect("a file");
     let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicyd"));
     let ended = command.arg("--state-dir").arg(file.path()).output().expect("started");

@@ -72,7 +72,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
     for asked in requested {
-        // A number that is no policy was not written through netpolicy.
+        // A number that is not a policy was not written through netpolicy.
         let Some(policy) = PolicyName::from_number(asked.number) else { continue };
         match asked.of {
             Requester::Task(pid) => drop(tasks.insert(pid, policy)),

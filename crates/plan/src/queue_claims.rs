@@ -342,7 +342,7 @@ impl Connections {
     }
 }
 
-/// Whether a process has nothing that packets could come to, and does not even wait for some: it is no server yet, and
+/// Whether a process has nothing that packets could come to, and does not even wait for some: it is not a server yet, and
 /// whole devices are not set for it. A process that waits by io_uring may have sockets which no descriptor shows.
 fn receives_nothing(process: &Process) -> bool {
     !process.sockets.iter().any(Socket::can_receive)

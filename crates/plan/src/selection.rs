@@ -113,7 +113,8 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
         for (_, other) in
             of_device.iter().filter(|(_, other)| *other != at && !own_name(&policy.intents[*other]))
         {
-            let words = format!("{} is left to {} at {}", device.id, intent.target, intent.origin);
+            let Intent { target, origin, .. } = intent;
+            let words = format!("{} is covered by the more specific {target} at {origin}", device.id);
             passed.entry(*other).or_default().push(words);
         }
         selection.meets.entry(at).or_default().push(device.id);
@@ -209,7 +210,7 @@ fn for_device(intent: &Intent, device: &Device) -> Intent {
 fn clash(device: &Device, claim: Claim, one: &Intent, other: &Intent) -> Refusal {
     let by = match claim.steps_below.0 {
         0 => format!("both are {}", claim.precedence),
-        steps => format!("both reach it from {steps} step(s) above"),
+        steps => format!("both name a device {steps} level(s) above it"),
     };
     let [first, second] = [one, other].map(|intent| format!("{} at {}", intent.target, intent.origin));
     Refusal::new(

@@ -68,11 +68,11 @@ pub fn device_name(text: &str) -> Result<(), String> {
     }
     if text.len() > DEVICE_NAME_BYTES_MAX {
         return Err(format!(
-            "`{shown}` is no device's name: the kernel's names have at most {DEVICE_NAME_BYTES_MAX} bytes"
+            "`{shown}` is not a device name: the kernel's names have at most {DEVICE_NAME_BYTES_MAX} bytes"
         ));
     }
     if text == "." || text == ".." || text.contains(never) {
-        return Err(format!("`{shown}` is no device's name: the kernel's names have no spaces, `/` or `:`"));
+        return Err(format!("`{shown}` is not a device name: the kernel's names have no spaces, `/` or `:`"));
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some(key) = KEYS.iter().find(|key| key.path == path) else {
         let help =
             did_you_mean(name, valid.iter().copied()).map_or_else(String::new, |help| format!("; {help}"));
-        return Err(format!("`{name}` is no setting of a device: there are {}{help}", valid.join(", ")));
+        return Err(format!("`{name}` is not a setting of a device: there are {}{help}", valid.join(", ")));
     };
     let toml = match (&key.takes, given) {
         (Takes::Switch(_), "on" | "true") => "true".to_owned(),
@@ -164,7 +164,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
     match value_of(key, value.get_ref()) {
         Ok(Value::Nic(request)) => Ok(request),
-        Ok(_) => Err(format!("`{name}` is no setting of a device")),
+        Ok(_) => Err(format!("`{name}` is not a setting of a device")),
         Err((message, help)) => {
             Err(help.map_or_else(|| message.clone(), |help| format!("{message}; {help}")))
         }
@@ -192,7 +192,7 @@ impl Reader<'_> {
         for (word, value) in table {
             let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
                 let message = format!(
-                    "`{}` is no kind of section: there are device, service and daemon",
+                    "`{}` is not a kind of section: there are device, service and daemon",
                     word.get_ref()
                 );
                 let near = did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word));
@@ -511,7 +511,10 @@ fn private_flags(name: &str, text: &str) -> Result<Vec<(FlagName, bool)>, Wrong>
         };
         let Some(flag) = FlagName::new(flag) else {
             return Err((
-                format!("`{name}`: `{flag}` is no flag's name: they have 1 to {} bytes", FlagName::BYTES_MAX),
+                format!(
+                    "`{name}`: `{flag}` is not a flag name: they have 1 to {} bytes",
+                    FlagName::BYTES_MAX
+                ),
                 None,
             ));
         };

@@ -189,7 +189,7 @@ impl Reader<'_> {
                 "ladder" => self.tables(value, "[ladder.POLICY]", Self::ladder),
                 other => {
                     let message =
-                        format!("`{other}` is no kind of section: there are {}", SECTIONS.join(", "));
+                        format!("`{other}` is not a kind of section: there are {}", SECTIONS.join(", "));
                     self.wrong(word.span(), message, did_you_mean(other, SECTIONS));
                 }
             }
@@ -272,7 +272,8 @@ impl Reader<'_> {
                     when.epoll_napis.is_none().then_some("`epoll-napis` takes \"one\" or \"several\"")
                 }
                 other => {
-                    let message = format!("`{other}` is no condition: there are {}", CONDITIONS.join(", "));
+                    let message =
+                        format!("`{other}` is not a condition: there are {}", CONDITIONS.join(", "));
                     self.wrong(key.span(), message, did_you_mean(other, CONDITIONS));
                     continue;
                 }
@@ -313,7 +314,8 @@ impl Reader<'_> {
             let name = word.get_ref().as_ref();
             let Some(mechanism) = Mechanism::named(name) else {
                 let names: Vec<&str> = Mechanism::all().map(Mechanism::as_str).collect();
-                let message = format!("`{name}` is no mechanism of a recipe: there are {}", names.join(", "));
+                let message =
+                    format!("`{name}` is not a mechanism of a recipe: there are {}", names.join(", "));
                 return reader.wrong(word.span(), message, did_you_mean(name, names));
             };
             if matches!(whose, Whose::Driver(..) | Whose::Case(..))

@@ -116,7 +116,7 @@ mod test {
             Some("integer") => value.as_i64().is_some_and(|n| (0..=NUMBER_MAX).contains(&n)),
             Some("boolean") => value.is_boolean(),
             Some("string") => value.is_string(),
-            Some(other) => panic!("{other} is no type of a value"),
+            Some(other) => panic!("{other} is not a type of a value"),
             None if schema["anyOf"].is_array() => any(&schema["anyOf"]),
             None if schema["enum"].is_array() => {
                 schema["enum"].as_array().is_some_and(|all| all.contains(value))

@@ -57,7 +57,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Looks around in a namespace. `own` is the looking process, which is no service.
+    /// Looks around in a namespace. `own` is the looking process, which is not a service.
     ///
     /// # Errors
     /// If the namespace cannot be entered, its devices cannot be listed, or the kernel does not list its sockets.

@@ -66,7 +66,7 @@ pub struct Terse {
 }
 
 impl Terse {
-    /// Reads the body of a rule of a terse dump of this hook; `None` for what is no rule of flower.
+    /// Reads the body of a rule of a terse dump of this hook; `None` for what is not a rule of flower.
     ///
     /// # Errors
     /// If an attribute is malformed.

@@ -46,7 +46,7 @@ impl fmt::Display for Cell<'_> {
     }
 }
 
-/// Where an experiment takes place: what the caller can do and this room must not know.
+/// The host of an experiment, as the caller provides it: this room must not know how.
 pub trait Stage {
     /// What can go wrong.
     type Error: std::error::Error + 'static;

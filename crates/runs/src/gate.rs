@@ -62,10 +62,10 @@ pub struct Judged {
     pub sure: bool,
 }
 
-/// Why a line is no gate.
+/// Why a line is not a gate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "line {line}: `{text}` is no gate: FLOWS CONFIGURATION AGAINST qps|50%|90%|95%|99%|99.9%|99.99% >=|<= NUMBER"
+    "line {line}: `{text}` is not a gate: FLOWS CONFIGURATION AGAINST qps|50%|90%|95%|99%|99.9%|99.99% >=|<= NUMBER"
 )]
 pub struct NotAGate {
     /// Which line, from 1.

@@ -22,7 +22,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// What can be said of a host on which nothing is to be changed.
+    /// The message for a plan without changes.
     ///
     /// # Errors
     /// If that is not known, because a service may run that could not be seen.

@@ -8,10 +8,10 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// Who looks for trials that have expired.
+/// The program that looks for expired trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// A command on its way to something else, maybe of a user who has no business with the journal.
+    /// Any other command, perhaps of a user who may not read the journal.
     Anybody,
     /// The guard of a trial, which is there for nothing else.
     Guard,

@@ -1,4 +1,4 @@
-//! What polling or asking for events all the time asks of an application, and why it cannot be set from outside.
+//! What the modes that poll all the time require of an application's `epoll_wait`, and why it cannot be set from outside.
 
 use model::{DeliveryMode, Intent, Nanoseconds, Policy};
 

@@ -24,7 +24,7 @@ use crate::operator::Operator;
 use crate::report;
 use crate::session::Session;
 
-/// What a guard writes when it depends on no other process any more.
+/// The message of a guard that no longer depends on another process.
 pub const READY: &[u8] = b"ready\n";
 
 /// The longest single sleep of a guard: it looks at the clock again then, which a suspended host moves on.
@@ -271,7 +271,7 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     }
 }
 
-/// Whose transactions are put back before their deadline.
+/// The transactions that are put back before their deadline.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     /// Those of a program that ended before it could.

@@ -1,4 +1,4 @@
-//! What no run may do, checked by someone who only looks on.
+//! Invariants of every run, checked by a passive observer.
 //!
 //! Packets are conserved; an interrupt that is not armed never fires; budgets hold; time never runs back; each CPU's
 //! time adds up to the time that passed; a connection has one request under way. Little's law is a matter of averages,

@@ -98,7 +98,7 @@ pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Im
     run_watched(scenario, seed, length, NoWatch).map(|(outcome, _)| outcome)
 }
 
-/// Runs a scenario under the eyes of someone, from its very beginning.
+/// Runs a scenario with an observer attached from the start.
 ///
 /// # Errors
 /// As [`run`].

@@ -34,7 +34,7 @@ const EPOLL_IOC_TYPE: u8 = 0x8a;
 const EPIOCSPARAMS: Opcode = opcode::write::<RawParams>(EPOLL_IOC_TYPE, 1);
 const EPIOCGPARAMS: Opcode = opcode::read::<RawParams>(EPOLL_IOC_TYPE, 2);
 
-/// Reads the parameters. A file that is no epoll, or a kernel before 6.9, answers `ENOTTY` or `EINVAL`.
+/// Reads the parameters. A file that is not an epoll, or a kernel before 6.9, answers `ENOTTY` or `EINVAL`.
 pub fn params(epoll: impl AsFd) -> Result<RawParams, Errno> {
     // SAFETY: EPIOCGPARAMS writes one struct epoll_params, which RawParams mirrors; every bit pattern is valid.
     unsafe { ioctl(epoll, Getter::<EPIOCGPARAMS, RawParams>::new()) }

@@ -71,7 +71,7 @@ impl Netns {
     /// The namespace with this name, as `ip netns` knows it.
     ///
     /// # Errors
-    /// ENOENT if there is none; EINVAL if the name is no name but a path.
+    /// ENOENT if there is none; EINVAL if the name is not a name but a path.
     pub fn named(name: &str) -> Result<Self, KernelError> {
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
             return Err(KernelError::errno(format!("network namespace `{name}`"), rustix::io::Errno::INVAL));
@@ -82,7 +82,7 @@ impl Netns {
     /// The namespace that this file stands for.
     ///
     /// # Errors
-    /// If it cannot be opened, or is no network namespace (EINVAL).
+    /// If it cannot be opened, or is not a network namespace (EINVAL).
     pub fn at(path: &Path) -> Result<Self, KernelError> {
         let what = || format!("network namespace {}", path.display());
         // Not a file of the kernel's, it may be a pipe, and must not be waited for.

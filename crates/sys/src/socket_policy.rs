@@ -14,7 +14,7 @@ const NETPOLICY_IS_SET: libc::c_int = 0x100;
 /// Gives a socket a policy, by its number.
 ///
 /// # Errors
-/// ENOPROTOOPT where no program answers; EINVAL for a number that is no policy of a socket; EPERM for one that this user
+/// ENOPROTOOPT where no program answers; EINVAL for a number that is not a policy of a socket; EPERM for one that this user
 /// may not choose.
 pub fn set_socket(socket: impl AsFd, number: i32) -> Result<(), Errno> {
     set_socket_bytes(socket, &number.to_ne_bytes())
@@ -56,7 +56,7 @@ pub fn socket(socket: impl AsFd) -> Result<i32, Errno> {
 /// Gives the calling process a policy, by its number; children forked from now on inherit it.
 ///
 /// # Errors
-/// EINVAL where no program answers, and for a number that is no policy of a process; EPERM for one that this user may not
+/// EINVAL where no program answers, and for a number that is not a policy of a process; EPERM for one that this user may not
 /// choose.
 pub fn set_task(number: u32) -> Result<(), Errno> {
     prctl(PR_SET_NETPOLICY, number.into()).map(drop)

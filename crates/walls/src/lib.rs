@@ -17,5 +17,6 @@ pub use modules::{Modules, module_of};
 pub use paths::{Form, NamedPath, modules_for_tests, paths, reaches};
 pub use structs::{Structure, structures};
 pub use texts::{
-    alert_texts, dashboard_texts, interface_texts, literals, recipe_texts, script_texts, texts, unit_texts,
+    alert_texts, dashboard_texts, flattened, interface_texts, literals, recipe_texts, script_texts, texts,
+    unit_texts,
 };

@@ -4,11 +4,14 @@
 //!
 //! A single word is left out: it cannot be distinguished from a name.
 
+use std::collections::BTreeSet;
+
 use proc_macro2::{TokenStream, TokenTree};
 use serde_json::Value;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, ExprMethodCall, Fields, ItemEnum, ItemFn, ItemMod, ItemStruct, Lit, LitStr, Macro, Meta,
+    Attribute, ExprMethodCall, Field, Fields, ItemEnum, ItemFn, ItemMod, ItemStruct, Lit, LitStr, Macro,
+    Meta, Type,
 };
 
 use crate::paths::is_for_tests;
@@ -28,20 +31,24 @@ const OF_FAULTS: [&str; 8] = [
 /// Attributes whose texts an operator reads: messages of `thiserror`, help of clap.
 const OF_OPERATORS: [&str; 5] = ["error", "command", "arg", "value", "group"];
 
-/// What clap makes of a type's documentation: help.
+/// Derives of clap, which makes help of the documentation of fields and variants.
 const OF_CLAP: [&str; 4] = ["Parser", "Args", "Subcommand", "ValueEnum"];
+
+/// Those of them that make help of the type's own documentation, too, unless the type is flattened into another.
+const OF_CLAP_WITH_OWN: [&str; 2] = ["Parser", "Args"];
 
 /// The macro whose documentation is printed, as the meaning of settings.
 const OF_SETTINGS: &str = "family";
 
-/// Every text of a file that reads as words, in the order of the file.
+/// Every text of a file that reads as words, in the order of the file. The documentation of the `flattened` types is in no help.
 ///
 /// # Errors
-/// If the text is no Rust, with the place.
-pub fn texts(text: &str) -> Result<Vec<String>, String> {
-    let mut found = literals(text)?;
-    found.retain(|text| reads_as_words(text));
-    Ok(found)
+/// If the text is not Rust, with the place.
+pub fn texts(text: &str, flattened: &BTreeSet<String>) -> Result<Vec<String>, String> {
+    let mut found = Found { texts: Vec::new(), flattened };
+    found.visit_file(&parsed(text)?);
+    found.texts.retain(|text| reads_as_words(text));
+    Ok(found.texts)
 }
 
 /// Every string literal of a file outside of tests, in the order of the file.
@@ -49,11 +56,23 @@ pub fn texts(text: &str) -> Result<Vec<String>, String> {
 /// # Errors
 /// As [`texts`].
 pub fn literals(text: &str) -> Result<Vec<String>, String> {
-    let file =
-        syn::parse_file(text).map_err(|error| format!("line {}: {error}", error.span().start().line))?;
-    let mut found = Found(Vec::new());
-    found.visit_file(&file);
+    let mut found = Found { texts: Vec::new(), flattened: &BTreeSet::new() };
+    found.visit_file(&parsed(text)?);
+    Ok(found.texts)
+}
+
+/// The names of the types that fields of a file's types are flattened into, `#[command(flatten)]`.
+///
+/// # Errors
+/// As [`texts`].
+pub fn flattened(text: &str) -> Result<BTreeSet<String>, String> {
+    let mut found = Flattened(BTreeSet::new());
+    found.visit_file(&parsed(text)?);
     Ok(found.0)
+}
+
+fn parsed(text: &str) -> Result<syn::File, String> {
+    syn::parse_file(text).map_err(|error| format!("line {}: {error}", error.span().start().line))
 }
 
 /// What a shell script prints: its quoted words, comments apart.
@@ -140,7 +159,37 @@ fn reads_as_words(text: &str) -> bool {
     text.split_whitespace().filter(is_word).filter(|word| bare(word)).count() > 1
 }
 
-struct Found(Vec<String>);
+struct Found<'f> {
+    texts: Vec<String>,
+    /// The names of types whose documentation is in no help.
+    flattened: &'f BTreeSet<String>,
+}
+
+struct Flattened(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for Flattened {
+    fn visit_field(&mut self, field: &'ast Field) {
+        if is_command(&field.attrs, "flatten")
+            && let Type::Path(path) = &field.ty
+        {
+            self.0.extend(path.path.segments.last().map(|segment| segment.ident.to_string()));
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+/// Whether attributes have `#[command(word)]`.
+fn is_command(attrs: &[Attribute], word: &str) -> bool {
+    attrs.iter().filter(|attribute| attribute.path().is_ident("command")).any(|attribute| {
+        let Meta::List(list) = &attribute.meta else { return false };
+        list.tokens.clone().into_iter().any(|token| matches!(token, TokenTree::Ident(name) if name == word))
+    })
+}
 
 /// The lines of an item's documentation, as one text.
 fn documentation(attrs: &[Attribute]) -> Option<String> {
@@ -158,19 +207,23 @@ fn documentation(attrs: &[Attribute]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// Whether clap makes help of a type's documentation.
-fn is_of_clap(attrs: &[Attribute]) -> bool {
+/// Whether a type has one of these derives.
+fn derives(attrs: &[Attribute], names: &[&str]) -> bool {
     attrs.iter().filter(|attribute| attribute.path().is_ident("derive")).any(|attribute| {
         let Meta::List(list) = &attribute.meta else { return false };
         let is_one =
-            |token: TokenTree| matches!(token, TokenTree::Ident(name) if OF_CLAP.iter().any(|of| name == of));
+            |token: TokenTree| matches!(token, TokenTree::Ident(name) if names.iter().any(|of| name == of));
         list.tokens.clone().into_iter().any(is_one)
     })
 }
 
-impl Found {
+impl Found<'_> {
+    /// The help of fields. What is flattened and subcommands have their own.
     fn fields(&mut self, fields: &Fields) {
-        self.0.extend(fields.iter().filter_map(|field| documentation(&field.attrs)));
+        let has_own =
+            |field: &&Field| is_command(&field.attrs, "flatten") || is_command(&field.attrs, "subcommand");
+        let arguments = fields.iter().filter(|field| !has_own(field));
+        self.texts.extend(arguments.filter_map(|field| documentation(&field.attrs)));
     }
 
     /// The texts of a macro's tokens. Its documentation is for developers, unless `documented`.
@@ -185,7 +238,7 @@ impl Found {
                 TokenTree::Group(group) if is_attribute && !documented && is_doc(&group.stream()) => {}
                 TokenTree::Literal(literal) => {
                     if let Lit::Str(text) = Lit::new(literal) {
-                        self.0.push(text.value());
+                        self.texts.push(text.value());
                     }
                 }
                 TokenTree::Group(group) => self.tokens(group.stream(), documented),
@@ -200,7 +253,7 @@ fn is_doc(attribute: &TokenStream) -> bool {
     matches!(attribute.clone().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc")
 }
 
-impl<'ast> Visit<'ast> for Found {
+impl<'ast> Visit<'ast> for Found<'_> {
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
         if let Meta::List(list) = &attribute.meta
             && OF_OPERATORS.iter().any(|name| list.path.is_ident(name))
@@ -210,18 +263,19 @@ impl<'ast> Visit<'ast> for Found {
     }
 
     fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
-        if is_of_clap(&item.attrs) {
-            self.0.extend(documentation(&item.attrs));
+        if derives(&item.attrs, &OF_CLAP) {
+            if derives(&item.attrs, &OF_CLAP_WITH_OWN) && !self.flattened.contains(&item.ident.to_string()) {
+                self.texts.extend(documentation(&item.attrs));
+            }
             self.fields(&item.fields);
         }
         visit::visit_item_struct(self, item);
     }
 
     fn visit_item_enum(&mut self, item: &'ast ItemEnum) {
-        if is_of_clap(&item.attrs) {
-            self.0.extend(documentation(&item.attrs));
+        if derives(&item.attrs, &OF_CLAP) {
             for variant in &item.variants {
-                self.0.extend(documentation(&variant.attrs));
+                self.texts.extend(documentation(&variant.attrs));
                 self.fields(&variant.fields);
             }
         }
@@ -249,7 +303,7 @@ impl<'ast> Visit<'ast> for Found {
     }
 
     fn visit_lit_str(&mut self, text: &'ast LitStr) {
-        self.0.push(text.value());
+        self.texts.push(text.value());
     }
 
     fn visit_macro(&mut self, call: &'ast Macro) {
@@ -282,7 +336,10 @@ mod test {
                 const SEEN: &str = "by no operator";
             }
         "##;
-        assert_eq!(texts(text).expect("Rust"), ["{device}: no such queue", "run it as root"]);
+        assert_eq!(
+            texts(text, &BTreeSet::new()).expect("Rust"),
+            ["{device}: no such queue", "run it as root"]
+        );
         assert!(literals(text).expect("Rust").contains(&"/sys/class/net".to_owned()));
     }
 
@@ -313,10 +370,43 @@ mod test {
                 Ring,
             }
         "##;
-        let found = texts(text).expect("Rust");
+        let found = texts(text, &BTreeSet::new()).expect("Rust");
         let seen = ["no such queue: {0}", "Print what would change.", "How many seconds.", "Examples: none"];
         assert_eq!(found[..4], seen);
         assert_eq!(found[4..], [" The length of a ring."]);
+    }
+
+    #[test]
+    fn documentation_that_clap_does_not_print_is_left_out() {
+        let text = r##"
+            /// The line of every command.
+            #[derive(clap::Parser)]
+            struct Line {
+                /// Options of every command.
+                #[command(flatten)]
+                globals: Globals,
+                /// One of them.
+                #[command(subcommand)]
+                command: Command,
+            }
+            /// What every command takes.
+            #[derive(clap::Args)]
+            struct Globals {
+                /// Print less of it.
+                #[arg(long)]
+                quiet: bool,
+            }
+            /// All the commands.
+            #[derive(clap::Subcommand)]
+            enum Command {
+                /// Print what would change.
+                Plan,
+            }
+        "##;
+        let flattened = flattened(text).expect("Rust");
+        assert_eq!(flattened, BTreeSet::from(["Globals".to_owned()]));
+        let seen = ["The line of every command.", "Print less of it.", "Print what would change."];
+        assert_eq!(texts(text, &flattened).expect("Rust"), seen);
     }
 
     #[test]

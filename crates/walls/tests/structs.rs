@@ -4,7 +4,7 @@ use std::path::Path;
 
 use walls::structures;
 
-/// The most fields that a reader keeps in mind; more belong into parts with a meaning of their own.
+/// The most fields that a reader keeps in mind; more belong in parts with a meaning of their own.
 const FIELDS_MAX: usize = 12;
 
 /// The rooms that are held to it.

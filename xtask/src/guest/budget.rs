@@ -41,7 +41,7 @@ fn limited_make(objects: &Path, left: Option<Duration>) -> Command {
     // The lock's descriptor goes to `make` and to all that it starts.
     command.arg("--no-fork").arg(lock);
     if let Some(left) = left {
-        // It gets what the tests, and what they compile, leave of the CPUs. At least a second: 0 is no limit.
+        // It gets what the tests, and what they compile, leave of the CPUs. At least a second: 0 is not a limit.
         command.args(shell::IN_IDLE_TIME);
         command.args(["timeout", "--foreground", "--kill-after=10", &left.as_secs().max(1).to_string()]);
     }

@@ -173,7 +173,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     cache::remove(&scratch)
 }
 
-/// A tree's name with something after it. Versions have dots, so that it is no extension.
+/// A tree's name with something after it. Versions have dots, so that it is not an extension.
 fn beside(tree: &Path, what: &str) -> PathBuf {
     let mut name = tree.as_os_str().to_owned();
     name.push(format!(".{what}"));

@@ -134,7 +134,7 @@ fn counts() -> String {
 fn busy_poller(tree: &Path, into: &Path) -> Result {
     let ynl = tree.join("tools/net/ynl");
     for (kind, file) in [("--header", "netdev-user.h"), ("--source", "netdev-user.c")] {
-        // Nothing but sources belongs into the tree.
+        // Nothing but sources belongs in the tree.
         let mut generator = Command::new(PYTHON);
         generator.env("PYTHONDONTWRITEBYTECODE", "1").arg(ynl.join("pyynl/ynl_gen_c.py"));
         generator.args(["--mode", "user", kind, "--spec"]);

@@ -51,7 +51,7 @@ fn a_plan_that_is_confirmed_in_time_stays() {
     let mut host = FaultyHost::new(&before);
     let name = held_until(&scene, &mut host, second(60).since_boot);
     scene.journal.confirm(name, second(59)).expect("confirms");
-    scene.journal.confirm(name, second(70)).expect("twice is no error");
+    scene.journal.confirm(name, second(70)).expect("twice is not an error");
     let expiry = scene.journal.roll_back_if_unconfirmed(name, &mut host, second(60)).expect("looks");
     assert!(matches!(expiry, Expiry::Settled(Standing::Confirmed)), "{expiry:?}");
     assert_eq!(host.settings, after);

@@ -232,7 +232,8 @@ fn a_lock_that_is_no_file_is_refused_at_once() {
     let lock = scene.journal.directory().join("lock");
     for what in ["a pipe", "a directory", "a socket", "a device"] {
         replaced(&lock, what);
-        let error = scene.journal.roll_back(name, &mut host, second(1)).expect_err("is no file").to_string();
+        let error =
+            scene.journal.roll_back(name, &mut host, second(1)).expect_err("is not a file").to_string();
         assert!(error.contains("lock"), "{error}");
         assert_eq!(scene.journal.writer(), None);
     }

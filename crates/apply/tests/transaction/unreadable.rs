@@ -26,7 +26,7 @@ fn a_journal_that_is_no_file_is_refused_at_once() {
     let (file, script) = (transaction.directory().join("journal.jsonl"), transaction.undo_script());
     for what in ["a pipe", "a directory", "a socket", "a device"] {
         replaced(&file, what);
-        let error = scene.journal.transaction(name).expect_err("is no file").to_string();
+        let error = scene.journal.transaction(name).expect_err("is not a file").to_string();
         assert!(error.contains("journal.jsonl") && error.contains(what), "{error}");
         assert!(error.contains(&script.display().to_string()), "the undo script is named: {error}");
         assert_eq!(scene.journal.history().expect("reads").unreadable.len(), 1);

@@ -18,7 +18,7 @@ const COUNTED: Duration = Duration::from_millis(50);
 /// and stops all CPUs for a moment (`cargo xtask bench counting` measures both). Once a second costs next to nothing.
 const PAUSED: Duration = Duration::from_millis(950);
 
-/// How long is waited for the first stretch: what begins is not yet what lasts, and a short span wants one, too.
+/// The pause before the first stretch: traffic has settled by then, and a short span still gets one stretch.
 const LEAD: Duration = Duration::from_millis(200);
 
 /// A [`DeliveryCounter`] that counts a twentieth of the time, on a thread of its own. Between [`Sampler::begin`] and

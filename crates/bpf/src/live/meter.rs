@@ -25,7 +25,7 @@ pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.
 /// The only key of a map with one entry, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];
 
-/// The program that says what waits for an answer; it runs when it is read.
+/// The iterator that reports requests without an answer; reading it runs it.
 const ITERATOR: &str = "live_waits";
 
 /// The programs that see how long the stack takes, and that cost every softirq and every packet sent.
@@ -372,7 +372,7 @@ impl LiveMeter {
         Ok(totals)
     }
 
-    /// What each entry of `parts` stands for.
+    /// The owner of each entry of `parts`.
     fn slots(&self) -> Result<BTreeMap<u32, Owner>, KernelError> {
         let slots = self.loaded.map("slots")?;
         let mut found = BTreeMap::from([(NAPIS_MAX, Owner::Worker(None))]);
@@ -411,7 +411,7 @@ impl LiveMeter {
     }
 }
 
-/// Whom an entry of `parts` stands for.
+/// The NAPI or thread that an entry of `parts` counts for.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Napi(NapiId),

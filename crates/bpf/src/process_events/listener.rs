@@ -39,7 +39,7 @@ pub struct Waited {
     /// Every TCP socket that listens in the reader's network namespace, and UDP ports that are bound there, 8 of a
     /// process in ten seconds: a server binds a few at once, and a resolver another one for each question.
     pub all_listeners: bool,
-    /// The same in other namespaces: how a server of a container is noticed that no name tells.
+    /// The same in other namespaces. So a container's server is noticed whose executable has none of the names.
     pub listeners_elsewhere: bool,
     /// TCP sockets that listen on these ports, and UDP sockets that are bound to them, in every namespace.
     pub ports: BTreeSet<u16>,

@@ -32,7 +32,7 @@ pub struct FoundListener {
     pub pid: Pid,
     /// The descriptor of that process.
     pub fd: Fd,
-    /// Which of the two it is.
+    /// Whether it is a TCP or a UDP socket.
     pub transport: Transport,
     /// The network namespace that it listens in.
     pub netns: NetnsId,

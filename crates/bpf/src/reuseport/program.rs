@@ -195,7 +195,10 @@ impl ReuseportProgram {
                 continue;
             }
             let Some((at, before)) = free.next() else {
-                return Err(KernelError::malformed(MAPS[LISTENERS], "more listeners than it has places for"));
+                return Err(KernelError::malformed(
+                    MAPS[LISTENERS],
+                    "more listeners than the map's capacity",
+                ));
             };
             if before != 0 {
                 // A closed socket has left the table already.

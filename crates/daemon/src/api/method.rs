@@ -418,12 +418,12 @@ mod test {
             (
                 r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"../../etc"},"request":"latency"}}"#,
                 "io.netpolicy.Refused",
-                "is no device's name",
+                "is not a device name",
             ),
             (
                 r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"a\n\u001b[31mb"},"request":"latency"}}"#,
                 "io.netpolicy.Refused",
-                "is no device's name",
+                "is not a device name",
             ),
             (
                 r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":""},"request":"latency"}}"#,

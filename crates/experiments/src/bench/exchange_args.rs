@@ -24,7 +24,7 @@ Examples:
   netpolicy bench tcp-rr --mode base,suspend20 --size 1,5K,1M --rate 40%,max
   netpolicy bench tcp-rr --loopback --mode base,userbusy --flows 15,30,60")]
 pub struct TcpRr {
-    /// How long requests and answers are; more than one size are measured one after the other.
+    /// How long requests and answers are; several sizes are measured one after another.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1")]
     pub size: Vec<Sizes>,
     /// What all of these benches take.
@@ -67,7 +67,7 @@ Examples:
   netpolicy bench threaded --matrix --background 2 --report threaded.html
   netpolicy bench threaded --mode softirq,threaded+pinned --kthread-cpus 0 --size 1 --rate 30%")]
 pub struct Threaded {
-    /// How long requests and answers are; more than one size are measured one after the other.
+    /// How long requests and answers are; several sizes are measured one after another.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1,5K,1M")]
     pub size: Vec<Sizes>,
     /// With --matrix, leave out the letter's second table.
@@ -121,7 +121,7 @@ Examples:
   netpolicy bench storage --mode softirq,threaded --op 4K,64K,1M --rate 200
   netpolicy bench storage --file /dev/nvme1n1 --write-ratio 0 --rate 2K")]
 pub struct Storage {
-    /// How much an operation reads or writes; more than one size are measured one after the other.
+    /// How much an operation reads or writes; several sizes are measured one after another.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
     pub op: Vec<Bytes>,
     /// The share of operations that write, 0 to 1.

@@ -107,7 +107,7 @@ struct Point<'a> {
 }
 
 /// The points of a chart from left to right: numbers to scale from the least to the most, a closed loop apart from them; what
-/// is no number, evenly.
+/// is not a number, evenly.
 fn placed<'a>(rows: &[&'a Judged], axis: Option<Axis<'_>>) -> Vec<Point<'a>> {
     let number = |row: &Judged| axis.filter(|axis| axis.to_scale).and_then(|axis| number(row, axis.key));
     let numbers = || rows.iter().filter_map(|row| number(row));

@@ -79,7 +79,7 @@ const SECTIONS: [&str; 8] =
 /// Those that a calibration writes.
 const SECTIONS_OF_COSTS: [&str; 3] = ["costs", "calibration", "samples"];
 
-/// Reads a file of parameters, as a calibration writes it, in place of a scenario's.
+/// Reads a parameter file, as a calibration writes it, in place of a scenario's.
 ///
 /// # Errors
 /// Every mistake of the text, each with its place.
@@ -106,7 +106,9 @@ fn read(
     if broken.is_empty() {
         if table.get_ref().is_empty() {
             let (message, help) = match sections == SECTIONS {
-                true => ("an empty file is no scenario", Some("any key will do, such as a title".to_owned())),
+                true => {
+                    ("an empty file is not a scenario", Some("any key will do, such as a title".to_owned()))
+                }
                 false => ("an empty file has no parameters", None),
             };
             reader.wrong(0..0, message, help);
@@ -174,7 +176,7 @@ impl Reader<'_> {
                     let help = format!("it has {}", self.sections.join(", "));
                     self.wrong(
                         section.span(),
-                        format!("`{word}` does not belong into a file of parameters"),
+                        format!("`{word}` does not belong in a parameter file"),
                         Some(help),
                     );
                 }
@@ -210,7 +212,7 @@ impl Reader<'_> {
                 _ => {
                     let help = nearest(word, SECTIONS).map(|name| format!("did you mean `{name}`?"));
                     let word: String = word.chars().take(NAMED_CHARS_MAX).collect();
-                    self.wrong(section.span(), format!("`{word}` is no section of a scenario"), help);
+                    self.wrong(section.span(), format!("`{word}` is not a section of a scenario"), help);
                 }
             }
         }
@@ -283,7 +285,7 @@ impl Reader<'_> {
                                 nearest(text, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
                             let help = help.map(|name| format!("did you mean `{name}`?"));
                             let text: String = text.chars().take(NAMED_CHARS_MAX).collect();
-                            self.wrong(name.span(), format!("`{text}` is no parameter"), help);
+                            self.wrong(name.span(), format!("`{text}` is not a parameter"), help);
                         }
                     }
                 }
@@ -295,7 +297,7 @@ impl Reader<'_> {
                     let help = nearest(other, ["measured", "rows", "parameters"]);
                     let help = help.map(|name| format!("did you mean `{name}`?"));
                     let other: String = other.chars().take(NAMED_CHARS_MAX).collect();
-                    self.wrong(key.span(), format!("`{other}` is no key of [calibration]"), help);
+                    self.wrong(key.span(), format!("`{other}` is not a key of [calibration]"), help);
                 }
             }
         }
@@ -350,7 +352,7 @@ impl Reader<'_> {
                 let help = nearest(name, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
                 let help = help.map(|name| format!("did you mean `{name}`?"));
                 let name: String = name.chars().take(NAMED_CHARS_MAX).collect();
-                self.wrong(key.span(), format!("`{name}` is no parameter"), help);
+                self.wrong(key.span(), format!("`{name}` is not a parameter"), help);
                 continue;
             }
             let mut bounded = self.file.scenario.clone();
@@ -442,7 +444,7 @@ mod test {
         for (text, words) in [
             (
                 "title = \"x\"\n[delivery]\nmode = \"fullbusy\"\n",
-                "`delivery` does not belong into a file of parameters",
+                "`delivery` does not belong in a parameter file",
             ),
             ("[samples]\npacket = [1, 200]\n", "`200` is not a number from"),
             ("[samples]\npacket = [1, 2]\nrequest = [1]\n", "all lists are of one length"),
@@ -502,7 +504,7 @@ mod test {
             ("[calibration]\nmeasured = 3\n", "`calibration.measured` takes a text, not a whole number"),
             ("[calibration]\nrows = \"a\"\n", "`calibration.rows` takes a list of texts, not a text"),
             ("[calibration]\nrows = [2.5]\n", "this list takes texts, not a number\n --> t.toml:2:9"),
-            ("[calibration]\nrow = []\n", "`row` is no key of [calibration]"),
+            ("[calibration]\nrow = []\n", "`row` is not a key of [calibration]"),
             ("[samples]\npaket = [1]\n", "did you mean `packet`?"),
             ("[samples]\npacket = [1, 99]\n", "`99` is not a number from 0.3 to 10 us"),
         ] {

@@ -164,7 +164,7 @@ fn are_parameters(names: &[&str]) -> Result<(), Fault> {
     let known = || Costs::PARAMETERS.iter().map(|parameter| parameter.name);
     for (i, name) in names.iter().enumerate() {
         if !known().any(|known| known == *name) {
-            let fault = usage(format!("`{name}` is no parameter"));
+            let fault = usage(format!("`{name}` is not a parameter"));
             return Err(match nearest(name, known()) {
                 Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
                 None => fault.hint(format!("there are {}", known().collect::<Vec<_>>().join(", "))),

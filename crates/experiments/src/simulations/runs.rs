@@ -47,7 +47,7 @@ pub(super) fn rows(
     }
     for label in &results.experiment.labels {
         if label.parse::<DeliveryMode>().is_err() {
-            table.notes.push(format!("`{label}` is no delivery mode: its runs are left out"));
+            table.notes.push(format!("`{label}` is not a delivery mode: its runs are left out"));
             continue;
         }
         for &load in &results.experiment.loads {

@@ -26,7 +26,7 @@ pub(super) fn unsound(run: &Evidence) -> Option<String> {
     ];
     let beyond = |share: &f64| !(-ROUNDING..=1.0 + ROUNDING).contains(share);
     if let Some((name, share)) = shares.iter().find(|(_, share)| beyond(share)) {
-        return Some(format!("CPU time: {name} is {}, which is no share", brief(*share)));
+        return Some(format!("CPU time: {name} is {}, which is not a share", brief(*share)));
     }
     let all: f64 = shares.iter().map(|(_, share)| share).sum();
     beyond(&all).then(|| format!("CPU time: the shares add up to {}", brief(all)))

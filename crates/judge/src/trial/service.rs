@@ -19,12 +19,12 @@ pub(super) struct Service {
     pub(super) target: Target,
     pub(super) sampler: Sampler,
     pub(super) limits: Vec<(Metric, f64)>,
-    /// What must become less.
+    /// The metric that must fall.
     pub(super) gain: Option<Metric>,
     pub(super) rounds: Switchback,
     /// Windows before the change.
     pub(super) reference: Vec<Figures>,
-    /// What no request was answered in: of all windows, and of those with the change.
+    /// The time without an answer: over all windows, and over those with the change.
     silence: [Silence; 2],
     /// Whether it had connections before the change.
     pub(super) connected: bool,
@@ -128,7 +128,7 @@ impl Service {
         })
     }
 
-    /// What a stake of one has become, as a logarithm, that was bet against each of "this has grown by no more than its limit".
+    /// For each limit, the logarithm of what a stake of one has become that was bet against "it has grown by no more than its limit".
     pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
         self.limits.iter().map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
@@ -140,8 +140,8 @@ impl Service {
         })
     }
 
-    /// What the pairs say of what must become less, by the whole interval: [`Ruling::Better`], [`Ruling::Worse`], or that there is no word on it;
-    /// `None` where nothing must.
+    /// The ruling on the metric that must fall, by the whole interval: [`Ruling::Better`], [`Ruling::Worse`] or [`Ruling::CannotTell`];
+    /// `None` if no metric must fall.
     pub(super) fn on_gain(&self) -> Option<Ruling> {
         let interval = self.rounds.change(CHANGED, self.gain?).change;
         Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
@@ -178,7 +178,7 @@ impl Service {
     }
 }
 
-/// What an interval for a change says where less is better and only a gain counts: it lies below zero, above it, or holds it.
+/// The ruling on an interval for a change where less is better: it lies below zero, above it, or holds it.
 fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     if high.is_some_and(|high| high < 0.0) {
         Ruling::Better

@@ -43,12 +43,12 @@ impl Ctinfo {
         let (mut dscp, mut state, mut cpmark) = (0, 0, 0);
         if words.peek().is_some_and(|word| abbreviates(word, "dscp")) {
             words.skip();
-            dscp = words.read("a mask of 6 bits that stand together", |word| {
+            dscp = words.read("a contiguous 6-bit mask", |word| {
                 mask(word).filter(|mask| *mask == 0 || mask >> mask.trailing_zeros() == DSCP_BITS)
             })?;
             state = optional(words, 0);
             if dscp & state != 0 {
-                return Err(words.wrong("the bits of the code point and those of the state must be others"));
+                return Err(words.wrong("the DSCP mask and the state mask must not overlap"));
             }
         }
         if words.peek().is_some_and(|word| abbreviates(word, "cpmark")) {

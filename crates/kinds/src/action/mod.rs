@@ -283,7 +283,7 @@ impl Action {
     /// Reads actions up to the end of the line or to the class. Those that the caller knows already it adds itself.
     ///
     /// # Errors
-    /// What is no action.
+    /// What is not an action.
     pub fn parse_list(words: &mut Words<'_>, lookup: &mut dyn Lookup, actions: &mut Vec<Self>) -> Read<()> {
         if words.at_known_actions() {
             return Ok(());

@@ -189,7 +189,7 @@ impl Flower {
                     return Err(words.wrong(MPLS_ONLY));
                 }
                 if self.parts.iter().any(said) {
-                    return Err(words.wrong("the line speaks of labels already"));
+                    return Err(words.wrong("MPLS labels were already given on this line"));
                 }
                 self.parts.push(Part::Labels(Box::new(LabelStack::parse(words)?)));
                 return Ok(());
@@ -233,7 +233,8 @@ impl Flower {
         let otherwise =
             |part: &Part| matches!(part, Part::Match(said) if said.field == found.field && *said != found);
         if decides && self.parts.iter().any(otherwise) {
-            return Err(words.wrong("the line says otherwise before, and what words mean depends on it"));
+            return Err(words
+                .wrong("this key was given another value earlier on the line, and later keys depend on it"));
         }
         match word {
             Word::IpProto => meaning.ip_proto = Some(found.value[0]),
@@ -247,7 +248,7 @@ impl Flower {
             _ => {}
         }
         if found.field.is_outermost_label() && self.parts.iter().any(|part| matches!(part, Part::Labels(_))) {
-            return Err(words.wrong("the line speaks of labels already"));
+            return Err(words.wrong("MPLS labels were already given on this line"));
         }
         self.parts.push(Part::Match(found));
         Ok(())

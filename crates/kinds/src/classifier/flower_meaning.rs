@@ -122,7 +122,7 @@ impl Meaning {
             | Word::ErspanOpts
             | Word::GtpOpts
             | Word::Mpls
-            | Word::Action => Err(words.wrong("this is no field")),
+            | Word::Action => Err(words.wrong("this is not a field")),
         }
     }
 

@@ -57,7 +57,9 @@ impl Offload {
 
     fn checked(self, words: &Words<'_>) -> Read<()> {
         if self.skip_hw && self.skip_sw {
-            return Err(words.wrong("skip_hw and skip_sw do not go together: the rule would be nowhere"));
+            return Err(
+                words.wrong("skip_hw and skip_sw exclude each other: the rule would be installed nowhere")
+            );
         }
         Ok(())
     }

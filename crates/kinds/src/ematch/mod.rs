@@ -145,7 +145,7 @@ impl Tree {
     /// Reads an expression from the words that come next.
     ///
     /// # Errors
-    /// What is no expression.
+    /// What is not an expression.
     pub(crate) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let mut tokens = Tokens::new(words.clone());
         let mut count = 0;

@@ -172,7 +172,7 @@ impl<'a> Tokens<'a> {
                 What::Name(_) | What::String(_) => {
                     return Err(token.wrong("a match has at most 1024 arguments"));
                 }
-                _ => return Err(token.wrong("this is no argument of a match")),
+                _ => return Err(token.wrong("this is not an argument of a match")),
             }
         }
     }

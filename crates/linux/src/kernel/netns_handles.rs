@@ -1,4 +1,5 @@
-//! One network namespace, as what its settings are read from and written to; resolves what moves.
+//! The sockets and files by which settings of one network namespace are read and written. Looks up names and ids at each
+//! use.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,7 @@ impl NetnsHandles {
         Ok(Self { netns, links, netdev, sysfs, ethtool, ioctl, disciplines, by_order: BTreeMap::new() })
     }
 
-    /// What no other namespace of this boot has; `None` on kernels before 5.14.
+    /// The namespace's cookie, unique within this boot; `None` on kernels before 5.14.
     pub(super) fn cookie(&self) -> Option<u64> {
         self.links.netns_cookie()
     }
@@ -91,7 +92,7 @@ impl NetnsHandles {
         }
     }
 
-    /// What the kernel's own options of a device's disciplines depend on.
+    /// The values that decide the kernel's default options of a device's disciplines.
     pub(super) fn defaults(&mut self, device: DeviceId) -> Result<QdiscDefaults, KernelError> {
         let directory = self.directory(device)?;
         let number = |file: &str| {
@@ -157,7 +158,7 @@ impl NetnsHandles {
         }
     }
 
-    /// What keeps queues of a device for itself, as it is now. The processes that cannot be named are left out.
+    /// The current holders of a device's queues. Processes that cannot be named are left out.
     ///
     /// # Errors
     /// The kernel's refusal to list the device's queues.
@@ -227,8 +228,8 @@ impl NetnsHandles {
         }
     }
 
-    /// What no other device of this boot has: the number of its directory in sysfs, which stays when it is renamed or
-    /// moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never given twice.
+    /// A number that is unique to the device within this boot: that of its directory in sysfs. It stays when the device is
+    /// renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never given twice.
     ///
     /// # Errors
     /// As [`NetnsHandles::directory`].

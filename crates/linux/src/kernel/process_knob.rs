@@ -39,7 +39,7 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     }
 }
 
-/// What the attach service is asked for: it reads no budgets, for it holds no right to BPF.
+/// The request to the attach service: without the budget, which takes BPF, and the service may not use BPF.
 fn without_budget(mut asked: Setting) -> Setting {
     if let Setting::Process(ProcessKnob::Socket(_, polling)) = &mut asked {
         polling.busy_poll_budget = None;
@@ -47,7 +47,7 @@ fn without_budget(mut asked: Setting) -> Setting {
     asked
 }
 
-/// What was read, for a socket with its budget if that is asked for, which this process reads itself.
+/// The value that was read. This process adds a socket's budget itself if that is asked for.
 fn with_budget(mut read: Setting, asked_for: &ProcessKnob) -> Result<Setting, KernelError> {
     if let Setting::Process(ProcessKnob::Socket(socket, polling)) = &mut read
         && matches!(asked_for, ProcessKnob::Socket(_, like) if like.busy_poll_budget.is_some())

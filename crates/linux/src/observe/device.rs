@@ -496,7 +496,7 @@ mod test {
         };
         assert_eq!(peer(&link(Some("veth"), Some(7), None)).as_deref(), Some("veth1"));
         assert_eq!(peer(&link(Some("veth"), Some(7), Some(0))).as_deref(), Some("if7 of netnsid 0"));
-        assert_eq!(peer(&link(Some("vlan"), Some(7), None)), None, "the device below is no peer");
+        assert_eq!(peer(&link(Some("vlan"), Some(7), None)), None, "the device below is not a peer");
     }
 
     #[test]

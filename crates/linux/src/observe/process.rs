@@ -161,7 +161,7 @@ impl Observer<'_> {
         })?;
         tids.sort_unstable();
         let threads = tids.into_iter().map(|tid| self.thread(process, tid, epolls));
-        // A thread that ended while we looked is no error.
+        // A thread that ended while we looked is not an error.
         threads.filter(|thread| !matches!(thread, Err(Cause::Gone(_)))).collect()
     }
 
@@ -373,7 +373,7 @@ fn incoming_napi(socket: &OwnedFd) -> Option<NapiId> {
     sys::sockopt::incoming_napi_id(socket).ok().filter(|id| *id != 0).map(NapiId)
 }
 
-/// What a socket says of itself: its state, its own address and its peer's; `None` if it is no internet socket.
+/// What a socket says of itself: its state, its own address and its peer's; `None` if it is not an internet socket.
 fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<SocketAddr>)> {
     let domain = sockopt::socket_domain(socket).ok()?;
     if domain != AddressFamily::INET && domain != AddressFamily::INET6 {

@@ -16,7 +16,7 @@ const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;
 /// Reads how an epoll of a running process busy-polls.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has ended or the descriptor is no epoll any more, [`Cause::Absent`] on a kernel
+/// [`Cause::Gone`] if the process has ended or the descriptor is not an epoll any more, [`Cause::Absent`] on a kernel
 /// before 6.9, [`Cause::Denied`] without permission to inspect the process.
 pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
     Pinned::reopen(&id.process)
@@ -77,7 +77,7 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
     })
 }
 
-/// What a kernel lacks that refuses to wait for events only.
+/// The feature that a kernel lacks if it refuses to wait for events only.
 const EVENTS_ONLY_NEEDS: &str = "EPOLL_PARAMS_F_EVENTS_ONLY";
 
 /// Whether a kernel that can wait for events only would take this.

@@ -1,4 +1,4 @@
-//! Looking for processes by what an operator knows of them.
+//! Finds processes by an operator's criteria.
 
 use std::collections::{BTreeMap, BTreeSet};
 

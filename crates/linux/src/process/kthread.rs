@@ -326,7 +326,7 @@ mod test {
 
     #[test]
     fn a_process_that_is_no_napis_thread_is_not_read_as_one() {
-        let error = read(Pid(std::process::id())).expect_err("a test is no kernel thread");
+        let error = read(Pid(std::process::id())).expect_err("a test is not a kernel thread");
         assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
         let error = read(Pid(i32::MAX.unsigned_abs())).expect_err("no such thread");
         assert!(matches!(error.cause, Cause::Gone(_)), "{error}");

@@ -1,4 +1,4 @@
-//! Running processes: who they are, how to reach into them, and what can be set from outside.
+//! Running processes: their identity, access to them, and settings that can be changed from outside.
 //!
 //! A process is held by a pidfd, which cannot come to mean another process, and compared with the start time it
 //! had when it was observed. Its files are reached by `pidfd_getfd`, so nothing depends on how it was built, whom

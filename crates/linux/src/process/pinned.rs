@@ -1,4 +1,4 @@
-//! A process that stays the one it was when it was opened, however its pid is used again.
+//! A process that is held open: reuse of its pid cannot make it another one.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ const READ_BYTES: usize = 32 << 10;
 /// The most processes that a scan looks at. Kernel: 6.18, `include/linux/threads.h` `PID_MAX_LIMIT`.
 const PROCESSES_MAX: usize = 4 << 20;
 
-/// Who has this pid now: its start time and name.
+/// The process that has this pid now, with its start time and name.
 ///
 /// # Errors
 /// [`Cause::Gone`] if no process has it, [`Cause::Absent`] if a thread of the kernel has it.
@@ -179,7 +179,7 @@ pub fn pids() -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
-/// What it takes to look into another user's process, in the words of this host.
+/// The privilege that inspecting another user's process needs on this host.
 ///
 /// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`.
 pub(super) fn ptrace_needs() -> String {
@@ -190,7 +190,7 @@ pub(super) fn ptrace_needs() -> String {
     }
 }
 
-/// What it means that an entry of a process's directory in `/proc` could not be read.
+/// The cause when an entry of a process's directory in `/proc` cannot be read.
 pub(super) fn unreadable(errno: Errno) -> Cause {
     match errno {
         Errno::NOENT | Errno::SRCH => Cause::Gone("it has ended".to_owned()),

@@ -15,7 +15,7 @@ const FDINFO_READS_MAX: usize = 16;
 /// Reads how an io_uring of a running process busy-polls; `None` where it does not.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has ended or the descriptor is no io_uring any more, [`Cause::Absent`] on a kernel
+/// [`Cause::Gone`] if the process has ended or the descriptor is not an io_uring any more, [`Cause::Absent`] on a kernel
 /// that does not report it (before 6.12), [`Cause::Denied`] without permission to inspect the process.
 pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
     Pinned::reopen(&id.process)

@@ -35,7 +35,7 @@ impl Stat {
     }
 }
 
-/// Who a task acts as and where it may run.
+/// The user of a task and the CPUs that it may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
     /// Its effective user.

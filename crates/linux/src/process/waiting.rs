@@ -39,7 +39,7 @@ mod test {
         for number in EPOLL_WAITS {
             assert_eq!(epoll_waited_on(line(number).as_bytes()), Some(Fd(5)));
         }
-        assert_eq!(epoll_waited_on(line(0).as_bytes()), None, "read(2) is no epoll");
+        assert_eq!(epoll_waited_on(line(0).as_bytes()), None, "read(2) is not an epoll");
     }
 
     #[test]

@@ -219,7 +219,7 @@ fn what_is_no_policy_is_refused() -> Result<(), Failed> {
     let ground = Ground::new("refused")?;
     let store = ground.enabled(ANYTHING)?;
     let invalid = format!("errno:{}", Errno::INVAL.raw_os_error());
-    // 4 was no policy in 2016, 5 is a device's alone.
+    // 4 was not a policy in 2016, 5 is a device's alone.
     for word in ["set:4", "set:5", "set:7", "set:99", "set:-1", "bytes:2"] {
         assert_eq!(ground.says(0, &format!("set:2 {word} get"))?, format!("ok {invalid} 2"), "{word}");
     }

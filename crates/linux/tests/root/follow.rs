@@ -126,7 +126,7 @@ fn new_epoll_is_reported_once(how: How) -> Result<(), Failed> {
         let event = Event::NewEpoll(EpollId { process, fd: number(&new)? });
         until(&mut follower, |reported| *reported == event)?;
         assert!(!settle(&mut follower)?.contains(&event));
-        // A second descriptor is no second epoll, where epolls are identified by file.
+        // A second descriptor is not a second epoll, where epolls are identified by file.
         let copy = new.try_clone()?;
         if !matches!(follower.how(), How::Proc { .. }) {
             assert_eq!(settle(&mut follower)?, []);

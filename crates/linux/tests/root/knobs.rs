@@ -187,11 +187,11 @@ pub(crate) fn tests() -> Vec<Trial> {
                 assert!(of_queue.iter().any(|set| found.contains(set)), "brought back, it has {found:?}");
                 run(&format!("ip -n {} link del near0", wire.near))?;
                 for settings in [&of_queue[..], &of_device[..]] {
-                    let error = kernel.write(settings).expect_err("its device is no more");
+                    let error = kernel.write(settings).expect_err("its device is gone");
                     assert!(Kernel::is_gone(&error), "{error}");
                 }
                 drop(wire);
-                let error = Kernel::new().read(&of_queue).expect_err("its namespace is no more");
+                let error = Kernel::new().read(&of_queue).expect_err("its namespace is gone");
                 assert!(Kernel::is_gone(&error), "{error}");
                 Ok(())
             },

@@ -356,7 +356,7 @@ fn networking() -> Result<(), Failed> {
     let found = linux::observe::processes(&Netns::own()?, &Processes::Networking, &mut Vec::new());
     let is_found = |pid| found.iter().any(|process| process.id.pid == pid);
     assert!(is_found(with.pid()));
-    assert!(!is_found(without.pid()), "an epoll alone is no networking");
+    assert!(!is_found(without.pid()), "an epoll alone does no networking");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Why a run could not be made. A run that was made but does not count is no error: see `Evidence::void`.
+//! Why a run could not be made. A run that was made but does not count is not an error: see `Evidence::void`.
 
 use std::io;
 use std::net::SocketAddr;

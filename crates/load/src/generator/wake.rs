@@ -35,12 +35,12 @@ impl Lead {
     }
 }
 
-/// Where the threads of a run may be: asking without sleeping takes a CPU, and is only for who has one.
+/// The CPUs that the threads of a run may use. Polling without sleep is only for a thread with a CPU of its own.
 #[derive(Debug, Default)]
 pub(super) struct Places(Mutex<Vec<Option<CpuSet>>>);
 
 impl Places {
-    /// Notes where the calling thread may be.
+    /// Notes the CPUs that the calling thread may use.
     pub(super) fn enter(&self) {
         let place = sched_getaffinity(None).ok();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(place);

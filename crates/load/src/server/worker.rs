@@ -14,7 +14,7 @@ use super::{Inbox, ServeError, ServerOptions, Service};
 /// Ready connections that one wait returns at most.
 const EVENTS_MAX: usize = 256;
 
-/// What the epoll says of the bell.
+/// The epoll's event data of the bell.
 const BELL: u64 = u64::MAX;
 
 /// A thread that has not begun.
@@ -34,7 +34,7 @@ enum Prepared {
     Exchange {
         request_bytes: u32,
         answer_bytes: u32,
-        /// What is read is of no interest.
+        /// Room for requests, whose content is ignored.
         buffer: Box<[u8]>,
     },
     Storage(Store),

@@ -278,7 +278,7 @@ impl Series {
     /// What the stack takes beside: from the ring to TCP, and from the answer to the device, in nanoseconds. Zero until a window
     /// has seen it.
     pub fn stack(&self) -> f64 {
-        /// Fewer say nothing.
+        /// With fewer spans the median says nothing.
         const SEEN_MIN: u64 = 50;
         let usual = |spans: &SpanCounts| {
             let median = Survival::of(spans, &SpanCounts::new()).quantile(0.5);

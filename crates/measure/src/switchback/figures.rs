@@ -161,7 +161,7 @@ impl Metric {
         !matches!(self, Self::Engaged | Self::Stalls)
     }
 
-    /// What a window shows of it.
+    /// Its value in a window.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Self::P50 => figures.p50,

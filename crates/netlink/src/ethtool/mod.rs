@@ -237,7 +237,7 @@ impl RawFeatures {
                     if let Some(value) = attr.nested().find(VALUE)? {
                         let (words, rest) = value.payload.as_chunks::<4>();
                         if !rest.is_empty() {
-                            return Err(Malformed("a set of bits that is no whole words"));
+                            return Err(Malformed("a set of bits that is not whole words"));
                         }
                         let words = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
                         match attr.number {

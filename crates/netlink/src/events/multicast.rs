@@ -244,7 +244,7 @@ mod test {
         let datagram = message::request(NEW_LINK, 0, 0, &AttrBuf::after(&header));
         assert_eq!(read(NoticeFamily::Links, &datagram), Ok([Notice::Link(IfIndex(7))].into()));
         let address = message::request(20, 0, 0, &AttrBuf::after(&header));
-        assert_eq!(read(NoticeFamily::Links, &address), Ok(BTreeSet::new()), "an address is no link");
+        assert_eq!(read(NoticeFamily::Links, &address), Ok(BTreeSet::new()), "an address is not a link");
         assert!(read(NoticeFamily::Links, &message::request(DEL_LINK, 0, 0, &AttrBuf::new())).is_err());
     }
 

@@ -71,7 +71,7 @@ impl Encoder {
         }
     }
 
-    /// What comes later waits for all that came before.
+    /// Lets all later commands wait for all earlier ones.
     fn settle(&mut self) {
         self.close_all();
         if !matches!(self.parts.last(), None | Some(Part::Settle)) {

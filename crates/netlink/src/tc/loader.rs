@@ -18,7 +18,7 @@ use super::rule_socket::{RECEIVE_BYTES, RuleSocket};
 /// The most workers.
 pub const WORKERS_MAX: usize = 64;
 
-/// How many portions wait for a worker before the reader waits for him.
+/// The most portions that wait for a worker; then the reader waits.
 const QUEUE_PORTIONS: usize = 8;
 
 /// How often the progress of a load is reported.
@@ -336,7 +336,7 @@ impl Shared {
     }
 }
 
-/// What a thread that panicked left behind is still an account.
+/// Locks the state, also after a thread with the lock has panicked: the account it left is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -99,5 +99,5 @@ fn tc(lab: &Lab, words: &[&str]) -> Done<()> {
 }
 
 fn text(path: &Path) -> Done<String> {
-    Ok(path.to_str().ok_or("a path that is no text")?.to_owned())
+    Ok(path.to_str().ok_or("a path that is not text")?.to_owned())
 }

@@ -13,7 +13,7 @@ impl Element {
     pub(crate) fn number(&self, attribute: &str) -> f64 {
         let found = self.attributes.iter().find(|(name, _)| name == attribute);
         let (_, value) = found.unwrap_or_else(|| panic!("{} has no {attribute}", self.name));
-        value.parse().unwrap_or_else(|_| panic!("{attribute}={value} is no number"))
+        value.parse().unwrap_or_else(|_| panic!("{attribute}={value} is not a number"))
     }
 
     /// The points of a line or of a polygon.
@@ -79,7 +79,7 @@ fn quoted(text: &str) -> Result<Vec<(String, String)>, String> {
         let (name, value) = rest.split_once("=\"").ok_or_else(|| format!("`{rest}` is not quoted"))?;
         let (value, after) = value.split_once('"').ok_or_else(|| format!("`{rest}` has no second quote"))?;
         if name.is_empty() || name.contains([' ', '"']) {
-            return Err(format!("`{name}` is no attribute"));
+            return Err(format!("`{name}` is not an attribute"));
         }
         found.push((name.to_owned(), unescaped(value)?));
         rest = after.trim_start();

@@ -134,7 +134,7 @@ fn given(command: &str) -> Result<u64, Failed> {
     let mut mask = 0;
     for word in words.split(',') {
         let known = CAPABILITIES.iter().find(|(name, _)| *name == word);
-        mask |= 1_u64 << known.ok_or_else(|| format!("{word} is no capability of ours"))?.1;
+        mask |= 1_u64 << known.ok_or_else(|| format!("{word} is not a capability of ours"))?.1;
     }
     Ok(mask)
 }

@@ -177,7 +177,7 @@ fn play(path: &Path, text: &str) -> Result<(), Failed> {
             "console background" => stage.starts(&block),
             "console interrupted" => stage.interrupts(&block),
             "console killed" => stage.kills(),
-            info if info.starts_with("console") => Err(format!("`{info}` is no kind of block").into()),
+            info if info.starts_with("console") => Err(format!("`{info}` is not a kind of block").into()),
             _ => Ok(()),
         };
         played.map_err(|failed| format!("{}:{}: {failed:?}", path.display(), block.line))?;

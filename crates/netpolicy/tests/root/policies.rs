@@ -226,7 +226,7 @@ fn another_protocol() -> Result<(), Failed> {
     let output = of_server(redis, "6379", "http", &["--policy", "none"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_ne!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("is no answer here") || said.contains("lost"), "{said}");
+    assert!(said.contains("is not a valid answer here") || said.contains("lost"), "{said}");
     let output = of_server("no-such-server-anywhere", "6379", "redis", &["--policy", "none"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -200,7 +200,7 @@ fn starving() -> Result<(), Failed> {
     drop(second);
     // Its place is empty; the others go on, and the first three have their queues again.
     operator.runs(&["apply"], 0)?;
-    // The last but one names a socket that is closed; that is no obstacle.
+    // The last but one names a socket that is closed; that is not an obstacle.
     for _ in 0..3 {
         operator.runs(&["rollback"], 0)?;
     }

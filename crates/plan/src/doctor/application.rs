@@ -343,7 +343,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ));
         }
     }
-    // Of whom nothing can be said, however privileged one is, nothing is wrong by that.
+    // Processes that even root cannot inspect are no fault: a note.
     let severity = if capabilities.ptrace { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
         let (object, words) = match parts[..] {

@@ -82,7 +82,7 @@ pub struct CommandPrefix {
 pub(super) const THEN: &str = "; ";
 
 impl CommandPrefix {
-    /// A remedy as it has to be typed from where the operator is. What is no command stays as it is.
+    /// A remedy as it has to be typed from where the operator is. What is not a command stays as it is.
     pub(super) fn typed(&self, remedy: &str) -> String {
         remedy.split(THEN).map(|command| self.command(command)).collect::<Vec<_>>().join(THEN)
     }

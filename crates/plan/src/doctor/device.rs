@@ -444,7 +444,7 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     case.host.devices.iter().filter(without).map(found).collect()
 }
 
-/// Virtual devices have a kind that is no driver's of a bus; what they do with queues is their other end's business.
+/// Virtual devices have a kind that is not a driver's of a bus; what they do with queues is their other end's business.
 fn is_hardware(device: &Device) -> bool {
     const VIRTUAL: [&str; 14] = [
         "", "veth", "bridge", "bond", "team", "vlan", "vxlan", "dummy", "tun", "netkit", "macvlan", "ipvlan",

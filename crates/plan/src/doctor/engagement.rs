@@ -259,8 +259,8 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             Severity::Note,
             match napi.packets() {
                 Some(packets) if packets > 0 => format!(
-                    "suspension is set and rests: at {} packets the application is done before the next one comes, and \
-                     deferral delivers; the application delivers {share}",
+                    "suspension is set but not needed: at {} packets the application is done before the next \
+                     one comes, and deferral delivers; the application delivers {share}",
                     case.rate(packets)
                 ),
                 _ => "suspension is set and idle: no packet came".to_owned(),

@@ -119,7 +119,7 @@ fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
 fn requests_that_change_nothing_leave_the_policy_as_it_is() {
     let host = two_epolls();
     let policy = policy([on_device(2, "eth0", PolicyName::Bulk)]);
-    // A process that is not here, a socket that no process holds, a number that is no policy.
+    // A process that is not here, a socket that no process holds, a number that is not a policy.
     let requests = [
         AppRequest { of: Requester::Task(Pid(1)), number: 3 },
         AppRequest { of: Requester::Socket(1), number: 3 },

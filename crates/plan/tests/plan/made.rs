@@ -608,7 +608,7 @@ fn write_nic(device: &mut Device, setting: &Setting) {
             let queue = tx(device, queue);
             device.tx_queues[queue].xps_rxqs.clone_from(queues);
         }
-        other => panic!("{other} is no setting of a NIC"),
+        other => panic!("{other} is not a setting of a NIC"),
     }
 }
 

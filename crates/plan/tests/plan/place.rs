@@ -399,7 +399,7 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
     let mut host = two_services();
     host.capabilities.ptrace = true;
     let placement = place(&policy, &host, &resolved).expect("placed");
-    assert_eq!(placement.parts[0].runs, Running::No, "what not even root may look into is no service");
+    assert_eq!(placement.parts[0].runs, Running::No, "what not even root may look into is not a service");
     host.capabilities.ptrace = false;
     let placement = place(&policy, &host, &resolved).expect("placed");
     let note = &placement.parts[0].notes[0];

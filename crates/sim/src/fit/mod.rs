@@ -116,7 +116,7 @@ const POINTS_MAX: usize = 1000;
 
 impl Fit {
     /// A fit that begins with these values, may propose so many points, and numbers their seeds from this one on. `None` if a
-    /// name is no parameter's.
+    /// name is not a parameter's.
     pub fn new(names: &[&str], from: &Costs, evaluations: usize, seed: u64) -> Option<Self> {
         let parameters: Vec<&'static Parameter> = names
             .iter()

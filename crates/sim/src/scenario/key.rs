@@ -51,7 +51,7 @@ pub enum Takes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// There is no such key.
-    #[error("`{0}` is no key of a scenario")]
+    #[error("`{0}` is not a key of a scenario")]
     NoKey(String),
     /// The value does not do.
     #[error("{0}")]
@@ -438,7 +438,10 @@ mod test {
         assert_eq!(wrong(&mut scenario, "hardware.queues", "0"), "`0` is not a whole number from 1 to 256");
         assert!(wrong(&mut scenario, "costs.irq", "-1").contains("from 0.3 to 10 us: "));
         assert!(wrong(&mut scenario, "delivery.mode", "suspend0").contains("suspend20"));
-        assert_eq!(wrong(&mut scenario, "hardware.cores", "8"), "`hardware.cores` is no key of a scenario");
+        assert_eq!(
+            wrong(&mut scenario, "hardware.cores", "8"),
+            "`hardware.cores` is not a key of a scenario"
+        );
         assert!(wrong(&mut scenario, "hardware.kernel", &"6".repeat(10_000)).contains("10000 bytes"));
         assert!(wrong(&mut scenario, &"k".repeat(10_000), "1").len() < 200);
         assert_eq!(scenario, Scenario::default());

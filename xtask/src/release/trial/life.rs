@@ -25,7 +25,7 @@ const DROP_INS: usize = 2;
 
 /// Makes a lab in the container: a device of two queues, and a client's namespace at its other end.
 pub(super) fn prepare(container: &Container) -> Result {
-    // systemd-nspawn gives some of a container's processes a boot id of its own. That is no reboot.
+    // systemd-nspawn gives some of a container's processes a boot id of its own. That is not a reboot.
     container.runs("while umount /proc/sys/kernel/random/boot_id 2>/dev/null; do :; done")?;
     container.runs(
         "ip netns add client && ip link add veth-server numrxqueues 2 numtxqueues 2 type veth peer name veth-client \

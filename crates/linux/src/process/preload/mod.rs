@@ -1,5 +1,5 @@
-//! The libraries that cap and that count an application's `epoll_wait`: where they are put, and whom they cannot
-//! reach.
+//! The libraries that cap and that count an application's `epoll_wait`: where they are installed, and which programs
+//! cannot load them.
 //!
 //! Full busy polling needs a loop that comes back every millisecond, and the timeout of `epoll_wait` is an argument
 //! of the application's own. Nothing outside a running process can change it, so this works for programs that are

@@ -48,7 +48,7 @@ impl Read for Part<'_> {
 }
 
 impl BatchFile {
-    /// The file with this name; - is standard input. What is no regular file is read now, to its end, and kept.
+    /// The file with this name; - is standard input. What is not a regular file is read now, to its end, and kept.
     pub(super) fn named(path: &Path) -> Result<Self, Fault> {
         if path == Path::new("-") {
             return Self::spooled("-".to_owned(), Path::new("standard input"), io::stdin().lock());
