@@ -52,6 +52,7 @@ pub(crate) fn can_be_booted() -> bool {
 
 fn units() -> Result<(), Failed> {
     let server = prepared()?;
+    assert_eq!(server.flushes()?, [0; 2], "the premise: the NIC is as it was booted");
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
     let _ = said("systemctl", &["stop", DAEMON, ATTACH]);
     outcome.map_err(|failed| {
