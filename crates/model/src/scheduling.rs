@@ -324,7 +324,7 @@ mod test {
             ("kthread.slice", "500us"),
             ("kthread.slice", "default"),
         ] {
-            let key = KthreadValue::KEYS.iter().find(|key| key.path == path).expect("a key");
+            let key = KthreadValue::KEYS.iter().find(|key| key.path() == path).expect("a key");
             let value = (key.read)(text).expect("parses");
             assert_eq!((value.path(), value.to_string().as_str()), (path, text));
         }

@@ -1,5 +1,5 @@
-//! Which kernel brought what, each said once: the table of knobs ([`crate::setting::Facts::since`]) takes its versions from here where
-//! another place needs them, too. What is no knob has its version here alone.
+//! Which kernel brought what, each said once. A knob's version stands in its row of the table
+//! ([`crate::setting::Facts::since`]), which other rooms ask; here are those that several rows share, and those of what is no knob.
 
 use crate::units::KernelVersion;
 
@@ -52,8 +52,6 @@ since! {
     RING_NAPI = 6, 9;
     /// The NAPI lines of an io_uring's fdinfo. `io_uring/fdinfo.c`.
     RING_NAPI_SHOWN = 6, 12;
-    /// Slices of threads. `kernel/sched/syscalls.c` `__setparam_fair()`.
-    THREAD_SLICES = 6, 12;
     /// `napi-set`. `net/core/netdev-genl.c` `netdev_nl_napi_set_doit()`.
     NAPI_SET = 6, 13;
     /// `IO_URING_NAPI_TRACKING_STATIC`. `io_uring/napi.c`.

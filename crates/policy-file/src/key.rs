@@ -399,7 +399,7 @@ fn lowercase(addresses: &Patterns) -> Patterns {
 
 /// How the kernel threads that poll are scheduled.
 fn of_kthreads() -> impl Iterator<Item = Key> {
-    let key = |key: &'static KthreadKey| of_knob(key.path, BOTH, |_| Takes::Kthread(key));
+    let key = |key: &'static KthreadKey| of_knob(key.path(), BOTH, |_| Takes::Kthread(key));
     KthreadValue::KEYS.iter().map(key)
 }
 

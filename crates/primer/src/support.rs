@@ -3,7 +3,7 @@
 
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
-use model::{Host, KernelVersion, KthreadState, Prerequisites, since};
+use model::{Host, KernelVersion, KthreadKnob, KthreadState, Prerequisites, Slice, since};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -151,7 +151,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "thread-slice",
         meaning: "how long these threads run before another one of their CPU",
-        since: Some(since::THREAD_SLICES),
+        since: Some(KthreadKnob::Slice(Slice::Default).facts().since),
         needs: &[Need::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
     Mechanism {
