@@ -37,6 +37,10 @@ pub struct Facts {
     pub disruption: Disruption,
     /// Whether another value can take a queue from who holds it, as an AF_XDP socket does.
     pub takes_queues: bool,
+    /// Whether writing it changes nothing beside its NAPI: no thread begins or ends, and no object comes or goes.
+    pub in_napi_only: bool,
+    /// Why it has no value on an object that exists.
+    pub absent: Absent,
     /// Values that can be read and not be written back, in words; `None` where every value can.
     pub irreversible: Option<&'static str>,
     /// The documentation: meaning, then range, then source (`Kernel:`), as Markdown.
@@ -61,6 +65,8 @@ impl Facts {
             rank: 1,
             disruption: Disruption::None,
             takes_queues: false,
+            in_napi_only: false,
+            absent: Absent::Unread,
             irreversible: None,
             doc: "",
             source_of_kind: None,
@@ -257,6 +263,21 @@ impl fmt::Display for Disruption {
             Self::LinkDown => "takes the link down",
         })
     }
+}
+
+/// Why a knob has no value on an object that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It could not be read.
+    Unread,
+    /// The device's driver does not have the knob.
+    Driver,
+    /// The device's driver does not have what the knob is a part of, in words.
+    DriverPart(&'static str),
+    /// The kernel is older than the knob, or did not say it.
+    Kernel,
+    /// It is of the whole machine, and only the initial network namespace shows it.
+    InitialNetns,
 }
 
 /// Through which kernel interface a setting is written: the settings of one object that share one are written in

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
-use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::keys;
 use crate::qdisc::QdiscKind;
 use crate::since;
@@ -37,6 +37,7 @@ const CHANNELS: Facts = Facts {
     disruption: Disruption::LinkDown,
     takes_queues: true,
     source_of_kind: Some("`net/ethtool/channels.c` `ethnl_set_channels()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Channels, Phase::Channels)
 };
 
@@ -48,6 +49,7 @@ const RINGS: Facts = Facts {
     disruption: Disruption::LinkDown,
     takes_queues: true,
     source_of_kind: Some("`net/ethtool/rings.c` `ethnl_set_rings()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Rings, Phase::Rings)
 };
 
@@ -56,6 +58,7 @@ const COALESCING: Facts = Facts {
     range: Some((0, INT_MAX)),
     since: since::ETHTOOL_NETLINK,
     source_of_kind: Some("`net/ethtool/coalesce.c` `ethnl_set_coalesce()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Coalescing, Phase::Coalescing)
 };
 
@@ -63,16 +66,22 @@ const OFFLOADS: Facts = Facts {
     unit: Unit::Switch,
     since: since::ETHTOOL_NETLINK,
     source_of_kind: Some("`net/ethtool/features.c` `ethnl_set_features()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Offloads, Phase::Offloads)
 };
 
 const PACKET_SIZES: Facts = Facts {
     unit: Unit::Bytes,
     range: Some((PACKET_SIZE_MIN, PacketSize::MAX as u64)),
+    absent: Absent::Kernel,
     ..Facts::at(Interface::PacketSizes, Phase::PacketSizes)
 };
 
-const SYSCTLS: Facts = Facts { range: Some((0, INT_MAX)), ..Facts::at(Interface::Sysctl, Phase::Host) };
+const SYSCTLS: Facts = Facts {
+    range: Some((0, INT_MAX)),
+    absent: Absent::InitialNetns,
+    ..Facts::at(Interface::Sysctl, Phase::Host)
+};
 
 knob_words! {
     /// A kind of queues that are counted together. Kernel: `struct ethtool_channels`.

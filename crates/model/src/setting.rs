@@ -2,7 +2,8 @@
 //!
 //! Settings come in families, one for each kind of object and way of writing. A family is a closed enum, has one file in
 //! each room (here, where the host is read, where it is written, in the undo script), and describes its knobs in one table
-//! ([`Facts`]). A match on all settings has one arm a family; no `_` arm is allowed, neither on families nor within one.
+//! ([`Facts`]). A match on all settings has one arm a family. Where every knob is read, written, ordered or undone, no `_` arm is
+//! allowed, neither on families nor within one.
 
 mod call;
 mod family;
@@ -32,7 +33,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+pub use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 use crate::units::KernelVersion;
 

@@ -2,7 +2,7 @@
 
 use super::family::family;
 use super::{Object, on_off};
-use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::DeviceId;
 use crate::keys;
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
@@ -16,12 +16,19 @@ const PRIVATE_FLAG: Facts = Facts {
     since: since::ETHTOOL_NETLINK,
     disruption: Disruption::LinkDown,
     takes_queues: true,
+    absent: Absent::Driver,
     ..Facts::at(Interface::PrivateFlags, Phase::Offloads)
 };
-const RSS: Facts = Facts::at(Interface::Rss, Phase::Rss);
-const RSS_CONTEXT: Facts =
-    Facts { phase_down: Phase::RssContextsGo, ..Facts::at(Interface::RssContexts, Phase::RssContexts) };
-const FLOW_RULE: Facts = Facts::at(Interface::FlowRules, Phase::FlowRules);
+const RSS: Facts = Facts { absent: Absent::Driver, ..Facts::at(Interface::Rss, Phase::Rss) };
+const RSS_CONTEXT: Facts = Facts {
+    phase_down: Phase::RssContextsGo,
+    absent: Absent::DriverPart("contexts of the receive hash"),
+    ..Facts::at(Interface::RssContexts, Phase::RssContexts)
+};
+const FLOW_RULE: Facts = Facts {
+    absent: Absent::DriverPart("rules for single flows"),
+    ..Facts::at(Interface::FlowRules, Phase::FlowRules)
+};
 /// The device is taken off its disciplines for it, and what waits in them is dropped (`dev_deactivate()`). AF_XDP and memory
 /// providers pass the disciplines by: `net/xdp/xsk.c` `__xsk_generic_xmit()`.
 const QDISC: Facts =
