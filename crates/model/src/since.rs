@@ -61,5 +61,5 @@ since! {
     /// Kernel threads that poll, of single queues. `net/core/dev.c` `napi_set_threaded()`.
     QUEUE_THREADS = 6, 17;
     /// Kernel threads that poll without a pause. `net/core/dev.c` `napi_threaded_poll()`.
-    BUSY_THREADS = 7, 0;
+    BUSY_THREADS = 6, 19;
 }
