@@ -27,7 +27,7 @@ pub use nic::NicKnob;
 pub use object::Object;
 pub use params::{EpollParams, RingNapi, SocketPolling, Threading};
 pub use process::ProcessKnob;
-pub use queue::{RxQueueKnob, TxQueueKnob};
+pub use queue::{QueueCoalesceParam, RxQueueKnob, TxQueueKnob};
 
 use std::fmt;
 
@@ -256,6 +256,21 @@ mod test {
                 assert!(least <= most, "{facts:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_first_version_of_a_source_in_the_kernel_is_the_one_that_brought_the_knob() {
+        let mut compared = 0;
+        for facts in Setting::table() {
+            let cited = facts.cited().unwrap_or_default();
+            let Some(named) = cited.strip_prefix("Kernel: ").and_then(KernelVersion::parse) else { continue };
+            // What is older than any kernel that netpolicy runs on is not told apart.
+            let oldest = crate::since::ALWAYS;
+            let came = (named.major, named.minor).max((oldest.major, oldest.minor));
+            assert_eq!((facts.since.major, facts.since.minor), came, "{}: {cited}", facts.name);
+            compared += 1;
+        }
+        assert!(compared > 20, "{compared} knobs name a version");
     }
 
     #[test]

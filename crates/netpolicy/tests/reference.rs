@@ -103,8 +103,8 @@ fn settings() -> String {
             if let Some(values) = facts.irreversible {
                 meaning += &format!(" Not written back: {values}.");
             }
-            if let Some(source) = facts.source() {
-                meaning += &format!(" Kernel: {source}");
+            if let Some(cited) = facts.cited() {
+                meaning += &format!(" {cited}");
             }
             let key = facts.key.map(|key| format!("`{key}`")).unwrap_or_default();
             let cells =

@@ -40,9 +40,9 @@ family! {
         /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`; 3.14, `kernel/sched/syscalls.c` `sched_setattr()`.
         Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some("kthread.class"), rank: 2 },
 
-        /// How much of a CPU the kernel thread that polls the queue counts for at least and at most, in 1024ths.
+        /// Utilisation clamp of the kernel thread that polls the queue, MIN-MAX in 1024ths of a CPU.
         ///
-        /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
+        /// Kernel: 5.12 (the thread), 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
             name: "kthread util-clamp",
             key: Some("kthread.util-clamp"),
@@ -51,7 +51,7 @@ family! {
         },
 
         /// How long the kernel thread that polls the queue runs before another thread of its CPU that waits gets its turn. With
-        /// a shorter slice than others it is also served earlier after it wakes. Classes `other` and `batch` alone have one.
+        /// a shorter slice than others it is also served earlier after it wakes. Only for classes `other` and `batch`.
         ///
         /// 100 µs to 100 ms, or the scheduler's own for all threads.
         ///
