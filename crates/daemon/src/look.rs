@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::{KernelError, Processes};
-use model::{Finding, IfIndex, Interface, Object, Pid, ProcessKnob, Setting, Severity};
+use model::{Finding, IfIndex, Object, Pid, ProcessKnob, Setting, Severity};
 use session::{Fault, Silent, fullbusy};
 
 use crate::daemon::{Daemon, now};
@@ -130,9 +130,15 @@ impl Daemon<'_> {
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
             return self.look_at_everything();
         }
-        let by_device = |setting: &Setting| match setting.interface() {
-            Interface::Napi | Interface::Kthread => setting.object().device(),
-            _ => None,
+        let by_device = |setting: &Setting| match setting {
+            Setting::Napi(queue, _) | Setting::Kthread(queue, _) => Some(queue.device),
+            Setting::DeviceNapis(..)
+            | Setting::Nic(..)
+            | Setting::RxQueue(..)
+            | Setting::TxQueue(..)
+            | Setting::Irq(..)
+            | Setting::Process(_)
+            | Setting::Host(_) => None,
         };
         let held = || self.held.ledger().iter().map(|(_, change)| change.to());
         let devices: BTreeSet<IfIndex> =

@@ -6,7 +6,7 @@ use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, Transac
 use judge::Watched;
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{Change, Finding, Guard, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
+use model::{Change, Finding, Guard, Nanoseconds, Object, Plan, Setting, Severity, Step, Target};
 use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
@@ -438,16 +438,9 @@ impl Daemon<'_> {
         let mut by_napi = BTreeSet::new();
         let mut whole = BTreeSet::new();
         for setting in &set {
-            match (setting, setting.object().device()) {
-                (
-                    Setting::Napi(_, NapiKnob::DeferHardIrqs(..))
-                    | Setting::Napi(_, NapiKnob::GroFlushTimeout(..))
-                    | Setting::Napi(_, NapiKnob::IrqSuspendTimeout(..)),
-                    Some(id),
-                ) => {
-                    by_napi.insert(id.ifindex);
-                }
-                _ => drop(whole.insert(setting.object())),
+            match setting.object().device().filter(|_| setting.facts().in_napi_only) {
+                Some(id) => drop(by_napi.insert(id.ifindex)),
+                None => drop(whole.insert(setting.object())),
             }
         }
         let devices: BTreeSet<_> =

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use model::host::{Coalesce, PlacedRule, RssContext};
 use model::nic::Rss;
-use model::{CoalesceParam, FlowMatch, QueueSpan, SteerTo};
+use model::{FlowMatch, QueueCoalesceParam, QueueSpan, SteerTo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sys::error::{Errno, KernelError};
 
@@ -275,13 +275,13 @@ impl EthtoolIoctl {
         &self,
         device: &str,
         queue: usize,
-        to: &[(CoalesceParam, u32)],
+        to: &[(QueueCoalesceParam, u32)],
     ) -> Result<(), KernelError> {
         let set = || {
             let mut now = sys::ethtool::queue_coalesce(&self.socket, device, queue + 1)?;
             let mut words = now.pop().ok_or(Errno::INVAL)?;
             for &(param, value) in to {
-                words[word(param).ok_or(Errno::OPNOTSUPP)?] = value;
+                words[word(param)] = value;
             }
             sys::ethtool::set_queue_coalesce(&self.socket, device, queue, &words)
         };
@@ -301,28 +301,27 @@ fn failed(device: &str, what: &str, errno: Errno) -> KernelError {
     }
 }
 
-/// Where a value is in `struct ethtool_coalesce`; the modes of the timers are netlink only.
-const fn word(param: CoalesceParam) -> Option<usize> {
+/// Where a value is in `struct ethtool_coalesce`, in words of 32 bits.
+const fn word(param: QueueCoalesceParam) -> usize {
     match param {
-        CoalesceParam::RxUsecs => Some(1),
-        CoalesceParam::RxMaxFrames => Some(2),
-        CoalesceParam::TxUsecs => Some(5),
-        CoalesceParam::TxMaxFrames => Some(6),
-        CoalesceParam::AdaptiveRx => Some(10),
-        CoalesceParam::AdaptiveTx => Some(11),
-        CoalesceParam::CqeModeRx | CoalesceParam::CqeModeTx => None,
+        QueueCoalesceParam::RxUsecs => 1,
+        QueueCoalesceParam::RxMaxFrames => 2,
+        QueueCoalesceParam::TxUsecs => 5,
+        QueueCoalesceParam::TxMaxFrames => 6,
+        QueueCoalesceParam::AdaptiveRx => 10,
+        QueueCoalesceParam::AdaptiveTx => 11,
     }
 }
 
 fn coalesce(words: &[u32; sys::ethtool::COALESCE_WORDS]) -> Coalesce {
-    let of = |param| word(param).map(|at| words[at]);
+    let of = |param| words[word(param)];
     Coalesce {
-        rx_usecs: of(CoalesceParam::RxUsecs),
-        rx_max_frames: of(CoalesceParam::RxMaxFrames),
-        tx_usecs: of(CoalesceParam::TxUsecs),
-        tx_max_frames: of(CoalesceParam::TxMaxFrames),
-        adaptive_rx: of(CoalesceParam::AdaptiveRx).map(|value| value != 0),
-        adaptive_tx: of(CoalesceParam::AdaptiveTx).map(|value| value != 0),
+        rx_usecs: Some(of(QueueCoalesceParam::RxUsecs)),
+        rx_max_frames: Some(of(QueueCoalesceParam::RxMaxFrames)),
+        tx_usecs: Some(of(QueueCoalesceParam::TxUsecs)),
+        tx_max_frames: Some(of(QueueCoalesceParam::TxMaxFrames)),
+        adaptive_rx: Some(of(QueueCoalesceParam::AdaptiveRx) != 0),
+        adaptive_tx: Some(of(QueueCoalesceParam::AdaptiveTx) != 0),
         cqe_mode_rx: None,
         cqe_mode_tx: None,
     }

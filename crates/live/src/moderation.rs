@@ -27,10 +27,10 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
 fn moderation(plan: &Plan) -> Vec<String> {
     let is_of_receiving = |setting: &Setting| {
         use CoalesceParam::{AdaptiveRx, CqeModeRx, RxMaxFrames, RxUsecs};
-        let (Setting::Nic(_, NicKnob::Coalescing(param, _))
-        | Setting::RxQueue(_, RxQueueKnob::Coalescing(param, _))) = setting
-        else {
-            return false;
+        let param = match setting {
+            Setting::Nic(_, NicKnob::Coalescing(param, _)) => *param,
+            Setting::RxQueue(_, RxQueueKnob::Coalescing(param, _)) => param.of_device(),
+            _ => return false,
         };
         matches!(param, RxUsecs | RxMaxFrames | AdaptiveRx | CqeModeRx)
     };

@@ -85,7 +85,7 @@ impl DeliveryMode {
 
     /// The threaded NAPI document's one, which it compares with [`Self::Interrupt`], and the kernel's busy variant of it.
     ///
-    /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 7.0, `NETDEV_NAPI_THREADED_BUSY_POLL`.
+    /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 6.19, `NETDEV_NAPI_THREADED_BUSY_POLL`.
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
 
     /// The time of a mode that is named without one.

@@ -37,9 +37,13 @@ pub struct Facts {
     pub disruption: Disruption,
     /// Whether another value can take a queue from who holds it, as an AF_XDP socket does.
     pub takes_queues: bool,
+    /// Whether writing it changes nothing beside its NAPI: no thread begins or ends, and no object comes or goes.
+    pub in_napi_only: bool,
+    /// Why it has no value on an object that exists.
+    pub absent: Absent,
     /// Values that can be read and not be written back, in words; `None` where every value can.
     pub irreversible: Option<&'static str>,
-    /// The documentation: meaning, then range, then source (`Kernel:`), as Markdown.
+    /// The documentation: meaning, then range, then source (`Kernel:` or `Source:`), as Markdown.
     pub doc: &'static str,
     /// Where the kernel implements all knobs of its kind, for those whose documentation does not name a place of their own.
     pub source_of_kind: Option<&'static str>,
@@ -61,6 +65,8 @@ impl Facts {
             rank: 1,
             disruption: Disruption::None,
             takes_queues: false,
+            in_napi_only: false,
+            absent: Absent::Unread,
             irreversible: None,
             doc: "",
             source_of_kind: None,
@@ -77,13 +83,21 @@ impl Facts {
         self.asks.map_or_else(|| self.meaning(), str::to_owned)
     }
 
-    /// Where the kernel implements it, and since when: the paragraph that begins with `Kernel:`, without that word, or what
-    /// holds for its kind.
+    /// Where it is implemented, and since when, with the word that says by whom: `Kernel: 6.13, …`; `Source: …` where that is
+    /// not the kernel. The first version behind `Kernel:` is that of [`Facts::since`].
+    pub fn cited(&self) -> Option<String> {
+        let own = self.paragraphs().find_map(|text| {
+            let at = text.find(KERNEL).or_else(|| text.find(SOURCE))?;
+            Some(text[at..].to_owned())
+        });
+        own.or_else(|| self.source_of_kind.map(|source| format!("{KERNEL}{source}")))
+    }
+
+    /// The same without that word.
     pub fn source(&self) -> Option<String> {
-        let own = self
-            .paragraphs()
-            .find_map(|text| text.split_once("Kernel: ").map(|(_, source)| source.to_owned()));
-        own.or_else(|| self.source_of_kind.map(str::to_owned))
+        let cited = self.cited()?;
+        let source = cited.strip_prefix(KERNEL).or_else(|| cited.strip_prefix(SOURCE))?;
+        Some(source.to_owned())
     }
 
     /// The values that netpolicy writes, with their unit: `0 to 2147483647 polls`, `on or off`; of lists and words, nothing.
@@ -106,6 +120,10 @@ impl Facts {
         self.doc.split("\n\n").map(one_line)
     }
 }
+
+/// What begins the source of a knob in its documentation: the kernel's, and another program's.
+const KERNEL: &str = "Kernel: ";
+const SOURCE: &str = "Source: ";
 
 /// A paragraph on one line, as people read it: a link such as ``[`NapiKnob::Threaded`]`` is its last name, as the kernel
 /// spells such names.
@@ -257,6 +275,21 @@ impl fmt::Display for Disruption {
             Self::LinkDown => "takes the link down",
         })
     }
+}
+
+/// Why a knob has no value on an object that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It could not be read.
+    Unread,
+    /// The device's driver does not have the knob.
+    Driver,
+    /// The device's driver does not have what the knob is a part of, in words.
+    DriverPart(&'static str),
+    /// The kernel is older than the knob, or did not say it.
+    Kernel,
+    /// It is of the whole machine, and only the initial network namespace shows it.
+    InitialNetns,
 }
 
 /// Through which kernel interface a setting is written: the settings of one object that share one are written in

@@ -7,14 +7,6 @@ pub const DEFER_HARD_IRQS: &str = "defer_hard_irqs";
 pub const GRO_FLUSH_TIMEOUT: &str = "gro_flush_timeout";
 /// Sets [`NapiKnob::IrqSuspendTimeout`](crate::NapiKnob::IrqSuspendTimeout).
 pub const IRQ_SUSPEND_TIMEOUT: &str = "irq_suspend_timeout";
-/// Sets [`KthreadKnob::Affinity`](crate::KthreadKnob::Affinity).
-pub const KTHREAD_CPUS: &str = "kthread.cpus";
-/// Sets [`KthreadKnob::Scheduling`](crate::KthreadKnob::Scheduling).
-pub const KTHREAD_CLASS: &str = "kthread.class";
-/// Sets [`KthreadKnob::UtilClamp`](crate::KthreadKnob::UtilClamp).
-pub const KTHREAD_UTIL_CLAMP: &str = "kthread.util-clamp";
-/// Sets [`KthreadKnob::Slice`](crate::KthreadKnob::Slice).
-pub const KTHREAD_SLICE: &str = "kthread.slice";
 /// Sets [`NicKnob::PrivateFlag`](crate::NicKnob::PrivateFlag).
 pub const PRIVATE_FLAGS: &str = "settings.private-flags";
 /// Sets [`NicKnob::RssTable`](crate::NicKnob::RssTable).

@@ -3,9 +3,10 @@
 
 use std::fmt;
 
-use crate::keys;
+use crate::cpu_set::CpuSet;
+use crate::facts::Facts;
 use crate::scheduling::{KthreadCpus, KthreadRequest, NotScheduling, Scheduling, Slice, UtilClamp};
-use crate::setting::Setting;
+use crate::setting::KthreadKnob;
 
 /// One value of a [`KthreadRequest`], as a policy file gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub enum KthreadValue {
 /// A key of policy files that gives a [`KthreadValue`].
 #[derive(Debug)]
 pub struct KthreadKey {
-    /// Its name, with the table it stands in.
-    pub path: &'static str,
+    /// A value of it, which says whose key it is.
+    like: KthreadValue,
     /// What to write, by example, with `{least}` and `{most}` for the bounds of its knob.
     example: &'static str,
     /// What the text matches, as a regular expression of JSON Schema.
@@ -34,12 +35,16 @@ pub struct KthreadKey {
 }
 
 impl KthreadKey {
+    /// Its name, with the table it stands in.
+    pub const fn path(&self) -> &'static str {
+        self.like.path()
+    }
+
     /// What to write, by example.
     pub fn example(&self) -> String {
         let mut text = self.example.to_owned();
-        if let Some((facts, (least, most))) =
-            Setting::facts_of_key(self.path).and_then(|facts| Some((facts, facts.range?)))
-        {
+        let facts = self.like.facts();
+        if let Some((least, most)) = facts.range {
             text = text.replace("{least}", &facts.written(least)).replace("{most}", &facts.written(most));
         }
         text
@@ -50,39 +55,44 @@ impl KthreadValue {
     /// Every key.
     pub const KEYS: &'static [KthreadKey] = &[
         KthreadKey {
-            path: keys::KTHREAD_CPUS,
+            like: Self::Cpus(KthreadCpus::Any),
             example: "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
             pattern: "^(any|irq|sibling|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$",
             read: |text| text.parse().map(Self::Cpus),
         },
         KthreadKey {
-            path: keys::KTHREAD_CLASS,
+            like: Self::Class(Scheduling::Other(0)),
             example: "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
             pattern: "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$",
             read: |text| text.parse().map(Self::Class),
         },
         KthreadKey {
-            path: keys::KTHREAD_UTIL_CLAMP,
+            like: Self::UtilClamp(UtilClamp::NONE),
             example: "two numbers up to {most} in quotes, as in \"512-1024\"",
             pattern: "^[0-9]{1,4}-[0-9]{1,4}$",
             read: |text| text.parse().map(Self::UtilClamp),
         },
         KthreadKey {
-            path: keys::KTHREAD_SLICE,
+            like: Self::Slice(Slice::Default),
             example: "a span of time from {least} to {most} in quotes, as in \"500us\", or \"default\"",
             pattern: "^(default|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms))$",
             read: |text| text.parse().map(Self::Slice),
         },
     ];
 
+    /// What is known about the knob that it is for.
+    pub const fn facts(&self) -> &'static Facts {
+        match self {
+            Self::Cpus(_) => const { &KthreadKnob::Affinity(CpuSet::new()) }.facts(),
+            Self::Class(class) => KthreadKnob::Scheduling(*class).facts(),
+            Self::UtilClamp(clamp) => KthreadKnob::UtilClamp(*clamp).facts(),
+            Self::Slice(slice) => KthreadKnob::Slice(*slice).facts(),
+        }
+    }
+
     /// Its key.
     pub const fn path(&self) -> &'static str {
-        match self {
-            Self::Cpus(_) => keys::KTHREAD_CPUS,
-            Self::Class(_) => keys::KTHREAD_CLASS,
-            Self::UtilClamp(_) => keys::KTHREAD_UTIL_CLAMP,
-            Self::Slice(_) => keys::KTHREAD_SLICE,
-        }
+        self.facts().key.expect("each knob of kernel threads has a key")
     }
 }
 

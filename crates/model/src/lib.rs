@@ -84,7 +84,7 @@ pub use search::{Search, Searches, Tried};
 pub use selector::{Carries, DeviceCondition, DeviceSelector, Precedence, SpeedBound};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
-    ProcessKnob, RingNapi, RxQueueKnob, Setting, SocketPolling, Threading, TxQueueKnob,
+    ProcessKnob, QueueCoalesceParam, RingNapi, RxQueueKnob, Setting, SocketPolling, Threading, TxQueueKnob,
 };
 pub use steering::{EtherFlow, FlowMatch, FlowRule, IpFlow, QueueSpan, SteerTo, Transport};
 pub use support::Prerequisites;

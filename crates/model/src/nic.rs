@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
-use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::keys;
 use crate::qdisc::QdiscKind;
 use crate::since;
@@ -23,6 +23,10 @@ pub const QUEUES_MAX: u32 = 4096;
 /// Kernel: Documentation/networking/scaling.rst suggests 32768 for the whole host.
 pub const RPS_FLOWS_MAX: u32 = 1 << 20;
 
+/// The largest budget of a run of the receive softirq that netpolicy writes. The kernel takes any `int`; so many packets do not
+/// come within `netdev_budget_usecs`. Kernel: `net/core/sysctl_net_core.c` `net_core_table`, `proc_dointvec()`.
+const NETDEV_BUDGET_MAX: u64 = 1 << 20;
+
 /// The smallest bound of a packet, in bytes: what an Ethernet packet carries without any joining.
 const PACKET_SIZE_MIN: u64 = 1_500;
 
@@ -33,10 +37,11 @@ const INT_MAX: u64 = i32::MAX as u64;
 const CHANNELS: Facts = Facts {
     unit: Unit::Queues,
     range: Some((0, QUEUES_MAX as u64)),
-    since: since::ETHTOOL_NETLINK,
+    since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     source_of_kind: Some("`net/ethtool/channels.c` `ethnl_set_channels()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Channels, Phase::Channels)
 };
 
@@ -44,35 +49,43 @@ const CHANNELS: Facts = Facts {
 const RINGS: Facts = Facts {
     unit: Unit::Descriptors,
     range: Some((1, INT_MAX)),
-    since: since::ETHTOOL_NETLINK,
+    since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     source_of_kind: Some("`net/ethtool/rings.c` `ethnl_set_rings()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Rings, Phase::Rings)
 };
 
 const COALESCING: Facts = Facts {
     unit: Unit::Microseconds,
     range: Some((0, INT_MAX)),
-    since: since::ETHTOOL_NETLINK,
+    since: since::ETHTOOL_NETLINK_SET,
     source_of_kind: Some("`net/ethtool/coalesce.c` `ethnl_set_coalesce()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Coalescing, Phase::Coalescing)
 };
 
 const OFFLOADS: Facts = Facts {
     unit: Unit::Switch,
-    since: since::ETHTOOL_NETLINK,
+    since: since::ETHTOOL_NETLINK_SET,
     source_of_kind: Some("`net/ethtool/features.c` `ethnl_set_features()`."),
+    absent: Absent::Driver,
     ..Facts::at(Interface::Offloads, Phase::Offloads)
 };
 
 const PACKET_SIZES: Facts = Facts {
     unit: Unit::Bytes,
     range: Some((PACKET_SIZE_MIN, PacketSize::MAX as u64)),
+    absent: Absent::Kernel,
     ..Facts::at(Interface::PacketSizes, Phase::PacketSizes)
 };
 
-const SYSCTLS: Facts = Facts { range: Some((0, INT_MAX)), ..Facts::at(Interface::Sysctl, Phase::Host) };
+const SYSCTLS: Facts = Facts {
+    range: Some((0, INT_MAX)),
+    absent: Absent::InitialNetns,
+    ..Facts::at(Interface::Sysctl, Phase::Host)
+};
 
 knob_words! {
     /// A kind of queues that are counted together. Kernel: `struct ethtool_channels`.
@@ -139,7 +152,9 @@ knob_words! {
         /// Packets are joined without merging their headers, for forwarding.
         GroList = "rx-gro-list",
         /// UDP packets that are to be forwarded are joined too.
-        GroUdpForwarding = "rx-udp-gro-forwarding",
+        ///
+        /// Kernel: 5.12, `net/ipv4/udp_offload.c` `udp_gro_receive()`.
+        GroUdpForwarding = "rx-udp-gro-forwarding" { since: KernelVersion::since(5, 12) },
         /// The NIC joins packets, in a way that cannot be taken apart again. May reset the queues (`ndo_set_features`).
         Lro = "rx-lro" { disruption: Disruption::QueueReset, takes_queues: true },
         /// Large packets are cut just before the driver.
@@ -220,11 +235,11 @@ knob_words! {
         /// How many packets one run of the receive softirq takes at most. Of the whole host.
         ///
         /// Kernel: `net/core/dev.c` `net_rx_action()`.
-        NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, RPS_FLOWS_MAX as u64)) },
+        NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, NETDEV_BUDGET_MAX)) },
         /// How long one run of the receive softirq lasts at most, in microseconds. Of the whole host.
         ///
-        /// Kernel: `net/core/dev.c` `net_rx_action()`.
-        NetdevBudgetUsecs = "netdev_budget_usecs" { unit: Unit::Microseconds },
+        /// Kernel: 4.12, `net/core/dev.c` `net_rx_action()`.
+        NetdevBudgetUsecs = "netdev_budget_usecs" { unit: Unit::Microseconds, since: KernelVersion::since(4, 12) },
         /// How many packets wait for a CPU's backlog at most, as with RPS. Of the whole host.
         ///
         /// Kernel: `net/core/dev.c` `enqueue_to_backlog()`.

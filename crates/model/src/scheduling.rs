@@ -1,5 +1,6 @@
 //! How the scheduler treats the kernel thread of a NAPI: where it runs, before whom, and how much of a CPU it counts for.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -58,7 +59,7 @@ impl fmt::Display for Scheduling {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotScheduling {
     text: String,
-    meant: &'static str,
+    meant: Cow<'static, str>,
 }
 
 impl fmt::Display for NotScheduling {
@@ -73,10 +74,13 @@ impl FromStr for Scheduling {
     type Err = NotScheduling;
 
     fn from_str(text: &str) -> Result<Self, NotScheduling> {
-        let wrong = || NotScheduling {
+        let wrong = || {
+            NotScheduling {
             text: text.to_owned(),
             meant: "a scheduling class: there are other and batch, with a nice value from -20 to 19 as in other:-5, \
-                    and fifo and rr, with a priority from 1 to 99 as in fifo:50",
+                    and fifo and rr, with a priority from 1 to 99 as in fifo:50"
+                .into(),
+        }
         };
         let (class, number) = match text.split_once(':') {
             Some((class, number)) => (class, Some(number)),
@@ -134,7 +138,8 @@ impl FromStr for UtilClamp {
         });
         parsed.ok_or_else(|| NotScheduling {
             text: text.to_owned(),
-            meant: "a utilisation clamp: write the least and the most in 1024ths of a CPU, as in 512-1024",
+            meant: "a utilisation clamp: write the least and the most in 1024ths of a CPU, as in 512-1024"
+                .into(),
         })
     }
 }
@@ -177,7 +182,12 @@ impl FromStr for Slice {
         let span = text.parse().ok().filter(|span| (Self::LEAST..=Self::MOST).contains(span));
         span.map(Self::Own).ok_or_else(|| NotScheduling {
             text: text.to_owned(),
-            meant: "a slice: write a span of time from 100us to 100ms, or default",
+            meant: format!(
+                "a slice: write a span of time from {} to {}, or default",
+                Self::LEAST,
+                Self::MOST
+            )
+            .into(),
         })
     }
 }
@@ -214,12 +224,16 @@ impl FromStr for KthreadCpus {
             "any" => Ok(Self::Any),
             "irq" => Ok(Self::Irq),
             "sibling" => Ok(Self::Sibling),
-            list => list.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty()).map(Self::Set).ok_or_else(|| {
-                NotScheduling {
+            list => {
+                list.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty()).map(Self::Set).ok_or_else(|| {
+                    NotScheduling {
                     text: text.to_owned(),
-                    meant: "a place for kernel threads: there are any, irq, sibling, and lists of CPUs as in 4-7",
+                    meant:
+                        "a place for kernel threads: there are any, irq, sibling, and lists of CPUs as in 4-7"
+                            .into(),
                 }
-            }),
+                })
+            }
         }
     }
 }
@@ -324,7 +338,7 @@ mod test {
             ("kthread.slice", "500us"),
             ("kthread.slice", "default"),
         ] {
-            let key = KthreadValue::KEYS.iter().find(|key| key.path == path).expect("a key");
+            let key = KthreadValue::KEYS.iter().find(|key| key.path() == path).expect("a key");
             let value = (key.read)(text).expect("parses");
             assert_eq!((value.path(), value.to_string().as_str()), (path, text));
         }

@@ -2,7 +2,8 @@
 //!
 //! Settings come in families, one for each kind of object and way of writing. A family is a closed enum, has one file in
 //! each room (here, where the host is read, where it is written, in the undo script), and describes its knobs in one table
-//! ([`Facts`]). A match on all settings has one arm a family; no `_` arm is allowed, neither on families nor within one.
+//! ([`Facts`]). A match on all settings has one arm a family. Where every knob is read, written, ordered or undone, no `_` arm is
+//! allowed, neither on families nor within one.
 
 mod call;
 mod family;
@@ -26,13 +27,13 @@ pub use nic::NicKnob;
 pub use object::Object;
 pub use params::{EpollParams, RingNapi, SocketPolling, Threading};
 pub use process::ProcessKnob;
-pub use queue::{RxQueueKnob, TxQueueKnob};
+pub use queue::{QueueCoalesceParam, RxQueueKnob, TxQueueKnob};
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+pub use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 use crate::units::KernelVersion;
 
@@ -255,6 +256,21 @@ mod test {
                 assert!(least <= most, "{facts:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_first_version_of_a_source_in_the_kernel_is_the_one_that_brought_the_knob() {
+        let mut compared = 0;
+        for facts in Setting::table() {
+            let cited = facts.cited().unwrap_or_default();
+            let Some(named) = cited.strip_prefix("Kernel: ").and_then(KernelVersion::parse) else { continue };
+            // What is older than any kernel that netpolicy runs on is not told apart.
+            let oldest = crate::since::ALWAYS;
+            let came = (named.major, named.minor).max((oldest.major, oldest.minor));
+            assert_eq!((facts.since.major, facts.since.minor), came, "{}: {cited}", facts.name);
+            compared += 1;
+        }
+        assert!(compared > 20, "{compared} knobs name a version");
     }
 
     #[test]

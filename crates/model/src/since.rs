@@ -1,5 +1,5 @@
-//! Which kernel brought what, each said once: the table of knobs ([`crate::setting::Facts::since`]) takes its versions from here where
-//! another place needs them, too. What is no knob has its version here alone.
+//! Which kernel brought what, each said once. A knob's version stands in its row of the table
+//! ([`crate::setting::Facts::since`]), which other rooms ask; here are those that several rows share, and those of what is no knob.
 
 use crate::units::KernelVersion;
 
@@ -12,20 +12,24 @@ macro_rules! since {
 since! {
     /// What is older than any kernel that netpolicy runs on.
     ALWAYS = 2, 6;
-    /// The table of the receive hash by ioctl. `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
-    RSS_TABLE = 3, 0;
+    /// CPUs of an interrupt as a list: `/proc/irq/N/smp_affinity_list`. `kernel/irq/proc.c`.
+    IRQ_AFFINITY_LIST = 3, 0;
+    /// The table and the key of the receive hash by ioctl (`ETHTOOL_SRSSH`). `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
+    RSS = 3, 16;
     /// `gro_flush_timeout` of a device. `net/core/net-sysfs.c`.
     DEVICE_GRO_FLUSH_TIMEOUT = 3, 19;
     /// Interrupt moderation of one queue. `net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`.
     QUEUE_COALESCING = 4, 6;
     /// Contexts of the receive hash. `net/ethtool/ioctl.c`, `ETH_RXFH_CONTEXT_ALLOC`.
-    RSS_CONTEXTS = 4, 16;
+    RSS_CONTEXTS = 4, 17;
     /// `pidfd_open(2)`. `kernel/pid.c`.
     PIDFD_OPEN = 5, 3;
     /// The netlink family `ethtool`. `net/ethtool/netlink.c`.
     ETHTOOL_NETLINK = 5, 6;
     /// `pidfd_getfd(2)`. `kernel/pid.c`.
     PIDFD_GETFD = 5, 6;
+    /// What the netlink family `ethtool` sets of channels, rings, moderation, features and private flags. `net/ethtool/channels.c` and others.
+    ETHTOOL_NETLINK_SET = 5, 7;
     /// `napi_defer_hard_irqs` of a device. `net/core/net-sysfs.c`.
     DEVICE_DEFER_HARD_IRQS = 5, 8;
     /// CAP_BPF, and all else that counting who polls needs. `include/uapi/linux/capability.h`.
@@ -52,8 +56,6 @@ since! {
     RING_NAPI = 6, 9;
     /// The NAPI lines of an io_uring's fdinfo. `io_uring/fdinfo.c`.
     RING_NAPI_SHOWN = 6, 12;
-    /// Slices of threads. `kernel/sched/syscalls.c` `__setparam_fair()`.
-    THREAD_SLICES = 6, 12;
     /// `napi-set`. `net/core/netdev-genl.c` `netdev_nl_napi_set_doit()`.
     NAPI_SET = 6, 13;
     /// `IO_URING_NAPI_TRACKING_STATIC`. `io_uring/napi.c`.
@@ -63,5 +65,5 @@ since! {
     /// Kernel threads that poll, of single queues. `net/core/dev.c` `napi_set_threaded()`.
     QUEUE_THREADS = 6, 17;
     /// Kernel threads that poll without a pause. `net/core/dev.c` `napi_threaded_poll()`.
-    BUSY_THREADS = 7, 0;
+    BUSY_THREADS = 6, 19;
 }

@@ -144,11 +144,8 @@ impl RawQueue {
                 queue::ID => id = Some(attr.u32()?),
                 queue::IFINDEX => ifindex = Some(attr.u32()?),
                 queue::TYPE => {
-                    kind = match attr.u32()? {
-                        0 => Some(QueueType::Rx),
-                        1 => Some(QueueType::Tx),
-                        _ => None,
-                    }
+                    let number = attr.u32()?;
+                    kind = [QueueType::Rx, QueueType::Tx].into_iter().find(|kind| *kind as u32 == number);
                 }
                 queue::NAPI_ID => napi_id = Some(attr.u32()?),
                 queue::DMABUF => holders.dmabuf = Some(attr.u32()?),

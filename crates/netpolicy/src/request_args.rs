@@ -3,7 +3,7 @@
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use model::{
-    DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, Slice, UtilClamp,
+    Budget, DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, Slice, UtilClamp,
 };
 pub use policy_file::{Word, word};
 
@@ -45,8 +45,14 @@ pub struct Cost {
     /// epoll_wait, and threaded-busy one per NAPI.
     #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
-    /// The real-time priority of kernel threads, at most [default: 50].
-    #[arg(long, global = true, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=99))]
+    /// The real-time priority of kernel threads, at most.
+    #[arg(
+        long,
+        global = true,
+        value_name = "PRIORITY",
+        value_parser = clap::value_parser!(u32).range(1..=99),
+        help = format!("The real-time priority of kernel threads, at most [default: {}]", Budget::RT_PRIORITY_UNASKED),
+    )]
     pub rt_priority: Option<u32>,
 }
 
@@ -59,12 +65,21 @@ pub struct Kthread {
     /// Their class, with nice value or priority: other:-5, batch, fifo:50, rr:10.
     #[arg(long, global = true, value_name = "CLASS", allow_hyphen_values = true)]
     pub kthread_class: Option<Scheduling>,
-    /// How much of a CPU they count for at least and at most, in 1024ths: 512-1024.
+    /// Utilisation clamp, MIN-MAX in 1024ths of a CPU: 512-1024.
     #[arg(long, global = true, value_name = "MIN-MAX")]
     pub kthread_util_clamp: Option<UtilClamp>,
-    /// How long they run before another thread of their CPU gets its turn, 100us to 100ms, or default. Classes other and
-    /// batch alone have one.
-    #[arg(long, global = true, value_name = "SPAN")]
+    /// How long they run before another thread of their CPU gets its turn. Only for classes other and batch.
+    #[arg(
+        long,
+        global = true,
+        value_name = "SPAN",
+        help = format!(
+            "How long they run before another thread of their CPU gets its turn, {} to {}, or default. Only for classes other \
+             and batch",
+            Slice::LEAST,
+            Slice::MOST
+        ),
+    )]
     pub kthread_slice: Option<Slice>,
 }
 

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
-use model::Setting;
+use model::recipe::{Mechanism, RecipeValue};
 use model::setting::{
     DeviceNapiKnob, Disruption, Facts, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob,
     RxQueueKnob, TxQueueKnob,
 };
+use model::{DeliveryMode, DeliveryParams, EpollParams, Nanoseconds, PolicyName, Setting, since};
 use netpolicy::args::Arguments;
 use policy_file::{Kind, key_table};
 use session::Exit;
@@ -20,13 +21,15 @@ use sim::scenario::{Costs, KEYS, Parameter, Takes};
 /// A part of a page, and what makes it.
 type Part = (&'static str, &'static str, fn() -> String);
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 12] = [
     ("settings.md", "settings", settings),
     ("policy-file.md", "keys", || keys(|path| !path.starts_with("settings."))),
     ("policy-file.md", "device-settings", || keys(|path| path.starts_with("settings."))),
     ("commands.md", "commands", commands),
     ("exit-codes.md", "exit-codes", exit_codes),
     ("findings.md", "findings", findings),
+    ("delivery-modes.md", "modes", delivery_modes),
+    ("recipes.md", "values", recipe_values),
     ("recipes.md", "ladders", ladders),
     ("requirements.md", "mechanisms", mechanisms),
     ("scenario-files.md", "scenario-keys", scenario_keys),
@@ -103,8 +106,8 @@ fn settings() -> String {
             if let Some(values) = facts.irreversible {
                 meaning += &format!(" Not written back: {values}.");
             }
-            if let Some(source) = facts.source() {
-                meaning += &format!(" Kernel: {source}");
+            if let Some(cited) = facts.cited() {
+                meaning += &format!(" {cited}");
             }
             let key = facts.key.map(|key| format!("`{key}`")).unwrap_or_default();
             let cells =
@@ -212,6 +215,122 @@ fn findings() -> String {
     page.push_str("| finding | meaning |\n|---|---|\n");
     for (rule, meaning) in daemon::SEARCH_RULES {
         let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+    }
+    page
+}
+
+fn delivery_modes() -> String {
+    let mut page = String::from(
+        "| mode | what happens | defer-hard-irqs / gro-flush-timeout / irq-suspend-timeout | epoll usecs / budget / prefer | needs |\n\
+         |---|---|---|---|---|\n",
+    );
+    for (mode, name) in DeliveryMode::EACH.into_iter().zip(DeliveryMode::names()) {
+        let DeliveryParams { defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, epoll, epoll_wait_cap } =
+            mode.params();
+        let flush = if mode.time().is_some() { "X µs".to_owned() } else { in_prose(gro_flush_timeout) };
+        let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only } = epoll;
+        let mut busy = format!("{busy_poll_usecs} / {busy_poll_budget} / {}", u8::from(prefer_busy_poll));
+        if events_only {
+            busy += ", events only";
+        }
+        match epoll_wait_cap {
+            None => {}
+            Some(Nanoseconds::ZERO) => busy += ", and `epoll_wait` never sleeps",
+            Some(most) => busy += &format!(", and `epoll_wait` sleeps {} at most", in_prose(most)),
+        }
+        let other = match mode {
+            DeliveryMode::Interrupt => format!(" (`{}`)", DeliveryMode::BASE),
+            _ => String::new(),
+        };
+        let (happens, needs) = (happens_with(mode), needed_by(mode));
+        let _ = writeln!(
+            page,
+            "| `{name}`{other} | {happens} | {defer_hard_irqs} / {flush} / {} | {busy} | {needs} |",
+            in_prose(irq_suspend_timeout)
+        );
+    }
+    page
+}
+
+/// A span as a sentence has it: `20 ms`.
+fn in_prose(span: Nanoseconds) -> String {
+    let text = span.to_string().replace("us", "µs");
+    let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    format!("{number} {unit}").trim_end().to_owned()
+}
+
+/// What a delivery mode does.
+fn happens_with(mode: DeliveryMode) -> String {
+    let usecs = mode.params().epoll.busy_poll_usecs;
+    match mode {
+        DeliveryMode::Interrupt => "every batch begins with an interrupt".to_owned(),
+        DeliveryMode::Defer { .. } => "the IRQ stays masked; a timer of X µs polls".to_owned(),
+        DeliveryMode::NapiBusy => format!("`epoll_wait` polls for up to {usecs} µs before it sleeps"),
+        DeliveryMode::FullBusy => {
+            "`epoll_wait` polls all the time; one CPU for each thread that has connections".to_owned()
+        }
+        DeliveryMode::Suspend { .. } => "the IRQ stays masked while `epoll_wait` finds events".to_owned(),
+        DeliveryMode::EventBusy => {
+            format!("`epoll_wait` checks for events for up to {usecs} µs before it sleeps, and polls no NAPI")
+        }
+        DeliveryMode::UserBusy => {
+            "the application calls `epoll_wait` again and again; one CPU for each thread".to_owned()
+        }
+        DeliveryMode::Threaded => {
+            "a kernel thread polls; the scheduler sees, places and limits it".to_owned()
+        }
+        DeliveryMode::ThreadedBusy => "a kernel thread polls all the time; one CPU for each queue".to_owned(),
+    }
+}
+
+/// What a delivery mode needs: the kernel that brought its parts, and how it is started.
+fn needed_by(mode: DeliveryMode) -> String {
+    match mode {
+        DeliveryMode::Interrupt => String::new(),
+        DeliveryMode::Defer { .. } => {
+            format!("Linux {}; per queue {}", since::DEVICE_DEFER_HARD_IRQS, since::NAPI_SET)
+        }
+        DeliveryMode::NapiBusy => format!("Linux {}", since::EPOLL_PARAMS),
+        DeliveryMode::FullBusy => format!("Linux {}, `netpolicy run`", since::EPOLL_PARAMS),
+        DeliveryMode::Suspend { .. } => format!("Linux {}", since::NAPI_SET),
+        DeliveryMode::EventBusy => "[a patched kernel](../../kernel/README.md)".to_owned(),
+        DeliveryMode::UserBusy => "`netpolicy run`".to_owned(),
+        DeliveryMode::Threaded => {
+            format!("Linux {}; per queue {}", since::NAPI_THREADS, since::QUEUE_THREADS)
+        }
+        DeliveryMode::ThreadedBusy => format!("Linux {}", since::BUSY_THREADS),
+    }
+}
+
+fn recipe_values() -> String {
+    let recipes = policy_file::recipes(&[]).expect("the shipped recipes are right");
+    let policies = PolicyName::ALL;
+    let columns = policies.map(|policy| format!("`{policy}`")).join(" | ");
+    let mut page = format!("| mechanism | {columns} |\n|---|{}\n", "---|".repeat(policies.len()));
+    // Mechanisms that stand together and are wanted alike share a row.
+    let mut rows: Vec<(Vec<String>, [String; PolicyName::ALL.len()])> = Vec::new();
+    for mechanism in Mechanism::all() {
+        let values = policies.map(|policy| match recipes.of(policy, mechanism).map(|entry| &entry.value) {
+            None | Some(RecipeValue::Keep) => String::new(),
+            Some(value @ (RecipeValue::Delivery(_) | RecipeValue::Layout(_) | RecipeValue::ByQueue)) => {
+                format!("`{value}`")
+            }
+            Some(value) => value.to_string(),
+        });
+        if values.iter().all(String::is_empty) {
+            continue;
+        }
+        let facts = Setting::facts_of_key(&format!("settings.{mechanism}"));
+        let is_proposed = facts.is_some_and(|facts| facts.disruption != Disruption::None);
+        let name = format!("`{mechanism}`{}", if is_proposed { " †" } else { "" });
+        match rows.last_mut() {
+            Some((names, same)) if *same == values => names.push(name),
+            _ => rows.push((vec![name], values)),
+        }
+    }
+    for (names, values) in rows {
+        let _ = writeln!(page, "| {} | {} |", names.join(", "), values.join(" | "));
     }
     page
 }

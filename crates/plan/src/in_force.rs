@@ -10,7 +10,8 @@ mod queue;
 pub(crate) use kthread::thread as kthread;
 
 use model::host::{Device, RxQueueState, TxQueueState};
-use model::{DeviceId, HostKnob, Interface, Object, RxQueue, Setting, TxQueue};
+use model::setting::Absent;
+use model::{DeviceId, HostKnob, Object, RxQueue, Setting, TxQueue};
 
 use crate::index::Index;
 use crate::refusal::{Refusal, RefusalKind};
@@ -79,32 +80,19 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         Object::Irq(number) => index.irqs.contains_key(&number),
         Object::Thread(id) => index.threads.contains_key(&id),
     };
-    let of_driver = match wanted.interface() {
-        Interface::RssContexts => Some("contexts of the receive hash"),
-        Interface::FlowRules => Some("rules for single flows"),
-        Interface::Channels
-        | Interface::Rings
-        | Interface::Coalescing
-        | Interface::QueueCoalescing
-        | Interface::Offloads
-        | Interface::PrivateFlags
-        | Interface::Rss => Some(wanted.knob()),
-        _ => None,
-    };
-    if let Some(what) = of_driver.filter(|_| there) {
-        let message = format!("its driver has no {what}");
-        return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
-    }
-    if there && matches!(wanted.interface(), Interface::PacketSizes) {
-        let message =
-            format!("this kernel has no {}, or did not say it: since {}", wanted.knob(), wanted.since());
-        return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
-    }
-    if matches!(wanted.interface(), Interface::Sysctl) {
-        let message = format!(
+    let lacking = match wanted.facts().absent {
+        Absent::Unread => None,
+        Absent::Driver => Some(format!("its driver has no {}", wanted.knob())),
+        Absent::DriverPart(part) => Some(format!("its driver has no {part}")),
+        Absent::Kernel => {
+            Some(format!("this kernel has no {}, or did not say it: since {}", wanted.knob(), wanted.since()))
+        }
+        Absent::InitialNetns => Some(format!(
             "{} is of the whole machine, and is shown in the initial network namespace only",
             wanted.knob()
-        );
+        )),
+    };
+    if let Some(message) = lacking.filter(|_| there) {
         return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
     }
     let message = if there {

@@ -196,7 +196,7 @@ fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> R
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
         let message = format!(
             "a slice for its kernel thread needs Linux {}; this is {}",
-            since::THREAD_SLICES,
+            KthreadKnob::Slice(slice).facts().since,
             index.host.release
         );
         return Err(Refusal::new(RefusalKind::Unsupported, queue, message).because(asked));

@@ -1,6 +1,7 @@
 //! The language of policy files as one table. The parser, the merged view and the published schema read it.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 use model::keys;
@@ -10,9 +11,9 @@ use model::nic::{
 };
 use model::setting::{Facts, Setting, Unit};
 use model::{
-    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, KthreadKey,
-    KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan, Searches,
-    SpeedBound,
+    Budget, Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded,
+    KthreadKey, KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan,
+    Searches, SpeedBound,
 };
 
 use crate::value::Value;
@@ -137,6 +138,11 @@ fn of_knob(path: &'static str, of: &'static [Kind], takes: impl FnOnce(&Facts) -
     Key { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
 }
 
+/// What a key means, and what holds where no file has it.
+fn or_default(meaning: &str, default: impl Display) -> Cow<'static, str> {
+    format!("{meaning} Default: {default}.").into()
+}
+
 /// A number within the bounds of its knob.
 fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> Takes {
     move |facts| {
@@ -211,13 +217,16 @@ fn of_requests() -> Vec<Key> {
         path: "goal.for",
         of: SERVICE,
         takes: Takes::Within { least: Goal::FOR_LEAST, most: Goal::FOR_MOST, make: Value::GoalFor },
-        meaning: "For how long the goal is missed before anything is done about it, 10s to a day; 300 s unless said.".into(),
+        meaning: or_default("For how long the goal is missed before anything is done about it.", Goal::FOR),
     },
     Key {
         path: "goal.on_missed",
         of: SERVICE,
         takes: Takes::OnMissed(Value::GoalOnMissed),
-        meaning: "What is done then: a finding (`report`), or the daemon tries what the policy's ladder has, under guard (`search`); `report` unless said.".into(),
+        meaning: or_default(
+            "What is done then: a finding (`report`), or the daemon tries what the policy's ladder has, under guard (`search`).",
+            OnMissed::default().as_str(),
+        ),
     },
     Key {
         path: "guard.p50",
@@ -247,7 +256,7 @@ fn of_requests() -> Vec<Key> {
         path: "guard.within",
         of: SERVICE,
         takes: Takes::Within { least: Guard::WITHIN_LEAST, most: Guard::WITHIN_MOST, make: Value::GuardWithin },
-        meaning: "For how long a change is judged on the service's traffic, 20s to 1h; 60 s unless said.".into(),
+        meaning: or_default("For how long a change is judged on the service's traffic.", Guard::WITHIN),
     },
     Key {
         path: "budget.polling_cpus",
@@ -265,7 +274,7 @@ fn of_requests() -> Vec<Key> {
         path: "budget.rt_priority",
         of: BOTH,
         takes: Takes::Number { min: 1, max: 99, make: Box::new(Value::RtPriority) },
-        meaning: "The real-time priority of a kernel thread, at most.".into(),
+        meaning: or_default("The real-time priority of a kernel thread, at most.", Budget::RT_PRIORITY_UNASKED),
     },
     Key {
         path: "match.unit",
@@ -313,13 +322,19 @@ fn of_requests() -> Vec<Key> {
         path: "sample",
         of: DAEMON,
         takes: Takes::Sample(Value::Sample),
-        meaning: "How much of each second the daemon measures of each service that has a `goal`; 20 ms unless said.".into(),
+        meaning: or_default(
+            "How much of each second the daemon measures of each service that has a `goal`.",
+            PartOfSecond::OF_DAEMON,
+        ),
     },
     Key {
         path: "searches",
         of: DAEMON,
         takes: Takes::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
-        meaning: "How many tries a day the daemon may make for each service with `on_missed = \"search\"`; 6 unless said, 0 for none.".into(),
+        meaning: or_default(
+            "How many tries a day the daemon may make for each service with `on_missed = \"search\"`; 0 for none.",
+            Searches::A_DAY,
+        ),
     },
     ]
 }
@@ -399,7 +414,7 @@ fn lowercase(addresses: &Patterns) -> Patterns {
 
 /// How the kernel threads that poll are scheduled.
 fn of_kthreads() -> impl Iterator<Item = Key> {
-    let key = |key: &'static KthreadKey| of_knob(key.path, BOTH, |_| Takes::Kthread(key));
+    let key = |key: &'static KthreadKey| of_knob(key.path(), BOTH, |_| Takes::Kthread(key));
     KthreadValue::KEYS.iter().map(key)
 }
 
@@ -524,7 +539,9 @@ impl Takes {
             Self::Delivery(_) => "a [delivery mode](delivery-modes.md): `\"suspend20\"`".to_owned(),
             Self::Span(_) => "a span: `\"20us\"`, `\"0\"`".to_owned(),
             Self::PositiveSpan(_) => "a span above 0: `\"300us\"`".to_owned(),
-            Self::Sample(_) => "`\"10ms\"` to `\"1s\"`, `\"off\"`".to_owned(),
+            Self::Sample(_) => {
+                format!("`\"{}\"` to `\"{}\"`, `\"off\"`", PartOfSecond::LEAST, PartOfSecond::MOST)
+            }
             Self::Number { min, max, .. } => format!("{min} to {max}"),
             Self::Cpus(_) => "CPUs: `\"0-3,8\"`".to_owned(),
             Self::Kthread(key) => key.example().replace(" in quotes", ""),

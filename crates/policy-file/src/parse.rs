@@ -565,25 +565,11 @@ fn in_seconds(text: &str) -> Option<String> {
 fn nearest_mode(text: &str) -> Option<String> {
     let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = &text[word.len()..];
-    let mode = nearest(
-        word,
-        [
-            "interrupt",
-            "defer",
-            "napibusy",
-            "fullbusy",
-            "suspend",
-            "eventbusy",
-            "userbusy",
-            "threaded",
-            "threaded-busy",
-        ],
-    )?;
-    let timed = matches!(mode, "defer" | "suspend");
-    Some(match (timed, number.parse::<u32>()) {
-        (true, Ok(micros)) if micros > 0 => format!("did you mean `{mode}{micros}`?"),
-        (true, _) => format!("did you mean `{mode}20`?"),
-        (false, _) => format!("did you mean `{mode}`?"),
+    let name = nearest(word, DeliveryMode::EACH.map(DeliveryMode::name))?;
+    let mode = DeliveryMode::EACH.into_iter().find(|mode| mode.name() == name)?;
+    Some(match (mode.time(), number.parse::<u32>()) {
+        (Some(_), Ok(micros)) if micros > 0 => format!("did you mean `{name}{micros}`?"),
+        _ => format!("did you mean `{mode}`?"),
     })
 }
 

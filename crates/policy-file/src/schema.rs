@@ -129,6 +129,11 @@ fn value(key: &Key) -> Json {
             json!({ "type": "string", "pattern": "^[^,=]+=(on|off)(,[^,=]+=(on|off))*$" })
         }
     };
-    schema["description"] = Json::String(key.meaning.clone().into_owned());
+    let mut description = key.meaning.clone().into_owned();
+    // The pattern of a span does not say them.
+    if let Takes::Within { least, most, .. } = key.takes {
+        description += &format!(" From {least} to {most}.");
+    }
+    schema["description"] = Json::String(description);
     schema
 }

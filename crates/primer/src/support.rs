@@ -3,7 +3,7 @@
 
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
-use model::{Host, KernelVersion, KthreadState, Prerequisites, since};
+use model::{Host, KernelVersion, KthreadKnob, KthreadState, Prerequisites, Slice, since};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -151,7 +151,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "thread-slice",
         meaning: "how long these threads run before another one of their CPU",
-        since: Some(since::THREAD_SLICES),
+        since: Some(KthreadKnob::Slice(Slice::Default).facts().since),
         needs: &[Need::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
     Mechanism {
@@ -163,7 +163,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "irq-affinity",
         meaning: "interrupts placed on CPUs",
-        since: Some(since::ALWAYS),
+        since: Some(since::IRQ_AFFINITY_LIST),
         needs: &[
             Need::Device("a device whose queues' interrupts are known", |device| {
                 device.napis.iter().any(|napi| napi.irq.is_some())
@@ -174,19 +174,19 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "channels",
         meaning: "how many queues a device has",
-        since: Some(since::ETHTOOL_NETLINK),
+        since: Some(since::ETHTOOL_NETLINK_SET),
         needs: &[NET_ADMIN, Need::Device("a driver with channels", |device| device.channels.is_some())],
     },
     Mechanism {
         name: "rings",
         meaning: "how many descriptors a ring has",
-        since: Some(since::ETHTOOL_NETLINK),
+        since: Some(since::ETHTOOL_NETLINK_SET),
         needs: &[NET_ADMIN, Need::Device("a driver with ring sizes", |device| device.rings.is_some())],
     },
     Mechanism {
         name: "coalescing",
         meaning: "interrupt moderation of a device",
-        since: Some(since::ETHTOOL_NETLINK),
+        since: Some(since::ETHTOOL_NETLINK_SET),
         needs: &[NET_ADMIN, Need::Device("a driver with coalescing", |device| device.coalesce.is_some())],
     },
     Mechanism {
@@ -203,7 +203,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "rss",
         meaning: "which queues the receive hash spreads packets over",
-        since: Some(since::RSS_TABLE),
+        since: Some(since::RSS),
         needs: &[
             NET_ADMIN,
             Need::Device("a driver with a table of the receive hash", |device| device.rss.is_some()),

@@ -181,7 +181,7 @@ impl Kind {
                 &["fentry", "BTF", "igb NICs without rules for flows", "fq and fq_codel"],
                 &["flower", "matchall", "gact", "tunnel_key"],
                 &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
-                &["needs Linux 7.0", "threaded busy-poll (Linux 7.0)"],
+                &["needs Linux 6.19", "threaded busy-poll (Linux 6.19)"],
             ],
             Self::Patched => &[
                 MACHINE,

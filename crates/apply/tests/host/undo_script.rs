@@ -13,9 +13,9 @@ use model::{
     Change, ChannelKind, CoalesceParam, Cpu, CpuSet, DeviceId, DeviceNapiKnob, EmptyPolls, EpollId,
     EpollParams, Fd, FlagName, HostKnob, IfIndex, IrqKnob, IrqNumber, KthreadKnob, Label, ListenerGroup,
     Nanoseconds, NapiKnob, NetnsId, NicKnob, Offload, PacketSize, Pid, ProcessId, ProcessKnob, Qdisc,
-    QdiscKind, Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, RxQueueKnob,
-    Scheduling, Setting, Slice, SocketId, SocketPolling, Spread, SteerTo, Sysctl, ThreadId, Transport,
-    TxQueue, TxQueueKnob, UtilClamp,
+    QdiscKind, Qdiscs, QueueCoalesceParam, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi,
+    RxQueue, RxQueueKnob, Scheduling, Setting, Slice, SocketId, SocketPolling, Spread, SteerTo, Sysctl,
+    ThreadId, Transport, TxQueue, TxQueueKnob, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -166,8 +166,8 @@ fn shellcheck_is_content() -> Result<(), Failed> {
             Setting::Nic(device, NicKnob::Coalescing(CoalesceParam::AdaptiveRx, 0)),
         ),
         change(
-            Setting::RxQueue(queue, RxQueueKnob::Coalescing(CoalesceParam::RxUsecs, 8)),
-            Setting::RxQueue(queue, RxQueueKnob::Coalescing(CoalesceParam::RxUsecs, 0)),
+            Setting::RxQueue(queue, RxQueueKnob::Coalescing(QueueCoalesceParam::RxUsecs, 8)),
+            Setting::RxQueue(queue, RxQueueKnob::Coalescing(QueueCoalesceParam::RxUsecs, 0)),
         ),
         change(
             Setting::Nic(device, NicKnob::Offload(Offload::Gro, true)),

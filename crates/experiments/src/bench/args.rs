@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
+use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, Threading, ValueSize, Waiting};
 
+use super::configuration::in_help;
 use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
 use super::judge_args::Judge;
 use super::live_args::Live;
@@ -81,8 +82,13 @@ pub struct Memcached {
     /// All eleven configurations of the IRQ-suspension document.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
-    /// These configurations: base, deferX, napibusy, fullbusy, suspendX, eventbusy, userbusy.
-    #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
+    /// These configurations.
+    #[arg(
+        long,
+        value_name = "MODE,...",
+        value_delimiter = ',',
+        help = format!("These configurations: {}", in_help(|mode| mode.threading() == Threading::Off)),
+    )]
     pub mode: Vec<DeliveryMode>,
     /// Within three minutes: fewer loads, short runs, and no run begins when the time is up.
     #[arg(long)]

@@ -28,6 +28,18 @@ pub enum Configuration {
     Workqueue,
 }
 
+/// Delivery modes as a help lists them: by name, with `X` for a time.
+pub(super) fn in_help(lists: impl Fn(DeliveryMode) -> bool) -> String {
+    let modes = DeliveryMode::EACH.into_iter().zip(DeliveryMode::names()).filter(|(mode, _)| lists(*mode));
+    let names: Vec<String> = modes
+        .map(|(mode, name)| match mode {
+            DeliveryMode::Interrupt => format!("{} (also {name})", DeliveryMode::BASE),
+            _ => name,
+        })
+        .collect();
+    names.join(", ")
+}
+
 impl Configuration {
     /// What the epoll document compares, and what of the other documents suits the same server.
     pub(crate) const RR_MATRIX: [&str; 7] =

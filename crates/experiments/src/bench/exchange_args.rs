@@ -7,7 +7,7 @@ use clap::Args;
 use model::{Arrivals, CpuSet, ExchangeWorkload, Nanoseconds, Pace, StorageWorkload, Waiting, Workload};
 
 use super::args::span;
-use super::configuration::Configuration;
+use super::configuration::{Configuration, in_help};
 use super::load::Load;
 use super::size::{Bytes, Sizes};
 
@@ -185,9 +185,16 @@ pub struct Common {
     /// Every configuration that belongs to this bench.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
-    /// These configurations: base (also interrupt), deferX, napibusy, fullbusy, suspendX, eventbusy, userbusy, threaded,
-    /// threaded-busy; softirq, under which nothing is set, and threaded+pinned.
-    #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
+    /// These configurations.
+    #[arg(
+        long,
+        value_name = "MODE,...",
+        value_delimiter = ',',
+        help = format!(
+            "These configurations: {}; softirq, under which nothing is set, and threaded+pinned",
+            in_help(|_| true)
+        ),
+    )]
     pub mode: Vec<Configuration>,
     /// Server and client on this host, over its loopback, instead of a lab of two.
     #[arg(long)]

@@ -9,8 +9,27 @@ use crate::words::{Read, Words, abbreviates, keywords};
 
 const PARMS: u16 = 1;
 
-/// The checksums by the kernel's bit `TCA_CSUM_UPDATE_FLAG_*`.
-const NAMES: [&str; 7] = ["iph", "icmp", "igmp", "tcp", "udp", "udplite", "sctp"];
+/// The checksums: `TCA_CSUM_UPDATE_FLAG_*`.
+mod update {
+    pub(super) const IPV4HDR: u32 = 1;
+    pub(super) const ICMP: u32 = 2;
+    pub(super) const IGMP: u32 = 4;
+    pub(super) const TCP: u32 = 8;
+    pub(super) const UDP: u32 = 16;
+    pub(super) const UDPLITE: u32 = 32;
+    pub(super) const SCTP: u32 = 64;
+}
+
+/// tc's words for them.
+const NAMES: [(u32, &str); 7] = [
+    (update::IPV4HDR, "iph"),
+    (update::ICMP, "icmp"),
+    (update::IGMP, "igmp"),
+    (update::TCP, "tcp"),
+    (update::UDP, "udp"),
+    (update::UDPLITE, "udplite"),
+    (update::SCTP, "sctp"),
+];
 
 keywords! {
     /// The words of the action.
@@ -42,10 +61,10 @@ pub struct Csum {
 impl Csum {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
-        let mut update = 0;
+        let mut updated = 0;
         loop {
             // The action may name itself again: `csum iph csum tcp` is one.
-            if update != 0 && words.peek().is_some_and(|word| abbreviates(word, "csum")) {
+            if updated != 0 && words.peek().is_some_and(|word| abbreviates(word, "csum")) {
                 words.skip();
                 if words.peek().is_none() {
                     return Err(words.unknown_here(Word::WORDS));
@@ -54,22 +73,22 @@ impl Csum {
             }
             let Some(word) = words.peek().and_then(Word::find) else { break };
             words.skip();
-            update |= match word {
-                Word::Iph | Word::Ip4h | Word::Ipv4h => 1,
-                Word::Icmp => 2,
-                Word::Igmp => 4,
-                Word::Tcp => 8,
-                Word::Udp => 16,
-                Word::Udplite => 32,
-                Word::Sctp => 64,
+            updated |= match word {
+                Word::Iph | Word::Ip4h | Word::Ipv4h => update::IPV4HDR,
+                Word::Icmp => update::ICMP,
+                Word::Igmp => update::IGMP,
+                Word::Tcp => update::TCP,
+                Word::Udp => update::UDP,
+                Word::Udplite => update::UDPLITE,
+                Word::Sctp => update::SCTP,
                 Word::And | Word::Or | Word::Plus => 0,
             };
         }
-        if update == 0 {
+        if updated == 0 {
             return Err(words.unknown_here(Word::WORDS));
         }
         let control = Control::optional(words)?.unwrap_or(Control::PASS);
-        Ok(Self { instance: Instance { index: index(words)?.unwrap_or(0), control }, update })
+        Ok(Self { instance: Instance { index: index(words)?.unwrap_or(0), control }, update: updated })
     }
 
     pub(super) fn encode(&self, out: &mut AttrBuf) {
@@ -85,12 +104,8 @@ impl Csum {
     }
 
     pub(super) fn words(&self) -> Option<String> {
-        let names: Vec<&str> = NAMES
-            .iter()
-            .enumerate()
-            .filter(|(bit, _)| self.update >> bit & 1 == 1)
-            .map(|(_, name)| *name)
-            .collect();
+        let set = NAMES.iter().filter(|(bit, _)| self.update & bit != 0);
+        let names: Vec<&str> = set.map(|(_, name)| *name).collect();
         let control = self.instance.control.words()?;
         Some(format!("csum {} {control}{}", names.join(" "), self.instance.index_words()))
     }

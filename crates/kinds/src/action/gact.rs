@@ -11,6 +11,10 @@ use crate::words::{Read, Words, abbreviates};
 const PARMS: u16 = 2;
 const PROB: u16 = 3;
 
+/// The kinds of chance: `PGACT_NETRAND`, `PGACT_DETERM`.
+const NETRAND: u16 = 1;
+const DETERM: u16 = 2;
+
 /// The largest probability value, which means never as often as one in so many.
 const PROBABILITY_MAX: u16 = 10_000;
 
@@ -48,8 +52,8 @@ impl Gact {
         if words.peek().is_some_and(|word| abbreviates(word, "random")) {
             words.skip();
             let kind = words.read("a kind of chance: netrand or determ", |word| match word {
-                _ if abbreviates(word, "netrand") => Some(1),
-                _ if abbreviates(word, "determ") => Some(2),
+                _ if abbreviates(word, "netrand") => Some(NETRAND),
+                _ if abbreviates(word, "determ") => Some(DETERM),
                 _ => None,
             })?;
             let control = Control::required(words)?;
@@ -90,8 +94,8 @@ impl Gact {
         let mut words = format!("gact {}", self.instance.control.words()?);
         if let Some(random) = self.random {
             let kind = match random.kind {
-                1 => "netrand",
-                2 => "determ",
+                NETRAND => "netrand",
+                DETERM => "determ",
                 _ => return None,
             };
             words.push_str(&format!(" random {kind} {} {}", random.control.words()?, random.value));

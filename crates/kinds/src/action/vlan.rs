@@ -18,8 +18,10 @@ const ETH_SRC: u16 = 8;
 
 /// What is done, by the kernel's number `TCA_VLAN_ACT_*`.
 const WHAT: [&str; 6] = ["", "pop", "push", "modify", "pop_eth", "push_eth"];
+const POP: u32 = 1;
 const PUSH: u32 = 2;
 const MODIFY: u32 = 3;
+const POP_ETH: u32 = 4;
 const PUSH_ETH: u32 = 5;
 
 keywords! {
@@ -64,10 +66,10 @@ impl Vlan {
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             let what = match word {
-                Word::Pop => 1,
+                Word::Pop => POP,
                 Word::Push => PUSH,
                 Word::Modify => MODIFY,
-                Word::PopEth => 4,
+                Word::PopEth => POP_ETH,
                 Word::PushEth => PUSH_ETH,
                 Word::Id | Word::Protocol | Word::Priority if !matches!(action.what, PUSH | MODIFY) => {
                     return Err(words.wrong("only `push` and `modify` take this"));

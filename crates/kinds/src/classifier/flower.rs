@@ -25,6 +25,10 @@ const ENC_OPTS: u16 = 84;
 const ENC_OPTS_MASK: u16 = 85;
 const MPLS_OPTS: u16 = 99;
 
+/// What is known of fragments: `TCA_FLOWER_KEY_FLAGS_*`.
+const IS_FRAGMENT: u32 = 1;
+const FRAG_IS_FIRST: u32 = 2;
+
 /// The longest name of a device with its zero: `IFNAMSIZ`.
 pub(crate) const NAME_BYTES: usize = 16;
 
@@ -420,8 +424,9 @@ impl Flower {
             }
         }
         if self.fragment.1 != 0 {
-            let names =
-                [(1, "frag"), (2, "firstfrag")].into_iter().filter(|(bit, _)| self.fragment.1 & bit != 0);
+            let names = [(IS_FRAGMENT, "frag"), (FRAG_IS_FIRST, "firstfrag")]
+                .into_iter()
+                .filter(|(bit, _)| self.fragment.1 & bit != 0);
             let names: Vec<String> = names
                 .map(
                     |(bit, name)| {
@@ -456,8 +461,8 @@ fn fragment(word: &str, mut before: (u32, u32)) -> Option<(u32, u32)> {
     for name in word.split('/').filter(|name| !name.is_empty()) {
         let (name, no) = name.strip_prefix("no").map_or((name, false), |name| (name, true));
         let bit = match name {
-            "frag" => 1,
-            "firstfrag" => 2,
+            "frag" => IS_FRAGMENT,
+            "firstfrag" => FRAG_IS_FIRST,
             _ => return None,
         };
         before = (if no { before.0 & !bit } else { before.0 | bit }, before.1 | bit);

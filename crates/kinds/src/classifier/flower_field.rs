@@ -10,6 +10,10 @@ use crate::protocol;
 /// The longest value: an IPv6 address or the labels of a connection.
 const VALUE_BYTES: usize = 16;
 
+/// Operations of ARP. Kernel: `include/uapi/linux/if_arp.h` `ARPOP_REQUEST`, `ARPOP_REPLY`.
+const ARP_REQUEST: u8 = 1;
+const ARP_REPLY: u8 = 2;
+
 /// How the value of a field is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -262,9 +266,9 @@ impl Field {
             }
             Form::ArpOp => {
                 let operation = match value {
-                    "request" => 1,
-                    "reply" => 2,
-                    _ => number::u8(value, Base::Ten).filter(|operation| *operation <= 2)?,
+                    "request" => ARP_REQUEST,
+                    "reply" => ARP_REPLY,
+                    _ => number::u8(value, Base::Ten).filter(|operation| *operation <= ARP_REPLY)?,
                 };
                 let mask = mask.map_or(Some(0xff), |mask| number::u8(mask, Base::Ten))?;
                 Match::of(self, &[operation], &[mask])

@@ -23,7 +23,9 @@ fn read_rx_knob(
         RxQueueKnob::Coalescing(param, _) => {
             let name = handles.name(queue.device)?;
             let queues = handles.ioctl()?.queue_coalesce(&name, position(queue.index) + 1)?;
-            let value = queues.and_then(|mut queues| queues.pop()).and_then(|coalesce| coalesce.of(*param));
+            let value = queues
+                .and_then(|mut queues| queues.pop())
+                .and_then(|coalesce| coalesce.of(param.of_device()));
             let found = value.map(|value| RxQueueKnob::Coalescing(*param, value));
             found.ok_or_else(|| super::lacking(&Setting::RxQueue(queue, like.clone())))
         }

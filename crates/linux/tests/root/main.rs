@@ -121,7 +121,7 @@ impl Need {
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
             Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
             Self::Fentry => (linux::follow::Follower::new(&[], How::Fentry).is_ok(), "needs fentry"),
-            Self::BusyPollThreads => (kernel() >= Some(KernelVersion::since(7, 0)), "needs Linux 7.0"),
+            Self::BusyPollThreads => (kernel() >= Some(KernelVersion::since(6, 19)), "needs Linux 6.19"),
             Self::DmaLatency => {
                 (std::path::Path::new("/dev/cpu_dma_latency").exists(), "needs /dev/cpu_dma_latency")
             }

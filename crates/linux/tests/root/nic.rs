@@ -5,8 +5,8 @@ use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
 use model::{
     ChannelKind, CoalesceParam, CpuSet, FlowRule, HostKnob, NicKnob, Offload, PacketSize, Qdisc, QdiscKind,
-    QdiscOption, Qdiscs, QueueIndex, QueueSpan, RingKind, RxQueue, RxQueueKnob, Setting, SteerTo, Sysctl,
-    TxQueue, TxQueueKnob,
+    QdiscOption, Qdiscs, QueueCoalesceParam, QueueIndex, QueueSpan, RingKind, RxQueue, RxQueueKnob, Setting,
+    SteerTo, Sysctl, TxQueue, TxQueueKnob,
 };
 
 use crate::wire::Wire;
@@ -78,7 +78,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 Setting::Nic(device.id, NicKnob::Ring(RingKind::Rx, 512)),
                 Setting::Nic(device.id, NicKnob::Coalescing(CoalesceParam::RxUsecs, 8)),
                 Setting::Nic(device.id, NicKnob::RssKey(vec![1; 40])),
-                Setting::RxQueue(queue, RxQueueKnob::Coalescing(CoalesceParam::RxUsecs, 8)),
+                Setting::RxQueue(queue, RxQueueKnob::Coalescing(QueueCoalesceParam::RxUsecs, 8)),
                 Setting::Nic(device.id, NicKnob::RssContext(QueueSpan { first: 0, count: 1 }, true)),
                 Setting::Nic(device.id, NicKnob::FlowRule(rule.flow, Some(SteerTo::Queue(QueueIndex(0))))),
             ] {

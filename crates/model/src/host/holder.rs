@@ -122,30 +122,32 @@ impl QueueHolder {
         if change.to().disruption() != Disruption::None {
             return Some("recreates the rings of the device");
         }
-        let index = self.queue.0;
-        let moved = |before: bool, after: bool| match (before, after) {
+        match (self.rx && self.is_led_to_by(from), self.rx && self.is_led_to_by(to)) {
             (false, true) => Some("hands packets to the queue that are not its holder's"),
             (true, false) => Some("takes away the packets that its holder waits for"),
             (true, true) | (false, false) => None,
-        };
-        match (from, to) {
-            _ if !self.rx => None,
-            (NicKnob::RssTable(before), NicKnob::RssTable(after)) => {
-                moved(before.contains(&index), after.contains(&index))
-            }
-            (NicKnob::RssContext(queues, before), NicKnob::RssContext(_, after)) => {
-                let within = spans(*queues, index);
-                moved(*before && within, *after && within)
-            }
-            (NicKnob::FlowRule(_, before), NicKnob::FlowRule(_, after)) => {
-                let leads = |to: &Option<SteerTo>| match to {
-                    Some(SteerTo::Queue(queue)) => *queue == self.queue,
-                    Some(SteerTo::Context(queues)) => spans(*queues, index),
-                    Some(SteerTo::Drop | SteerTo::Other) | None => false,
-                };
-                moved(leads(before), leads(after))
-            }
-            _ => None,
+        }
+    }
+
+    /// Whether a value leads packets to the receive queue.
+    fn is_led_to_by(&self, knob: &NicKnob) -> bool {
+        let index = self.queue.0;
+        match knob {
+            NicKnob::RssTable(table) => table.contains(&index),
+            NicKnob::RssContext(queues, there) => *there && spans(*queues, index),
+            NicKnob::FlowRule(_, to) => match to {
+                Some(SteerTo::Queue(queue)) => *queue == self.queue,
+                Some(SteerTo::Context(queues)) => spans(*queues, index),
+                Some(SteerTo::Drop | SteerTo::Other) | None => false,
+            },
+            NicKnob::Channels(..)
+            | NicKnob::Ring(..)
+            | NicKnob::Coalescing(..)
+            | NicKnob::Offload(..)
+            | NicKnob::PacketSize(..)
+            | NicKnob::PrivateFlag(..)
+            | NicKnob::RssKey(_)
+            | NicKnob::Qdiscs(_) => false,
         }
     }
 

@@ -106,7 +106,7 @@ pub struct Capabilities {
     pub irq_suspend: bool,
     /// `napi-set` takes `threaded` (6.17).
     pub napi_threaded: bool,
-    /// `napi-set` takes `threaded: busy-poll` (7.0).
+    /// `napi-set` takes `threaded: busy-poll` (6.19).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub napi_threaded_busy: bool,
     /// Epolls have busy-poll parameters (6.9).

@@ -35,7 +35,7 @@ macro_rules! family {
 
         impl $name {
             /// What is known about the knob.
-            pub fn facts(&self) -> &'static $crate::facts::Facts {
+            pub const fn facts(&self) -> &'static $crate::facts::Facts {
                 match self {
                     $(crate::setting::family::family!(@pattern $variant $how word) => crate::setting::family::family!(
                         @one $how word [$($doc),+] [$($(irreversible: Some($why))?)?] $({ $($fact: $value),+ })?

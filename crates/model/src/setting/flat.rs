@@ -5,8 +5,8 @@
 use serde::Deserialize;
 
 use super::{
-    DeviceNapiKnob, EpollParams, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob, RingNapi,
-    RxQueueKnob, Setting, Threading, TxQueueKnob,
+    DeviceNapiKnob, EpollParams, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob,
+    QueueCoalesceParam, RingNapi, RxQueueKnob, Setting, Threading, TxQueueKnob,
 };
 use crate::cpu_set::CpuSet;
 use crate::ids::{DeviceId, EpollId, IrqNumber, QueueIndex, RingId, RxQueue, ThreadId, TxQueue};
@@ -49,7 +49,7 @@ pub(super) enum Either {
     Channels(DeviceId, ChannelKind, u32),
     Ring(DeviceId, RingKind, u32),
     Coalescing(DeviceId, CoalesceParam, u32),
-    QueueCoalescing(RxQueue, CoalesceParam, u32),
+    QueueCoalescing(RxQueue, QueueCoalesceParam, u32),
     Offload(DeviceId, Offload, bool),
     PacketSize(DeviceId, PacketSize, u32),
     PrivateFlag(DeviceId, FlagName, bool),

@@ -4,6 +4,7 @@ use super::family::family;
 use super::on_off;
 use crate::cpu_set::CpuSet;
 use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::since;
 
 const AFFINITY: Facts = Facts::at(Interface::IrqAffinity, Phase::Irq);
 const IRQBALANCE: Facts = Facts::at(Interface::Irqbalance, Phase::IrqBan);
@@ -13,11 +14,12 @@ family! {
     IrqKnob {
         /// The CPUs that an interrupt may be delivered to.
         ///
-        /// Kernel: 2.6.31, `/proc/irq/N/smp_affinity_list`, `kernel/irq/proc.c`. A CPU that goes offline leaves the
+        /// Kernel: 3.0, `/proc/irq/N/smp_affinity_list`, `kernel/irq/proc.c`. A CPU that goes offline leaves the
         /// set, and does not come back with the CPU.
         Affinity(CpuSet) = AFFINITY {
             name: "smp_affinity",
             unit: Unit::Cpus,
+            since: since::IRQ_AFFINITY_LIST,
         } where {
             // Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
             irreversible(cpus) if cpus.is_empty() => "no CPU that is online: write_irq_affinity() refuses that";
@@ -27,8 +29,7 @@ family! {
         ///
         /// Of the running irqbalance, which keeps its bans in memory: they end with it.
         ///
-        /// Kernel: has no part in it; irqbalance 1.0.9, its socket's `setup` and `settings ban irqs`, `irqbalance.c`
-        /// `sock_handle()`.
+        /// Source: irqbalance 1.0.9, `irqbalance.c` `sock_handle()`, `setup` and `settings ban irqs`.
         Ban(bool) = IRQBALANCE { name: "irqbalance-ban", unit: Unit::Switch },
     }
 }

@@ -3,9 +3,9 @@
 use super::family::family;
 use crate::cpu_set::CpuSet;
 use crate::facts::{Facts, Interface, Phase, Unit};
-use crate::keys;
 use crate::scheduling::{Scheduling, Slice, UtilClamp};
 use crate::since;
+use crate::units::KernelVersion;
 
 /// Before the thread ends, what stands on it falls.
 const KTHREAD: Facts = Facts {
@@ -26,7 +26,7 @@ family! {
         /// `kernel/sched/syscalls.c` `sched_setaffinity()`.
         Affinity(CpuSet) = KTHREAD {
             name: "kthread cpus_allowed",
-            key: Some(keys::KTHREAD_CPUS),
+            key: Some("kthread.cpus"),
             asks: Some(
                 "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or anywhere.",
             ),
@@ -38,30 +38,30 @@ family! {
         /// The scheduling class of the kernel thread that polls the queue, with its nice value or priority.
         ///
         /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`; 3.14, `kernel/sched/syscalls.c` `sched_setattr()`.
-        Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some(keys::KTHREAD_CLASS), rank: 2 },
+        Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some("kthread.class"), rank: 2 },
 
-        /// How much of a CPU the kernel thread that polls the queue counts for at least and at most, in 1024ths.
+        /// Utilisation clamp of the kernel thread that polls the queue, MIN-MAX in 1024ths of a CPU.
         ///
-        /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
+        /// Kernel: 5.12 (the thread), 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
             name: "kthread util-clamp",
-            key: Some(keys::KTHREAD_UTIL_CLAMP),
+            key: Some("kthread.util-clamp"),
             range: Some((0, 1024)),
             rank: 3,
         },
 
         /// How long the kernel thread that polls the queue runs before another thread of its CPU that waits gets its turn. With
-        /// a shorter slice than others it is also served earlier after it wakes. Classes `other` and `batch` alone have one.
+        /// a shorter slice than others it is also served earlier after it wakes. Only for classes `other` and `batch`.
         ///
         /// 100 µs to 100 ms, or the scheduler's own for all threads.
         ///
         /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`, `struct sched_attr` `sched_runtime`.
         Slice(Slice) = KTHREAD {
             name: "kthread slice",
-            key: Some(keys::KTHREAD_SLICE),
+            key: Some("kthread.slice"),
             unit: Unit::Nanoseconds,
             range: Some((Slice::LEAST.0, Slice::MOST.0)),
-            since: since::THREAD_SLICES,
+            since: KernelVersion::since(6, 12),
             // Writing the class takes it away.
             rank: 4,
         } where {

@@ -28,6 +28,7 @@ family! {
         /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`.
         DeferHardIrqs(EmptyPolls) = NAPI {
             name: "defer-hard-irqs",
+            in_napi_only: true,
             key: Some(keys::DEFER_HARD_IRQS),
             unit: Unit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
@@ -43,6 +44,7 @@ family! {
         /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`, `napi_watchdog()`.
         GroFlushTimeout(Nanoseconds) = NAPI {
             name: "gro-flush-timeout",
+            in_napi_only: true,
             key: Some(keys::GRO_FLUSH_TIMEOUT),
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
@@ -61,6 +63,7 @@ family! {
         /// Kernel: 6.13, `net/core/dev.c` `napi_suspend_irqs()`; Documentation/networking/napi.rst, "IRQ suspension".
         IrqSuspendTimeout(Nanoseconds) = NAPI {
             name: "irq-suspend-timeout",
+            in_napi_only: true,
             key: Some(keys::IRQ_SUSPEND_TIMEOUT),
             unit: Unit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),

@@ -2,26 +2,32 @@
 
 use super::family::family;
 use super::{Object, on_off};
-use crate::facts::{Disruption, Facts, Interface, Phase, Unit};
+use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::DeviceId;
 use crate::keys;
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
 use crate::since;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
-use crate::units::KernelVersion;
 
 /// What a private flag does is known to its driver alone.
 const PRIVATE_FLAG: Facts = Facts {
-    since: since::ETHTOOL_NETLINK,
+    since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
     takes_queues: true,
+    absent: Absent::Driver,
     ..Facts::at(Interface::PrivateFlags, Phase::Offloads)
 };
-const RSS: Facts = Facts::at(Interface::Rss, Phase::Rss);
-const RSS_CONTEXT: Facts =
-    Facts { phase_down: Phase::RssContextsGo, ..Facts::at(Interface::RssContexts, Phase::RssContexts) };
-const FLOW_RULE: Facts = Facts::at(Interface::FlowRules, Phase::FlowRules);
+const RSS: Facts = Facts { absent: Absent::Driver, ..Facts::at(Interface::Rss, Phase::Rss) };
+const RSS_CONTEXT: Facts = Facts {
+    phase_down: Phase::RssContextsGo,
+    absent: Absent::DriverPart("contexts of the receive hash"),
+    ..Facts::at(Interface::RssContexts, Phase::RssContexts)
+};
+const FLOW_RULE: Facts = Facts {
+    absent: Absent::DriverPart("rules for single flows"),
+    ..Facts::at(Interface::FlowRules, Phase::FlowRules)
+};
 /// The device is taken off its disciplines for it, and what waits in them is dropped (`dev_deactivate()`). AF_XDP and memory
 /// providers pass the disciplines by: `net/xdp/xsk.c` `__xsk_generic_xmit()`.
 const QDISC: Facts =
@@ -32,22 +38,22 @@ family! {
     NicKnob {
         /// How many queues of a kind the device has.
         ///
-        /// Kernel: 3.0 (ioctl), 5.6 (ethtool netlink `channels-set`), `net/ethtool/channels.c`.
+        /// Kernel: 5.7 (ethtool netlink `channels-set`), `net/ethtool/channels.c`.
         Channels(ChannelKind, u32) = [facts table],
 
         /// How many descriptors each ring of a kind has.
         ///
-        /// Drivers round up to what their hardware can. Kernel: 5.6 (ethtool netlink `rings-set`), `net/ethtool/rings.c`.
+        /// Drivers round up to what their hardware can. Kernel: 5.7 (ethtool netlink `rings-set`), `net/ethtool/rings.c`.
         Ring(RingKind, u32) = [facts table],
 
         /// A value of the device's interrupt moderation.
         ///
-        /// Switches are 0 or 1. Kernel: 5.6 (ethtool netlink `coalesce-set`), `net/ethtool/coalesce.c`.
+        /// Switches are 0 or 1. Kernel: 5.7 (ethtool netlink `coalesce-set`), `net/ethtool/coalesce.c`.
         Coalescing(CoalesceParam, u32) = [facts table],
 
         /// Whether an offload is on.
         ///
-        /// Kernel: 5.6 (ethtool netlink `features-set`), `net/ethtool/features.c`.
+        /// Kernel: 5.7 (ethtool netlink `features-set`), `net/ethtool/features.c`.
         Offload(Offload, bool) = [facts table],
 
         /// How large packets may be before they are cut, or may grow by joining, in bytes.
@@ -60,7 +66,7 @@ family! {
 
         /// Whether a flag of the driver's own is set.
         ///
-        /// Kernel: 5.6 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
+        /// Kernel: 5.7 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
         PrivateFlag(FlagName, bool) = PRIVATE_FLAG {
             name: "state",
             key: Some(keys::PRIVATE_FLAGS),
@@ -73,13 +79,13 @@ family! {
         /// A table that is what the kernel itself would make (entry i leads to queue i modulo their number) is written by
         /// asking for that, so that the driver goes on adapting it to the number of queues.
         ///
-        /// Kernel: 3.0 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
+        /// Kernel: 3.16 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssTable(Vec<u32>) = RSS {
             name: "rss-table",
             key: Some(keys::RSS_QUEUES),
             asks: Some("Over how many of the first receive queues packets are spread evenly by their hash."),
             unit: Unit::Queues,
-            since: since::RSS_TABLE,
+            since: since::RSS,
             takes_queues: true,
         } where {
             // An empty table would mean the kernel's own (`ETHTOOL_SRSSH`), which is not what was read. A driver's own,
@@ -96,19 +102,19 @@ family! {
         /// Kernel: 3.16 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssKey(Vec<u8>) = RSS {
             name: "rss-key",
-            since: KernelVersion::since(3, 16),
+            since: since::RSS,
         } where {
             irreversible(key) if key.is_empty() => "an empty key";
         },
 
         /// Whether there is a context of the receive hash, beside the device's own, that spreads packets evenly over these
-        /// queues. Packets come into it by a [`NicKnob::FlowRule`].
+        /// queues. Flow rules lead packets into it.
         ///
         /// The kernel gives a context its id when it is made, so a context is known by its queues, and its id is looked up at
         /// each reading and writing. Of two with the same queues, none is removed. One that was there before is not removed
         /// either: made again, it would have another id and key.
         ///
-        /// Kernel: 4.16 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
+        /// Kernel: 4.17 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssContext(QueueSpan, bool) = RSS_CONTEXT {
             name: "present",
             key: Some(keys::RSS_CONTEXTS),
@@ -122,7 +128,7 @@ family! {
             removes(_, false);
         },
 
-        /// Where a rule of the NIC hands the packets of a flow; `None` where there is no such rule.
+        /// Where a rule of the NIC hands the packets of a flow; none if there is no such rule.
         ///
         /// A rule is known by its flow. A new one gets the place in the NIC's table that its driver chooses, or the last that
         /// is free where the driver does not choose; one that is changed keeps its place.
@@ -142,7 +148,7 @@ family! {
         /// What the kernel gave the device by itself is brought back by removing what was put in its place. Packets that wait
         /// when a discipline is replaced are dropped.
         ///
-        /// Kernel: 2.6.30 (`mq`), `net/sched/sch_api.c` `tc_modify_qdisc()`.
+        /// Kernel: 2.6.32 (`mq`), `net/sched/sch_api.c` `tc_modify_qdisc()`.
         Qdiscs(Qdiscs) = QDISC {
             name: "qdisc",
             key: Some(keys::QDISC),

@@ -18,7 +18,7 @@ pub enum Threading {
     Off,
     /// A kernel thread polls it, and sleeps when there is nothing to do.
     On,
-    /// A kernel thread polls it and never sleeps. Kernel: 7.0, `napi_threaded_poll()`.
+    /// A kernel thread polls it and never sleeps. Kernel: 6.19, `napi_threaded_poll()`.
     BusyPoll,
 }
 

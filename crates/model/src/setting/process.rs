@@ -49,7 +49,7 @@ family! {
             );
         },
 
-        /// How an io_uring busy-polls the NAPIs that its sockets receive from; `None` where it does not.
+        /// How an io_uring busy-polls the NAPIs that its sockets receive from; off if it does not.
         ///
         /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
         IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" } where {
@@ -96,8 +96,8 @@ family! {
         /// Our program is attached through one socket of the group, and is freed with the last of them. A program that
         /// another process attached is never replaced: it could not be restored.
         ///
-        /// Kernel: 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with `BPF_PROG_TYPE_SK_REUSEPORT`), 5.3 (`SO_DETACH_REUSEPORT_BPF`),
-        /// 6.2 (`bpf_cast_to_kern_ctx()`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
+        /// Kernel: 6.2 (`bpf_cast_to_kern_ctx()`), 5.3 (`SO_DETACH_REUSEPORT_BPF`), 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with
+        /// `BPF_PROG_TYPE_SK_REUSEPORT`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
         Reuseport(ListenerGroup, Spread) = LISTENERS {
             name: "reuseport",
         } where {

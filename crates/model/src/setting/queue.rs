@@ -1,5 +1,7 @@
 //! Knobs of receive and transmit queues: moderation of one queue, and steering in software.
 
+use serde::{Deserialize, Serialize};
+
 use super::family::family;
 use crate::cpu_set::CpuSet;
 use crate::facts::{Facts, Interface, Phase, Unit};
@@ -17,7 +19,7 @@ family! {
         /// A value of one queue's interrupt moderation, where it differs from its device's.
         ///
         /// Kernel: 4.6 (ioctl `ETHTOOL_PERQUEUE` alone), `net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`.
-        Coalescing(CoalesceParam, u32) = [facts_of_queue table_of_queue],
+        Coalescing(QueueCoalesceParam, u32) = [facts table],
 
         /// The CPUs that receive packet steering hands a queue's packets to; none turns it off.
         ///
@@ -42,7 +44,7 @@ family! {
 family! {
     /// A knob of a transmit queue, with a value.
     TxQueueKnob {
-        /// The CPUs whose packets leave by a queue; none leaves it out of the choice.
+        /// The CPUs whose packets leave by a queue; an empty set excludes the queue from selection.
         ///
         /// Kernel: 2.6.38, `/sys/class/net/DEV/queues/tx-N/xps_cpus`, `net/core/net-sysfs.c` `xps_cpus_store()`.
         XpsCpus(CpuSet) = STEERING {
@@ -54,8 +56,8 @@ family! {
             tools(cpus) => cpus.to_mask();
         },
 
-        /// The receive queues whose flows leave by a queue; none leaves it out of the choice. Comes before
-        /// [`TxQueueKnob::XpsCpus`].
+        /// The receive queues whose flows leave by a queue; an empty set excludes the queue from selection. Takes
+        /// precedence over xps_cpus.
         ///
         /// Kernel: 4.19, `/sys/class/net/DEV/queues/tx-N/xps_rxqs`, `net/core/net-sysfs.c` `xps_rxqs_store()`.
         XpsRxQueues(Vec<QueueIndex>) = STEERING {
@@ -72,7 +74,7 @@ impl RxQueueKnob {
     /// The value, as people write it.
     pub fn value(&self) -> String {
         match self {
-            Self::Coalescing(param, value) => param.value(*value),
+            Self::Coalescing(param, value) => param.of_device().value(*value),
             Self::RpsCpus(cpus) => cpus_or_none(cpus),
             Self::RpsFlowCount(count) => count.to_string(),
         }
@@ -97,29 +99,78 @@ fn cpus_or_none(cpus: &CpuSet) -> String {
     if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
 }
 
-/// The facts of a device's moderation, as they are of one of its queues.
+/// What of a device's moderation one of its queues can have for itself, with the facts of each as they are of a queue.
 macro_rules! of_queue {
-    ($self:ident: $($param:ident),+ $(,)?) => {
-        match $self {
-            $(CoalesceParam::$param => const { &Facts {
-                key: None,
-                since: since::QUEUE_COALESCING,
-                interface: Interface::QueueCoalescing,
-                source_of_kind: Some("`net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`."),
-                ..*CoalesceParam::$param.facts()
-            } },)+
+    ($(#[doc = $doc:literal])+ $name:ident: $($param:ident),+ $(,)?) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(into = "CoalesceParam", try_from = "CoalesceParam")]
+        pub enum $name {
+            $(#[doc = concat!("See [`CoalesceParam::", stringify!($param), "`].")] $param,)+
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$param,)+];
+
+            /// The same value of a whole device.
+            pub const fn of_device(self) -> CoalesceParam {
+                match self {
+                    $(Self::$param => CoalesceParam::$param,)+
+                }
+            }
+
+            /// What is known about the knob of one queue.
+            pub const fn facts(self) -> &'static Facts {
+                match self {
+                    $(Self::$param => const { &Facts {
+                        key: None,
+                        since: since::QUEUE_COALESCING,
+                        interface: Interface::QueueCoalescing,
+                        source_of_kind: Some("`net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`."),
+                        ..*CoalesceParam::$param.facts()
+                    } },)+
+                }
+            }
         }
     };
 }
 
-impl CoalesceParam {
-    /// What is known about the knob of one queue.
-    const fn facts_of_queue(self) -> &'static Facts {
-        of_queue!(self: RxUsecs, RxMaxFrames, TxUsecs, TxMaxFrames, AdaptiveRx, AdaptiveTx, CqeModeRx, CqeModeTx)
+of_queue! {
+    /// A value of interrupt moderation that one queue can have for itself. The modes of the timers are of whole devices:
+    /// the ioctl has no field for them.
+    ///
+    /// Kernel: 4.6, `include/uapi/linux/ethtool.h` `struct ethtool_coalesce`.
+    QueueCoalesceParam: RxUsecs, RxMaxFrames, TxUsecs, TxMaxFrames, AdaptiveRx, AdaptiveTx
+}
+
+impl QueueCoalesceParam {
+    /// The same value of one queue; `None` of what only a whole device has.
+    pub fn of_queue(param: CoalesceParam) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.of_device() == param)
     }
 
-    /// The facts of all of them, of one queue.
-    fn table_of_queue() -> Vec<&'static Facts> {
-        Self::ALL.iter().map(|param| param.facts_of_queue()).collect()
+    /// The kernel's word.
+    pub const fn as_str(self) -> &'static str {
+        self.of_device().as_str()
+    }
+
+    /// The facts of all of them.
+    fn table() -> Vec<&'static Facts> {
+        Self::ALL.iter().map(|param| param.facts()).collect()
+    }
+}
+
+impl From<QueueCoalesceParam> for CoalesceParam {
+    fn from(param: QueueCoalesceParam) -> Self {
+        param.of_device()
+    }
+}
+
+impl TryFrom<CoalesceParam> for QueueCoalesceParam {
+    type Error = String;
+
+    fn try_from(param: CoalesceParam) -> Result<Self, String> {
+        Self::of_queue(param).ok_or_else(|| format!("`{param}` is of whole devices, not of one queue"))
     }
 }

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use model::{ChannelKind, CoalesceParam, FlagName, IfIndex, Offload, RingKind};
 use sys::error::KernelError;
 
-use super::{Ethtool, HEADER, RawChannels, RawCoalesce, RawFeatures, RawRings, command, header};
+use super::{
+    Ethtool, HEADER, RawChannels, RawCoalesce, RawFeatures, RawRings, channels, coalesce, command, header,
+    rings,
+};
 use crate::attr::{AttrBuf, Malformed};
 use crate::genl;
 
@@ -143,9 +146,9 @@ impl Ethtool {
         for &(kind, count) in to {
             body.u32(
                 match kind {
-                    ChannelKind::Rx => 6,
-                    ChannelKind::Tx => 7,
-                    ChannelKind::Combined => 9,
+                    ChannelKind::Rx => channels::RX_COUNT,
+                    ChannelKind::Tx => channels::TX_COUNT,
+                    ChannelKind::Combined => channels::COMBINED_COUNT,
                 },
                 count,
             );
@@ -160,8 +163,8 @@ impl Ethtool {
         for &(kind, size) in to {
             body.u32(
                 match kind {
-                    RingKind::Rx => 6,
-                    RingKind::Tx => 9,
+                    RingKind::Rx => rings::RX,
+                    RingKind::Tx => rings::TX,
                 },
                 size,
             );
@@ -175,14 +178,14 @@ impl Ethtool {
         let mut body = self.about(device, command::COALESCE_SET);
         for &(param, value) in to {
             let number = match param {
-                CoalesceParam::RxUsecs => 2,
-                CoalesceParam::RxMaxFrames => 3,
-                CoalesceParam::TxUsecs => 6,
-                CoalesceParam::TxMaxFrames => 7,
-                CoalesceParam::AdaptiveRx => 11,
-                CoalesceParam::AdaptiveTx => 12,
-                CoalesceParam::CqeModeTx => 24,
-                CoalesceParam::CqeModeRx => 25,
+                CoalesceParam::RxUsecs => coalesce::RX_USECS,
+                CoalesceParam::RxMaxFrames => coalesce::RX_MAX_FRAMES,
+                CoalesceParam::TxUsecs => coalesce::TX_USECS,
+                CoalesceParam::TxMaxFrames => coalesce::TX_MAX_FRAMES,
+                CoalesceParam::AdaptiveRx => coalesce::USE_ADAPTIVE_RX,
+                CoalesceParam::AdaptiveTx => coalesce::USE_ADAPTIVE_TX,
+                CoalesceParam::CqeModeTx => coalesce::USE_CQE_MODE_TX,
+                CoalesceParam::CqeModeRx => coalesce::USE_CQE_MODE_RX,
             };
             if param.is_switch() {
                 body.u8(number, u8::from(value != 0));

@@ -31,7 +31,7 @@ struct Knob {
     disruption: Disruption,
     /// Values that can be read and not be written back.
     irreversible: Option<&'static str>,
-    /// Where the kernel implements it.
+    /// Where it is implemented.
     source: Option<String>,
 }
 

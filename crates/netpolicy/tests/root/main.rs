@@ -182,7 +182,7 @@ impl Need {
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
             Self::ThreadedBusy => (
                 capabilities().is_some_and(|they| they.napi_threaded_busy),
-                "needs threaded busy-poll (Linux 7.0)",
+                "needs threaded busy-poll (Linux 6.19)",
             ),
             Self::UtilClamps => (has_util_clamps(), "needs a kernel with CONFIG_UCLAMP_TASK"),
             Self::NoUtilClamps => (!has_util_clamps(), "needs a kernel without CONFIG_UCLAMP_TASK"),

@@ -6,7 +6,7 @@ use model::{RxQueueKnob, TxQueueKnob};
 pub(super) fn rx(queue: &RxQueueState, like: &RxQueueKnob) -> Option<RxQueueKnob> {
     match like {
         RxQueueKnob::Coalescing(param, _) => {
-            queue.coalesce?.of(*param).map(|value| RxQueueKnob::Coalescing(*param, value))
+            queue.coalesce?.of(param.of_device()).map(|value| RxQueueKnob::Coalescing(*param, value))
         }
         RxQueueKnob::RpsCpus(_) => Some(RxQueueKnob::RpsCpus(queue.rps_cpus.clone())),
         RxQueueKnob::RpsFlowCount(_) => queue.rps_flow_cnt.map(RxQueueKnob::RpsFlowCount),

@@ -6,8 +6,8 @@ use model::host::{Device, RxQueueState};
 use model::nic::NicRequest;
 use model::recipe::{Mechanism, RecipeEntry, RecipeValue};
 use model::{
-    ChannelKind, CpuSet, DeviceId, HostKnob, NicKnob, PacketSize, Reason, Recipes, RingKind, RxQueueKnob,
-    Setting, Sysctl, Target, TxQueue, TxQueueKnob,
+    ChannelKind, CpuSet, DeviceId, HostKnob, NicKnob, PacketSize, QueueCoalesceParam, Reason, Recipes,
+    RingKind, RxQueueKnob, Setting, Sysctl, Target, TxQueue, TxQueueKnob,
 };
 
 use crate::cpu_locality::{self, NearCores};
@@ -113,8 +113,10 @@ impl Scope<'_> {
                     self.device.coalesce?.of(param)?;
                     return Some(vec![Setting::Nic(id, NicKnob::Coalescing(param, value))]);
                 }
+                let (of_device, param) = (param, QueueCoalesceParam::of_queue(param)?);
                 let queues = self.own_queues();
-                let each = queues.iter().all(|queue| queue.coalesce.is_some_and(|c| c.of(param).is_some()));
+                let each =
+                    queues.iter().all(|queue| queue.coalesce.is_some_and(|c| c.of(of_device).is_some()));
                 (each && !queues.is_empty()).then(|| {
                     queues
                         .iter()

@@ -556,7 +556,8 @@ fn write_nic(device: &mut Device, setting: &Setting) {
         }
         Setting::RxQueue(queue, RxQueueKnob::Coalescing(param, value)) => {
             let queue = rx(device, queue);
-            set_coalesce(device.rx_queues[queue].coalesce.as_mut().expect("coalescing"), *param, *value);
+            let of_queue = device.rx_queues[queue].coalesce.as_mut().expect("coalescing");
+            set_coalesce(of_queue, param.of_device(), *value);
         }
         Setting::Nic(_, NicKnob::Offload(offload, on)) => {
             device.offloads.insert(*offload, *on);
