@@ -114,7 +114,7 @@ struct Found {
     paths: Vec<NamedPath>,
     /// The modules that are being read.
     inside: Vec<String>,
-    /// Whether the `use` that is being read is for other crates too.
+    /// Whether the `use` or `extern crate` that is being read is for other crates too.
     is_public: bool,
     /// How many items for tests alone are being read, one in the other.
     in_tests: usize,
@@ -233,7 +233,9 @@ impl<'ast> Visit<'ast> for Found {
 
     fn visit_item_extern_crate(&mut self, item: &'ast ItemExternCrate) {
         let form = if item.rename.is_some() { Form::Renamed } else { Form::Use };
+        self.is_public = matches!(item.vis, syn::Visibility::Public(_));
         self.push(vec![item.ident.to_string()], form, item.extern_token.span.start().line);
+        self.is_public = false;
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
