@@ -37,9 +37,9 @@ const RULES: &[Rule] = &[
         wrong: |_, text| lines_with(text, |line| code(line).split_whitespace().any(|word| word == "unsafe")),
     },
     Rule {
-        sentence: "every setting cites the kernel",
+        sentence: "every setting cites its source",
         applies: |path| path.starts_with("crates/model/src/setting/") && path.ends_with(".rs"),
-        wrong: |_, text| knobs_without_kernel(text),
+        wrong: |_, text| knobs_without_source(text),
     },
     Rule {
         sentence: "in the simulator a CPU, a NAPI or a task is an id of its kind",
@@ -303,7 +303,7 @@ fn lines_with(text: &str, wrong: impl Fn(&str) -> bool) -> Vec<(usize, String)> 
 }
 
 /// The knobs of a file's families (`family! {`) whose documentation has no `Kernel:` line.
-fn knobs_without_kernel(text: &str) -> Vec<(usize, String)> {
+fn knobs_without_source(text: &str) -> Vec<(usize, String)> {
     let mut wrong = Vec::new();
     let (mut inside, mut cited) = (false, false);
     for (line, number) in text.lines().zip(1..) {
@@ -312,7 +312,9 @@ fn knobs_without_kernel(text: &str) -> Vec<(usize, String)> {
             "family! {" => inside = true,
             "}" => inside = false,
             _ if !inside => {}
-            _ if trimmed.starts_with("///") => cited |= trimmed.contains("Kernel:"),
+            _ if trimmed.starts_with("///") => {
+                cited |= ["Kernel:", "Source:"].iter().any(|word| trimmed.contains(word))
+            }
             _ if trimmed.contains(") = ") && !std::mem::take(&mut cited) => {
                 wrong.push((number, trimmed.to_owned()))
             }
@@ -397,7 +399,7 @@ mod test {
     #[test]
     fn a_knob_without_its_kernel_line_is_found() {
         let text = "family! {\n    Of {\n        /// Kernel: 6.13.\n        A(X) = B { name: \"a\" },\n        /// Nothing.\n        C(X) = B {\n        },\n    }\n}\n";
-        assert_eq!(knobs_without_kernel(text), [(6, "C(X) = B {".to_owned())]);
+        assert_eq!(knobs_without_source(text), [(6, "C(X) = B {".to_owned())]);
     }
 
     #[test]

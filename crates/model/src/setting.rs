@@ -264,7 +264,7 @@ mod test {
         for facts in Setting::table() {
             let cited = facts.cited().unwrap_or_default();
             let Some(named) = cited.strip_prefix("Kernel: ").and_then(KernelVersion::parse) else { continue };
-            // What is older than any kernel that netpolicy runs on is not told apart.
+            // All that is older than every kernel that netpolicy runs on counts as one version.
             let oldest = crate::since::ALWAYS;
             let came = (named.major, named.minor).max((oldest.major, oldest.minor));
             assert_eq!((facts.since.major, facts.since.minor), came, "{}: {cited}", facts.name);

@@ -62,7 +62,7 @@ impl Scene {
         }
     }
 
-    /// Applies the policy with its bans. An irqbalance that scans the machine listens to nobody, and is left alone then.
+    /// Applies the policy with its bans. While irqbalance scans the machine it does not listen, and is left alone.
     fn applies_with_bans(&self) -> Result<(), Failed> {
         const ATTEMPTS: usize = 5;
         let mut said = String::new();
