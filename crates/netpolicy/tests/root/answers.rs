@@ -140,7 +140,7 @@ fn precious() -> Result<(), Failed> {
     let file = operator.file("precious", b"precious")?;
     for option in ["--socket", "--metrics-socket"] {
         let said = operator.runs(&["daemon", option, &file], 2)?;
-        assert!(said.words.contains("no socket"), "{}", said.words);
+        assert!(said.words.contains("not a socket"), "{}", said.words);
     }
     assert_eq!(std::fs::read_to_string(&file)?, "precious");
     let said = operator.runs(&["daemon", "--metrics-file", &file], 2)?;
