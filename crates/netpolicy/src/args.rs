@@ -96,6 +96,7 @@ pub enum Command {
     Try(Try),
     Confirm(Confirm),
     Verify(Verify),
+    #[command(alias = "undo")]
     Rollback(Rollback),
     History(History),
     Explain(Explain),

@@ -366,6 +366,12 @@ fn a_schema_as_records_is_one_record() {
 }
 
 #[test]
+fn undo_is_another_word_for_rollback() {
+    let [undo, rollback] = ["undo", "rollback"].map(|word| netpolicy(&[word, "--help"]));
+    assert_eq!((undo.status.code(), undo.stdout), (Some(0), rollback.stdout));
+}
+
+#[test]
 fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
     let scratch = Scratch::new("unreadable");
     let transaction = scratch.0.path().join("journal/20261121T040500.123456Z-1a2b");

@@ -118,7 +118,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
             "live-mostly-wakeup",
             "most of a request's time is the wait to be read: the service is busy, or has no CPU",
             Some(
-                "more workers, a CPU of their own, busy polling: netpolicy doctor names who waits for a CPU",
+                "more workers, or a CPU of their own: netpolicy watch shows which of them wait",
             ),
         ),
         (

@@ -57,7 +57,7 @@ impl LabReport {
     pub(crate) fn introduction(&self) -> String {
         let Self { server, client } = self;
         format!(
-            "server {} on {}, {} as {}\n  netpolicy --netns {} show\n  netpolicy attach {} --delivery suspend20\nclient {}\n  \
+            "server {} on {}, {} as {}\n  netpolicy --netns {} show\n  netpolicy attach {} --delivery suspend200\nclient {}\n  \
              nsenter --net={} COMMAND",
             server.address,
             server.device,
