@@ -347,7 +347,8 @@ impl Read {
             }
             "netns" => self.session.netns = Some(text(name, &value)?.to_owned()),
             "state-dir" => {
-                self.session.state_dir = std::path::absolute(path()).unwrap_or_else(|_| path());
+                let absolute = std::path::absolute(path());
+                self.session.state_dir = absolute.map_err(|error| format!("--state-dir: {error}"))?;
             }
             "policy-file" => self.session.policy_files.push(path()),
             "policy-dir" => self.session.policy_dirs.push(path()),
@@ -530,6 +531,7 @@ mod test {
             ("--api-group wheel", "--api-group wheel: not a number"),
             ("--quiet=yes", "--quiet takes no value"),
             ("--state-dir", "--state-dir needs a value: DIR"),
+            ("--state-dir=", "--state-dir: cannot make an empty path absolute"),
             ("--netns a --netns b", "--netns is given twice"),
             ("--quiet --verbose", "--quiet cannot be used with --verbose"),
             ("--policy-file a --policy-dir b", "--policy-file cannot be used with --policy-dir"),

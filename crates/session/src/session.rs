@@ -200,12 +200,7 @@ impl Session {
     /// Files that cannot be read, and all mistakes of those that can.
     pub fn policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         let sources = self.sources();
-        let wrong = |path: PathBuf, error| Fault { exit: Exit::Usage, ..Fault::file(path, error) };
-        // A default directory may be missing; one that was named is a mistake then.
-        for dir in &self.policy_dirs {
-            std::fs::metadata(dir).map_err(|error| wrong(dir.clone(), error))?;
-        }
-        let texts = read(&sources).map_err(|(path, error)| wrong(path, error))?;
+        let texts = named(&self.policy_dirs).and_then(|()| read(&sources)).map_err(not_read)?;
         let (mut files, mut mistakes): (Vec<PolicyFile>, _) = (Vec::new(), Vec::new());
         for (name, text) in &texts {
             match parse(name, text) {
@@ -232,14 +227,13 @@ impl Session {
     /// What the policies come to: the recipes that are shipped, and over them the site's.
     ///
     /// # Errors
-    /// Files that cannot be read, and all mistakes of those that can.
+    /// Files that cannot be read, directories that were named and are not there, and all mistakes of the files that can be read.
     pub fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
         let dirs = match self.recipe_dirs.as_slice() {
             [] => RECIPE_DIRS.map(PathBuf::from).to_vec(),
             given => given.to_vec(),
         };
-        let texts = read(&Sources::Dirs(dirs))
-            .map_err(|(path, error)| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
+        let texts = named(&self.recipe_dirs).and_then(|()| read(&Sources::Dirs(dirs))).map_err(not_read)?;
         policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 
@@ -341,4 +335,13 @@ impl Session {
 fn described(sources: &Sources) -> String {
     let (Sources::Dirs(paths) | Sources::Files(paths)) = sources;
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// A default directory may be missing; one that was named is a mistake then.
+fn named(dirs: &[PathBuf]) -> Result<(), (PathBuf, std::io::Error)> {
+    dirs.iter().try_for_each(|dir| std::fs::metadata(dir).map(drop).map_err(|error| (dir.clone(), error)))
+}
+
+fn not_read((path, error): (PathBuf, std::io::Error)) -> Fault {
+    Fault { exit: Exit::Usage, ..Fault::file(path, error) }
 }

@@ -117,9 +117,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
             wakeup,
             "live-mostly-wakeup",
             "most of a request's time is the wait to be read: the service is busy, or has no CPU",
-            Some(
-                "more workers, or a CPU of their own: netpolicy watch shows which of them wait",
-            ),
+            Some("more workers, or a CPU of their own: netpolicy watch shows which of them wait"),
         ),
         (
             service,
