@@ -177,7 +177,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         tally.add_beside(&in_labs, &others, pace, &mut broken)
     });
     if let Some(offered) = offered {
-        pace.step(KERNELS, |_| offered.machine_is_free());
+        pace.step(KERNELS, |_| offered.begin_others());
         pace.step(GUESTS, |pace| match offered.end() {
             Ok(guests) => tally.add_guests(guests, pace, &mut broken),
             Err(why) => broken.push(why),

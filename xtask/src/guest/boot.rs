@@ -53,19 +53,13 @@ pub(super) struct Order {
     pub(super) boot_limit: Duration,
     /// From the command's beginning to its end.
     pub(super) limit: Duration,
-    /// What the command waits for: each word becomes a file ([`later`]), and `limit` begins with the first one. If the sender is
-    /// gone without a word, the guest is not needed and is stopped.
+    /// What the command waits for: it becomes the file [`LATER`], and `limit` begins then. If the sender is gone without a
+    /// word, the guest is not needed and is stopped.
     pub(super) later: Option<Receiver<String>>,
 }
 
-/// Where a command finds what was sent to it after the guest was started, counted from 0.
-pub(super) fn later(word: usize) -> String {
-    format!("/run/guest/{}", later_name(word))
-}
-
-fn later_name(word: usize) -> String {
-    format!("later-{word}")
-}
+/// Where a command finds what was sent to it after the guest was started.
+pub(super) const LATER: &str = "/run/guest/later";
 
 /// Which of a command's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,9 +126,8 @@ fn watch(
     let mut guest_process = Killed(child.map_err(|error| format!("{}: {error}", shell::name(&command)))?);
 
     let mut booted: Option<Instant> = None;
-    // When the command could begin its work, and how many words were sent to it.
+    // When the command could begin its work.
     let mut free: Option<Instant> = None;
-    let mut sent = 0;
     loop {
         let ended = run.read("exit");
         let died = guest_process.0.try_wait().map_err(|error| format!("waiting for the guest: {error}"))?;
@@ -145,20 +138,18 @@ fn watch(
             booted = Some(Instant::now());
             guest.settle(guest_process.0.id())?;
         }
-        if let Some(at) = booted {
-            let word = order.later.as_ref().map(Receiver::try_recv);
-            match word {
-                None => free = free.or(Some(at)),
+        if let (None, Some(at)) = (free, booted) {
+            free = match order.later.as_ref().map(Receiver::try_recv) {
+                None => Some(at),
                 Some(Ok(words)) => {
-                    run.send_later(sent, &words)?;
-                    sent += 1;
-                    free = free.or_else(|| Some(Instant::now()));
+                    run.send_later(&words)?;
+                    Some(Instant::now())
                 }
-                Some(Err(TryRecvError::Disconnected)) if sent == 0 => {
+                Some(Err(TryRecvError::Empty)) => None,
+                Some(Err(TryRecvError::Disconnected)) => {
                     return Ok(Ended { code: 0, booted_in: at.duration_since(begun) });
                 }
-                Some(Err(TryRecvError::Empty | TryRecvError::Disconnected)) => {}
-            }
+            };
         }
         if let Some(code) = ended.and_then(|code| code.trim().parse().ok()) {
             let booted_in = booted.unwrap_or_else(Instant::now).duration_since(begun);
@@ -226,8 +217,8 @@ impl Run {
     }
 
     /// Writes what the command waits for, in one step.
-    fn send_later(&self, word: usize, words: &str) -> Result {
-        let (new, whole) = (self.directory.join("later.new"), self.directory.join(later_name(word)));
+    fn send_later(&self, words: &str) -> Result {
+        let (new, whole) = (self.directory.join("later.new"), self.directory.join("later"));
         cache::write(&new, words)?;
         std::fs::rename(&new, &whole).map_err(|error| format!("{}: {error}", whole.display()))
     }
@@ -408,11 +399,10 @@ mod watching {
         let (send, later) = std::sync::mpsc::channel();
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(1500));
-            send.send("7".to_owned())?;
-            send.send("8".to_owned())
+            send.send("7".to_owned())
         });
         let waits =
-            "echo 1 > begun; until [ -f later-1 ]; do sleep 0.05; done; cat later-0 > exit; exec sleep 60";
+            "echo 1 > begun; until [ -f later ]; do sleep 0.05; done; cat later > exit; exec sleep 60";
         let ended = watched_later("later", waits, Some(later)).expect("it answers");
         assert_eq!(ended.code, 7);
         late.join().expect("no panic").expect("the receiver listened");

@@ -63,8 +63,6 @@ const BEGINS: &str = "running ";
 pub(super) struct Output {
     /// The tests that it was to run, beside its own.
     pub(super) names: Vec<String>,
-    /// Whether it was to run those of its kernel.
-    pub(super) has_own: bool,
     pub(super) lines: Vec<(Duration, String)>,
     pub(super) ended: Result<Ended>,
 }
@@ -159,6 +157,11 @@ impl Output {
         let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
         self.names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
     }
+
+    /// Whether it came to the tests that others skip: its own come before.
+    pub(super) fn began(&self) -> bool {
+        self.lines.iter().any(|(_, line)| line.starts_with(BEGINS))
+    }
 }
 
 impl Kind {
@@ -231,7 +234,6 @@ mod offers {
         let at = |(second, line): (u64, &&str)| (Duration::from_secs(second), (*line).to_owned());
         Output {
             names: Vec::new(),
-            has_own: false,
             lines: (10..).zip(lines).map(at).collect(),
             ended: Ok(Ended { code, booted_in: Duration::ZERO }),
         }
@@ -242,7 +244,8 @@ mod offers {
         let lines = ["running 3 tests", "test a ... ok", "test [SKIPPED, needs luck] b ... ignored"];
         let names = ["a", "b", "c"].map(str::to_owned).to_vec();
         let died = Output { names, ended: Err("Kernel panic".to_owned()), ..output(&lines, 0) };
-        assert_eq!(died.left(), ["c"]);
+        assert_eq!((died.left(), died.began()), (vec!["c".to_owned()], true));
+        assert!(!output(&["test kselftest/a ... ok"], 0).began());
         let mut guests = skipped(&["[SKIPPED, needs luck] b", "[SKIPPED, needs luck] c"]);
         assert_eq!(guests.read(Kind::Qemu, "it", &died), Err("Kernel panic".to_owned()));
         assert_eq!((guests.broken.len(), guests.passed.len(), guests.skipped.len()), (0, 1, 2));

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::boot::{self, Guest, Order, Stream};
+use super::boot::{self, Guest, LATER, Order, Stream};
 use super::cache::{self, Cache};
 use super::outcome::{DIED, Guests, Output, Skipped, TESTS_FAILED};
 use super::{Kind, budget, ready, selftests};
@@ -31,17 +31,14 @@ pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
 const WOULD_SKIP: &str = "WOULD SKIP ";
 const LISTED: &str = "LISTED";
 
-/// What a guest waits for: the names of its tests, and that this machine runs no tests of its own any more.
-const NAMES: usize = 0;
-const FREE: usize = 1;
-
 /// Guests that are made while something else is done.
 pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Ready>>)>);
 
 /// A guest that can be booted.
 type Ready = Box<dyn Guest + Send + Sync>;
 
-/// Guests that run what others skip while this machine runs its own tests; the kernel's own tests they run when this machine is free.
+/// Guests that run what others skip while this machine runs its own tests: the first one does at once, and the
+/// others when this machine is free.
 pub(crate) struct Offered {
     thread: JoinHandle<Result<Guests>>,
     machine_is_free: Arc<OnceLock<()>>,
@@ -117,8 +114,8 @@ impl Making {
 }
 
 impl Offered {
-    /// Lets them run the kernel's own tests, and waits until all of them are made.
-    pub(crate) fn machine_is_free(&self) {
+    /// Lets the other guests begin, and waits until they are made.
+    pub(crate) fn begin_others(&self) {
         let _ = self.machine_is_free.set(());
         // Nothing is ever sent.
         let _ = self.made.recv();
@@ -135,8 +132,8 @@ impl Offered {
     }
 }
 
-/// Runs in guests what the running kernel would skip, or what of it has `name` in its name. The kernel's own tests wait until this
-/// machine is free.
+/// Runs in guests what the running kernel would skip, or what of it has `name` in its name. Until this machine is free, the first
+/// guest has it alone.
 fn run_in(
     making: Making,
     programs: &[Program],
@@ -163,15 +160,18 @@ fn run_in(
     let _ = send.send(guests.skipped.iter().map(|skipped| skipped.name.clone()).collect());
     let ran: Vec<Ran> = std::thread::scope(|scope| {
         let mut kinds = Vec::new();
-        for (kind, maker) in making.0 {
+        for (at, (kind, maker)) in making.0.into_iter().enumerate() {
             let (left, next) = channel();
             let offered = std::mem::replace(&mut offered, next);
             let (cache, made) = (&cache, made.clone());
             let run = move || {
                 let guest = maker.join().unwrap_or_else(|_| Err("its maker panicked".to_owned()));
                 drop(made);
+                if let (1.., Some(free)) = (at, machine_is_free) {
+                    free.wait();
+                }
                 let output = match &guest {
-                    Ok(guest) => run_offered(cache, guest, programs, &offered, &left, machine_is_free, name),
+                    Ok(guest) => run_offered(cache, guest, programs, &offered, &left, name),
                     Err(_) => {
                         let _ = left.send(offered.recv().unwrap_or_default());
                         None
@@ -224,7 +224,6 @@ fn run_offered(
     programs: &[Program],
     offered: &Receiver<Vec<String>>,
     left: &Sender<Vec<String>>,
-    machine_is_free: Option<&OnceLock<()>>,
     name: Option<&str>,
 ) -> Option<Output> {
     let described = guest.described();
@@ -253,21 +252,17 @@ fn run_offered(
         let _ = left.send(skipped);
         // What it would skip it skips with its reasons. Should the guest be gone, its thread says so.
         let _ = send.send(names.join("\n"));
-        if let (true, Some(free)) = (has_own, machine_is_free) {
-            free.wait();
-        }
-        let _ = send.send(String::new());
         let panicked = |_| {
             let ended = Err(format!("{described}: its thread panicked"));
-            Output { names: Vec::new(), has_own, lines: Vec::new(), ended }
+            Output { names: Vec::new(), lines: Vec::new(), ended }
         };
         Some(Output { names, ..running.join().unwrap_or_else(panicked) })
     })
 }
 
-/// What a guest does beside the tests whose names it gets.
+/// What a guest does before it waits for the names of tests.
 struct Does {
-    /// It lists what it would skip, beforehand.
+    /// It lists what it would skip.
     lists: bool,
     own: Own,
 }
@@ -280,7 +275,7 @@ enum Own {
     These(Vec<String>),
 }
 
-/// Boots a guest, lets it list what it would skip, waits for the names of tests, and runs those; then its own, when it may.
+/// Boots a guest, lets it do what it does beforehand, waits for the names of tests, and runs those.
 fn run_guest(
     cache: &Cache,
     guest: &Ready,
@@ -297,26 +292,23 @@ fn run_guest(
     if does.lists {
         script += &format!("echo {LISTED}\n");
     }
-    let until = |word| format!("until [ -f {} ]; do sleep 0.2; done\n", boot::later(word));
-    script += &format!("{}{ONLY}=$(cat {})\nexport {ONLY}\n", until(NAMES), boot::later(NAMES));
-    for program in programs {
-        let (directory, executable) = (program.directory.display(), program.executable.display());
-        script += &format!(
-            "cd '{directory}' && '{executable}' --test-threads=1; case $? in\n\
-             0) ;;\n{TESTS_FAILED}) [ $status = 0 ] && status=1 ;;\n*) status={DIED} ;;\nesac\n"
-        );
-    }
-    let has_own = matches!(does.own, Own::All);
+    // Its own tests need no names and count system calls, wake-ups and polls: they run beside another guest's.
     let own = match &does.own {
         Own::None => None,
         Own::All => Some(String::new()),
         Own::These(names) if names.is_empty() => None,
         Own::These(names) => Some(names.iter().map(|name| format!(" '{name}'")).collect()),
     };
-    // Its own tests race threads in real time, and have the machine for themselves but for another guest.
     if let (Some(selftests), Some(names)) = (guest.selftests(), own) {
-        script += &until(FREE);
         script += &format!("sh '{0}/run' '{0}'{names} || status={DIED}\n", selftests.display());
+    }
+    script += &format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\n");
+    for program in programs {
+        let (directory, executable) = (program.directory.display(), program.executable.display());
+        script += &format!(
+            "cd '{directory}' && '{executable}' --test-threads=1; case $? in\n\
+             0) ;;\n{TESTS_FAILED}) [ $status = 0 ] && status=1 ;;\n*) status={DIED} ;;\nesac\n"
+        );
     }
     let mut environment = vec![("INSTA_UPDATE".into(), "no".into()), ("RUST_BACKTRACE".into(), "1".into())];
     // Programs that tests start may be kept there.
@@ -360,7 +352,7 @@ fn run_guest(
         }
     });
     print!("{at_the_end}");
-    Output { names: Vec::new(), has_own, lines, ended }
+    Output { names: Vec::new(), lines, ended }
 }
 
 impl Guests {
@@ -377,9 +369,9 @@ impl Guests {
     ) {
         let (described, left) = (guest.described(), before.left());
         eprintln!("{why}\n{described}: once more, for {} tests", left.len());
-        let own = if before.has_own { Own::All } else { Own::None };
+        let own = if before.began() { Own::None } else { Own::All };
         let (send, later) = channel();
-        let _ = send.send(left.join("\n")).and_then(|()| send.send(String::new()));
+        let _ = send.send(left.join("\n"));
         let output = run_guest(cache, guest, programs, later, None, Does { lists: false, own });
         match self.read(kind, &described, &output) {
             Ok(()) => self.unsteady.push(format!("{described}, which died with {} tests left", left.len())),
@@ -402,7 +394,7 @@ impl Guests {
         let (send, later) = channel();
         let (own, others): (Vec<_>, Vec<_>) =
             names.iter().cloned().partition(|name| name.starts_with(selftests::PREFIX));
-        let _ = send.send(others.join("\n")).and_then(|()| send.send(String::new()));
+        let _ = send.send(others.join("\n"));
         let does = Does { lists: false, own: Own::These(own) };
         let output = run_guest(cache, guest, programs, later, None, does);
         self.failed.retain(|name| !names.contains(name));
