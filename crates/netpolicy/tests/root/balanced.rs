@@ -16,8 +16,8 @@ use super::{Need, test};
 /// What the operator has banned by himself: an interrupt that every PC has.
 const FOREIGN: IrqNumber = IrqNumber(1);
 
-/// How often a test applies its policy at most, and the bans for which irqbalance was too busy.
-const APPLIES_MAX: usize = 4;
+/// How many transactions of a failed test are rolled back: its own two, and those of bans for which irqbalance was too busy at first.
+const ROLLED_BACK_MAX: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Irqbalance, Need::VirtioNics];
@@ -96,7 +96,7 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         // What a failed test leaves in force, the next one would find as the NIC's own: a transaction for each apply.
-        for _ in 0..APPLIES_MAX {
+        for _ in 0..ROLLED_BACK_MAX {
             let _ = self.runs(&["rollback"], 0);
         }
     }
