@@ -81,20 +81,6 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
-        sentence: "English as the field speaks it",
-        applies: |path| is_read(path) && path != "xtask/src/tidy.rs",
-        wrong: |path, text| {
-            lines_with(text, |line| {
-                // What stands between ` in a document is a name, as that of an option before it was renamed.
-                let prose: String =
-                    line.split('`').step_by(if path.ends_with(".md") { 2 } else { 1 }).collect();
-                let mut line = prose.to_lowercase();
-                NAMES_KEPT.iter().for_each(|name| line = line.replace(name, ""));
-                has_refused_phrase(&line) || has_nobody(&line, is_code(path))
-            })
-        },
-    },
-    Rule {
         sentence: "every BPF and kernel source names its licence",
         applies: |path| {
             (path.starts_with("crates/bpf/") || path.contains("/bpf/"))
@@ -110,105 +96,6 @@ const RULES: &[Rule] = &[
         },
     },
 ];
-
-/// Words that the field does not use for these things, and what to write instead.
-const REFUSED_PHRASES: &[&str] = &[
-    // Again, recreated.
-    "anew",
-    "afresh",
-    // Seen, noticed, ignored.
-    "heard of",
-    "hear of",
-    "hears of",
-    "hearing",
-    "unheard",
-    "heed",
-    "heeds",
-    "heeded",
-    // Anyone who, the process that.
-    "whoever",
-    "whomever",
-    // Available.
-    "be had",
-    // Ignored.
-    "left out of account",
-    // Reported, notified.
-    "told",
-    "foretold",
-    // Requested, request, requester.
-    "wish",
-    "wishes",
-    "wished",
-    "wisher",
-    // Value, entry, suppressed, rejected.
-    "dose",
-    "ingredient",
-    "abstained",
-    "stubborn",
-    // Owned by a running command.
-    "attended",
-    "attendance",
-    // The daemon, the first process of a PID namespace.
-    "keeper",
-    "keepers",
-    // Event sources, slot, interface, event loop, origin.
-    "ears",
-    "seat",
-    "seats",
-    "door",
-    "whence",
-    // Unmanaged rules, removes, process events.
-    "strangers",
-    "strikes",
-    "births",
-    // Inspected, released, rejected, for lack of, another program, false alarm, without permission.
-    "looked into",
-    "let go",
-    "lets go",
-    "turned away",
-    "for want of",
-    "someone else",
-    "cry wolf",
-    "without the right",
-    "comes to no end",
-    "came to no end",
-];
-
-/// Names in files that an earlier version wrote or reads.
-const NAMES_KEPT: [&str; 4] =
-    ["alias = \"wishes\"", "alias = \"dose\"", "attended-by-", "rename = \"attended_by\""];
-
-/// Files that somebody reads: sources, documents, and what the packages install. Not data of tests, nor patches of the kernel.
-fn is_read(path: &str) -> bool {
-    let is_text = [".rs", ".c", ".h", ".sh", ".md"].iter().any(|end| path.ends_with(end));
-    let is_data = [".varlink", ".service", ".yml", ".json", ".toml"].iter().any(|end| path.ends_with(end));
-    let is_of_tests =
-        path.contains("/tests/") || ["bench/runs/", "fuzz/"].iter().any(|of| path.starts_with(of));
-    (is_text || path.starts_with("packaging/") || is_data && !is_of_tests) && !path.starts_with("kernel/")
-}
-
-/// Whether a line has a phrase that the field does not use. In a name `_` stands for a space.
-fn has_refused_phrase(line: &str) -> bool {
-    let line = line.replace('_', " ");
-    REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase))
-}
-
-/// Whether a line has *nobody*, which is a user, for *no process*, *no other* or *none*: in code, the prose of the line.
-fn has_nobody(line: &str, is_code: bool) -> bool {
-    let is_user = ["-u nobody", "`nobody`", "user nobody", "nobody:"].iter().any(|user| line.contains(user));
-    let prose = line.find("//").map_or("", |at| &line[at..]);
-    let is_prose = !is_code || line.starts_with(['#', '-', '|']) || !line.contains([';', '{', '"']);
-    let prose = if is_prose { line } else { prose };
-    has_words(prose, "nobody") && !is_user
-}
-
-/// Whether a line has these words one after the other, as words of their own.
-fn has_words(line: &str, phrase: &str) -> bool {
-    let is_end = |c: Option<char>| !c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    line.match_indices(phrase).any(|(at, _)| {
-        is_end(line[..at].chars().next_back()) && is_end(line[at + phrase.len()..].chars().next())
-    })
-}
 
 /// Checks every file that git knows or would add.
 pub(crate) fn run(_: &[String]) -> Result {
@@ -351,42 +238,6 @@ fn bare_indices(text: &str) -> Vec<(usize, String)> {
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn refused_phrases_are_found_as_words_of_their_own() {
-        assert!(has_words("made anew.", "anew") && has_words("(whoever asks)", "whoever"));
-        assert!(!has_words("manewal", "anew") && !has_words("anew_queue", "anew"));
-        assert!(has_words("what was heard of", "heard of"));
-        assert!(
-            has_refused_phrase("fn what_someone_else_sets()")
-                && has_refused_phrase("netpolicy_turned_away_total")
-        );
-        assert!(!has_refused_phrase("let slots = placed();") && !has_refused_phrase("fn overheard()"));
-        assert!(has_nobody("// that nobody has", true) && has_nobody("nobody but root may", true));
-        assert!(has_nobody("\"description\": \"calls that nobody made\"", false));
-        assert!(
-            !has_nobody("// as the user nobody", true) && !has_nobody("const nobody: u32 = 65_534;", true)
-        );
-    }
-
-    #[test]
-    fn english_is_read_in_sources_documents_and_what_packages_install_and_not_in_data_of_tests() {
-        for path in [
-            "crates/daemon/src/api/io.netpolicy.varlink",
-            "packaging/systemd/netpolicy.service",
-            "packaging/monitoring/netpolicy-host.json",
-            "packaging/debian/postinst",
-            "crates/policy-file/recipes/latency.toml",
-            "crates/apply/tests/transaction/history.rs",
-        ] {
-            assert!(is_read(path), "{path}");
-        }
-        for path in
-            ["crates/netpolicy/tests/hosts/cache-server.json", "kernel/a.md", "fuzz/corpus/api/a.json"]
-        {
-            assert!(!is_read(path), "{path}");
-        }
-    }
 
     #[test]
     fn a_bare_index_is_found_in_signatures_closures_and_collections_but_not_an_amount_or_a_field() {

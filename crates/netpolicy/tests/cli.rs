@@ -9,60 +9,6 @@ use std::process::{Command, Output, Stdio};
 use command::{Scratch, command, netpolicy, text};
 
 #[test]
-fn every_command_has_help_with_what_it_takes() {
-    for name in [
-        "show",
-        "doctor",
-        "init",
-        "support-matrix",
-        "plan",
-        "apply",
-        "try",
-        "confirm",
-        "verify",
-        "rollback",
-        "history",
-        "explain",
-        "set",
-        "unset",
-        "status",
-        "watch",
-        "daemon",
-        "attach",
-        "run",
-        "bench",
-        "bench memcached",
-        "bench live",
-        "bench tcp-rr",
-        "bench tcp-stream",
-        "bench threaded",
-        "bench storage",
-        "bench serve",
-        "lab",
-        "sockets",
-        "sockets enable",
-        "sockets disable",
-        "sockets list",
-        "tc",
-        "tc load",
-        "tc diff",
-        "tc dump",
-        "tc bench",
-        "cat",
-        "schema",
-        "completions",
-        "man",
-    ] {
-        let words: Vec<&str> = name.split(' ').chain(["--help"]).collect();
-        let output = netpolicy(&words);
-        assert!(output.status.success(), "{name}");
-        insta::assert_snapshot!(format!("help_of_{}", name.replace(' ', "_")), text(&output.stdout));
-    }
-    let output = netpolicy(&["--help"]);
-    insta::assert_snapshot!("help", text(&output.stdout));
-}
-
-#[test]
 fn a_mistake_on_the_command_line_ends_with_2_and_says_what_was_meant() {
     for (case, arguments) in [
         ("a_command_that_is_misspelt", &["shwo"][..]),

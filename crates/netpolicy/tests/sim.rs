@@ -17,16 +17,6 @@ use page::{Element, elements};
 use serde_json::Value;
 
 #[test]
-fn every_subcommand_has_help_with_what_it_takes() {
-    for name in ["sim", "sim run", "sim calibrate", "sim validate"] {
-        let words: Vec<&str> = name.split(' ').chain(["--help"]).collect();
-        let output = netpolicy(&words);
-        assert!(output.status.success(), "{name}");
-        insta::assert_snapshot!(format!("help_of_{}", name.replace(' ', "_")), text(&output.stdout));
-    }
-}
-
-#[test]
 fn a_simulated_run_is_evidence_and_the_same_seed_gives_the_same_bytes() {
     let words =
         ["-o", "json", "sim", "run", "lab", "--seeds", "2", "--window", "50ms", "--check", "--no-probe"];

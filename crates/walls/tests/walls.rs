@@ -19,11 +19,6 @@ const KERNEL_ROOMS: [&str; 4] = ["sys", "netlink", "bpf", "linux"];
 
 /// The Rust sources of a room.
 fn sources(room: &str) -> Vec<PathBuf> {
-    files(room, &["rs"])
-}
-
-/// The files of a room whose names end with one of these.
-fn files(room: &str, ends: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![workspace().join("crates").join(room).join("src")];
     while let Some(folder) = folders.pop() {
@@ -31,7 +26,7 @@ fn files(room: &str, ends: &[&str]) -> Vec<PathBuf> {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|end| ends.iter().any(|wanted| end == *wanted)) {
+            } else if path.extension().is_some_and(|end| end == "rs") {
                 found.push(path);
             }
         }
@@ -450,22 +445,6 @@ fn files_of_the_kernel_are_read_and_written_in_the_rooms_of_the_kernel() {
             let wrong: Vec<_> = all.iter().filter(of_kernel).collect();
             assert!(wrong.is_empty(), "{}: {wrong:?}: reach it through `linux`", path.display());
         }
-    }
-}
-
-/// The most lines of Rust and C that a room has.
-const ROOM_LINES_MAX: usize = 12_000;
-
-#[test]
-fn a_room_is_small_enough_to_be_known() {
-    for room in rooms() {
-        let files = files(&room, &["rs", "c", "h"]);
-        let lines: usize =
-            files.iter().map(|path| std::fs::read_to_string(path).expect("a source").lines().count()).sum();
-        assert!(
-            lines <= ROOM_LINES_MAX,
-            "{room} has {lines} lines: which of its questions is another room's?"
-        );
     }
 }
 
