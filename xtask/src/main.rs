@@ -10,16 +10,17 @@ mod fuzz;
 mod guest;
 mod image;
 mod install;
-mod lanes;
+mod leftovers;
 mod linked;
+mod nextest;
 mod nic_lines;
 mod nics;
-mod pace;
 mod programs;
 mod record;
 mod release;
 mod setup;
 mod shell;
+mod steps;
 mod test;
 mod tidy;
 
@@ -35,14 +36,19 @@ const TASKS: &[Task] = &[
         setup::run,
     ),
     ("check", "format, lints and tidy rules: the fast loop", test::check),
-    ("test", "everything that can be run, in guests too [--pure: no root tests, --no-guests]", test::run),
+    (
+        "test",
+        "before each commit: what an ordinary change can break [PART: a crate's directory, or part of names]",
+        test::fast,
+    ),
+    ("test-all", "everything: guests, the kernel's own tests, packages, the oldest Rust", test::all),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
     ("record", "keep a real host for tests [CAPTURE of `netpolicy -o json show`, NAME, ORIGIN]", record::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target]", fuzz::run),
     (
         "guest",
-        "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --patched|--qemu|--uml]",
+        "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --patched|--qemu]",
         guest::run,
     ),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
@@ -62,6 +68,7 @@ const TASKS: &[Task] = &[
         linked::run,
     ),
     ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
+    ("sweep", "remove what a killed run of tests left behind; a run starts it [PID]", leftovers::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),
 ];
 

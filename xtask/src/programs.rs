@@ -1,6 +1,7 @@
-//! The test programs that cargo built, and the lines that they write.
+//! The test programs that cargo builds, and the lines that they print.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::shell::{self, Result};
 
@@ -15,19 +16,21 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Whether its tests make labs of their own and wait most of the time, so that they may run in lanes.
-    pub(crate) fn waits_in_labs(&self) -> bool {
-        self.name == "netpolicy test root"
-    }
-
-    /// Whether some of its tests need what only guests have.
-    pub(crate) fn runs_in_guests(&self) -> bool {
+    /// Whether its tests name what they need, and some of them only run in guests.
+    pub(crate) fn names_what_it_skips(&self) -> bool {
         self.name.ends_with(" test root") || self.name.ends_with(" test host")
     }
 
-    /// Whether its tests look at the machine's own devices and programs, and count: none may run beside them.
-    pub(crate) fn counts(&self) -> bool {
-        ["linux lib", "linux test root", "apply test host"].contains(&self.name.as_str())
+    /// The tests that this machine lacks something for: `[SKIPPED, needs X] NAME`. Runs none.
+    pub(crate) fn skipped(&self) -> Result<Vec<String>> {
+        let mut list = Command::new(&self.executable);
+        list.current_dir(&self.directory).args(["--list", "--ignored"]);
+        let output = list.output().map_err(|error| format!("{}: {error}", self.executable.display()))?;
+        if !output.status.success() {
+            return Err(format!("{} --list: {}", self.executable.display(), output.status));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::shell::{self, Result};
-use crate::{deny, guest};
+use crate::{deny, guest, nextest};
 
 /// A need: what shows that it is there, the package that brings it, and what it is for.
 struct Need {
@@ -203,6 +203,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             guest::unpack(package, program)?;
         }
     }
+    nextest::install()?;
     // Without it the rest is tested; what it would have checked is counted as skipped.
     if let Err(why) = deny::install() {
         eprintln!("setup: no cargo-deny: {why}");

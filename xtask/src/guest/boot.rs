@@ -5,7 +5,6 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::cache::{self, Cache};
@@ -53,13 +52,7 @@ pub(super) struct Order {
     pub(super) boot_limit: Duration,
     /// From the command's beginning to its end.
     pub(super) limit: Duration,
-    /// What the command waits for: it becomes the file [`LATER`], and `limit` begins then. If the sender is gone without a
-    /// word, the guest is not needed and is stopped.
-    pub(super) later: Option<Receiver<String>>,
 }
-
-/// Where a command finds what was sent to it after the guest was started.
-pub(super) const LATER: &str = "/run/guest/later";
 
 /// Which of a command's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,8 +119,6 @@ fn watch(
     let mut guest_process = Killed(child.map_err(|error| format!("{}: {error}", shell::name(&command)))?);
 
     let mut booted: Option<Instant> = None;
-    // When the command could begin its work.
-    let mut free: Option<Instant> = None;
     loop {
         let ended = run.read("exit");
         let died = guest_process.0.try_wait().map_err(|error| format!("waiting for the guest: {error}"))?;
@@ -138,19 +129,6 @@ fn watch(
             booted = Some(Instant::now());
             guest.settle(guest_process.0.id())?;
         }
-        if let (None, Some(at)) = (free, booted) {
-            free = match order.later.as_ref().map(Receiver::try_recv) {
-                None => Some(at),
-                Some(Ok(words)) => {
-                    run.send_later(&words)?;
-                    Some(Instant::now())
-                }
-                Some(Err(TryRecvError::Empty)) => None,
-                Some(Err(TryRecvError::Disconnected)) => {
-                    return Ok(Ended { code: 0, booted_in: at.duration_since(begun) });
-                }
-            };
-        }
         if let Some(code) = ended.and_then(|code| code.trim().parse().ok()) {
             let booted_in = booted.unwrap_or_else(Instant::now).duration_since(begun);
             return Ok(Ended { code, booted_in });
@@ -158,11 +136,9 @@ fn watch(
         if let Some(status) = died {
             return Err(run.blame(&format!("{} ended ({status}) before its command did", guest.described())));
         }
-        let (since, limit, doing) = match (booted, free) {
-            (None, _) => (begun, order.boot_limit, "did not come up"),
-            (Some(_), Some(at)) => (at, order.limit, "was still running its command"),
-            // It waits for us.
-            (Some(_), None) => (Instant::now(), order.limit, ""),
+        let (since, limit, doing) = match booted {
+            None => (begun, order.boot_limit, "did not come up"),
+            Some(at) => (at, order.limit, "was still running its command"),
         };
         if since.elapsed() > limit {
             let seconds = limit.as_secs();
@@ -214,13 +190,6 @@ impl Run {
     /// The directory, as the host sees it.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
-    }
-
-    /// Writes what the command waits for, in one step.
-    fn send_later(&self, words: &str) -> Result {
-        let (new, whole) = (self.directory.join("later.new"), self.directory.join("later"));
-        cache::write(&new, words)?;
-        std::fs::rename(&new, &whole).map_err(|error| format!("{}: {error}", whole.display()))
     }
 
     /// The guest's memory.
@@ -327,7 +296,6 @@ mod words {
             directory: "/tmp".into(),
             boot_limit: BOOT_LIMIT,
             limit: Duration::from_secs(1),
-            later: None,
         };
         let said = Command::new("sh").arg("-c").arg(order.script()).output().expect("a shell runs");
         assert_eq!(String::from_utf8_lossy(&said.stdout), "it's $HOME `x`\n");
@@ -359,10 +327,6 @@ mod watching {
     }
 
     fn watched(name: &str, script: &'static str) -> Result<Ended> {
-        watched_later(name, script, None)
-    }
-
-    fn watched_later(name: &str, script: &'static str, later: Option<Receiver<String>>) -> Result<Ended> {
         let root = std::env::temp_dir().join(format!("netpolicy-boot-{name}-{}", std::process::id()));
         let cache = Cache::in_directory(root.clone())?;
         let order = Order {
@@ -371,7 +335,6 @@ mod watching {
             directory: "/".into(),
             boot_limit: Duration::from_millis(700),
             limit: Duration::from_millis(700),
-            later,
         };
         let ended = watch(&cache, &Pretender(script), &order, &mut |_, _| ());
         let left = std::fs::read_dir(root.join("run")).expect("runs were here").count();
@@ -392,25 +355,6 @@ mod watching {
         let said = watched("hang", "echo 1 > begun; echo up; exec sleep 60").expect_err("it hangs");
         assert!(said.contains("was still running its command after 0 s"), "{said}");
         assert!(said.ends_with("  up"), "{said}");
-    }
-
-    #[test]
-    fn a_command_that_waits_for_us_is_not_stopped_for_it() {
-        let (send, later) = std::sync::mpsc::channel();
-        let late = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(1500));
-            send.send("7".to_owned())
-        });
-        let waits =
-            "echo 1 > begun; until [ -f later ]; do sleep 0.05; done; cat later > exit; exec sleep 60";
-        let ended = watched_later("later", waits, Some(later)).expect("it answers");
-        assert_eq!(ended.code, 7);
-        late.join().expect("no panic").expect("the receiver listened");
-        let (send, later) = std::sync::mpsc::channel();
-        drop(send);
-        let waits = "echo 1 > begun; exec sleep 60";
-        let ended = watched_later("unneeded", waits, Some(later)).expect("it is not needed");
-        assert_eq!(ended.code, 0);
     }
 
     #[test]

@@ -80,7 +80,7 @@ mod limits {
         let status = place.make(Some(Duration::ZERO)).status().expect("it runs");
         assert_eq!(status.code(), Some(124), "what `timeout` says of a command that it ended");
         assert!(begun.elapsed() < Duration::from_secs(30));
-        assert!(too_late("--uml").contains("cargo xtask guest build --uml"));
+        assert!(too_late("--patched").contains("cargo xtask guest build --patched"));
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod limits {
     #[test]
     fn a_build_that_fails_says_so_of_make() {
         let place = Place::with("failing", "all:\n\t@exit 3\n");
-        let failed = run(&mut place.make(None), "--uml").expect_err("it fails");
+        let failed = run(&mut place.make(None), "--patched").expect_err("it fails");
         assert!(failed.starts_with("make ended with exit status: 2"), "{failed}");
     }
 

@@ -1,8 +1,7 @@
 //! Guests: other kernels on this machine's files, for what the running kernel lacks.
 //!
-//! `--qemu` boots the distribution's newest kernel in an emulated machine, and `--patched` one that is built here, with the
-//! series of `kernel/`, in the same machine: tests want these two. `--uml` is a User-Mode Linux built from the same source,
-//! which boots in a second, to work with by hand. docs/reference/guests.md says which test wants which, and what neither can show.
+//! `--qemu` boots the distribution's newest kernel in an emulated machine, and `--patched` a kernel that is built here, with the
+//! series of `kernel/`, in the same machine. docs/reference/guests.md says which test needs which, and what neither can show.
 
 mod apt;
 mod boot;
@@ -14,7 +13,6 @@ mod qemu;
 mod selftests;
 mod source;
 mod tests;
-mod uml;
 mod unpacked;
 
 use std::path::PathBuf;
@@ -27,19 +25,18 @@ use cache::Cache;
 pub(crate) use outcome::{Guests, Skipped};
 use patched::Patched;
 use qemu::Qemu;
-pub(crate) use tests::Making;
-use uml::Uml;
+pub(crate) use tests::{Making, smoke};
 pub(crate) use unpacked::{install_wheel, is_unpacked, program, unpack};
 
-const USAGE: &str = "usage: cargo xtask guest build [--uml|--qemu|--patched] [--patches DIRECTORY]
-       cargo xtask guest boot [--uml|--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
-       cargo xtask guest test [--uml|--qemu|--patched] [NAME]
+const USAGE: &str = "usage: cargo xtask guest build [--qemu|--patched] [--patches DIRECTORY]
+       cargo xtask guest boot [--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
+       cargo xtask guest test [--qemu|--patched] [NAME]
 
 build   make what boot needs, for --qemu and --patched or that one alone; it is kept in ${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest
 boot    run a command in a guest, on this machine's files (what it writes is gone with it); its exit code is ours
 test    the tests that the running kernel cannot run, in --qemu and then in --patched, or in that one alone
 --patched  the emulated machine with a kernel built here, with the series in kernel/, and its CPUs kept on ours
---patches  for --uml, and for --patched after the series: every *.patch of a directory, in the order of their names
+--patches  for --patched, after the series: every *.patch of a directory, in the order of their names
 --limit    seconds that the command may take (600)";
 
 /// How long a command may take, if nothing else was said.
@@ -48,7 +45,6 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 /// The guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Uml,
     Qemu,
     Patched,
 }
@@ -82,7 +78,6 @@ impl Asked {
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
             match word.as_str() {
-                "--uml" => asked.kind = Some(Kind::Uml),
                 "--qemu" => asked.kind = Some(Kind::Qemu),
                 "--patched" => asked.kind = Some(Kind::Patched),
                 "--patches" => asked.patches = Some(PathBuf::from(value()?)),
@@ -105,9 +100,7 @@ impl Asked {
             }
         }
         if asked.patches.is_some() && asked.kind == Some(Kind::Qemu) {
-            return Err(
-                "--patches is for --uml: the emulated guest boots the distribution's own kernel".to_owned()
-            );
+            return Err("--patches is for --patched: --qemu boots the distribution's own kernel".to_owned());
         }
         Ok(asked)
     }
@@ -125,12 +118,11 @@ fn build(asked: &Asked) -> Result {
     let further = asked.patch_files()?;
     let kinds = match asked.kind {
         Some(kind) => vec![kind],
-        None if !further.is_empty() => vec![Kind::Uml],
+        None if !further.is_empty() => vec![Kind::Patched],
         None => tests::FOR_TESTS.to_vec(),
     };
     for kind in kinds {
         let guest: Box<dyn Guest> = match kind {
-            Kind::Uml => Box::new(Uml::build(&cache, &further)?),
             Kind::Qemu => Box::new(Qemu::build(&cache)?),
             Kind::Patched => Box::new(Qemu::patched(&cache, &Patched::patches(&further)?, true)?),
         };
@@ -142,10 +134,6 @@ fn build(asked: &Asked) -> Result {
 /// A guest that was made before, or is made now.
 fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest + Send + Sync>> {
     Ok(match kind {
-        Kind::Uml => match Uml::ready(cache, patches) {
-            Some(guest) => Box::new(guest),
-            None => Box::new(Uml::build(cache, patches)?),
-        },
         Kind::Qemu => match Qemu::ready(cache) {
             Some(guest) => Box::new(guest),
             None => Box::new(Qemu::build(cache)?),
@@ -157,14 +145,13 @@ fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest
 fn boot_and_run(asked: Asked) -> Result {
     boot::need_root()?;
     let cache = Cache::open()?;
-    let guest = ready(&cache, asked.kind.unwrap_or(Kind::Uml), &asked.patch_files()?)?;
+    let guest = ready(&cache, asked.kind.unwrap_or(Kind::Qemu), &asked.patch_files()?)?;
     let order = Order {
         command: asked.words,
         environment: asked.environment,
         directory: std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?,
         boot_limit: boot::BOOT_LIMIT,
         limit: asked.limit.unwrap_or(COMMAND_LIMIT),
-        later: None,
     };
     let ended = boot::execute(&cache, guest.as_ref(), &order, &mut boot::print)?;
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());
@@ -185,11 +172,11 @@ mod command_line {
 
     #[test]
     fn options_end_where_the_command_begins() {
-        let asked = read("--qemu --limit 5 --env A=b=c ls --uml").expect("it is well formed");
+        let asked = read("--qemu --limit 5 --env A=b=c ls --patched").expect("it is well formed");
         assert_eq!((asked.kind, asked.limit), (Some(Kind::Qemu), Some(Duration::from_secs(5))));
-        assert_eq!(asked.words, ["ls", "--uml"]);
+        assert_eq!(asked.words, ["ls", "--patched"]);
         assert_eq!(asked.environment, [("A".to_owned(), "b=c".to_owned())]);
-        assert_eq!(read("-- --uml").expect("after -- all are words").words, ["--uml"]);
+        assert_eq!(read("-- --qemu").expect("after -- all are words").words, ["--qemu"]);
     }
 
     #[test]
@@ -203,6 +190,6 @@ mod command_line {
             let error = read(line).expect_err("it is refused");
             assert!(error.contains(named), "{error}");
         }
-        assert!(read("--qemu --patches p ls").expect_err("it is refused").contains("--uml"));
+        assert!(read("--qemu --patches p ls").expect_err("it is refused").contains("--patched"));
     }
 }

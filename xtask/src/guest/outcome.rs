@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
 
 use super::boot::Ended;
 use super::{Kind, selftests};
@@ -39,31 +38,20 @@ pub(crate) struct Guests {
     pub(crate) passed: BTreeSet<String>,
     /// Those that failed.
     pub(crate) failed: BTreeSet<String>,
-    /// Those that failed beside another guest, and passed alone.
+    /// Guests that died, and whose tests then passed in another one: faults to fix.
     pub(crate) unsteady: Vec<String>,
     /// Those that no guest could run.
     pub(crate) skipped: Vec<Skipped>,
     /// Why a guest could not be made, what became of one that did not do its work, and skips that must not be.
     pub(crate) broken: Vec<String>,
-    /// How long tests took.
-    pub(crate) took: Vec<(String, Duration)>,
-    /// Which failed in which guest, of those that may be run again.
-    pub(crate) failures: Vec<(Kind, String)>,
-    /// Those of them that a guest skipped which is there for them, and in which words.
-    pub(crate) lacking: Vec<(String, String)>,
 }
-
-/// What is behind the name of a test where it is said how long it took.
-const IN_A_GUEST: &str = ", in a guest";
 
 /// What begins the line with which a test program begins.
 const BEGINS: &str = "running ";
 
-/// What a guest said, line by line, with the time at which each line came.
+/// What a guest printed, and how it ended.
 pub(super) struct Output {
-    /// The tests that it was to run, beside its own.
-    pub(super) names: Vec<String>,
-    pub(super) lines: Vec<(Duration, String)>,
+    pub(super) lines: Vec<String>,
     pub(super) ended: Result<Ended>,
 }
 
@@ -71,16 +59,9 @@ impl Guests {
     /// Reads what a guest said: what passed and failed there is skipped no more. `Err` is why it did not come to its end.
     pub(super) fn read(&mut self, kind: Kind, described: &str, output: &Output) -> Result {
         let (mut passed, mut failed) = (0, 0);
-        let mut before = output.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
-        for (at, line) in &output.lines {
-            // What comes before a program is the wait for another guest, or another program's end.
-            if line.starts_with(BEGINS) {
-                before = *at;
-            }
+        for line in &output.lines {
             let Some((verdict, test)) = read_line(line) else { continue };
             let (name, reason) = name_and_reason(test);
-            self.took.push((format!("{name}{IN_A_GUEST}"), at.saturating_sub(before)));
-            before = *at;
             match verdict {
                 Verdict::Passed => {
                     passed += 1;
@@ -93,16 +74,11 @@ impl Guests {
                 Verdict::Skipped => {
                     failed += 1;
                     self.failed.insert(name.to_owned());
-                    self.failures.push((kind, name.to_owned()));
-                    let why = format!("{described} is there for what it lacks: {name} {reason}");
-                    self.lacking.push((name.to_owned(), why));
+                    self.broken.push(format!("{described} is there for what it lacks: {name} {reason}"));
                 }
                 Verdict::Failed => {
                     failed += 1;
                     self.failed.insert(name.to_owned());
-                    if selftests::can_run_alone(name) {
-                        self.failures.push((kind, name.to_owned()));
-                    }
                 }
             }
             self.skipped.retain(|skipped| skipped.name != name);
@@ -152,15 +128,15 @@ impl Guests {
 
 impl Output {
     /// Of the tests that it was to run, those without a verdict.
-    pub(super) fn left(&self) -> Vec<String> {
-        let verdicts = self.lines.iter().filter_map(|(_, line)| read_line(line));
+    pub(super) fn left(&self, names: &[String]) -> Vec<String> {
+        let verdicts = self.lines.iter().filter_map(|line| read_line(line));
         let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
-        self.names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
+        names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
     }
 
     /// Whether it came to the tests that others skip: its own come before.
     pub(super) fn began(&self) -> bool {
-        self.lines.iter().any(|(_, line)| line.starts_with(BEGINS))
+        self.lines.iter().any(|line| line.starts_with(BEGINS))
     }
 }
 
@@ -175,7 +151,6 @@ impl Kind {
         const MACHINE: &[&str] =
             &["a guest's virtio NICs", "a guest's igb NICs", "a kernel with CONFIG_UCLAMP_TASK"];
         match self {
-            Self::Uml => &[],
             Self::Qemu => &[
                 MACHINE,
                 &["fentry", "BTF", "igb NICs without rules for flows", "fq and fq_codel"],
@@ -231,20 +206,16 @@ mod offers {
     }
 
     fn output(lines: &[&str], code: i32) -> Output {
-        let at = |(second, line): (u64, &&str)| (Duration::from_secs(second), (*line).to_owned());
-        Output {
-            names: Vec::new(),
-            lines: (10..).zip(lines).map(at).collect(),
-            ended: Ok(Ended { code, booted_in: Duration::ZERO }),
-        }
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        Output { lines, ended: Ok(Ended { code, booted_in: std::time::Duration::ZERO }) }
     }
 
     #[test]
     fn what_a_machine_that_died_has_left_is_what_has_no_verdict() {
         let lines = ["running 3 tests", "test a ... ok", "test [SKIPPED, needs luck] b ... ignored"];
         let names = ["a", "b", "c"].map(str::to_owned).to_vec();
-        let died = Output { names, ended: Err("Kernel panic".to_owned()), ..output(&lines, 0) };
-        assert_eq!((died.left(), died.began()), (vec!["c".to_owned()], true));
+        let died = Output { ended: Err("Kernel panic".to_owned()), ..output(&lines, 0) };
+        assert_eq!((died.left(&names), died.began()), (vec!["c".to_owned()], true));
         assert!(!output(&["test kselftest/a ... ok"], 0).began());
         let mut guests = skipped(&["[SKIPPED, needs luck] b", "[SKIPPED, needs luck] c"]);
         assert_eq!(guests.read(Kind::Qemu, "it", &died), Err("Kernel panic".to_owned()));
@@ -261,7 +232,6 @@ mod offers {
         assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
         let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
-        assert_eq!(guests.took[0], ("a, in a guest".to_owned(), Duration::from_secs(1)));
         assert!(!guests.skipped[0].is_unavoidable());
         assert!(Skipped::by("this machine", "[SKIPPED, needs varlinkctl] c").is_unavoidable());
     }
@@ -290,7 +260,7 @@ mod offers {
             .read(Kind::Patched, "patched", &output(&[&format!("test {NEED} ... ignored")], 0))
             .expect("it ended");
         assert!(guests.failed.contains("eventbusy"), "{guests:?}");
-        assert!(guests.lacking[0].1.contains("patched is there for what it lacks"), "{:?}", guests.lacking);
+        assert!(guests.broken[0].contains("patched is there for what it lacks"), "{:?}", guests.broken);
         assert!(guests.skipped.is_empty());
         assert!(!Kind::Patched.is_for("needs a kernel without CONFIG_UCLAMP_TASK"));
         assert!(!Kind::Patched.is_for("needs a guest's igb NICs without rules for flows"));

@@ -12,7 +12,6 @@ use super::budget;
 use super::cache::{self, Cache};
 use super::selftests;
 use super::source::Source;
-use super::uml;
 use crate::shell::{self, Result};
 
 /// What it is built with, beyond `allnoconfig`.
@@ -26,6 +25,12 @@ const FOR_TESTS: &str = "kernel/test-only";
 
 /// The objects of a build take this much, in mebibytes.
 const SPACE: u64 = 2000;
+
+/// What building needs: what shows it, and the package.
+const TOOLS: &[(&str, &str)] =
+    &[("make", "make"), ("gcc", "gcc"), ("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("perl", "perl")];
+const HEADERS: &[(&str, &str)] =
+    &[("/usr/include/openssl/ssl.h", "libssl-dev"), ("/usr/include/libelf.h", "libelf-dev")];
 
 /// What was built: `vmlinuz`, `release` and `selftests/`.
 pub(super) struct Patched {
@@ -49,7 +54,7 @@ impl Patched {
 
     /// Builds the newest source on offer, unless that was done.
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
-        uml::need_tools()?;
+        need_tools()?;
         selftests::need()?;
         cache::need_program("patch", "patch")?;
         let _lock = cache.lock("patched")?;
@@ -111,7 +116,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     if !configured.is_file() {
         cache::write(&wanted, CONFIG)?;
         make(&["allnoconfig"])?;
-        let refused = uml::refused(CONFIG, &cache::read(&objects.join(".config"))?);
+        let refused = refused_switches(CONFIG, &cache::read(&objects.join(".config"))?);
         if !refused.is_empty() {
             cache::remove(&objects)?;
             return Err(format!("this kernel's configuration does not take {}", refused.join(", ")));
@@ -200,6 +205,23 @@ fn latest(patches: &[PathBuf]) -> Result<String> {
     Ok(format!("patched-{}", key(patches)?))
 }
 
+/// Refuses to begin without the programs that build a kernel.
+fn need_tools() -> Result {
+    for (program, package) in TOOLS {
+        cache::need_program(program, package)?;
+    }
+    if let Some((_, package)) = HEADERS.iter().find(|(header, _)| !Path::new(header).exists()) {
+        return Err(format!("a guest needs package {package}: `cargo xtask setup` installs it"));
+    }
+    Ok(())
+}
+
+/// The switches of a fragment that a configuration has not taken.
+fn refused_switches(fragment: &str, taken: &str) -> Vec<String> {
+    let wanted = fragment.lines().filter(|line| line.starts_with("CONFIG_"));
+    wanted.filter(|line| !taken.lines().any(|have| have == *line)).map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod series {
     use super::*;
@@ -235,5 +257,16 @@ mod series {
                 patch.display()
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod configuration {
+    use super::*;
+
+    #[test]
+    fn a_switch_that_the_kernel_does_not_know_is_named() {
+        let fragment = "# words\nCONFIG_A=y\n# CONFIG_M is not set\nCONFIG_B=4\n";
+        assert_eq!(refused_switches(fragment, "CONFIG_A=y\nCONFIG_B=8\n"), ["CONFIG_B=4"]);
     }
 }

@@ -128,7 +128,6 @@ impl Qemu {
             directory: "/".into(),
             boot_limit: PROBE_LIMIT,
             limit: PROBE_LIMIT,
-            later: None,
         };
         eprintln!("guest: trying /dev/kvm, for {} s at most", PROBE_LIMIT.as_secs());
         let tried = boot::execute(cache, &self, &order, &mut |_, _| ());

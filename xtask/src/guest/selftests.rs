@@ -30,9 +30,6 @@ pub(super) const TESTS: &[(&str, u64)] = &[
 /// Why a test is skipped that races threads in real time and lost twice.
 pub(super) const LOST_RACE: &str = "needs CPUs that nothing else wants: it lost its race twice";
 
-/// Those of them that run one test alone, by its name, and count in real time: another guest can be in their way.
-const RUN_ALONE: [&str; 2] = ["epoll_events_only_test", "epoll_wakeup_test"];
-
 /// Programs of one source: where it is below `tools/testing/selftests`, and what it links with.
 const PROGRAMS: &[(&str, &str)] = &[
     ("filesystems/epoll/epoll_events_only_test", "-lpthread"),
@@ -72,15 +69,6 @@ const NEEDS: &[(&str, &str)] = &[
     ("/usr/lib/python3/dist-packages/yaml", "python3-yaml"),
     ("/usr/lib/python3/dist-packages/jsonschema", "python3-jsonschema"),
 ];
-
-/// Whether a test that failed beside others can run once more with none beside it: each that is not the kernel's own, and of those
-/// the ones that [`RUN_ALONE`] has.
-pub(super) fn can_run_alone(name: &str) -> bool {
-    let own = name.strip_prefix(PREFIX).map(|own| own.split_once('/'));
-    own.is_none_or(|own| {
-        own.is_some_and(|(program, test)| RUN_ALONE.contains(&program) && test.contains('.'))
-    })
-}
 
 /// Refuses to begin without what builds them.
 pub(super) fn need() -> Result {
@@ -164,11 +152,6 @@ mod reading {
 
     /// Runs `selftests.sh` on programs of which one says these words, or is this script, and returns its lines.
     fn lines_of(name: &str, other: &str, words: &str) -> Vec<String> {
-        said_of(name, other, words, &[])
-    }
-
-    /// The same, for these tests alone.
-    fn said_of(name: &str, other: &str, words: &str, alone: &[&str]) -> Vec<String> {
         let place = std::env::temp_dir().join(format!("netpolicy-selftests-{name}-{}", std::process::id()));
         cache::make_directory(&place.join("drivers/net")).expect("a directory");
         for (program, tests) in TESTS {
@@ -184,12 +167,8 @@ mod reading {
         }
         cache::write(&place.join("counts"), &counts()).expect("written");
         let mut shell = Command::new("sh");
-        let said = shell
-            .args(["-c", include_str!("selftests.sh"), "sh"])
-            .arg(&place)
-            .args(alone)
-            .output()
-            .expect("it runs");
+        let said =
+            shell.args(["-c", include_str!("selftests.sh"), "sh"]).arg(&place).output().expect("it runs");
         cache::remove(&place).expect("it was there");
         String::from_utf8_lossy(&said.stdout).lines().map(str::to_owned).collect()
     }
@@ -205,28 +184,6 @@ mod reading {
             "{lines:#?}"
         );
         assert!(lines.contains(&"test kselftest/busy_poll_test.sh ... ok".to_owned()), "{lines:#?}");
-    }
-
-    #[test]
-    fn a_test_that_is_named_runs_alone_and_no_other() {
-        for (name, alone) in [
-            ("judged/one_of_ours", true),
-            ("kselftest/epoll_wakeup_test/global.epoll1", true),
-            ("kselftest/epoll_events_only_test/events_only.an_event_ends_the_wait", true),
-            ("kselftest/epoll_wakeup_test/all_of_its_results", false),
-            ("kselftest/busy_poll_test.sh", false),
-            ("kselftest/napi_id.py/napi_id", false),
-        ] {
-            assert_eq!(can_run_alone(name), alone, "{name}");
-        }
-        let script = "#!/bin/sh\n[ $2 = it ] && echo 'ok 1 a.it' || echo \"not ok 1 a.$2\"\n";
-        let names = ["kselftest/epoll_events_only_test/a.it", "kselftest/epoll_events_only_test/a.other"];
-        let lines = said_of("alone", "epoll_events_only_test", script, &names);
-        assert_eq!(
-            lines,
-            [format!("test {} ... ok", names[0]), format!("test {} ... FAILED", names[1])],
-            "{lines:#?}"
-        );
     }
 
     #[test]

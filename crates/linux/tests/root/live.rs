@@ -1,6 +1,5 @@
 //! How long the requests of real servers take, measured from outside while they are asked in a lab.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -16,6 +15,7 @@ use model::live::LiveWindow;
 use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
 use rustix::process::{Signal, kill_process};
 
+use super::delivery::programs_of;
 use super::scratch::Scratch;
 use super::subject::{Subject, eventually};
 use super::{Need, test};
@@ -425,17 +425,6 @@ fn without_napi() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The programs and links of the kernel that are called like ours.
-fn ours_in_kernel() -> (BTreeSet<u32>, usize) {
-    let programs: BTreeSet<u32> = libbpf_rs::query::ProgInfoIter::default()
-        .filter(|program| program.name.to_string_lossy().starts_with("live_"))
-        .map(|program| program.id)
-        .collect();
-    let links =
-        libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).count();
-    (programs, links)
-}
-
 /// Measures for ever, until it is killed.
 pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
     let target = LiveTarget::of(Netns::own()?.id(), vec![9]);
@@ -447,24 +436,27 @@ pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn leaves_nothing() -> Result<(), Failed> {
-    let (before, _) = ours_in_kernel();
     let netns = Netns::own()?;
     let mut meter = meter(&netns, 9, AnswerHook::of_this_kernel()?)?;
-    let attached = |before: &BTreeSet<u32>| {
-        let (programs, _) = ours_in_kernel();
-        let new: BTreeSet<u32> = programs.difference(before).copied().collect();
-        libbpf_rs::query::LinkInfoIter::default().filter(|link| new.contains(&link.prog_id)).count()
+    let attached = |pid: u32| {
+        let programs = programs_of(pid)?;
+        let links = libbpf_rs::query::LinkInfoIter::default();
+        Ok::<_, Failed>(links.filter(|link| programs.contains(&link.prog_id)).count())
     };
-    assert_eq!(attached(&before), 0, "nothing before the first window");
+    let own = std::process::id();
+    assert_eq!(attached(own)?, 0, "nothing before the first window");
     meter.begin()?;
-    assert_eq!(attached(&before), 4, "arrival, read, answer, poll");
+    assert_eq!(attached(own)?, 4, "arrival, read, answer, poll");
     meter.end()?;
-    eventually("nothing is attached between windows", || (attached(&before) == 0).then_some(()))?;
+    eventually("nothing is attached between windows", || (attached(own).ok()? == 0).then_some(()))?;
     drop(meter);
 
     let (mut other, _) = Subject::in_role("meter")?;
-    assert_eq!(attached(&before), 4, "another process measures");
+    assert_eq!(attached(other.pid().0)?, 4, "another process measures");
+    let theirs = programs_of(other.pid().0)?;
     other.kill();
-    eventually("its programs are gone", || ours_in_kernel().0.is_subset(&before).then_some(()))?;
-    Ok(())
+    eventually("its programs are gone", || {
+        let loaded = |id: &u32| libbpf_rs::Program::fd_from_id(*id).is_ok();
+        (!theirs.iter().any(loaded)).then_some(())
+    })
 }

@@ -1,20 +1,32 @@
-//! Tests that were asked for by name: those of a lane, and in a guest those that the host had to skip.
+//! Tests that were selected by name: by cargo-nextest one for each process, and in a guest those that the host had to skip.
 
 use std::sync::OnceLock;
 
 use libtest_mimic::Trial;
 
-/// Names of tests with line feeds between them. `cargo xtask test` sets it, and `cargo xtask guest test`.
+/// Names of tests, separated by line feeds. `cargo xtask guest test` sets it.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
-/// The tests that were asked for, or all.
+/// The selected tests, or all.
 pub(crate) fn only(trials: Vec<Trial>) -> Vec<Trial> {
     trials.into_iter().filter(|trial| is_wanted(trial.name())).collect()
 }
 
-/// Whether a test was asked for. What the others need is not looked for: that takes a second.
+/// Whether a test was selected. What the other tests need is not looked up: that takes longer than most tests.
 pub(crate) fn is_wanted(name: &str) -> bool {
-    static NAMES: OnceLock<Option<String>> = OnceLock::new();
-    let names = NAMES.get_or_init(|| std::env::var(ONLY).ok());
-    names.as_ref().is_none_or(|names| names.lines().any(|wanted| wanted == name))
+    static NAMES: OnceLock<Option<Vec<String>>> = OnceLock::new();
+    let names = NAMES.get_or_init(|| match std::env::var(ONLY) {
+        Ok(names) => Some(names.lines().map(str::to_owned).collect()),
+        Err(_) => exact(std::env::args().skip(1)),
+    });
+    names.as_ref().is_none_or(|names| names.iter().any(|wanted| wanted == name))
+}
+
+/// The names that the command line selects exactly: `--exact NAME…`, without the kind that libtest-mimic prints before a name.
+fn exact(arguments: impl Iterator<Item = String>) -> Option<Vec<String>> {
+    let arguments: Vec<String> = arguments.collect();
+    arguments.iter().any(|argument| argument == "--exact").then(|| {
+        let names = arguments.into_iter().filter(|argument| !argument.starts_with('-'));
+        names.map(|name| name.rsplit_once("] ").map_or(name.clone(), |(_, name)| name.to_owned())).collect()
+    })
 }

@@ -6,7 +6,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::{Nanoseconds, NapiKnob, Setting};
 
-use crate::operator::{Operator, flushes, somebody_else_sets};
+use crate::operator::{Operator, flushes, flushes_of, somebody_else_sets};
 use crate::{Need, test};
 
 const SUSPEND20: &str = "[device.veth-server]\ndelivery = \"suspend20\"\n";
@@ -40,6 +40,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             settings_of_a_device,
         ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
+        // `make test` runs this one in a guest.
+        test(
+            "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_undone_exactly",
+            &[Need::Root, Need::Suspension, Need::VirtioNics],
+            on_a_nic,
+        ),
     ]
 }
 
@@ -66,6 +72,24 @@ fn round_trip() -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "the whole host is as it was");
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     assert!(operator.runs(&["verify"], 0)?.words.contains("Nothing is applied."));
+    Ok(())
+}
+
+fn on_a_nic() -> Result<(), Failed> {
+    let operator = Operator::new("nic", 1)?;
+    let device = || {
+        let host = linux::observe(&linux::Netns::own()?, &linux::Processes::None)?;
+        let device = host.device_named("virtio0").ok_or("virtio0")?.clone();
+        Ok::<_, Failed>((flushes_of(&host, [&device]), device))
+    };
+    let (flushed, before) = device()?;
+    operator.asks("[device.virtio0]\ndelivery = \"suspend20\"\n")?;
+    operator.runs_here(&["apply"], 0)?;
+    assert_eq!(device()?.0, vec![20_000; flushed.len()], "each queue has the timeout");
+    operator.runs_here(&["verify"], 0)?;
+    operator.runs_here(&["rollback"], 0)?;
+    let (after_flushes, after) = device()?;
+    assert_eq!((after_flushes, after), (flushed, before), "the NIC is as it was");
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use sim::{Scenario, run_watched};
 
 use crate::operator::Operator;
 use crate::recorder::{Line, Recorder, Seen, ours};
-use crate::{Need, alone, test};
+use crate::{Need, test};
 
 /// Requests come this far apart: ten times the deferral.
 const GAP: Duration = Duration::from_millis(2);
@@ -36,10 +36,8 @@ const ATTEMPTS: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Tracefs];
-    // The tracepoints are those of the whole machine, and the packets of another test's lab would be among theirs.
-    let case = |name: &'static str, mode: &'static str, bound: f64| {
-        alone(test(name, NEEDS, move || compare(mode, bound)))
-    };
+    let case =
+        |name: &'static str, mode: &'static str, bound: f64| test(name, NEEDS, move || compare(mode, bound));
     // Bounds are shares of the kernel's events that would have to be added, taken out or changed.
     vec![
         case("conformance/interrupts_come_in_the_models_sequence", "interrupt", 0.03),

@@ -100,7 +100,7 @@ use model::KernelVersion;
 /// Something that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Effective user 0, and no request to leave the host alone (`cargo xtask test --pure`).
+    /// Effective user 0.
     Root,
     /// BPF programs on tracepoints: `/sys/kernel/btf/vmlinux`.
     Bpf,
@@ -174,7 +174,6 @@ impl Need {
     fn missing(self) -> Option<String> {
         let (there, what) = match self {
             Self::Program(name) => return (!is_installed(name)).then(|| format!("needs {name}")),
-            Self::Root if std::env::var_os("NETPOLICY_TEST_PURE").is_some() => (false, "changes the host"),
             Self::Root => (rustix::process::geteuid().is_root(), "needs root"),
             Self::Bpf => (std::path::Path::new("/sys/kernel/btf/vmlinux").exists(), "needs kernel BTF"),
             Self::Memcached => (std::path::Path::new("/usr/bin/memcached").exists(), "needs memcached"),
@@ -312,11 +311,6 @@ pub fn test(
         }
         None => Trial::test(name, body),
     }
-}
-
-/// A test that must have no other test beside it (`xtask/src/lanes.rs`).
-pub fn alone(test: Trial) -> Trial {
-    if test.has_ignored_flag() { test } else { test.with_kind("alone") }
 }
 
 fn main() {

@@ -36,7 +36,7 @@ use crate::markdown::{Block, Document, markdown_below, repository};
 use crate::operator::waited_for;
 use crate::scratch::Scratch;
 use crate::stage::last_cpu;
-use crate::{Need, alone, test};
+use crate::{Need, test};
 
 /// How often a page is played until it does what it shows.
 const PLAYS_MAX: u32 = 4;
@@ -126,10 +126,7 @@ fn trial(path: PathBuf) -> Trial {
         Need::Program("nsenter"),
     ];
     needs.extend(words(&text, "needs").iter().flat_map(|needs| needs.split(',')).map(need));
-    let by_name = text.contains("netpolicy watch memcached");
-    let trial = test(format!("pages/{name}_does_what_it_shows"), &needs, move || play_often(&path, &text));
-    // Any memcached of the machine has that name, also one in another test's lab.
-    if by_name { alone(trial) } else { trial }
+    test(format!("pages/{name}_does_what_it_shows"), &needs, move || play_often(&path, &text))
 }
 
 /// What a page needs beyond what all do.

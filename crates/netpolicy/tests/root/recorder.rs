@@ -164,8 +164,8 @@ fn read(line: &str, device: &str) -> Option<Line> {
     Some(Line { task, cpu: cpu.parse().ok()?, seen })
 }
 
-/// Of all NAPIs of devices with this name, the one that exchanged about so many packets; and its timer, which expires
-/// right before its polls on the same CPU.
+/// Of all NAPIs of devices with this name, the one that exchanged about so many packets; and its timer, if it was set: the NAPI
+/// polls on the same CPU right after most expirations of this timer. Timers of other tests' NAPIs are recorded, too.
 pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<String>)> {
     let mut work: BTreeMap<&str, u32> = BTreeMap::new();
     for line in lines {
@@ -175,10 +175,13 @@ pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<Strin
     }
     let napi = work.into_iter().min_by_key(|(_, taken)| taken.abs_diff(packets))?.0;
     let mut before: BTreeMap<u32, &str> = BTreeMap::new();
-    let mut followed: BTreeMap<&str, u32> = BTreeMap::new();
+    let (mut expired, mut followed): (BTreeMap<&str, u32>, BTreeMap<&str, u32>) = Default::default();
     for line in lines {
         match &line.seen {
-            Seen::Expired { timer } => drop(before.insert(line.cpu, timer)),
+            Seen::Expired { timer } => {
+                *expired.entry(timer).or_default() += 1;
+                before.insert(line.cpu, timer);
+            }
             Seen::Polled { napi: polled, .. } if polled == napi => {
                 if let Some(timer) = before.remove(&line.cpu) {
                     *followed.entry(timer).or_default() += 1;
@@ -187,6 +190,7 @@ pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<Strin
             Seen::Armed { .. } | Seen::Polled { .. } | Seen::EpollReturned { .. } => {}
         }
     }
+    followed.retain(|timer, times| *times * 2 > expired.get(timer).copied().unwrap_or_default());
     let timer = followed.into_iter().max_by_key(|(_, times)| *times).map(|(timer, _)| timer.to_owned());
     Some((napi.to_owned(), timer))
 }

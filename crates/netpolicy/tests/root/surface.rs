@@ -6,13 +6,12 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 
 use crate::operator::{Operator, at_work, flushes};
-use crate::{Need, alone, test};
+use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];
     vec![
-        // Servers of other tests' labs are found by the same executable.
-        alone(test("explain/a_service_is_explained_by_the_name_that_the_file_gives_it", NEEDS, explained)),
+        test("explain/a_service_is_explained_by_the_name_that_the_file_gives_it", NEEDS, explained),
         test("journal/a_full_disk_is_said_to_be_full", &[Need::Root, Need::Suspension], full_disk),
         test("daemon/a_device_whose_queues_are_a_services_is_not_said_to_be_set", NEEDS, beside_a_service),
         test("daemon/others_reach_the_socket_in_a_state_directory_of_its_own", NEEDS, reached_by_others),
@@ -23,14 +22,19 @@ const SERVICE: &str = "[service.cache]\nmatch = { exe = \"memcached\" }\ndeliver
 
 fn explained() -> Result<(), Failed> {
     let operator = Operator::new("explain-service", 1)?;
-    operator.asks(SERVICE)?;
+    // Servers of other tests' labs have other executables.
+    let program = operator.file("explained-server", &std::fs::read("/usr/bin/memcached")?)?;
+    operator
+        .asks(&format!("[service.cache]\nmatch = {{ exe = \"{program}\" }}\ndelivery = \"defer200\"\n"))?;
     let said = operator.runs(&["explain", "cache"], 0)?.words;
     assert!(
         said.contains("defer200 is requested at") && said.contains("no process of this service runs"),
         "{said}"
     );
     assert!(!said.contains("no policy file asks for it"), "{said}");
-    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let mut server = Command::new(&program);
+    server.args(["-u", "nobody", "-l", &linux::lab::SERVER_ADDRESS.to_string(), "-p", "11211", "-U", "0"]);
+    let _server = operator.lab.start_program(server, 11211)?;
     for name in ["cache", "service.cache"] {
         let said = operator.runs(&["explain", name], 0)?;
         assert!(said.data.contains("gro-flush-timeout"), "{name}: {}{}", said.data, said.words);

@@ -1,0 +1,141 @@
+//! Processes and directories that a run of tests leaves behind when it is killed.
+//!
+//! A run has a directory for temporary files, and every process that it starts has a mark in its environment. A process in
+//! another session waits until the run has ended, however it ended, and then kills what has the mark and removes the directory. A
+//! run that begins does the same for the runs whose process is gone.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::shell::Result;
+
+/// The variable that marks the processes of a run. Its value is the pid of the run.
+const MARK: &str = "NETPOLICY_TEST_RUN";
+
+/// What the names of the runs' directories begin with; the pid follows.
+const DIRECTORY: &str = "netpolicy-test-run-";
+
+/// How often processes with a mark are looked for: a process can start another one before it is killed.
+const PASSES_MAX: usize = 20;
+
+/// A run of tests. When it is dropped, what the run left behind is gone.
+pub(crate) struct Run {
+    directory: PathBuf,
+    /// Sweeps when its standard input ends.
+    sweeper: Child,
+}
+
+impl Run {
+    /// Removes what earlier runs left behind, and begins a new one.
+    pub(crate) fn begin() -> Result<Self> {
+        sweep_earlier_runs();
+        let pid = std::process::id();
+        let directory = directory_of(&pid.to_string());
+        std::fs::create_dir_all(&directory)
+            // Tests start programs as other users.
+            .and_then(|()| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)))
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
+        let here = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
+        let mut sweeper = Command::new("setsid");
+        sweeper.arg(here).args(["sweep", &pid.to_string()]).stdin(Stdio::piped());
+        let sweeper = sweeper.spawn().map_err(|error| format!("setsid: {error}"))?;
+        Ok(Self { directory, sweeper })
+    }
+
+    /// Lets a command and all that it starts belong to this run.
+    pub(crate) fn mark(&self, command: &mut Command) {
+        command.env(MARK, std::process::id().to_string()).env("TMPDIR", &self.directory);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        drop(self.sweeper.stdin.take());
+        let _ = self.sweeper.wait();
+    }
+}
+
+/// `cargo xtask sweep PID`: waits for the end of standard input, then removes what the run of that pid left behind.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let [pid] = arguments else { return Err("usage: cargo xtask sweep PID".to_owned()) };
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    sweep(pid);
+    Ok(())
+}
+
+/// Sweeps for each run whose directory is there and whose process is gone.
+fn sweep_earlier_runs() {
+    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(pid) = name.strip_prefix(DIRECTORY) else { continue };
+        if pid.bytes().all(|byte| byte.is_ascii_digit()) && !Path::new("/proc").join(pid).exists() {
+            eprintln!("removing what the run of process {pid} left behind");
+            sweep(pid);
+        }
+    }
+}
+
+fn directory_of(pid: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("{DIRECTORY}{pid}"))
+}
+
+/// Kills the processes with this mark, and removes the run's directory.
+fn sweep(pid: &str) {
+    for _ in 0..PASSES_MAX {
+        let left = marked(pid);
+        if left.is_empty() {
+            break;
+        }
+        eprintln!("killing what the tests left running: {}", left.join(", "));
+        let pids = left.iter().filter_map(|process| process.split(' ').next());
+        // A process that has ended in the meantime is no error.
+        let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let directory = directory_of(pid);
+    if let Err(error) = std::fs::remove_dir_all(&directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        eprintln!("{}: {error}", directory.display());
+    }
+}
+
+/// The processes with this mark: `PID NAME`. Zombies have no environment.
+fn marked(pid: &str) -> Vec<String> {
+    let mark = format!("{MARK}={pid}");
+    let is_marked = |process: &Path| {
+        let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .filter(|entry| is_marked(&entry.path()))
+        .map(|entry| {
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            format!("{} {}", entry.file_name().display(), name.trim())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_a_run_left_behind_is_killed_and_removed_when_its_process_is_gone() {
+        // No process has this pid: it is above the kernel's limit.
+        let pid = (4_194_304 + u64::from(std::process::id())).to_string();
+        let directory = directory_of(&pid);
+        std::fs::create_dir_all(directory.join("of a test")).expect("a directory");
+        let mut left = Command::new("sleep").arg("600").env(MARK, &pid).spawn().expect("it starts");
+        let mut other = Command::new("sleep").arg("600").spawn().expect("it starts");
+        assert_eq!(marked(&pid), [format!("{} sleep", left.id())]);
+        sweep_earlier_runs();
+        assert!(!left.wait().expect("it was killed").success() && !directory.exists());
+        assert!(other.try_wait().expect("it is ours").is_none(), "a process without the mark goes on");
+        other.kill().and_then(|()| other.wait()).expect("it runs");
+    }
+}

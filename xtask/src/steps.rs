@@ -1,0 +1,151 @@
+//! The steps of a long task: which one runs now, and how long the rest takes by the last run.
+//!
+//! Each run writes how long its steps took into a file below `target`, and the next run reads it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The longest time that a step can have taken: a larger value in the record is not ours.
+const STEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A task in steps whose names are known beforehand.
+pub(crate) struct Steps {
+    begun: Instant,
+    count: usize,
+    /// Names and expected durations of the steps to come, in order.
+    ahead: Vec<(&'static str, Duration)>,
+    /// Names and durations of the steps that ended, in order.
+    took: Vec<(&'static str, Duration)>,
+    record: PathBuf,
+}
+
+/// How long the current step and the steps after it are expected to take.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    step: Duration,
+    after: Duration,
+}
+
+impl Left {
+    /// The time left in a step that has run for `elapsed` and has done this share of its work, and in the steps after it.
+    ///
+    /// The record and the share done each predict the length of the step. The share counts for more the more is done.
+    pub(crate) fn after(self, elapsed: Duration, share: f64) -> Duration {
+        let share = share.clamp(0.0, 1.0);
+        let by_share = if share > 0.0 { elapsed.div_f64(share) } else { self.step };
+        let step = self.step.mul_f64(1.0 - share) + by_share.mul_f64(share);
+        step.saturating_sub(elapsed) + self.after
+    }
+}
+
+impl Steps {
+    /// Begins a task of these steps. Each has the number of seconds it takes where no run is recorded.
+    pub(crate) fn begin(record: &Path, steps: &[(&'static str, u64)]) -> Self {
+        let recorded = read(&std::fs::read_to_string(record).unwrap_or_default());
+        let expected = |&(name, usual): &(&'static str, u64)| {
+            (name, recorded.get(name).copied().unwrap_or(Duration::from_secs(usual)))
+        };
+        let ahead: Vec<_> = steps.iter().map(expected).collect();
+        let all = ahead.iter().map(|(_, expected)| *expected).sum();
+        eprintln!("{} steps, about {}", ahead.len(), in_words(all));
+        Self {
+            begun: Instant::now(),
+            count: ahead.len(),
+            ahead,
+            took: Vec::new(),
+            record: record.to_path_buf(),
+        }
+    }
+
+    /// Runs the next step, which must have this name.
+    pub(crate) fn run<T>(&mut self, name: &'static str, work: impl FnOnce(Left) -> T) -> T {
+        assert_eq!(self.ahead.first().map(|(next, _)| *next), Some(name), "steps run in order");
+        let (_, expected) = self.ahead.remove(0);
+        let after = self.ahead.iter().map(|(_, expected)| *expected).sum();
+        let left = Left { step: expected, after };
+        eprintln!(
+            "\n[{}/{} at {}] {name}: about {}, {} left in all",
+            self.count - self.ahead.len(),
+            self.count,
+            clock(self.begun.elapsed()),
+            in_words(expected),
+            in_words(expected + after)
+        );
+        let begun = Instant::now();
+        let result = work(left);
+        self.took.push((name, begun.elapsed()));
+        result
+    }
+
+    /// Records how long the steps took, and prints it.
+    pub(crate) fn end(self) {
+        let text: String =
+            self.took.iter().map(|(name, took)| format!("{} {name}\n", took.as_secs_f64())).collect();
+        if let Err(error) = std::fs::write(&self.record, text) {
+            eprintln!("{}: {error}", self.record.display());
+        }
+        eprintln!("\n{} in all:", clock(self.begun.elapsed()));
+        for (name, took) in self.took {
+            eprintln!("{:>6}  {name}", clock(took));
+        }
+    }
+}
+
+/// Reads the record of an earlier run.
+fn read(text: &str) -> BTreeMap<String, Duration> {
+    let line = |line| {
+        let (seconds, name) = str::split_once(line, ' ')?;
+        let took = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+        (took <= STEP_MAX).then(|| (name.to_owned(), took))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Minutes and seconds: `10:05`.
+pub(crate) fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+/// `89 s`, `2 min`.
+fn in_words(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..90 => format!("{seconds} s"),
+        seconds => format!("{} min", (seconds + 30) / 60),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_next_run_expects_what_the_last_one_took() {
+        let record = std::env::temp_dir().join(format!("netpolicy-steps-{}", std::process::id()));
+        let mut steps = Steps::begin(&record, &[("format", 2), ("lints", 60)]);
+        assert_eq!(steps.ahead, [("format", Duration::from_secs(2)), ("lints", Duration::from_secs(60))]);
+        steps.run("format", |left| assert_eq!(left.after, Duration::from_secs(60)));
+        steps.end();
+        let next = Steps::begin(&record, &[("format", 2), ("lints", 60)]);
+        assert!(next.ahead[0].1 < Duration::from_secs(2), "{:?}", next.ahead);
+        assert_eq!(next.ahead[1].1, Duration::from_secs(60), "the lints did not run");
+        std::fs::remove_file(&record).expect("the record was written");
+    }
+
+    #[test]
+    fn the_time_left_moves_from_the_record_to_the_share_that_is_done() {
+        let seconds = Duration::from_secs;
+        let left = Left { step: seconds(100), after: seconds(10) };
+        assert_eq!(left.after(Duration::ZERO, 0.0), seconds(110));
+        // Half is done after 100 s: the record says 100 s, the share 200 s.
+        assert_eq!(left.after(seconds(100), 0.5), seconds(60));
+        assert_eq!(left.after(seconds(300), 1.0), seconds(10));
+    }
+
+    #[test]
+    fn a_record_that_is_not_ours_is_ignored() {
+        assert!(read("no number\nx y\n-1 a\nNaN b\ninf c\n1e18 d\n").is_empty());
+        assert_eq!(clock(Duration::from_secs(605)), "10:05");
+        assert_eq!([89, 90, 150].map(|s| in_words(Duration::from_secs(s))), ["89 s", "2 min", "3 min"]);
+    }
+}
