@@ -142,7 +142,7 @@ pub(crate) fn boot_of(script: &str) -> Option<&str> {
 
 /// A text on one line: a name may have a newline in it, and after a newline a comment is over.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if model::is_misleading(c) { '?' } else { c }).collect()
 }
 
 /// A text as one word of the shell.

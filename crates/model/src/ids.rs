@@ -95,7 +95,7 @@ impl Label {
 
     /// The text without control characters: a process gives itself any `comm` that it likes, also one with a line feed.
     fn in_one_line(&self) -> String {
-        self.as_str().replace(char::is_control, "\u{fffd}")
+        self.as_str().replace(crate::is_misleading, "\u{fffd}")
     }
 }
 

@@ -26,6 +26,7 @@ pub mod judgement;
 pub mod keys;
 pub mod kthread_key;
 pub mod layout;
+pub mod legible;
 pub mod live;
 pub mod nic;
 pub mod nic_facts;
@@ -67,6 +68,7 @@ pub use ids::{
 pub use judgement::{JudgedBy, JudgedChange, JudgedUnit, Judgement, Ruling};
 pub use kthread_key::{KthreadKey, KthreadValue};
 pub use layout::{Layout, ObjectSpec};
+pub use legible::is_misleading;
 pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};

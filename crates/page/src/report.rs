@@ -143,7 +143,7 @@ fn legible(line: &str, colour: bool) -> String {
     let mut text = String::with_capacity(line.len());
     for (at, c) in line.char_indices() {
         let ours = c == '\n' || (c == '\x1b' && colour && Style::begins(&line[at..]));
-        text.push(if c.is_control() && !ours { '\u{fffd}' } else { c });
+        text.push(if model::is_misleading(c) && !ours { '\u{fffd}' } else { c });
     }
     text
 }

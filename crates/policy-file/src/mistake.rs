@@ -133,7 +133,7 @@ impl fmt::Display for Mistake {
 fn visible(c: char) -> char {
     match c {
         '\t' => ' ',
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c if model::is_misleading(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     }
 }

@@ -145,7 +145,7 @@ pub(crate) fn pattern(text: &str) -> Option<String> {
         match c {
             '*' | '?' | '[' => pattern.extend(['[', c, ']']),
             // No pattern has them: the nearest that meets the text.
-            c if c.is_control() => pattern.push('?'),
+            c if model::is_misleading(c) => pattern.push('?'),
             c => pattern.push(c),
         }
     }

@@ -4,8 +4,8 @@ device_directory() {
 	for directory in /sys/class/net/*; do
 		[ "$(cat "$directory/ifindex" 2>/dev/null)" = "${1%%:*}" ] || continue
 		case $1 in
-		*:"$(stat -Lc %i "$directory")" | "${1%%:*}") echo "$directory" ;;
-		*) echo "${directory##*/} has the index ${1%%:*} now, and is another device" >&2 ;;
+		*:"$(stat -Lc %i "$directory")" | "${1%%:*}") printf '%s\n' "$directory" ;;
+		*) printf '%s\n' "${directory##*/} has the index ${1%%:*} now, and is another device" >&2 ;;
 		esac
 	done
 }

@@ -2,7 +2,7 @@
 device_file() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 	else
 		file "$1" "$directory/$3" "$4" "$5"
 	fi

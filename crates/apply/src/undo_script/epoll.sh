@@ -50,7 +50,7 @@ epoll_params_by_python() {
 # epoll WHAT PID STARTED FD SET OLD: the busy-poll parameters of an epoll.
 epoll() {
 	if [ "$(started "/proc/$2/stat")" != "$3" ] || [ "$(readlink "/proc/$2/fd/$4")" != 'anon_inode:[eventpoll]' ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 	elif ! now=$(epoll_params "$2" "$4"); then
 		stuck "$1" "cannot be read"
 	elif ours "$1" "$now" "$5" "$6"; then

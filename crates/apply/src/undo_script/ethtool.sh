@@ -17,12 +17,12 @@ coalesce_value() {
 # offload_word WORD: what ethtool -k calls a feature, where that is not the kernel's name.
 offload_word() {
 	case $1 in
-	rx-gro) echo generic-receive-offload ;;
-	rx-lro) echo large-receive-offload ;;
-	tx-generic-segmentation) echo generic-segmentation-offload ;;
-	rx-ntuple-filter) echo ntuple-filters ;;
-	rx-hashing) echo receive-hashing ;;
-	*) echo "$1" ;;
+	rx-gro) printf '%s\n' generic-receive-offload ;;
+	rx-lro) printf '%s\n' large-receive-offload ;;
+	tx-generic-segmentation) printf '%s\n' generic-segmentation-offload ;;
+	rx-ntuple-filter) printf '%s\n' ntuple-filters ;;
+	rx-hashing) printf '%s\n' receive-hashing ;;
+	*) printf '%s\n' "$1" ;;
 	esac
 }
 
@@ -61,7 +61,7 @@ ethtool_now() {
 
 # spread_over TABLE: over how many of the first queues it spreads evenly, if it does.
 spread_over() {
-	echo "$1" | awk '
+	printf '%s\n' "$1" | awk '
 		{ for (i = 1; i <= NF; i++) if ($i + 1 > n) n = $i + 1
 		  for (i = 1; i <= NF; i++) bad += $i != (i - 1) % n }
 		END { if (n && !bad) print n }
@@ -70,7 +70,7 @@ spread_over() {
 
 # weights_of TABLE: how many entries lead to each of the first queues, if those of one queue stand together, in order.
 weights_of() {
-	echo "$1" | awk '
+	printf '%s\n' "$1" | awk '
 		{ for (i = 1; i <= NF; i++) { bad += $i < last; last = $i; of[$i]++ } }
 		END { if (!bad) for (queue = 0; queue <= last; queue++) printf "%d ", of[queue] }
 	'

@@ -37,7 +37,7 @@ irqbalance_bans() {
 irqbalance_ban() {
 	now=$(irqbalance_bans) && code=0 || code=$?
 	if [ "$code" = 3 ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 		return
 	elif [ "$code" != 0 ]; then
 		stuck "$1" "irqbalance does not say what is banned"

@@ -10,7 +10,7 @@ kthreads_named() {
 		thread=${thread%/comm}
 		name=$(cat "$comm" 2>/dev/null)
 		case $name in
-		"napi/$1-"*) [ "$(task "$thread" 4 2>/dev/null)" != 2 ] || echo "${name##*-} $thread" ;;
+		"napi/$1-"*) [ "$(task "$thread" 4 2>/dev/null)" != 2 ] || printf '%s\n' "${name##*-} $thread" ;;
 		esac
 	done | sort -n | cut -d ' ' -f 2
 }
@@ -26,8 +26,8 @@ kthread_of() {
 	directory=$(device_directory "$1")
 	threads=$(kthreads_named "${directory##*/}")
 	set -- "$2" "$directory"/queues/rx-*
-	if [ "$(echo "$threads" | wc -w)" -eq $(($# - 1)) ]; then
-		echo "$threads" | sed -n "$(($1 + 1))p"
+	if [ "$(printf '%s\n' "$threads" | wc -w)" -eq $(($# - 1)) ]; then
+		printf '%s\n' "$threads" | sed -n "$(($1 + 1))p"
 	fi
 }
 
@@ -74,9 +74,9 @@ kthread_now() {
 		*) class=unknown number=0 ;;
 		esac
 		if [ "$number" = 0 ]; then
-			echo "$class"
+			printf '%s\n' "$class"
 		else
-			echo "$class:$number"
+			printf '%s\n' "$class:$number"
 		fi
 		;;
 	esac
@@ -105,12 +105,12 @@ kthread_set() {
 # another one after each reset, so it is asked for now.
 kthread() {
 	if [ -z "$(device_directory "$2")" ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 		return
 	fi
 	pid=$(kthread_of "$2" "$3")
 	if [ -z "$pid" ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 	elif ours "$1" "$(kthread_now "$pid" "$4")" "$5" "$6"; then
 		kthread_set "$pid" "$4" "$6"
 		seen "$1" "$(kthread_now "$pid" "$4")" "$6"

@@ -7,9 +7,9 @@ short_mask() {
 mask_file() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 	elif ours "$1" "$(short_mask <"$directory/$3")" "$4" "$5"; then
-		echo "$5" >"$directory/$3"
+		printf '%s\n' "$5" >"$directory/$3"
 		seen "$1" "$(short_mask <"$directory/$3")" "$5"
 	fi
 }

@@ -119,7 +119,7 @@ field() {
 napi() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 		return
 	fi
 	id=$(netdev napi "${2%%:*}" "$3")

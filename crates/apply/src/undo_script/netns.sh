@@ -21,5 +21,5 @@ in_netns() {
 			return
 		fi
 	done
-	echo "$2: gone"
+	printf '%s\n' "$2: gone"
 }

@@ -3,7 +3,7 @@ nic() {
 	directory=$(device_directory "$3")
 	name=${directory##*/}
 	if [ -z "$directory" ]; then
-		echo "$2: gone"
+		printf '%s\n' "$2: gone"
 		return 1
 	elif ! command -v "$1" >/dev/null; then
 		stuck "$2" "$1 is not installed; the value was $4"

@@ -22,7 +22,7 @@ qdiscs() {
 	if ours "$what" "$(qdisc_kinds "$name")" "$set_to" "$old"; then
 		for command; do
 			mq=$(tc qdisc show dev "$name" | sed -n 's/^qdisc mq \([0-9a-f]*\): root.*/\1/p')
-			rest=$(echo "${command#* }" | sed "s/@/$mq/")
+			rest=$(printf '%s\n' "${command#* }" | sed "s/@/$mq/")
 			# Its words are ours, and each is an argument. What the kernel made by itself cannot be removed.
 			# shellcheck disable=SC2086
 			tc qdisc "${command%% *}" dev "$name" $rest || [ "$command" = 'del root' ]

@@ -74,7 +74,7 @@ ring_napi_by_python() {
 # ring WHAT PID STARTED FD SET OLD: the busy-poll parameters of an io_uring.
 ring() {
 	if [ "$(started "/proc/$2/stat")" != "$3" ] || [ "$(readlink "/proc/$2/fd/$4")" != 'anon_inode:[io_uring]' ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 	elif ! now=$(ring_napi "$2" "$4"); then
 		stuck "$1" "cannot be read"
 	elif ours "$1" "$now" "$5" "$6"; then

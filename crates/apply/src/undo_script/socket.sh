@@ -56,11 +56,11 @@ socket_polling_by_python() {
 # cannot be read to see whether another program has set it since.
 polled() {
 	if [ "$(started "/proc/$2/stat")" != "$3" ] || [ "$(readlink "/proc/$2/fd/$4")" != "socket:[$5]" ]; then
-		echo "$1: gone"
+		printf '%s\n' "$1: gone"
 		return
 	fi
-	set_without=$(echo "$6" | cut -d / -f 1,2)
-	old_without=$(echo "$7" | cut -d / -f 1,2)
+	set_without=$(printf '%s\n' "$6" | cut -d / -f 1,2)
+	old_without=$(printf '%s\n' "$7" | cut -d / -f 1,2)
 	if ! now=$(socket_polling "$2" "$4"); then
 		stuck "$1" "cannot be read"
 	elif ours "$1" "$now" "$set_without" "$old_without"; then

@@ -6,7 +6,7 @@ context_ids() {
 			/^ *[0-9]+:/ { for (i = 2; i <= NF; i++) bad += $i != first + n++ % count }
 			END { exit !n || bad }
 		'; then
-			echo "$id"
+			printf '%s\n' "$id"
 		fi
 		id=$((id + 1))
 	done
@@ -23,14 +23,14 @@ one_of() {
 rss_context() {
 	nic ethtool "$1" "$2" "$6" || return 0
 	ids=$(context_ids "$name" "$3" "$4")
-	if ours "$1" "$([ -z "$ids" ] && echo no || echo yes)" "$5" "$6"; then
+	if ours "$1" "$([ -z "$ids" ] && printf '%s\n' no || printf '%s\n' yes)" "$5" "$6"; then
 		if [ "$6" = yes ]; then
 			stuck "$1" "a recreated context would have another id"
 		elif one_of "$ids"; then
 			ethtool -X "$name" context "$ids" delete
-			seen "$1" "$([ -z "$(context_ids "$name" "$3" "$4")" ] && echo no || echo yes)" "$6"
+			seen "$1" "$([ -z "$(context_ids "$name" "$3" "$4")" ] && printf '%s\n' no || printf '%s\n' yes)" "$6"
 		else
-			stuck "$1" "which of these contexts is meant is not known: $(echo "$ids" | tr '\n' ' ')"
+			stuck "$1" "which of these contexts is meant is not known: $(printf '%s\n' "$ids" | tr '\n' ' ')"
 		fi
 	fi
 }
@@ -76,16 +76,16 @@ steered() {
 	context*)
 		queues=${2#context }
 		first=${queues%-*}
-		echo "context-id $(context_ids "$1" "$first" $((${queues#*-} - first + 1)))"
+		printf '%s\n' "context-id $(context_ids "$1" "$first" $((${queues#*-} - first + 1)))"
 		;;
-	*) echo "$2" ;;
+	*) printf '%s\n' "$2" ;;
 	esac
 }
 
 # rule_now NAME FLOW: where the packets of a flow go.
 rule_now() {
 	to=$(flow_rules "$1" | awk -F '\t' -v flow="$2" '$2 == flow { print $3; exit }')
-	echo "${to:-none}"
+	printf '%s\n' "${to:-none}"
 }
 
 # flow_rule WHAT DEVICE FLOW SET OLD: where the NIC hands the packets of a flow.

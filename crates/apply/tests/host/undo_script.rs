@@ -24,6 +24,9 @@ use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let shellcheck = (!runs("shellcheck", &["--version"])).then_some("shellcheck");
+    let dash = (!runs("dash", &["-c", "true"])).then_some("dash");
+    let bash = (!runs("bash", &["-c", "true"])).then_some("bash");
+    let busybox = (!runs("busybox", &["sh", "-c", "true"])).then_some("busybox");
     let python = (!runs("python3", &["--version"])).then_some("python3");
     let taskset = (!runs("taskset", &["--version"])).then_some("taskset");
     let chrt = (!runs("chrt", &["--version"])).then_some("chrt");
@@ -39,6 +42,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             shellcheck_is_content,
         ),
         test("a_name_that_tries_to_be_a_command_stays_a_name", None, names_stay_names),
+        test("a_name_with_backslashes_stays_a_name_under_dash", dash, || backslashes_stay(&["dash"])),
+        test("a_name_with_backslashes_stays_a_name_under_bash", bash, || backslashes_stay(&["bash"])),
+        test("a_name_with_backslashes_stays_a_name_under_busybox", busybox, || {
+            backslashes_stay(&["busybox", "sh"])
+        }),
         test(
             "a_program_of_bpf_is_left_to_netpolicy_and_said_so",
             None,
@@ -269,6 +277,26 @@ fn names_stay_names() -> Result<(), Failed> {
     assert!(said.contains("a\u{fffd}>oops #'\"$([4294967295] epoll 3"), "{said}");
     assert!(said.contains(": gone"), "{said}");
     assert!(!stage.directory().join("oops").exists());
+    Ok(())
+}
+
+/// The `echo` of some shells interprets backslashes: as an escape sequence, or as the end of what it prints.
+fn backslashes_stay(shell: &[&str]) -> Result<(), Failed> {
+    for name in [r"\033]0;own\007", r"ok: is 0/0/0\c", r"\0\a\b\e\f\n\r\t"] {
+        let process = ProcessId { pid: Pid(u32::MAX), started: 1, comm: Label::new(name) };
+        let change = change(
+            Setting::Process(ProcessKnob::Epoll(EpollId { process, fd: Fd(3) }, EpollParams::default())),
+            Setting::Process(ProcessKnob::Epoll(
+                EpollId { process, fd: Fd(3) },
+                EpollParams { busy_poll_usecs: 1, ..EpollParams::default() },
+            )),
+        );
+        let stage = Stage::asked_by(name, &[change])?;
+        let (status, said) = stage.run_by(shell, &["--by-hand"])?;
+        let begins = format!("{}[4294967295] epoll 3: ", Label::new(name));
+        assert_eq!(status, 0, "{said}");
+        assert!(said.starts_with(&begins) && said.ends_with(": gone\n"), "{shell:?}: {said:?}");
+    }
     Ok(())
 }
 

@@ -394,7 +394,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            c if c.is_control() => out.push('\u{fffd}'),
+            c if model::is_misleading(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -45,7 +45,7 @@ const LINE_CHARS_MAX: usize = 2000;
 /// The text without what would steer a terminal, since any user can choose names of devices and processes, without
 /// the numbers that the library adds to the kernel's words, and without the middle of a line that is too long to be read.
 pub fn printable(text: &str) -> String {
-    let said = without_numbers(text).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    let said = without_numbers(text).replace(|c: char| model::is_misleading(c) && c != '\n', "\u{fffd}");
     if said.len() <= LINE_CHARS_MAX {
         return said;
     }

@@ -113,9 +113,23 @@ impl Stage {
 
     /// Runs the script: its exit status, and all that it said.
     pub(crate) fn run_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Result<(i32, String), Failed> {
+        self.run_by_with(&["sh"], arguments, env)
+    }
+
+    /// As [`Stage::run`], by this shell.
+    pub(crate) fn run_by(&self, shell: &[&str], arguments: &[&str]) -> Result<(i32, String), Failed> {
+        self.run_by_with(shell, arguments, &[])
+    }
+
+    fn run_by_with(
+        &self,
+        shell: &[&str],
+        arguments: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<(i32, String), Failed> {
         let path = format!("{}:{}", self.directory().join("bin").display(), std::env::var("PATH")?);
-        let mut command = Command::new("sh");
-        command.arg(self.script()).args(arguments).current_dir(self.directory());
+        let mut command = Command::new(shell[0]);
+        command.args(&shell[1..]).arg(self.script()).args(arguments).current_dir(self.directory());
         let output = command.env("PATH", path).envs(env.iter().copied()).output()?;
         let said = [output.stdout, output.stderr].concat();
         Ok((
