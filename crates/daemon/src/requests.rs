@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use model::host::{AppRequest, Unread};
 use model::policy::Match;
 use model::{Glob, Host, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
+use session::replaced_file::{Durability, replace_file};
 
 use crate::app_requests::{AppRequests, Asker};
 use crate::placing::Members;
@@ -215,12 +215,7 @@ impl Requests {
 
     /// Written beside and renamed, so that a kill leaves the one or the other.
     fn save(&self) -> std::io::Result<()> {
-        let beside = self.path.with_extension("new");
-        let text = serde_json::to_vec(&self.asked)?;
-        let mut file = fs::File::create(&beside)?;
-        file.write_all(&text)?;
-        file.sync_data()?;
-        fs::rename(&beside, &self.path)
+        replace_file(&self.path, 0o600, &serde_json::to_vec(&self.asked)?, Durability::Synced)
     }
 
     /// All requests: those of the files, unless something else was asked for the same target, and those that were asked.

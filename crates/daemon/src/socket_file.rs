@@ -9,10 +9,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use session::{Exit, Fault};
+use session::{Exit, Fault, trusted_path};
 
 /// The directory of the default sockets; it is created if missing. No other one is.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
@@ -43,11 +43,17 @@ pub enum ListenError {
 }
 
 /// Listens where no process does. A socket at which no process answers is removed: a daemon that is gone has left it there.
-/// Nothing else is, be it a file or a symbolic link.
+/// Nothing else is, be it a file or a symbolic link. A directory that another user can change is refused: that user could
+/// take the socket's place.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let refused = |error| ListenError::Refused { path: path.to_owned(), error };
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => return Err(ListenError::NoSocket(path.to_owned())),
+    let found = fs::symlink_metadata(path);
+    if found.as_ref().is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(ListenError::NoSocket(path.to_owned()));
+    }
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    trusted_path::check(directory.unwrap_or_else(|| Path::new("."))).map_err(refused)?;
+    match found {
         Ok(_) => match connect(path, TAKEN_PATIENCE) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 fs::remove_file(path).map_err(refused)?;
@@ -64,8 +70,19 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
     }
     let (_held, address) = addressed(path).map_err(refused)?;
     let listener = UnixListener::bind(address).map_err(refused)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(refused)?;
+    set_mode(path, mode).map_err(refused)?;
     Ok(listener)
+}
+
+/// Sets the mode of a socket, and of nothing else that has been put in its place.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
+        return Err(io::Error::other("another file was put in the place of the socket"));
+    }
+    // fchmod(2) refuses a descriptor that was opened with O_PATH.
+    let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    fs::set_permissions(itself, fs::Permissions::from_mode(mode))
 }
 
 /// Connects to the process that listens there. Connecting, each read and each write take `patience` at most.

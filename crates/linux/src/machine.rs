@@ -42,6 +42,17 @@ pub fn boot_id() -> Result<String, KernelError> {
     text_of("/proc/sys/kernel/random/boot_id")
 }
 
+/// Whether this process is in a user namespace that has no number for every user of the host. Files of the host's root then
+/// belong to the number of unmapped users (`kernel.overflowuid`).
+pub fn has_unmapped_users() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_all_users(&map))
+}
+
+/// Kernel: 6.18, `kernel/user_namespace.c` `uid_m_show()`.
+fn maps_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// How many CPUs the kernel keeps memory for, those that are not there included.
 ///
 /// # Errors
@@ -96,6 +107,13 @@ mod test {
         assert_eq!(boot_id().expect("a boot").trim().len(), "8c0f0f8a-7d3b-4a5e-9d57-0f6d6f3a2b1c".len());
         assert!(possible_cpus().expect("a list") >= 1);
         assert!(kernel_memory().expect("meminfo").slab > 0);
+    }
+
+    #[test]
+    fn a_user_namespace_with_few_users_has_unmapped_ones() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        assert!(!maps_all_users("         0       1000          1\n"));
+        assert!(!maps_all_users("         0          0      65536\n"));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! When commands measured services last, and what came of it: a small file in the state directory, which `show` reads.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use measure::live::Percentiles;
 use model::NetnsId;
 use serde::{Deserialize, Serialize};
+use session::replaced_file::{Durability, replace_file};
 use session::{Fault, Session};
 
 use crate::text::{ago, short};
@@ -57,15 +57,7 @@ impl LastMeasured {
         fs::create_dir_all(&session.state_dir).map_err(|error| Fault::file(&session.state_dir, error))?;
         let kept = with(read(&path), self);
         let text = serde_json::to_vec(&kept).map_err(Fault::failed)?;
-        // Written beside and renamed: it is the old one or the new one, whole.
-        let beside = path.with_extension(format!("{}.new", std::process::id()));
-        let written = create(&beside)
-            .and_then(|mut file| file.write_all(&text))
-            .and_then(|()| fs::rename(&beside, &path));
-        written.map_err(|error| {
-            let _best_effort = fs::remove_file(&beside);
-            Fault::file(&path, error)
-        })
+        replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
     /// What it says, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by watch`.
@@ -99,10 +91,6 @@ fn read(path: &Path) -> Vec<LastMeasured> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text));
     read.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
-}
-
-fn create(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)
 }
 
 #[cfg(test)]

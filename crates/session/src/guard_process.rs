@@ -13,6 +13,7 @@ use apply::{Journal, JournalError, RollBackError, Transaction, TransactionName};
 use linux::{Kernel, Netns, Signal, Signals};
 use model::{Nanoseconds, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -157,6 +158,9 @@ fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), 
 /// Where guards write what they did.
 const LOG: &str = "guard.log";
 
+/// Neither follows a symbolic link nor waits for the reader of a pipe.
+const WITHOUT_LINKS_AND_WAITING: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
+
 fn log(state_dir: &Path) -> Result<File, Fault> {
     let path = state_dir.join(LOG);
     std::fs::create_dir_all(state_dir).map_err(|error| Fault::file(state_dir, error))?;
@@ -164,6 +168,7 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
         .create(true)
         .append(true)
         .mode(0o600)
+        .custom_flags(WITHOUT_LINKS_AND_WAITING)
         .open(&path)
         .map_err(|error| Fault::file(path, error))
 }

@@ -24,6 +24,7 @@ pub mod guard_process;
 mod idle;
 mod missing_queues;
 mod operator;
+pub mod replaced_file;
 pub mod report;
 mod rollback;
 pub mod searches;
@@ -31,7 +32,7 @@ pub mod services;
 mod session;
 mod shell;
 pub mod staged;
-mod state_dir;
+pub mod trusted_path;
 pub mod verify;
 pub mod wake;
 

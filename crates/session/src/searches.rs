@@ -2,11 +2,12 @@
 //! found.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 
 use model::{Policy, ProcessId, Searches};
 
+use crate::replaced_file::{Durability, replace_file};
 use crate::session::Session;
 
 /// The longest such file that is read.
@@ -36,12 +37,7 @@ impl Session {
     /// # Errors
     /// If it cannot be written.
     pub fn keep_searches(&self, searches: &Searches) -> std::io::Result<()> {
-        let path = self.searches_file();
-        let beside = path.with_extension("new");
-        let mut file = fs::File::create(&beside)?;
-        file.write_all(&serde_json::to_vec(searches)?)?;
-        file.sync_data()?;
-        fs::rename(&beside, &path)
+        replace_file(&self.searches_file(), 0o644, &serde_json::to_vec(searches)?, Durability::Synced)
     }
 
     /// A policy with what was found for its services. What cannot be read gives nothing: then each has what its policy comes to.

@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::shell::quoted;
-use crate::state_dir;
+use crate::trusted_path::check_state_dir;
 
 /// Where transactions are journalled by default.
 pub const STATE_DIR: &str = "/var/lib/netpolicy";
@@ -136,7 +136,7 @@ impl Session {
     /// # Errors
     /// If the kernel does not say which boot this is, and if others can write to the journal's directory.
     pub fn journal(&self) -> Result<Journal, Fault> {
-        state_dir::check(&self.state_dir)?;
+        check_state_dir(&self.state_dir)?;
         self.journal_in(&self.state_dir)
     }
 
@@ -168,7 +168,7 @@ impl Session {
     /// # Errors
     /// If others can write to the journal's directory.
     pub fn trusted_api_socket(&self) -> Result<PathBuf, Fault> {
-        state_dir::check(&self.state_dir)?;
+        check_state_dir(&self.state_dir)?;
         Ok(self.api_socket())
     }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+use session::replaced_file::{Durability, replace_file};
 
 use super::text_format::text_format;
 use super::{ConnectionStats, OpenError, open_metrics, refused};
@@ -233,12 +234,8 @@ impl TextFile {
             return Ok(());
         }
         let page = text_format(&open_metrics(&status, &self.shared.services(), self.stats.tally()));
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(".new"); // no collector reads what does not end in .prom
-        let beside = self.path.with_file_name(name);
-        std::fs::write(&beside, page)?;
-        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(FILE_MODE))?;
-        std::fs::rename(&beside, &self.path)?;
+        // The unfinished file ends in `.new`: no collector reads what does not end in `.prom`.
+        replace_file(&self.path, FILE_MODE, page.as_bytes(), Durability::Unsynced)?;
         self.written = Some(status.generation);
         Ok(())
     }

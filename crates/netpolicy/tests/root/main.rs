@@ -87,6 +87,7 @@ mod undone;
 mod units;
 #[path = "../../../linux/tests/root/unpacked.rs"]
 mod unpacked;
+mod unprivileged;
 mod upgrade;
 mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
@@ -354,6 +355,7 @@ fn main() {
         stacks::tests(),
         surface::tests(),
         undone::tests(),
+        unprivileged::tests(),
         rules::tests(),
         rule_corpus::tests(),
         rule_by_tc::tests(),

@@ -126,6 +126,19 @@ impl Operator {
         Said::of(arguments, &self.netpolicy_elsewhere(arguments).output()?, code)
     }
 
+    /// As [`Operator::runs`], with this state directory.
+    pub(crate) fn runs_with_state(
+        &self,
+        state: &Path,
+        arguments: &[&str],
+        code: i32,
+    ) -> Result<Said, Failed> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        command.arg("--state-dir").arg(state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
+        command.arg(format!("--netns=pid:{}", self.lab.server_pid())).args(arguments).stdin(Stdio::null());
+        Said::of(arguments, &command.output()?, code)
+    }
+
     /// The command, with a file system of this size on a directory that it alone sees so.
     pub(crate) fn netpolicy_with_little_space(&self, at: &Path, kib: u32, arguments: &[&str]) -> Command {
         self.netpolicy_on_a_disk_of(&format!("size={kib}k"), at, arguments)

@@ -1,0 +1,114 @@
+//! Writes a file under a name that another user might try to lead elsewhere.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, open, openat, renameat, unlinkat};
+
+use crate::trusted_path;
+
+/// Whether a file survives a loss of power right after it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The content is on disk before the file has its name.
+    Synced,
+    /// The kernel writes it when it likes.
+    Unsynced,
+}
+
+/// Replaces a file: writes a new file next to it, named `NAME.new`, and renames it. A reader sees the old file or the new one, whole.
+///
+/// No symbolic link is followed at either name, nothing that exists is opened, and no pipe is waited for.
+///
+/// # Errors
+/// If another user can change the directory, or a directory on the way to it, and if the kernel refuses.
+pub fn replace_file(path: &Path, mode: u32, content: &[u8], durability: Durability) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    trusted_path::check(directory)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(directory, flags, Mode::empty())?;
+    let mut unfinished = name.to_owned();
+    unfinished.push(".new");
+    let written = create(&directory, Path::new(&unfinished), mode).and_then(|mut file| {
+        file.write_all(content)?;
+        match durability {
+            Durability::Synced => file.sync_data()?,
+            Durability::Unsynced => {}
+        }
+        Ok(renameat(&directory, Path::new(&unfinished), &directory, Path::new(name))?)
+    });
+    if written.is_err() {
+        // The first failure is the one to report.
+        let _ = unlinkat(&directory, Path::new(&unfinished), AtFlags::empty());
+    }
+    written
+}
+
+fn create(directory: &OwnedFd, name: &Path, mode: u32) -> io::Result<File> {
+    // A process that was killed may have left one.
+    match unlinkat(directory, name, AtFlags::empty()).map_err(io::Error::from) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let flags = OFlags::WRONLY
+        | OFlags::CREATE
+        | OFlags::EXCL
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
+    let file = openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
+    // Whatever the umask is.
+    fchmod(&file, Mode::from_raw_mode(mode))?;
+    Ok(File::from(file))
+}
+
+#[cfg(test)]
+mod test {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_link_or_pipe_at_either_name_is_replaced_and_not_followed() {
+        let scratch = tempfile::TempDir::with_prefix("netpolicy-replaced-").expect("a directory");
+        let (precious, path) = (scratch.path().join("precious"), scratch.path().join("page.prom"));
+        let unfinished = scratch.path().join("page.prom.new");
+        fs::write(&precious, "precious").expect("written");
+        fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).expect("permissions");
+        symlink(&precious, &path).expect("linked");
+        symlink(&precious, &unfinished).expect("linked");
+        replace_file(&path, 0o644, b"page", Durability::Unsynced).expect("written");
+        let kept = fs::metadata(&precious).expect("there");
+        assert_eq!(fs::read(&precious).expect("read"), b"precious");
+        assert_eq!(kept.permissions().mode() & 0o777, 0o600);
+        let found = fs::symlink_metadata(&path).expect("there");
+        assert!(found.is_file());
+        assert_eq!(found.permissions().mode() & 0o777, 0o644);
+        assert!(!unfinished.exists());
+        let pipe = rustix::fs::CWD;
+        rustix::fs::mknodat(pipe, &unfinished, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .expect("a pipe");
+        replace_file(&path, 0o600, b"again", Durability::Synced).expect("written without a reader");
+        assert_eq!(fs::read(&path).expect("read"), b"again");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_change_is_refused_and_nothing_is_left_there() {
+        let scratch = tempfile::TempDir::with_prefix("netpolicy-replaced-").expect("a directory");
+        let open = scratch.path().join("open");
+        fs::create_dir(&open).expect("created");
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).expect("permissions");
+        let refused =
+            replace_file(&open.join("x"), 0o644, b"", Durability::Unsynced).expect_err("refused").to_string();
+        assert_eq!(refused, format!("{}: every user can write to it (mode 1777)", open.display()));
+        assert_eq!(fs::read_dir(&open).expect("listed").count(), 0);
+    }
+}
