@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::Office;
 use super::connection_stats::{CLIENTS_MAX, Place};
 use super::job;
+use super::log_budget::Whose;
 use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
 use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
 use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};
@@ -108,10 +109,15 @@ impl Connection {
         self.peer.uid == 0 || self.office.group.is_some_and(|group| self.peer.groups.contains(&group))
     }
 
+    /// Whose lines those about this client are.
+    fn whose(&self) -> Whose {
+        if self.is_trusted() { Whose::Trusted(self.peer.uid) } else { Whose::User(self.peer.uid) }
+    }
+
     /// Ends the connection, and says why in the log.
     fn drop_for(&self, why: &str) -> Stay {
         self.office.stats.count(|tally| tally.dropped += 1);
-        self.office.stats.log(&format!("api: {} was dropped: {why}", self.who()));
+        self.office.stats.log(self.whose(), &format!("api: {} was dropped: {why}", self.who()));
         Stay::Leave
     }
 
@@ -183,7 +189,7 @@ impl Connection {
         // A client that may not call it learns nothing of its mistakes either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.stats.count(|tally| tally.denied += 1);
-            self.office.stats.log(&format!("api: {} was refused {}", self.who(), call.method));
+            self.office.stats.log(self.whose(), &format!("api: {} was refused {}", self.who(), call.method));
             return self.answer(call, Err(Refusal::service("PermissionDenied", None)));
         }
         let method = match Method::of(call, &origin) {
@@ -218,7 +224,7 @@ impl Connection {
     fn submit(&mut self, call: &Call, request: Request) {
         let changes = !matches!(request, Request::Settings);
         if changes {
-            self.office.stats.log(&format!("api: {} calls {}", self.who(), call.method));
+            self.office.stats.log(self.whose(), &format!("api: {} calls {}", self.who(), call.method));
         }
         let reply = self.later(call);
         self.office.shared.submit(request, Box::new(move |answer| reply(said(answer))));

@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use super::log_budget::{LogBudget, Whose};
 
 /// The most connections at a time.
 pub const CLIENTS_MAX: usize = 64;
@@ -13,10 +15,6 @@ pub const CLIENTS_MAX: usize = 64;
 pub const CLIENTS_PER_USER_MAX: usize = 8;
 /// The most connections of all users other than root: the rest is reserved for root.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
-
-/// How many lines are logged in [`LOG_WINDOW`]; the others are counted.
-const LINES_MAX: u32 = 30;
-const LOG_WINDOW: Duration = Duration::from_secs(60);
 
 /// Counts of connections and calls since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +36,7 @@ pub struct ConnectionStats {
     tally: Cell<Tally>,
     clients: RefCell<BTreeMap<u32, usize>>,
     log: Box<dyn Fn(&str)>,
-    window: Cell<(Instant, u32)>,
+    budget: RefCell<LogBudget>,
 }
 
 impl fmt::Debug for ConnectionStats {
@@ -50,8 +48,8 @@ impl fmt::Debug for ConnectionStats {
 impl ConnectionStats {
     /// Counts of nothing yet, whose lines go to `log`.
     pub fn new(log: impl Fn(&str) + 'static) -> Rc<Self> {
-        let window = Cell::new((Instant::now(), 0));
-        Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), window })
+        let budget = RefCell::new(LogBudget::new(Instant::now()));
+        Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), budget })
     }
 
     /// What was counted.
@@ -66,19 +64,13 @@ impl ConnectionStats {
         self.tally.set(tally);
     }
 
-    /// Logs a line, unless there were too many: a refused client must not be able to fill the log.
-    pub(super) fn log(&self, line: &str) {
-        let (begun, lines) = self.window.get();
-        if begun.elapsed() > LOG_WINDOW {
-            if lines > LINES_MAX {
-                (self.log)(&format!("api: {} more lines like these were left out", lines - LINES_MAX));
-            }
-            self.window.set((Instant::now(), 1));
-            (self.log)(line);
-            return;
+    /// Logs a line, unless there were too many of this user, or of all users without rights.
+    pub(super) fn log(&self, whose: Whose, line: &str) {
+        let mut budget = self.budget.borrow_mut();
+        for summary in budget.summarize(Instant::now()) {
+            (self.log)(&summary);
         }
-        self.window.set((begun, lines.saturating_add(1)));
-        if lines < LINES_MAX {
+        if budget.admits(whose) {
             (self.log)(line);
         }
     }
@@ -93,9 +85,11 @@ impl ConnectionStats {
         if !room {
             drop(clients);
             self.count(|tally| tally.rejected += 1);
-            self.log(&format!(
-                "api: a connection of uid {uid} was rejected: connection limit reached ({all})"
-            ));
+            let whose = if uid == 0 { Whose::Trusted(uid) } else { Whose::User(uid) };
+            self.log(
+                whose,
+                &format!("api: a connection of uid {uid} was rejected: connection limit reached ({all})"),
+            );
             return None;
         }
         *clients.entry(uid).or_insert(0) += 1;
@@ -143,11 +137,14 @@ mod test {
     }
 
     #[test]
-    fn the_log_has_an_end() {
-        let lines = Rc::new(Cell::new(0));
-        let seen = Rc::clone(&lines);
-        let stats = ConnectionStats::new(move |_| seen.set(seen.get() + 1));
-        (0..1000).for_each(|_| stats.log("refused"));
-        assert_eq!(lines.get(), LINES_MAX);
+    fn denied_calls_of_one_user_leave_the_lines_of_root_in_the_log() {
+        let logged: Rc<RefCell<Vec<String>>> = Rc::default();
+        let seen = Rc::clone(&logged);
+        let stats = ConnectionStats::new(move |line| seen.borrow_mut().push(line.to_owned()));
+        (0..1000).for_each(|_| stats.log(Whose::User(65_534), "refused"));
+        stats.log(Whose::Trusted(0), "uid 0 calls Set");
+        stats.log(Whose::Trusted(1000), "uid 1000 calls Unset");
+        assert!(logged.borrow().len() < 30);
+        assert_eq!(logged.borrow()[logged.borrow().len() - 2..], ["uid 0 calls Set", "uid 1000 calls Unset"]);
     }
 }

@@ -12,6 +12,7 @@ mod client;
 mod connection;
 mod connection_stats;
 mod job;
+mod log_budget;
 pub mod method;
 mod metrics;
 mod page;

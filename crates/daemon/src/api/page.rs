@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use session::replaced_file::{Durability, replace_file};
 
+use super::log_budget::Whose;
 use super::text_format::text_format;
 use super::{ConnectionStats, OpenError, open_metrics, refused};
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
@@ -252,7 +253,7 @@ impl Source for TextFile {
 
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         if let Err(error) = self.write() {
-            self.stats.log(&format!("metrics: {}: {error}", self.path.display()));
+            self.stats.log(Whose::Daemon, &format!("metrics: {}: {error}", self.path.display()));
         }
         Stay::Stay
     }
