@@ -27,6 +27,8 @@ pub mod flag {
     pub const MULTI: u16 = 0x2;
     /// The sender wants an acknowledgement.
     pub const ACK: u16 = 0x4;
+    /// The sender wants what was made, as a notice has it.
+    pub const ECHO: u16 = 0x8;
     /// What was dumped changed meanwhile.
     pub const DUMP_INTR: u16 = 0x10;
     /// All objects are asked for: `NLM_F_ROOT | NLM_F_MATCH`.

@@ -56,14 +56,14 @@ mod flag {
     pub(super) const CREATE: u16 = 0x400;
 }
 
-const KIND: u16 = 1;
-const OPTIONS: u16 = 2;
+pub(crate) const KIND: u16 = 1;
+pub(crate) const OPTIONS: u16 = 2;
 const CHAIN: u16 = 11;
 const INGRESS_BLOCK: u16 = 13;
 const EGRESS_BLOCK: u16 = 14;
 
 /// `TCA_ACT_TAB`.
-const ACT_TAB: u16 = 1;
+pub(crate) const ACT_TAB: u16 = 1;
 /// `TCA_ROOT_FLAGS`.
 const ROOT_FLAGS: u16 = 2;
 /// `TCA_ACT_FLAG_LARGE_DUMP_ON`.

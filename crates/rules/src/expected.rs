@@ -8,6 +8,7 @@ use kinds::classifier::Classifier;
 use crate::command::{Filter, Group, Hook, Verb};
 use crate::cookie::{self, Terse};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
+use crate::verify;
 
 /// The kernel chooses priorities from this one on, downwards from 0xc000 or from the lowest that is there.
 ///
@@ -48,6 +49,8 @@ pub struct Expected {
     named: BTreeMap<(Group, u32), Named>,
     /// By place and content; the place of priority 0 has the rules whose priority the kernel chooses.
     nameless: BTreeMap<(Group, Fingerprint), Vec<Nameless>>,
+    /// Lines without a handle, by place and by their content without what a kernel may ignore ([`crate::verify`]).
+    diminished: BTreeMap<(Group, Fingerprint), Vec<u32>>,
     groups: BTreeSet<Group>,
     places: BTreeSet<Group>,
     /// Hooks with rules of kinds that have no terse dump.
@@ -58,6 +61,8 @@ pub struct Expected {
     matched: Vec<Matched>,
     /// What was seen since the mark and is not of the file.
     unmanaged: BTreeSet<(Group, u32)>,
+    /// Lines that were found diminished since the mark.
+    found_diminished: BTreeSet<u32>,
     /// Where the rules are whose priority the kernel chose: group, priority, line.
     placed: Vec<(Group, u16, u32)>,
     placed_at_mark: usize,
@@ -110,6 +115,11 @@ impl Expected {
             return;
         }
         let content = if handle == 0 { content } else { whole };
+        if let Some(diminished) = verify::diminished(rule) {
+            let (whole, content) = self.maker.of(&diminished, place, of_table);
+            let content = if handle == 0 { content } else { whole };
+            self.diminished.entry((place, content)).or_default().push(line);
+        }
         self.nameless.entry((place, content)).or_default().push(Nameless { line, group, found: None });
     }
 
@@ -137,12 +147,14 @@ impl Expected {
             all.retain(|nameless| !gone(&nameless.group));
             !all.is_empty()
         });
+        self.diminished.retain(|(place, _), _| !gone(place));
     }
 
     /// From here on, [`Expected::back_to_mark`] can take back what is matched: at the beginning of a dump.
     pub fn mark(&mut self) {
         self.matched.clear();
         self.unmanaged.clear();
+        self.found_diminished.clear();
         self.placed_at_mark = self.placed.len();
     }
 
@@ -164,6 +176,7 @@ impl Expected {
         }
         self.placed.truncate(self.placed_at_mark);
         self.unmanaged.clear();
+        self.found_diminished.clear();
     }
 
     /// Matches a dumped rule.
@@ -191,8 +204,25 @@ impl Expected {
         }
         match self.named.get(&(place, rule.classifier.canonical_handle(rule.handle))) {
             Some(named) => Found::Different(named.line),
-            None => Found::Extra,
+            None => self.find_diminished(rule).map_or(Found::Extra, Found::Different),
         }
+    }
+
+    /// The line of which the kernel has made this rule by ignoring a part of it; each line once.
+    fn find_diminished(&mut self, rule: &Filter) -> Option<u32> {
+        let (place, of_table) = place_of(rule);
+        let places = [place, chosen(place)];
+        for place in places.into_iter().take(1 + usize::from(may_be_chosen(place))) {
+            let (whole, content) = self.maker.of(rule, place, of_table);
+            for content in [content, whole] {
+                let lines = self.diminished.get(&(place, content)).into_iter().flatten();
+                if let Some(line) = lines.copied().find(|line| !self.found_diminished.contains(line)) {
+                    self.found_diminished.insert(line);
+                    return Some(line);
+                }
+            }
+        }
+        None
     }
 
     /// Matches a rule by its cookie; `None` if the cookie does not identify one.
@@ -498,6 +528,19 @@ mod test {
         assert_eq!(expected(&format!("{one}{deleted}")).missing(), [0_u32; 0]);
         assert_eq!(expected(&format!("{one}{A}filter del dev d0 ingress prio 1\n")).missing(), [2]);
         assert_eq!(expected(&format!("{one}{A}filter del dev d0 ingress\n{B}")).missing(), [4]);
+    }
+
+    #[test]
+    fn a_rule_of_which_the_kernel_ignores_a_part_is_different_and_neither_missing_nor_extra() {
+        let marked = "filter add dev d0 ingress protocol ip prio 1 u32 match mark 6 0xffff match u32 1 1\n";
+        let plain = marked.replace("match mark 6 0xffff ", "");
+        let mut file = expected(&format!("{marked}{marked}"));
+        for line in [1, 2] {
+            let stands = dumped_u32(&plain, 0x8000_0800 + line, 0x8000_0000);
+            assert_eq!(file.match_rule(&stands), Found::Different(line));
+        }
+        assert_eq!(file.match_rule(&dumped_u32(&plain, 0x8000_0805, 0x8000_0000)), Found::Extra);
+        assert_eq!(file.match_rule(&dumped_u32(marked, 0x8000_0806, 0x8000_0000)), Found::Expected(1));
     }
 
     /// A rule of u32 as a dump has it, with its whole handle and the first table of its priority.

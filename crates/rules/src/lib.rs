@@ -18,6 +18,7 @@ mod line;
 mod memory;
 pub mod percpu;
 pub mod sharing;
+pub mod verify;
 
 pub use batch::{Batch, ReadError};
 pub use command::{Command, Filter, Group, Hook, Verb};

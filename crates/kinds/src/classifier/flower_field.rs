@@ -176,6 +176,11 @@ impl Field {
         matches!(self, Self::MPLS_LABEL | Self::MPLS_TC | Self::MPLS_BOS | Self::MPLS_TTL)
     }
 
+    /// The word for it.
+    pub fn keyword(self) -> &'static str {
+        self.spec().keyword
+    }
+
     /// How its value is written.
     pub(super) fn form(self) -> Form {
         self.spec().form
@@ -192,7 +197,7 @@ impl Field {
     }
 
     /// The field with this attribute.
-    pub(super) fn of_attr(number: u16) -> Option<Self> {
+    pub fn of_attr(number: u16) -> Option<Self> {
         let place = FIELDS.iter().position(|spec| spec.attr == number)?;
         u8::try_from(place).ok().map(Self)
     }

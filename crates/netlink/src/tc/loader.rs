@@ -318,19 +318,23 @@ impl Shared {
             lock(&self.account).unsent.extend_from_slice(piece.lines());
             return Ok(());
         }
-        let delivered = socket.deliver(piece)?;
+        let delivered = socket.deliver(piece, self.stop_at_refusal)?;
+        let count = count.saturating_sub(u64::try_from(delivered.unsent.len()).unwrap_or(u64::MAX));
         if self.stop_at_refusal && (delivered.lost || !delivered.refused.is_empty()) {
             self.stopped.store(true, Ordering::Relaxed);
         }
         let mut account = lock(&self.account);
         let refused = u64::try_from(delivered.refused.len()).unwrap_or(u64::MAX);
         if delivered.lost {
-            let known: std::collections::BTreeSet<u32> = delivered.refused.iter().map(|r| r.line).collect();
+            let refused = delivered.refused.iter().map(|refused| refused.line);
+            let known: std::collections::BTreeSet<u32> =
+                refused.chain(delivered.unsent.iter().copied()).collect();
             account.unknown.extend(piece.lines().iter().filter(|line| !known.contains(line)));
         } else {
             account.loaded += count.saturating_sub(refused);
         }
         account.refused.extend(delivered.refused);
+        account.unsent.extend(delivered.unsent);
         self.settled.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }

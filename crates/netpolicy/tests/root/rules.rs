@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("a_loaded_file_is_as_the_kernel_dumps_it", &root, round_trip),
         test("a_wrong_line_in_the_middle_of_a_million_sends_nothing", &root, wrong_line),
+        test("a_match_that_the_kernel_ignores_is_refused_and_nothing_stands_of_it", &root, ignored),
         test("every_refusal_has_its_line_and_the_rest_is_loaded", &root, refusals),
         test("a_load_that_stops_accounts_for_every_line", &root, stops),
         test("a_load_that_leaves_out_wrong_lines_sends_while_it_reads", &root, streams),
@@ -180,6 +181,47 @@ fn wrong_line() -> Result<(), Failed> {
     assert!(said.contains("did you mean `handle`?") && said.contains("^^^^^^"), "{said}");
     assert!(said.contains(&format!("{}:{line}", text(&file))), "{said}");
     assert_eq!(stage.rules(), 0);
+    Ok(())
+}
+
+/// With `CONFIG_CLS_U32_MARK` the line is loaded and stands; without it, the line is refused and nothing stands. Never is it called
+/// loaded while the kernel has another rule.
+fn ignored() -> Result<(), Failed> {
+    let marked =
+        "filter add dev d0 ingress protocol ip prio 6 u32 match mark 0x6 0xffff match u32 0 0 flowid 1:6\n";
+    let plain = marked.replace("match mark 0x6 0xffff ", "").replace("prio 6", "prio 5");
+    for options in [&[][..], &["--atomic"], &["--keep-going"], &["--workers", "2"]] {
+        let stage = Stage::new("ignored");
+        assert!(stage.run("tc", &["qdisc", "add", "dev", "d0", "clsact"]).status.success());
+        let file = stage.file(&format!("{plain}{marked}{marked}{plain}"));
+        let load = [&["tc", "load", text(&file)][..], options].concat();
+        let (code, report) = stage.netpolicy(&load);
+        let (differs, diff) = stage.netpolicy(&["tc", "diff", text(&file)]);
+        if code == 0 {
+            assert_eq!((differs, &diff["same"]), (0, &4.into()), "{diff}");
+            continue;
+        }
+        let refused = report["refused"].as_array().expect("a list");
+        assert_eq!(refused[0]["line"], 2, "{report}");
+        assert!(refused[0]["words"].as_str().expect("words").contains("CONFIG_CLS_U32_MARK"), "{report}");
+        let (stand, lines) = match options {
+            ["--atomic"] => (0, 1),
+            ["--keep-going"] => (2, 2),
+            _ => (1, 1),
+        };
+        assert_eq!((diff["same"].as_u64(), &diff["extra"]), (Some(stand), &0.into()), "{options:?} {diff}");
+        assert_eq!(refused.len(), lines, "{options:?} {report}");
+        if options == ["--keep-going"] {
+            // What another program has loaded of such a line is different, and not missing and extra.
+            let output = stage.run("tc", &["-b", text(&file)]);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let (_, diff) = stage.netpolicy(&["tc", "diff", text(&file)]);
+            assert_eq!(diff["different"], serde_json::json!([2, 3]), "{diff}");
+            let (code, report) = stage.netpolicy(&["tc", "load", text(&file), "--resume"]);
+            assert_ne!(code, 0, "{report}");
+            assert_eq!(report["loaded"], 0, "the same lines are not added again: {report}");
+        }
+    }
     Ok(())
 }
 

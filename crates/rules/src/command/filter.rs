@@ -148,6 +148,15 @@ impl Filter {
     /// # Errors
     /// If an attribute is malformed.
     pub fn decode(&mut self, body: &[u8]) -> Result<Option<()>, Malformed> {
+        self.decode_body(body, true)
+    }
+
+    /// Reads the body of a message that adds or replaces a rule, which need not have a handle; `None` as [`Filter::decode`].
+    pub(crate) fn decode_request(&mut self, body: &[u8]) -> Result<Option<()>, Malformed> {
+        self.decode_body(body, false)
+    }
+
+    fn decode_body(&mut self, body: &[u8], needs_handle: bool) -> Result<Option<()>, Malformed> {
         let header: &[u8; HEADER_BYTES] =
             body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
         let word =
@@ -168,7 +177,7 @@ impl Filter {
         self.chain = attrs.find(CHAIN)?.map(|chain| chain.u32()).transpose()?.filter(|chain| *chain != 0);
         let kind = attrs.find(KIND)?.ok_or(Malformed("a rule without a kind"))?;
         let Some(options) = attrs.find(OPTIONS)? else { return Ok(None) };
-        if self.handle == 0 || !self.classifier.become_kind(kind.text()?) {
+        if (needs_handle && self.handle == 0) || !self.classifier.become_kind(kind.text()?) {
             return Ok(None);
         }
         self.classifier.decode(&options, self.protocol, &mut self.actions)

@@ -51,7 +51,7 @@ impl Standing {
         Ok(Self::Flushed(kind))
     }
 
-    pub(super) fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
+    pub(crate) fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         let (kind, own) = match self {
             Self::Made(_, Verb::Add) => (message::NEW_ACTION, flag::EXCL | flag::CREATE),
             Self::Made(..) => (message::NEW_ACTION, flag::CREATE | flag::REPLACE),
