@@ -21,6 +21,18 @@ pub fn device_of_cookie_name(name: &str) -> Option<(NetnsId, IfIndex)> {
     Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
 }
 
+/// The name under which a device's address on its link is noted, by which the kernel shows it in another namespace.
+pub fn device_address_name(device: DeviceId) -> String {
+    format!("{ADDRESS}{}{IN_NETNS}{}", device.ifindex, device.netns)
+}
+
+/// The device that the name of an address belongs to.
+pub fn device_of_address_name(name: &str) -> Option<(NetnsId, IfIndex)> {
+    let (index, netns) = name.strip_prefix(ADDRESS)?.split_once(IN_NETNS)?;
+    Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
+}
+
+const ADDRESS: &str = "address of device ";
 const DEVICE: &str = "number in sysfs of device ";
 const IN_NETNS: &str = " in network namespace ";
 

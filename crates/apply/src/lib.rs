@@ -43,7 +43,10 @@ pub use compaction::{FOLD_MAX, Knob, Ledger};
 pub use fate::Fate;
 pub use held::{Held, KeepError};
 pub use journal::{History, Journal};
-pub use knobs::{Knobs, ObjectCookies, device_cookie_name, device_of_cookie_name};
+pub use knobs::{
+    Knobs, ObjectCookies, device_address_name, device_cookie_name, device_of_address_name,
+    device_of_cookie_name,
+};
 pub use lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER};
 pub use log::{JOURNAL_BYTES_MAX, JournalError};
 pub use moment::Moment;

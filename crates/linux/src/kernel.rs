@@ -2,6 +2,7 @@
 
 mod irq;
 mod kthread;
+mod moved;
 mod napi;
 mod netns_handles;
 mod nic;
@@ -12,14 +13,15 @@ mod steer;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Knobs, ObjectCookies, device_cookie_name, device_of_cookie_name};
+use apply::{Knobs, ObjectCookies, device_address_name, device_cookie_name, device_of_cookie_name};
 use model::host::{QueueConflict, QueueHolder};
 use model::setting::Call;
-use model::{Change, DeviceId, HostKnob, IfIndex, NetnsId, Plan, Setting};
+use model::{Change, DeviceId, HostKnob, IfIndex, NetnsId, Plan, RxQueue, Setting, TxQueue};
 use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysctl;
 
+use self::moved::MovedDevices;
 use self::netns_handles::NetnsHandles;
 use crate::irqbalance::Irqbalance;
 
@@ -38,6 +40,8 @@ pub struct Kernel {
     /// The numbers that devices must have in sysfs, where they were noted: an index can be given again, too. Those that
     /// were seen to be the ones meant are not here any more.
     numbers: BTreeMap<(NetnsId, IfIndex), u64>,
+    /// What devices are known by that move to another namespace, by where they were when they were noted.
+    moving: MovedDevices,
     irqbalance: Irqbalance,
 }
 
@@ -49,6 +53,7 @@ impl Kernel {
             held: Vec::new(),
             cookies: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            moving: MovedDevices::new(),
             irqbalance: Irqbalance::new(),
         }
     }
@@ -98,6 +103,59 @@ impl Kernel {
         self.handles(device.netns).is_ok_and(|handles| handles.has_device_named(device.name.as_str()))
     }
 
+    /// Does something with a device: where it was when it was named, or, if it is not there, where it is now. The kernel moves a
+    /// device to another namespace with its settings, and may give it another index there.
+    ///
+    /// # Errors
+    /// What `act` fails with; [`Cause::Gone`] if the device is nowhere, [`Cause::Away`] if it is in a namespace that cannot be
+    /// reached.
+    fn with_device<T>(
+        &mut self,
+        device: DeviceId,
+        act: impl Fn(&mut NetnsHandles, DeviceId) -> Result<T, KernelError>,
+    ) -> Result<T, KernelError> {
+        let named = match self.moving.known(device) {
+            Some(moved) => self.handles_if_there(moved),
+            None => self.handles_with(device).map(|handles| (handles, device)),
+        };
+        let first = named.and_then(|(handles, here)| act(handles, here));
+        match first.map_err(gone_with_its_device) {
+            Err(error) if matches!(error.cause, Cause::Gone(_)) => {
+                if let Some(there) = self.moving.find(device) {
+                    return act(self.handles(there.netns)?, there);
+                }
+                match self.find_out_of_reach(device)? {
+                    Some((id, name)) => Err(moved::out_of_reach(device, id, &name)),
+                    None => Err(error),
+                }
+            }
+            done => done,
+        }
+    }
+
+    /// A device that is nowhere to be reached, if the namespace where it was knows it in another one: the id of that one, and the
+    /// device's name there.
+    fn find_out_of_reach(&mut self, device: DeviceId) -> Result<Option<(i32, String)>, KernelError> {
+        let Some(address) = self.moving.address(device) else { return Ok(None) };
+        match self.handles(device.netns) {
+            Ok(handles) => handles.elsewhere(&address),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The namespace that a moved device was found in, with the device.
+    fn handles_if_there(
+        &mut self,
+        (there, number): (DeviceId, u64),
+    ) -> Result<(&mut NetnsHandles, DeviceId), KernelError> {
+        let handles = self.handles(there.netns)?;
+        if handles.number_of(there)? == number {
+            Ok((handles, there))
+        } else {
+            Err(KernelError::gone(format!("device {there}"), "its index belongs to another device now"))
+        }
+    }
+
     /// The namespace of a device that is the one meant.
     fn handles_with(&mut self, device: DeviceId) -> Result<&mut NetnsHandles, KernelError> {
         let which = (device.netns, device.ifindex);
@@ -120,29 +178,36 @@ impl Kernel {
     fn read_call(&mut self, call: Call<'_>) -> Result<Vec<Setting>, KernelError> {
         Ok(match call {
             Call::Napi(queue, like) => {
-                let found = napi::read(self.handles_with(queue.device)?, queue, &like)?;
+                let found = self.with_device(queue.device, |handles, device| {
+                    napi::read(handles, RxQueue { device, ..queue }, &like)
+                })?;
                 found.into_iter().map(|knob| Setting::Napi(queue, knob)).collect()
             }
             Call::DeviceNapis(device, like) => {
-                let found = napi::read_device(self.handles_with(device)?, device, &like)?;
+                let found =
+                    self.with_device(device, |handles, device| napi::read_device(handles, device, &like))?;
                 found.into_iter().map(|knob| Setting::DeviceNapis(device, knob)).collect()
             }
             Call::Kthread(queue, like) => {
-                let found = kthread::read(self.handles_with(queue.device)?, queue, &like)?;
+                let found = self.with_device(queue.device, |handles, device| {
+                    kthread::read(handles, RxQueue { device, ..queue }, &like)
+                })?;
                 found.into_iter().map(|knob| Setting::Kthread(queue, knob)).collect()
             }
             Call::Nic(device, like) => {
-                let found = nic::read(self.handles_with(device)?, device, &like);
-                let found = found.map_err(gone_with_its_device)?;
+                let found = self.with_device(device, |handles, device| nic::read(handles, device, &like))?;
                 found.into_iter().map(|knob| Setting::Nic(device, knob)).collect()
             }
             Call::RxQueue(queue, like) => {
-                let found = queue::read_rx(self.handles_with(queue.device)?, queue, &like);
-                let found = found.map_err(gone_with_its_device)?;
+                let found = self.with_device(queue.device, |handles, device| {
+                    queue::read_rx(handles, RxQueue { device, ..queue }, &like)
+                })?;
                 found.into_iter().map(|knob| Setting::RxQueue(queue, knob)).collect()
             }
             Call::TxQueue(queue, like) => {
-                let found = queue::read_tx(self.handles_with(queue.device)?, queue, &like)?;
+                let found = self.with_device(queue.device, |handles, device| {
+                    queue::read_tx(handles, TxQueue { device, ..queue }, &like)
+                })?;
                 found.into_iter().map(|knob| Setting::TxQueue(queue, knob)).collect()
             }
             Call::Irq(irq, like) => {
@@ -162,18 +227,24 @@ impl Kernel {
     /// What a call writes, by its family.
     fn write_call(&mut self, call: Call<'_>) -> Result<(), KernelError> {
         match call {
-            Call::Napi(queue, knobs) => napi::write(self.handles_with(queue.device)?, queue, &knobs),
+            Call::Napi(queue, knobs) => self.with_device(queue.device, |handles, device| {
+                napi::write(handles, RxQueue { device, ..queue }, &knobs)
+            }),
             Call::DeviceNapis(device, knobs) => {
-                napi::write_device(self.handles_with(device)?, device, &knobs)
+                self.with_device(device, |handles, device| napi::write_device(handles, device, &knobs))
             }
-            Call::Kthread(queue, knobs) => kthread::write(self.handles_with(queue.device)?, queue, &knobs),
+            Call::Kthread(queue, knobs) => self.with_device(queue.device, |handles, device| {
+                kthread::write(handles, RxQueue { device, ..queue }, &knobs)
+            }),
             Call::Nic(device, knobs) => {
-                nic::write(self.handles_with(device)?, device, &knobs).map_err(gone_with_its_device)
+                self.with_device(device, |handles, device| nic::write(handles, device, &knobs))
             }
-            Call::RxQueue(queue, knobs) => {
-                queue::write_rx(self.handles_with(queue.device)?, queue, &knobs).map_err(gone_with_its_device)
-            }
-            Call::TxQueue(queue, knobs) => queue::write_tx(self.handles_with(queue.device)?, queue, &knobs),
+            Call::RxQueue(queue, knobs) => self.with_device(queue.device, |handles, device| {
+                queue::write_rx(handles, RxQueue { device, ..queue }, &knobs)
+            }),
+            Call::TxQueue(queue, knobs) => self.with_device(queue.device, |handles, device| {
+                queue::write_tx(handles, TxQueue { device, ..queue }, &knobs)
+            }),
             Call::Irq(irq, knobs) => {
                 knobs.into_iter().try_for_each(|knob| irq::write(&self.irqbalance, irq, knob))
             }
@@ -215,13 +286,19 @@ impl Knobs for Kernel {
             let number = self.handles(device.netns).and_then(|handles| handles.number_of(device));
             // Who may not look at sysfs of another namespace goes by the index alone.
             object_cookies.extend(number.ok().map(|number| (device_cookie_name(device), number.to_string())));
+            let address = self.handles(device.netns).and_then(|handles| handles.address(device));
+            let address = address.ok().flatten();
+            object_cookies.extend(address.map(|address| (device_address_name(device), address)));
         }
+        self.moving.note(&object_cookies);
         object_cookies
     }
 
     fn recall(&mut self, object_cookies: &ObjectCookies) {
         self.cookies.clear();
         self.numbers.clear();
+        self.moving = MovedDevices::new();
+        self.moving.note(object_cookies);
         for (what, number) in object_cookies {
             let id = what.strip_prefix(NETNS_COOKIE).and_then(|id| id.parse().ok()).map(NetnsId);
             self.cookies.extend(id.zip(number.parse().ok()));
@@ -234,8 +311,7 @@ impl Knobs for Kernel {
         for change in changes.iter().filter(|change| QueueConflict::could_be_by(change.to())) {
             let Some(device) = change.to().object().device() else { continue };
             if let Entry::Vacant(unknown) = known.entry(device) {
-                let holders = self.handles_with(device)?.holders(device);
-                unknown.insert(holders.map_err(gone_with_its_device)?);
+                unknown.insert(self.with_device(device, |handles, device| handles.holders(device))?);
             }
             if let Some(taken) = known.get(&device).and_then(|holders| QueueConflict::by(change, holders)) {
                 return Ok(Some(taken));
@@ -301,9 +377,7 @@ fn about(what: &str, error: KernelError) -> KernelError {
 #[cfg(test)]
 mod test {
     use super::*;
-    use model::{
-        DeviceNapiKnob, EmptyPolls, IrqKnob, IrqNumber, Label, Nanoseconds, NapiKnob, QueueIndex, RxQueue,
-    };
+    use model::{DeviceNapiKnob, EmptyPolls, IrqKnob, IrqNumber, Label, Nanoseconds, NapiKnob, QueueIndex};
 
     fn queue() -> RxQueue {
         let netns = sys::Netns::own().expect("own namespace").id();

@@ -20,6 +20,15 @@ const NEW_LINK: u16 = 16;
 /// `RTM_GETLINK`.
 const GET_LINK: u16 = 18;
 
+/// `RTM_GETNSID`.
+const GET_NSID: u16 = 90;
+
+/// The bytes of `struct rtgenmsg`, up to where attributes begin.
+const GENERAL_BYTES: usize = 4;
+
+/// `NETNSA_NSID`.
+const NSID: u16 = 1;
+
 /// The bytes of `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 
@@ -167,6 +176,14 @@ impl<'a> RawLink<'a> {
         Ok(())
     }
 
+    /// What the device is known by in another namespace: its address on the link and its kind; `None` without an address, as of
+    /// the loopback device.
+    fn identity(&self) -> Option<String> {
+        let mac = self.mac.filter(|mac| *mac != [0; 6])?;
+        let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some([bytes.join(":"), self.kind.unwrap_or("").to_owned()].join(" ").trim_end().to_owned())
+    }
+
     /// Whether it was switched on.
     pub const fn is_admin_up(&self) -> bool {
         self.flags & UP != 0
@@ -305,17 +322,49 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
+    /// A device's address on its link, and the kind of a virtual device, in one text; `None` without an address.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn identity(&mut self, ifindex: IfIndex) -> Result<Option<String>, KernelError> {
+        let body = Self::question(ifindex.0);
+        self.socket.get("rt-link getlink", GET_LINK, &body, |object| Ok(RawLink::parse(object)?.identity()))
+    }
+
+    /// The ids that this namespace has given to others: the kernel gives one to each that a device has moved to.
+    ///
+    /// Kernel: 6.18, `net/core/dev.c` `__dev_change_net_namespace()`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn ids(&mut self) -> Result<Vec<i32>, KernelError> {
+        let body = AttrBuf::after(&[0; GENERAL_BYTES]);
+        self.socket.dump("rt-link getnsid", GET_NSID, &body, |object| {
+            let id = Attrs::after(GENERAL_BYTES, object)?.find(NSID)?;
+            id.map(|id| id.i32()).transpose()
+        })
+    }
+
+    /// The names and [identities](Links::identity) of all devices of the namespace that this one has given this id.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EACCES without permission there, EINVAL before 5.0.
+    pub fn identities_in(&mut self, id: i32) -> Result<Vec<(String, Option<String>)>, KernelError> {
+        /// `IFLA_TARGET_NETNSID`.
+        const TARGET_NETNSID: u16 = 46;
+        let mut body = Self::question(0);
+        body.bytes(TARGET_NETNSID, &id.to_ne_bytes());
+        self.socket.dump("rt-link getlink", GET_LINK, &body, |object| {
+            let link = RawLink::parse(object)?;
+            Ok(Some((String::from_utf8_lossy(link.name).into_owned(), link.identity())))
+        })
+    }
+
     /// The id that this namespace gave to another one; below zero if it gave none.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn id_of(&mut self, netns: &Netns) -> Result<i32, KernelError> {
-        /// `RTM_GETNSID`.
-        const GET_NSID: u16 = 90;
-        /// The bytes of `struct rtgenmsg`, up to where attributes begin.
-        const GENERAL_BYTES: usize = 4;
-        /// `NETNSA_NSID`.
-        const NSID: u16 = 1;
         /// `NETNSA_FD`.
         const FD: u16 = 3;
         let mut body = AttrBuf::after(&[0; GENERAL_BYTES]);

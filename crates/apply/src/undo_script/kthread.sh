@@ -18,7 +18,7 @@ kthreads_named() {
 # kthread_of DEVICE QUEUE: the kernel thread that polls a receive queue now. Where netdev cannot be asked it is known by its name,
 # if there is one for every queue.
 kthread_of() {
-	id=$(netdev napi "${1%%:*}" "$2" 2>/dev/null)
+	id=$(netdev napi "$(device_index "$1")" "$2" 2>/dev/null)
 	if [ -n "$id" ]; then
 		netdev get "$id" pid
 		return

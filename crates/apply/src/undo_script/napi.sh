@@ -122,7 +122,7 @@ napi() {
 		printf '%s\n' "$1: gone"
 		return
 	fi
-	id=$(netdev napi "${2%%:*}" "$3")
+	id=$(netdev napi "$(device_index "$2")" "$3")
 	if [ -n "$id" ]; then
 		if ours "$1" "$(netdev get "$id" "$4")" "$5" "$6"; then
 			netdev set "$id" "$4" "$6"

@@ -211,8 +211,8 @@ impl Bench<'_> {
         self.timed(&self.itself, &[&["tc", "load", &file][..], with].concat())
     }
 
-    /// Seconds that the kernel takes for messages that are encoded already.
-    fn floor(&self, file: &Path, rules: u32) -> Result<f64, Fault> {
+    /// Seconds that the kernel takes for messages that are encoded already; `verified`, with the comparison of one of each shape.
+    fn floor(&self, file: &Path, rules: u32, verified: bool) -> Result<f64, Fault> {
         self.fresh(rules)?;
         let mut devices = Devices::of(&self.netns);
         let mut batch = Batch::new(File::open(file).map_err(|error| Fault::file(file, error))?);
@@ -228,7 +228,10 @@ impl Bench<'_> {
         let mut socket = RuleSocket::open(&self.netns, RECEIVE_BYTES)?;
         let began = Instant::now();
         for piece in portions.iter().flat_map(Portion::pieces) {
-            let delivered = socket.deliver_unverified(piece)?;
+            let delivered = match verified {
+                true => socket.deliver(piece, true)?,
+                false => socket.deliver_unverified(piece)?,
+            };
             if let Some(refused) = delivered.refused.first() {
                 return Err(Fault::failed(refused.to_string()));
             }
@@ -242,7 +245,7 @@ impl Bench<'_> {
         let plain = self.files.file("plain", &u32_rules(self.arguments.rules, ""))?;
         let lean = self.files.file("no_percpu", &u32_rules(self.arguments.rules, " no_percpu"))?;
         let deep = self.files.file("deep", &deep_rules(DEEP_RULES))?;
-        let mut seconds: [Vec<f64>; 10] = Default::default();
+        let mut seconds: [Vec<f64>; 11] = Default::default();
         for repeat in 0..self.arguments.repeats {
             self.context.console.progress(&format!("repeat {} of {}", repeat + 1, self.arguments.repeats));
             let measured = [
@@ -253,7 +256,8 @@ impl Bench<'_> {
                 self.load(&plain, count, &[])?,
                 self.load(&plain, count, &["--no-percpu", "always"])?,
                 self.load(&lean, count, &["--workers", "2"])?,
-                self.floor(&lean, count)?,
+                self.floor(&lean, count, false)?,
+                self.floor(&lean, count, true)?,
                 self.load(&deep, 1, &["tc"])?,
                 self.load(&deep, 1, &[])?,
             ];
@@ -262,7 +266,7 @@ impl Bench<'_> {
             }
         }
         self.context.console.progress("");
-        let [tc_plain, tc_lean, lean, shared, percpu, always, two, floor, tc_deep, deep] = &seconds;
+        let [tc_plain, tc_lean, lean, shared, percpu, always, two, floor, verified, tc_deep, deep] = &seconds;
         let rules = f64::from(self.arguments.rules);
         let mut ratio = |what: &str, goal: f64, slow: &[f64], fast: &[f64]| {
             let ratio = Ratio::of(slow, fast);
@@ -281,6 +285,9 @@ impl Bench<'_> {
         let words =
             format!("{} ({:.0} rules/s)", Ratio::of(tc_deep, deep), f64::from(DEEP_RULES) / median(deep));
         self.note(format!("{DEEP_RULES} plain rules in one bucket, without handles : tc -b of it"), words);
+        let words =
+            format!("{} ({:.1} ms)", Ratio::of(verified, floor), (median(verified) - median(floor)) * 1e3);
+        self.note("sending with the comparison of one rule of each shape : without", words);
         let words = format!("{} (u32 holds rtnl: one worker sends)", Ratio::of(lean, two));
         self.note("u32, 2 workers : 1", words);
         Ok(())

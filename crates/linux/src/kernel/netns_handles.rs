@@ -1,7 +1,7 @@
 //! The sockets and files by which settings of one network namespace are read and written. Looks up names and ids at each
 //! use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::QueueHolder;
 use model::{DeviceId, IfIndex, NapiId, RxQueue};
@@ -235,6 +235,33 @@ impl NetnsHandles {
     /// As [`NetnsHandles::directory`].
     pub(super) fn number_of(&mut self, device: DeviceId) -> Result<u64, KernelError> {
         self.directory(device)?.number()
+    }
+
+    /// A device's address on its link, and the kind of a virtual device: what it is known by in another namespace. `None` for a
+    /// device without an address.
+    ///
+    /// # Errors
+    /// As [`NetnsHandles::name`].
+    pub(super) fn address(&mut self, device: DeviceId) -> Result<Option<String>, KernelError> {
+        self.links.identity(device.ifindex)
+    }
+
+    /// The device with this [address](NetnsHandles::address) in one of the namespaces that this one has given an id and that no file
+    /// leads to: the id and the device's name there.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list the ids.
+    pub(super) fn elsewhere(&mut self, address: &str) -> Result<Option<(i32, String)>, KernelError> {
+        let reachable: BTreeSet<i32> =
+            Netns::all().filter_map(|netns| self.links.id_of(&netns).ok()).collect();
+        for id in self.links.ids()?.into_iter().filter(|id| !reachable.contains(id)) {
+            // A namespace may end meanwhile, and may refuse to be looked into.
+            let Ok(links) = self.links.identities_in(id) else { continue };
+            if let Some((name, _)) = links.into_iter().find(|(_, other)| other.as_deref() == Some(address)) {
+                return Ok(Some((id, name)));
+            }
+        }
+        Ok(None)
     }
 
     /// A device's directory in sysfs, by the name that it has now.

@@ -129,7 +129,7 @@ fn number_of_another() -> Result<(), Failed> {
     let plan = Plan { steps: vec![Step::new(vec![change])] };
     let mut kernel = Kernel::new();
     let object_cookies = kernel.object_cookies(&plan);
-    assert_eq!(object_cookies.len(), 2, "its namespace and its device: {object_cookies:?}");
+    assert_eq!(object_cookies.len(), 3, "its namespace, its device and its address: {object_cookies:?}");
     kernel.recall(&object_cookies);
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,

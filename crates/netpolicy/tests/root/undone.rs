@@ -25,8 +25,125 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             still_asked_for,
         ),
+        test("rollback/follows_a_device_into_another_namespace_and_back", &[Need::Root], moved),
+        test("rollback/stays_open_for_a_device_that_is_out_of_reach", &[Need::Root], out_of_reach),
+        test("trial/ends_for_devices_that_were_moved_renamed_and_swapped", &[Need::Root], moved_on_trial),
         test("rollback/says_what_brings_a_queue_back_and_that_mends_it", ATTACHED, brought_back),
     ]
+}
+
+/// A setting that survives when a device goes to another namespace.
+const STAYS: [&str; 6] = ["set", "device", "veth-server", "none", "--setting", "rps_cpus=0"];
+
+/// Another namespace, which only this test holds open.
+struct Elsewhere(linux::Netns);
+
+impl Elsewhere {
+    fn new() -> Result<Self, Failed> {
+        Ok(Self(linux::Netns::create()?))
+    }
+
+    /// The path of its file for other processes.
+    fn path(&self) -> String {
+        use std::os::fd::{AsFd, AsRawFd};
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd())
+    }
+
+    fn inside(&self, command: &str) -> Result<String, Failed> {
+        let there = format!("--net={}", self.path());
+        let output = Command::new("nsenter").arg(&there).args(command.split(' ')).output()?;
+        if !output.status.success() {
+            return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// The CPUs that its device's first queue spreads packets over.
+    fn rps_cpus(&self, device: &str) -> Result<String, Failed> {
+        let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        let there = format!("--net={}", self.path());
+        let script = format!("mount -t sysfs sysfs /sys && cat {file}");
+        let output =
+            Command::new("nsenter").arg(&there).args(["unshare", "--mount", "sh", "-c", &script]).output()?;
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+}
+
+fn moved() -> Result<(), Failed> {
+    for by_script in [false, true] {
+        let operator = Operator::new("moved", 1)?;
+        let before = operator.devices()?;
+        operator.runs(&STAYS, 0)?;
+        let elsewhere = Elsewhere::new()?;
+        operator.changes_link("veth-server", &["netns", &elsewhere.path(), "name", "eth7"])?;
+        assert_eq!(elsewhere.rps_cpus("eth7")?, "1", "the kernel moves a device with its settings");
+        if by_script {
+            let (code, said) = by_hand(&operator)?;
+            assert!(code == Some(0) && said.contains("put back to 0"), "{code:?} {said}");
+        } else {
+            operator.runs(&["rollback"], 0)?;
+        }
+        assert_eq!(elsewhere.rps_cpus("eth7")?, "0", "by script: {by_script}");
+        let home = format!("ip link set eth7 netns {} name veth-server", operator.lab.server_pid());
+        elsewhere.inside(&home)?;
+        let after = operator.devices()?;
+        let of = |host: &model::Host| {
+            host.devices.iter().map(|d| d.rx_queues[0].rps_cpus.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&after), of(&before));
+    }
+    Ok(())
+}
+
+/// A process that sees only its own processes finds no file of the namespace; the device's first namespace knows that it is there.
+fn out_of_reach() -> Result<(), Failed> {
+    let operator = Operator::new("out-of-reach", 1)?;
+    operator.runs(&STAYS, 0)?;
+    let elsewhere = Elsewhere::new()?;
+    operator.changes_link("veth-server", &["netns", &elsewhere.path()])?;
+    let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
+    let whole = operator.netpolicy_here(&["rollback"]);
+    let mut command = Command::new("nsenter");
+    command.args([&there, "unshare", "--pid", "--fork", "--mount-proc"]).arg(whole.get_program());
+    let output = command.args(whole.get_args()).output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("in a network namespace that no name") && said.contains("veth-server"), "{said}");
+    assert_eq!(elsewhere.rps_cpus("veth-server")?, "1");
+    // The transaction is open still, and ends when the device is back.
+    elsewhere.inside(&format!("ip link set veth-server netns {}", operator.lab.server_pid()))?;
+    operator.runs(&["rollback"], 0)?;
+    let devices = operator.devices()?;
+    let device = devices.devices.iter().find(|device| device.id.name.as_str() == "veth-server");
+    assert!(device.ok_or("veth-server")?.rx_queues[0].rps_cpus.is_empty());
+    Ok(())
+}
+
+fn moved_on_trial() -> Result<(), Failed> {
+    let operator = Operator::new("moved-on-trial", 1)?;
+    operator.inside("ip link add other type veth peer name third")?;
+    operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n[device.other]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
+    operator.runs(&["try", "--seconds", "4"], 0)?;
+    // The two swap names, and one of them leaves.
+    operator.inside("ip link set veth-server down")?;
+    operator.inside("ip link set veth-server name swapped")?;
+    operator.inside("ip link set other name veth-server")?;
+    operator.inside("ip link set swapped name other")?;
+    let elsewhere = Elsewhere::new()?;
+    operator.changes_link("other", &["netns", &elsewhere.path()])?;
+    crate::operator::waited_for("the end of the trial", || {
+        Ok((elsewhere.rps_cpus("other")? == "0").then_some(()))
+    })?;
+    crate::operator::waited_for("the end of the trial here", || {
+        let devices = operator.devices()?.devices;
+        Ok(devices
+            .iter()
+            .all(|device| device.rx_queues.iter().all(|queue| queue.rps_cpus.is_empty()))
+            .then_some(()))
+    })?;
+    crate::operator::waited_for("the journal", || {
+        Ok(operator.runs(&["history"], 0)?.data.contains("rolled back").then_some(()))
+    })
 }
 
 fn still_asked_for() -> Result<(), Failed> {
@@ -43,9 +160,9 @@ fn still_asked_for() -> Result<(), Failed> {
 }
 
 /// What `undo.sh` uses of Debian's essential and required packages.
-const PLAIN: [&str; 16] = [
+const PLAIN: [&str; 17] = [
     "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
-    "sort", "wc", "perl", "rm",
+    "sort", "wc", "perl", "rm", "find",
 ];
 
 /// The one script of an operator's journal.

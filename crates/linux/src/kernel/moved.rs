@@ -1,0 +1,96 @@
+//! Devices that have moved to another network namespace since they were named, as CNI plugins move them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use apply::{ObjectCookies, device_of_address_name, device_of_cookie_name};
+use model::{DeviceId, IfIndex, Label, NetnsId};
+use sys::error::KernelError;
+use sys::netns::Netns;
+use sys::sysfs::SysFs;
+
+/// How long a list of all devices of all namespaces is used: the settings of one rollback follow each other.
+const LISTED_FOR: Duration = Duration::from_secs(1);
+
+/// Where a device was when it was named.
+type Place = (NetnsId, IfIndex);
+
+/// Devices by what stays when they move.
+#[derive(Debug, Default)]
+pub(super) struct MovedDevices {
+    /// The number of each device's directory in sysfs.
+    numbers: BTreeMap<Place, u64>,
+    /// The address of each device on its link.
+    addresses: BTreeMap<Place, String>,
+    /// Where they were found last.
+    found: BTreeMap<Place, DeviceId>,
+    /// All devices by their numbers, and when they were listed.
+    listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,
+}
+
+impl MovedDevices {
+    pub(super) const fn new() -> Self {
+        Self { numbers: BTreeMap::new(), addresses: BTreeMap::new(), found: BTreeMap::new(), listed: None }
+    }
+
+    /// Notes what devices are known by.
+    pub(super) fn note(&mut self, cookies: &ObjectCookies) {
+        for (what, text) in cookies {
+            self.numbers.extend(device_of_cookie_name(what).zip(text.parse().ok()));
+            self.addresses.extend(device_of_address_name(what).map(|place| (place, text.clone())));
+        }
+    }
+
+    /// Where a device was found that had moved, and the number that it must have there.
+    pub(super) fn known(&self, device: DeviceId) -> Option<(DeviceId, u64)> {
+        let place = (device.netns, device.ifindex);
+        Some((*self.found.get(&place)?, *self.numbers.get(&place)?))
+    }
+
+    /// What the kernel shows of a device also in a namespace that cannot be entered.
+    pub(super) fn address(&self, device: DeviceId) -> Option<String> {
+        self.addresses.get(&(device.netns, device.ifindex)).cloned()
+    }
+
+    /// Looks for a device that is not where it was, in every namespace that a name, a mount, a process or an open file leads to;
+    /// `None` if it is in none of them, or if nothing is known that would identify it.
+    pub(super) fn find(&mut self, device: DeviceId) -> Option<DeviceId> {
+        let place = (device.netns, device.ifindex);
+        self.found.remove(&place);
+        let number = self.numbers.get(&place)?;
+        let (listed, devices) = match self.listed.take() {
+            Some(listed) if listed.0.elapsed() < LISTED_FOR => listed,
+            _ => (Instant::now(), all_devices()),
+        };
+        let there = devices.get(number).copied();
+        self.listed = Some((listed, devices));
+        self.found.extend(there.map(|there| (place, there)));
+        there
+    }
+}
+
+/// The error for a device that is in a namespace that nothing leads to.
+pub(super) fn out_of_reach(device: DeviceId, id: i32, name: &str) -> KernelError {
+    let why = format!(
+        "it is `{name}` in a network namespace that no name, mount, process or open file leads to (nsid {id}); run `netpolicy \
+         rollback` again when the device is back or its namespace can be reached"
+    );
+    KernelError::away(format!("device {device}"), why)
+}
+
+/// All devices of all namespaces that can be reached, by the numbers of their directories in sysfs.
+fn all_devices() -> BTreeMap<u64, DeviceId> {
+    let mut devices = BTreeMap::new();
+    for netns in Netns::all() {
+        let Ok(sysfs) = SysFs::open(&netns) else { continue };
+        for name in sysfs.list("class/net").unwrap_or_default() {
+            let index =
+                sysfs.read(&format!("class/net/{name}/ifindex")).ok().and_then(|text| text.parse().ok());
+            let Some(ifindex) = index.map(IfIndex) else { continue };
+            let number = sysfs.device(&name, ifindex).and_then(|directory| directory.number());
+            let device = DeviceId { netns: netns.id(), ifindex, name: Label::new(&name) };
+            devices.extend(number.ok().map(|number| (number, device)));
+        }
+    }
+    devices
+}
