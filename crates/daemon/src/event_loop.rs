@@ -6,7 +6,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
+use linux::epoll_wait_millis;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{
@@ -19,9 +19,7 @@ pub const SOURCES_MAX: usize = 256;
 /// How many descriptors one wait reports; the next wait reports the rest.
 const READY_MAX: usize = 64;
 
-/// A wait that is shorter is timed by a timer of its own: the epoll counts in whole milliseconds, and rounds up.
-///
-/// Kernel: `fs/eventpoll.c`; `epoll_pwait2()` is of 5.11, and filters of system calls may not know it.
+/// A shorter wait is timed by a timer: [`epoll_wait_millis`] counts whole milliseconds, and rounds up.
 const EXACT_BELOW: Duration = Duration::from_millis(10);
 
 /// The timer's number, which is no descriptor's.
@@ -186,9 +184,9 @@ impl EventLoop {
         if let Some(left) = exact {
             self.set_timer(left)?;
         }
-        let left = left.filter(|_| exact.is_none()).map(timespec);
+        let left = left.filter(|_| exact.is_none());
         let mut events = Vec::with_capacity(READY_MAX);
-        let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref());
+        let waited = epoll_wait_millis(&self.epoll, &mut events, left);
         if exact.is_some() {
             // Stopped, it is not ready any more either.
             self.set_timer(Duration::ZERO)?;

@@ -34,5 +34,6 @@ pub use idle::{IdleTimes, idle_depth};
 pub use kernel::Kernel;
 pub use latency::WakeLatency;
 pub use observe::{Processes, observe};
+pub use sys::epoll::wait_millis as epoll_wait_millis;
 pub use sys::signals::{Arrived, Signal, Signals};
 pub use sys::{Cause, Errno, KernelError, Netns, clock, netns, socket_policy, sysfs};

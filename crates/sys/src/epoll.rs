@@ -1,10 +1,14 @@
-//! The busy-poll parameters of an epoll file.
-#![expect(unsafe_code, reason = "rustix leaves the meaning of an ioctl to its caller")]
+//! An epoll file: its busy-poll parameters, and a wait on it by a call that every kernel and every filter of calls knows.
+#![expect(unsafe_code, reason = "rustix leaves the meaning of an ioctl to its caller, and has one epoll wait for all programs")]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
+use rustix::event::epoll::Event;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
+
+use crate::answer::done;
 
 /// `struct epoll_params`, as the kernel lays it out.
 ///
@@ -44,4 +48,67 @@ pub fn params(epoll: impl AsFd) -> Result<RawParams, Errno> {
 pub fn set_params(epoll: impl AsFd, params: RawParams) -> Result<(), Errno> {
     // SAFETY: EPIOCSPARAMS reads one struct epoll_params, which RawParams mirrors, and keeps no pointer to it.
     unsafe { ioctl(epoll, Setter::<EPIOCSPARAMS, RawParams>::new(params)) }
+}
+
+/// Waits for events by `epoll_wait(2)`, and replaces what `events` held with at most as many as it has room for. Waits at most
+/// this long, rounded up to whole milliseconds; `None` waits for as long as nothing comes. A caller that must wake at an exact
+/// time adds a timerfd to the epoll.
+///
+/// `epoll_pwait2(2)` counts nanoseconds, but is missing before Linux 5.11 and in some filters of system calls. The workspace
+/// builds rustix with the feature `linux_5_11`, which makes every wait of rustix such a call: programs that must run without it
+/// use this function.
+///
+/// # Errors
+/// The kernel's; `EINTR` after a signal.
+pub fn wait_millis(
+    epoll: impl AsFd,
+    events: &mut Vec<Event>,
+    at_most: Option<Duration>,
+) -> Result<(), Errno> {
+    let timeout = at_most.map_or(-1, |at_most| {
+        i32::try_from(at_most.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+    });
+    events.clear();
+    let room = i32::try_from(events.capacity()).unwrap_or(i32::MAX);
+    // SAFETY: `events` has room for this many `struct epoll_event`, which rustix's Event mirrors, and the kernel writes no more.
+    let ready = unsafe {
+        libc::epoll_wait(epoll.as_fd().as_raw_fd(), events.as_mut_ptr().cast(), room, timeout)
+    };
+    done(ready.into())?;
+    // SAFETY: the kernel has written this many events, from the first on.
+    unsafe { events.set_len(usize::try_from(ready).unwrap_or(0)) };
+    Ok(())
+}
+
+const _: () = assert!(size_of::<Event>() == size_of::<libc::epoll_event>(), "mirrors struct epoll_event");
+
+#[cfg(test)]
+mod test {
+    use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn a_wait_reports_what_is_ready_up_to_the_room_and_nothing_after_its_time() {
+        let epoll = create(CreateFlags::CLOEXEC).expect("an epoll");
+        let mut events = Vec::with_capacity(2);
+        assert_eq!(wait_millis(&epoll, &mut events, Some(Duration::from_micros(1))), Ok(()));
+        assert!(events.is_empty());
+        let bells: Vec<_> = (1..=3)
+            .map(|number| {
+                let bell = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
+                add(&epoll, &bell, EventData::new_u64(number), EventFlags::IN).expect("is added");
+                bell
+            })
+            .collect();
+        assert_eq!(wait_millis(&epoll, &mut events, None), Ok(()));
+        let numbers: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+        assert_eq!(numbers, [1, 2], "as many as there is room for");
+        drop(bells);
+        assert_eq!(wait_millis(&epoll, &mut events, Some(Duration::ZERO)), Ok(()));
+        assert!(events.is_empty(), "what was closed is not ready");
+        let none = wait_millis(&epoll, &mut Vec::new(), Some(Duration::ZERO));
+        assert_eq!(none, Err(Errno::INVAL), "no room for an event");
+    }
 }

@@ -266,6 +266,24 @@ fn estimates_are_built_without_what_makes_load_and_open_nothing() {
     assert!(!dependencies.all("netpolicy-measure").contains("rustix"), "it asks the kernel for nothing");
 }
 
+/// Whether a name is the wait of rustix, whose resolution a feature decides for the whole program. The feature is on where the load
+/// generator is built: elsewhere the wait is `sys::epoll::wait_millis`, which works on any kernel and says what it rounds.
+fn is_the_wait_of_rustix(name: &NamedPath) -> bool {
+    !name.in_tests && name.words.ends_with(&["epoll".to_owned(), "wait".to_owned()])
+}
+
+#[test]
+fn only_the_load_generator_waits_by_a_call_whose_resolution_a_feature_decides() {
+    for room in rooms().iter().filter(|room| *room != "load") {
+        none(named(room, is_the_wait_of_rustix));
+    }
+    assert_eq!(refused("fn f() { epoll::wait(e, b, None) }", is_the_wait_of_rustix), [1]);
+    assert_eq!(refused("use rustix::event::epoll::wait;", is_the_wait_of_rustix), [1]);
+    assert!(refused("use linux::epoll_wait_millis;", is_the_wait_of_rustix).is_empty());
+    let features = std::fs::read_to_string(workspace().join("crates/load/Cargo.toml")).expect("a manifest");
+    assert!(features.contains("\"linux_5_11\""), "without it, rustix rounds to milliseconds");
+}
+
 #[test]
 fn only_the_command_depends_on_the_experiments_and_no_room_on_the_command() {
     let dependencies = dependencies();

@@ -52,7 +52,11 @@ impl From<KernelError> for BenchError {
 
 impl From<RunError> for BenchError {
     fn from(error: RunError) -> Self {
-        Self::Failed(Fault::failed(error))
+        let exit = match error {
+            RunError::NoExactWait { .. } => Exit::Unsupported,
+            _ => Exit::Failed,
+        };
+        Self::Failed(Fault::new(exit, error))
     }
 }
 

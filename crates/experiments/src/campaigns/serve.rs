@@ -37,6 +37,7 @@ fn fault(error: ServeError) -> Fault {
         ServeError::Option { option, value, range } => {
             Fault::new(Exit::Usage, describe(option, "--size", &value.to_string(), &range))
         }
+        ServeError::NoExactWait => Fault::new(Exit::Unsupported, error),
         ServeError::Listen { .. } | ServeError::Open { .. } | ServeError::Kernel { .. } => {
             Fault::failed(error)
         }

@@ -37,6 +37,12 @@ pub enum RunError {
         #[source]
         cause: io::Error,
     },
+    /// The kernel, or a filter of system calls, lacks `epoll_pwait2`: the generator cannot wake when a request is due.
+    #[error("client thread {thread}: epoll_pwait2 is missing: the load generator needs Linux 5.11, and no filter of system calls that rejects it")]
+    NoExactWait {
+        /// The thread's number.
+        thread: u32,
+    },
     /// A client thread panicked: a fault of the generator or of the caller's preparation.
     #[error("client thread {thread} panicked")]
     Panicked {

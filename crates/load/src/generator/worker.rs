@@ -388,8 +388,9 @@ impl<'a> Worker<'a> {
         self.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(Errno::NOSYS) => Err(RunError::NoExactWait { thread: self.thread }),
             Err(errno) => {
-                Err(RunError::Thread { thread: self.thread, what: "epoll_wait", cause: errno.into() })
+                Err(RunError::Thread { thread: self.thread, what: "epoll_pwait2", cause: errno.into() })
             }
         }
     }
@@ -454,5 +455,33 @@ fn wake_on_time() {
     if rustix::thread::current_timer_slack().is_ok_and(|slack| slack <= DEFAULT) {
         // Without it the generator is late, which is counted.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A busy machine may add any time to a wait, but to all of many only if the call itself rounds.
+    #[test]
+    fn a_wait_of_300_microseconds_is_not_rounded_to_a_millisecond() {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
+        let workload = Workload::Memcached(crate::test_workload());
+        let shared = Shared::new(
+            server.local_addr().expect("bound"),
+            &workload,
+            OfferedLoad::PerSecond(1_000.0),
+        );
+        let mut worker = Worker::connect(&shared, 0).expect("connects");
+        let wait = Nanoseconds::from_micros(300);
+        let mut shortest = Nanoseconds::from_millis(1_000);
+        for _ in 0..500 {
+            let begin = Moment::now();
+            worker.wait(wait).expect("waits");
+            shortest = shortest.min(Moment::now().since(begin));
+        }
+        assert!((wait..Nanoseconds::from_micros(900)).contains(&shortest), "{shortest}");
     }
 }

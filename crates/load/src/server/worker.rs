@@ -93,7 +93,8 @@ impl<'a> Worker<'a> {
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), self.wait_at_most.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(ServeError::kernel("epoll_wait", errno)),
+                Err(Errno::NOSYS) => return Err(ServeError::NoExactWait),
+                Err(errno) => return Err(ServeError::kernel("epoll_pwait2", errno)),
             }
             for event in &events {
                 let data = event.data;

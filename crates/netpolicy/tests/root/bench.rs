@@ -27,6 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lab/what_it_starts_is_known_to_be_ours", LAB, marks_what_it_starts),
         test("lab/nothing_is_left_after_ctrl_c", LAB, || ended(Signal::INT, Some(0))),
         test("lab/nothing_is_left_after_kill_9_with_two_labs_side_by_side", LAB, killed_beside_another),
+        test("bench/a_wait_of_300_us_reaches_the_kernel_as_300_us", &[Need::Root, Need::Strace], exact_wait),
         test("bench/each_configuration_is_measured_and_engagement_stands_beside_it", COUNTED, measured),
         test("bench/every_configuration_of_the_document_runs_and_is_put_back", BENCH, whole_matrix),
         test("bench/an_interrupted_experiment_shows_what_it_has_and_leaves_nothing", BENCH, interrupted),
@@ -208,6 +209,19 @@ fn as_nobody() -> Result<(), Failed> {
         assert!(printed.to_string().contains("userbusy"), "{printed}");
         Ok(())
     })
+}
+
+/// The server of the benches waits by the same call as the load generator.
+fn exact_wait() -> Result<(), Failed> {
+    let mut command = Command::new("timeout");
+    command.args(["2", "strace", "-f", "-e", "trace=epoll_wait,epoll_pwait,epoll_pwait2"]);
+    command.arg(env!("CARGO_BIN_EXE_netpolicy"));
+    let words = "bench serve --listen 127.0.0.1:0 --wait-at-most 300us";
+    let output = command.args(words.split(' ')).stdin(Stdio::null()).output()?;
+    let traced = text(&output.stderr);
+    assert!(traced.contains("tv_nsec=300000}"), "{traced}");
+    assert!(!traced.contains("epoll_pwait(") && !traced.contains("epoll_wait("), "{traced}");
+    Ok(())
 }
 
 fn ended(signal: Signal, code: Option<i32>) -> Result<(), Failed> {
