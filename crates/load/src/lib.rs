@@ -64,6 +64,7 @@ mod test_values {
             requests: Requests::default(),
             throughput: 10_000.0,
             latency: Distribution::default(),
+            latency_from_send: None,
             lateness: Distribution::default(),
             generator_lateness: Distribution::default(),
             generator_busy: 0.5,

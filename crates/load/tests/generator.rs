@@ -130,17 +130,18 @@ fn a_generator_that_is_kept_from_its_cpu_makes_its_run_void() {
         }
     }
     let server = fake_server(|_, line, out| answer(line, out));
-    let workload = MemcachedWorkload { waiting: Waiting::Sleep, ..workload() };
-    let load = OfferedLoad::PerSecond(500.0);
-    let delayed =
-        memcached(server, &workload, load, &Delayed).expect("a run").into_evidence("test", origin());
-    let reason = delayed.void.expect("a generator 20 ms late does not count");
-    assert!(reason.starts_with("the generator was late"), "{reason}");
-    assert!(
-        delayed.generator_lateness.p50 > Nanoseconds::from_micros(500),
-        "{}",
-        delayed.generator_lateness.p50
-    );
+    for waiting in [Waiting::Sleep, Waiting::Block] {
+        let workload = MemcachedWorkload { waiting, ..workload() };
+        let load = OfferedLoad::PerSecond(500.0);
+        let delayed =
+            memcached(server, &workload, load, &Delayed).expect("a run").into_evidence("test", origin());
+        let reason = delayed.void.expect("a generator 20 ms late does not count");
+        assert!(reason.starts_with("the generator was late"), "{waiting:?}: {reason}");
+        let (late, sent) = (delayed.generator_lateness, delayed.latency_from_send.expect("a measured run"));
+        assert!(late.p50 > Nanoseconds::from_micros(500), "{waiting:?}: {}", late.p50);
+        assert_eq!(sent.count, delayed.requests.answered, "{waiting:?}");
+        assert!(sent.avg < delayed.latency.avg, "{waiting:?}: the client's delay is not in it");
+    }
 }
 
 #[test]

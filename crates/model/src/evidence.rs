@@ -37,6 +37,9 @@ pub struct Evidence {
     /// Response times, counted from when the request was due. Requests without an answer are in it with the time
     /// they had waited for one.
     pub latency: Distribution,
+    /// Response times, counted from when the request was sent; `None` in simulations and in evidence of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_from_send: Option<Distribution>,
     /// How long after its due time each request was sent, whatever the cause.
     pub lateness: Distribution,
     /// The part of `lateness` that the generator itself caused: from the moment the request was due *and* its

@@ -73,8 +73,9 @@ pub enum Waiting {
     /// It sleeps in `epoll_pwait2` until shortly before the next due time, by as much as it has been overslept by lately, and asks
     /// without sleeping for the rest.
     Sleep,
-    /// It sleeps until an answer comes or a request is due, and never asks without sleeping. It is late by what waking takes,
-    /// and costs what an ordinary client costs: for runs whose figure is the CPU time of the whole machine.
+    /// It sleeps in `epoll_pwait2` until an answer comes or a request is due, and never asks without sleeping. It is late by what
+    /// waking takes, tens of microseconds, and costs what an ordinary client costs: for runs whose figure is the CPU time of the
+    /// whole machine.
     Block,
 }
 

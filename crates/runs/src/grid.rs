@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::gate::{Gates, Judged};
 use crate::overall::Overall;
-use crate::table::number;
+use crate::table::{LATE50, LATE99, number};
 use crate::variant::{Ratios, Row, Variant, ratio};
 use measure::statistics::{Interval, coverage};
 
@@ -46,7 +46,7 @@ pub struct Skipped {
     pub reason: String,
 }
 
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 17] = [
     "mode",
     "load",
     "qps",
@@ -56,6 +56,8 @@ const COLUMNS: [&str; 15] = [
     "99%",
     "99.9%",
     "99.99%",
+    LATE50,
+    LATE99,
     "cpu",
     "csw/s",
     "irq/req",
@@ -88,6 +90,8 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
         p99,
         p999,
         p9999,
+        number(&row.late_us[0]),
+        number(&row.late_us[1]),
         number(&row.cpu_percent),
         number(&row.switches),
         number(&row.interrupts),
@@ -127,7 +131,7 @@ pub(crate) fn legend(rounds: u32) -> String {
         ),
     };
     format!(
-        "{what} Response times in us from when each request was due; cpu: percent of the server's CPUs; csw/s: context switches of the \
+        "{what} Response times in us from when each request was due; 50%late, 99%late: how long after that, or after its connection had room, the client sent it, in us; cpu: percent of the server's CPUs; csw/s: context switches of the \
          machine; irq/req: polls after an interrupt, or on a veth after a softirq of the sender, for each answer; softirq/s, kthread/s, own/s: polls of the server's NAPIs by softirqs, by their kernel threads, by the \
          server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t); so are cpu \
          points, which are differences."

@@ -1,6 +1,6 @@
 //! One configuration at one load, over all its rounds: what the table and the report show.
 
-use model::{Evidence, Nanoseconds, OfferedLoad};
+use model::{Distribution, Evidence, Nanoseconds, OfferedLoad};
 
 use crate::experiment::Results;
 use measure::statistics::{Interval, median_interval};
@@ -30,6 +30,10 @@ pub struct Summary {
     pub p95_us: Option<Interval>,
     /// The 99th percentile, in microseconds.
     pub p99_us: Option<Interval>,
+    /// The median of how late the generator sent requests, in microseconds; `None` also in closed loop and in simulations.
+    pub late_p50_us: Option<Interval>,
+    /// The 99th percentile of that, in microseconds.
+    pub late_p99_us: Option<Interval>,
     /// How busy the server's CPUs were, in percent; `None` also where it was not measured.
     pub cpu_percent: Option<Interval>,
     /// The share of its packets that the server polled for itself, in percent; `None` also where it was not counted.
@@ -78,6 +82,8 @@ impl Summary {
             p50_us: over(&|run| micros(run.latency.p50)),
             p95_us: over(&|run| micros(run.latency.p95)),
             p99_us: over(&|run| micros(run.latency.p99)),
+            late_p50_us: late(&runs, |late| late.p50),
+            late_p99_us: late(&runs, |late| late.p99),
             cpu_percent: busy.and_then(|busy| median_interval(&busy)),
             own_percent: own.and_then(|own| median_interval(&own)),
             interrupts: interrupts.and_then(|interrupts| median_interval(&interrupts)),
@@ -100,6 +106,15 @@ impl Summary {
         }
         remarks
     }
+}
+
+/// How late the generator sent, over runs; `None` where a run cannot be late.
+pub(crate) fn late(runs: &[&Evidence], of: fn(&Distribution) -> Nanoseconds) -> Option<Interval> {
+    let each = |run: &&Evidence| {
+        let late = &run.generator_lateness;
+        (run.load != OfferedLoad::Max && late.count > 0).then(|| micros(of(late)))
+    };
+    median_interval(&runs.iter().map(each).collect::<Option<Vec<f64>>>()?)
 }
 
 fn micros(span: Nanoseconds) -> f64 {

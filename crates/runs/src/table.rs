@@ -10,11 +10,13 @@ use measure::statistics::{Interval, coverage};
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
 
 /// The columns, as the document names them; those from [`OWN`] on are ours, and stand where anything was counted.
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 11] = [
     ("qps", |row| row.throughput.as_ref()),
     ("avglat", |row| row.avg_us.as_ref()),
     ("95%lat", |row| row.p95_us.as_ref()),
     ("99%lat", |row| row.p99_us.as_ref()),
+    (LATE50, |row| row.late_p50_us.as_ref()),
+    (LATE99, |row| row.late_p99_us.as_ref()),
     ("cpu", |row| row.cpu_percent.as_ref()),
     (OWN, |row| row.own_percent.as_ref()),
     (INTERRUPTS, |row| row.interrupts.as_ref()),
@@ -22,6 +24,9 @@ const COLUMNS: [Column; 9] = [
     (EMPTY, |row| row.empty_percent.as_ref()),
 ];
 
+/// The median and the 99th percentile of how late the generator sent.
+pub(crate) const LATE50: &str = "50%late";
+pub(crate) const LATE99: &str = "99%late";
 /// The share of its packets that the server polled for itself: whether busy polling is in force.
 const OWN: &str = "own";
 /// Interrupts of the server's NAPIs for each answer.
@@ -32,8 +37,14 @@ pub(crate) const BATCH: &str = "batch";
 pub(crate) const EMPTY: &str = "empty";
 
 /// What a column of ours means, in a sentence.
-const LEGENDS: [(&str, &str); 4] =
-    [(OWN, OWN_LEGEND), (INTERRUPTS, INTERRUPTS_LEGEND), (BATCH, BATCH_LEGEND), (EMPTY, EMPTY_LEGEND)];
+const LEGENDS: [(&str, &str); 6] = [
+    (LATE50, LATE_LEGEND),
+    (LATE99, ""),
+    (OWN, OWN_LEGEND),
+    (INTERRUPTS, INTERRUPTS_LEGEND),
+    (BATCH, BATCH_LEGEND),
+    (EMPTY, EMPTY_LEGEND),
+];
 
 /// The table of an experiment, response times in microseconds, CPU use in percent.
 pub fn render(results: &Results) -> String {
@@ -70,13 +81,17 @@ pub fn render(results: &Results) -> String {
     }
     text.push_str(&legend(results.experiment.rounds));
     for (name, legend) in LEGENDS {
-        if columns.iter().any(|(shown, _)| *shown == name) {
+        if !legend.is_empty() && columns.iter().any(|(shown, _)| *shown == name) {
             text.push_str(legend);
             text.push('\n');
         }
     }
     text
 }
+
+/// What [`LATE50`] and [`LATE99`] mean, in a sentence.
+pub(crate) const LATE_LEGEND: &str = "50%late, 99%late: how long after its due time, or after its connection had room, the client sent a request, in us. \
+     It is part of the response times.";
 
 /// What [`OWN`] means, in a sentence.
 pub(crate) const OWN_LEGEND: &str =
@@ -199,6 +214,29 @@ One run each, response times in us from when each request was due, cpu in percen
 No interval can be computed from a single run: how far these numbers may be off is not known.
 ";
         assert_eq!(render(&results), expected);
+    }
+
+    #[test]
+    fn how_late_the_client_sent_stands_next_to_the_response_times_and_not_in_closed_loop() {
+        let mut results = results();
+        for run in &mut results.evidence {
+            let (p50, p99) = (Nanoseconds::from_micros(18), Nanoseconds::from_micros(60));
+            run.generator_lateness = Distribution { count: 1, p50, p99, ..Distribution::default() };
+        }
+        let text = render(&results);
+        assert!(
+            text.contains("  load       qps    avglat  95%lat  99%lat  50%late  99%late    cpu\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5    18 ±0    60 ±0  40 ±0"),
+            "{text}"
+        );
+        assert!(
+            text.contains("   MAX  10000 ±0  8.2 ±0.0  105 ±5  105 ±5        -        -  40 ±0"),
+            "{text}"
+        );
+        assert!(text.ends_with(&format!("{LATE_LEGEND}\n")), "{text}");
     }
 
     #[test]

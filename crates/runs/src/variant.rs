@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Results;
+use crate::summary::late;
 
 /// One experiment of a grid.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct Row {
     pub rate: Option<Interval>,
     /// Response times in microseconds, at [`Row::QUANTILES`].
     pub latency_us: [Option<Interval>; Row::QUANTILES.len()],
+    /// How late the generator sent requests, in microseconds: median and 99th percentile. `None` also in closed loop and in
+    /// simulations.
+    pub late_us: [Option<Interval>; 2],
     /// How busy the server's CPUs were, in percent; this and all below `None` also where it was not measured.
     pub cpu_percent: Option<Interval>,
     /// Context switches of the host per second.
@@ -78,6 +82,7 @@ impl Row {
             runs: runs.len(),
             rate: over(&|run| Some(rate(run))),
             latency_us,
+            late_us: [late(&runs, |late| late.p50), late(&runs, |late| late.p99)],
             cpu_percent: over(&|run| Some(run.cpu?.busy() * 100.0)),
             switches: over(&|run| Some(run.counters.as_ref()?.context_switches)),
             softirq_polls: polls(|napi| napi.softirq()),

@@ -1,5 +1,8 @@
 //! An epoll file: its busy-poll parameters, and a wait on it by a call that every kernel and every filter of calls knows.
-#![expect(unsafe_code, reason = "rustix leaves the meaning of an ioctl to its caller, and has one epoll wait for all programs")]
+#![expect(
+    unsafe_code,
+    reason = "rustix leaves the meaning of an ioctl to its caller, and has one epoll wait for all programs"
+)]
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -65,15 +68,13 @@ pub fn wait_millis(
     events: &mut Vec<Event>,
     at_most: Option<Duration>,
 ) -> Result<(), Errno> {
-    let timeout = at_most.map_or(-1, |at_most| {
-        i32::try_from(at_most.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
-    });
+    let timeout = at_most
+        .map_or(-1, |at_most| i32::try_from(at_most.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
     events.clear();
     let room = i32::try_from(events.capacity()).unwrap_or(i32::MAX);
     // SAFETY: `events` has room for this many `struct epoll_event`, which rustix's Event mirrors, and the kernel writes no more.
-    let ready = unsafe {
-        libc::epoll_wait(epoll.as_fd().as_raw_fd(), events.as_mut_ptr().cast(), room, timeout)
-    };
+    let ready =
+        unsafe { libc::epoll_wait(epoll.as_fd().as_raw_fd(), events.as_mut_ptr().cast(), room, timeout) };
     done(ready.into())?;
     // SAFETY: the kernel has written this many events, from the first on.
     unsafe { events.set_len(usize::try_from(ready).unwrap_or(0)) };

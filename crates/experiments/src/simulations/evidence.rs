@@ -51,6 +51,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
         },
         throughput: outcome.throughput(),
         latency: latency.distribution(),
+        latency_from_send: None,
         lateness: none.clone(),
         generator_lateness: none,
         generator_busy: 0.0,

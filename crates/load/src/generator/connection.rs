@@ -55,6 +55,15 @@ pub(super) struct Pending {
     pub(super) due: Moment,
     /// When it was due *and* the connection could take it; never before `due`.
     pub(super) possible: Moment,
+    /// When it was given to the kernel; until then, `possible`.
+    pub(super) sent: Moment,
+}
+
+impl Pending {
+    /// A request that was not sent yet.
+    pub(super) const fn new(request: Request, due: Moment, possible: Moment) -> Self {
+        Self { request, due, possible, sent: possible }
+    }
 }
 
 /// Why a connection gave no more.
@@ -186,7 +195,9 @@ impl Connection {
     ) -> io::Result<()> {
         if self.unsent > 0 {
             let now = Moment::now();
-            for pending in self.pending.range(self.pending.len() - self.unsent..) {
+            let first = self.pending.len() - self.unsent;
+            for pending in self.pending.range_mut(first..) {
+                pending.sent = now;
                 sent(pending, now);
             }
             self.unsent = 0;

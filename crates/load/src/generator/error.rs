@@ -38,7 +38,9 @@ pub enum RunError {
         cause: io::Error,
     },
     /// The kernel, or a filter of system calls, lacks `epoll_pwait2`: the generator cannot wake when a request is due.
-    #[error("client thread {thread}: epoll_pwait2 is missing: the load generator needs Linux 5.11, and no filter of system calls that rejects it")]
+    #[error(
+        "client thread {thread}: epoll_pwait2 is missing: the load generator needs Linux 5.11, and no filter of system calls that rejects it"
+    )]
     NoExactWait {
         /// The thread's number.
         thread: u32,

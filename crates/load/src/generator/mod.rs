@@ -13,6 +13,7 @@ mod worker;
 
 pub use error::RunError;
 pub use late::{
-    GENERATOR_LATE_FLOOR, GENERATOR_LATE_P50_SHARE, GENERATOR_LATE_P99_SHARE, REFUSED_SHARE, void_reason,
+    GENERATOR_LATE_FLOOR, GENERATOR_LATE_P50_SHARE, GENERATOR_LATE_P99_SHARE, REFUSED_SHARE,
+    SLEEPER_LATE_SHARE, WAKING, void_reason,
 };
 pub use run::{Edge, Environment, Run, memcached, offer};

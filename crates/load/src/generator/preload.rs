@@ -73,7 +73,7 @@ fn fill(
         let Some(key) = keys.next() else { break };
         let mut chance = Chance::stream(memcached.workload.seed, &[FIRST_VALUES, u64::from(key)]);
         let bytes = memcached.workload.value_size.draw(chance.unit(), chance.unit()) as usize;
-        let pending = Pending { request: Request::Set(key), due: now, possible: now };
+        let pending = Pending::new(Request::Set(key), now, now);
         connection.push(pending, |out| memcached.keys.write_set(key, &memcached.values[..bytes], out));
     }
     let added = connection.depth() - before;

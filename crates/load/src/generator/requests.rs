@@ -84,7 +84,7 @@ impl<'a> Requests<'a> {
             Self::Memcached(memcached) => memcached.request(connection, due, possible),
             Self::Exchange(workload) => {
                 let request = Request::Exchange { answer_bytes: workload.answer_bytes };
-                connection.push_block(Pending { request, due, possible }, workload.request_bytes);
+                connection.push_block(Pending::new(request, due, possible), workload.request_bytes);
             }
             Self::Storage { workload, data } => {
                 let places = u32::try_from(workload.span_bytes / u64::from(workload.op_bytes));
@@ -94,7 +94,7 @@ impl<'a> Requests<'a> {
                 let writes = workload.write_share > 0.0 && connection.chance.unit() <= workload.write_share;
                 let operation = Operation { writes, offset, bytes: workload.op_bytes };
                 let request = Request::Storage { answer_bytes: operation.answer_bytes() };
-                connection.push(Pending { request, due, possible }, |out| {
+                connection.push(Pending::new(request, due, possible), |out| {
                     out.extend_from_slice(&operation.encode());
                     if writes {
                         out.extend_from_slice(data);
@@ -105,14 +105,14 @@ impl<'a> Requests<'a> {
                 let key = connection.chance.below(*keys);
                 let sets = *set_share > 0.0 && connection.chance.unit() <= *set_share;
                 let request = Request::Framed(Protocol::Redis);
-                connection.push(Pending { request, due, possible }, |out| match sets {
+                connection.push(Pending::new(request, due, possible), |out| match sets {
                     true => redis(out, &[b"SET", &name_of(key), value]),
                     false => redis(out, &[b"GET", &name_of(key)]),
                 });
             }
             Self::Http(text) => {
                 let request = Request::Framed(Protocol::Http);
-                connection.push(Pending { request, due, possible }, |out| out.extend_from_slice(text));
+                connection.push(Pending::new(request, due, possible), |out| out.extend_from_slice(text));
             }
         }
     }
@@ -131,10 +131,10 @@ impl Memcached<'_> {
         if workload.set_share > 0.0 && connection.chance.unit() <= workload.set_share {
             let (head, tail) = (connection.chance.unit(), connection.chance.unit());
             let value = &self.values[..workload.value_size.draw(head, tail) as usize];
-            let pending = Pending { request: Request::Set(key), due, possible };
+            let pending = Pending::new(Request::Set(key), due, possible);
             connection.push(pending, |out| self.keys.write_set(key, value, out));
         } else {
-            let pending = Pending { request: Request::Get, due, possible };
+            let pending = Pending::new(Request::Get, due, possible);
             connection.push(pending, |out| out.extend_from_slice(self.keys.get(key)));
         }
     }

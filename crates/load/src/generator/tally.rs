@@ -36,6 +36,8 @@ pub(super) struct Tally {
     /// Answers that came within the window, whenever their request was due.
     pub(super) answers_in_window: u64,
     pub(super) latency: Recorder,
+    /// The same from when each request was sent; of answers only.
+    pub(super) latency_from_send: Recorder,
     pub(super) lateness: Recorder,
     pub(super) generator_lateness: Recorder,
     /// How long within the window the thread had nothing to do.
@@ -51,6 +53,7 @@ impl Tally {
             requests: Requests::default(),
             answers_in_window: 0,
             latency: Recorder::new(),
+            latency_from_send: Recorder::new(),
             lateness: Recorder::new(),
             generator_lateness: Recorder::new(),
             idle: Nanoseconds::ZERO,
@@ -75,6 +78,7 @@ impl Tally {
         }
         if self.times.in_window(pending.due) {
             self.latency.record(now.since(pending.due));
+            self.latency_from_send.record(now.since(pending.sent));
             self.requests.answered += 1;
             match reply {
                 Reply::Hit(_) => self.requests.hits += 1,
@@ -118,6 +122,7 @@ impl Tally {
         self.requests += other.requests;
         self.answers_in_window += other.answers_in_window;
         self.latency.merge(&other.latency);
+        self.latency_from_send.merge(&other.latency_from_send);
         self.lateness.merge(&other.lateness);
         self.generator_lateness.merge(&other.generator_lateness);
         self.idle.0 += other.idle.0;

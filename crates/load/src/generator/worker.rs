@@ -469,11 +469,8 @@ mod test {
     fn a_wait_of_300_microseconds_is_not_rounded_to_a_millisecond() {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
         let workload = Workload::Memcached(crate::test_workload());
-        let shared = Shared::new(
-            server.local_addr().expect("bound"),
-            &workload,
-            OfferedLoad::PerSecond(1_000.0),
-        );
+        let shared =
+            Shared::new(server.local_addr().expect("bound"), &workload, OfferedLoad::PerSecond(1_000.0));
         let mut worker = Worker::connect(&shared, 0).expect("connects");
         let wait = Nanoseconds::from_micros(300);
         let mut shortest = Nanoseconds::from_millis(1_000);

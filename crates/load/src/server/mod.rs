@@ -124,7 +124,9 @@ pub enum ServeError {
         cause: io::Error,
     },
     /// The kernel, or a filter of system calls, lacks `epoll_pwait2`.
-    #[error("epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no filter of system calls that rejects it")]
+    #[error(
+        "epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no filter of system calls that rejects it"
+    )]
     NoExactWait,
     /// A thread, an epoll or a wait was refused.
     #[error("{what}: {cause}")]

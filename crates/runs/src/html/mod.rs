@@ -128,7 +128,10 @@ fn how_to_read(page: &mut String, results: &Results) {
 fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     page.push_str("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>configuration<th>load");
     let ours = ["own", table::INTERRUPTS, table::BATCH, table::EMPTY];
-    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu"].into_iter().chain(ours) {
+    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", table::LATE50, table::LATE99, "cpu"]
+        .into_iter()
+        .chain(ours)
+    {
         let _ = write!(page, "<th>{column}<small></small>");
     }
     page.push_str("<th></tr></thead>\n");
@@ -153,6 +156,8 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
                 &summary.p50_us,
                 &summary.p95_us,
                 &summary.p99_us,
+                &summary.late_p50_us,
+                &summary.late_p99_us,
                 &summary.cpu_percent,
                 &summary.own_percent,
                 &summary.interrupts,
@@ -169,7 +174,8 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     }
     let _ = writeln!(
         page,
-        "</table></div>\n<p class=\"note\">{}<br>{}<br>{}<br>{}</p>",
+        "</table></div>\n<p class=\"note\">{}<br>{}<br>{}<br>{}<br>{}</p>",
+        table::LATE_LEGEND,
         table::OWN_LEGEND,
         table::INTERRUPTS_LEGEND,
         table::BATCH_LEGEND,
