@@ -80,6 +80,16 @@ const NEEDS: &[Need] = &[
     Need { shown_by: Shown::Program("ethtool"), package: "ethtool", purpose: "tests: cross-checks" },
     Need { shown_by: Shown::Program("strace"), package: "strace", purpose: "tests: what tc sends" },
     Need {
+        shown_by: Shown::Program("redis-benchmark"),
+        package: "redis-tools",
+        purpose: "bench selfcheck: a closed loop to compare with",
+    },
+    Need {
+        shown_by: Shown::Program("wrk"),
+        package: "wrk",
+        purpose: "bench selfcheck: a closed loop to compare with",
+    },
+    Need {
         shown_by: Shown::Program("memcaslap"),
         package: "libmemcached-tools",
         purpose: "the demo: its clients; bench: the client to compare with",

@@ -1,5 +1,7 @@
 //! How long some processes and the softirqs that work for them have run: the CPU time of a service, whatever else runs.
 
+use std::collections::BTreeMap;
+
 use bpf::softirqs::SoftirqTime;
 use model::{Nanoseconds, NapiId, Pid};
 use sys::clock::run_time_of;
@@ -64,6 +66,34 @@ pub fn family(first: Pid) -> Vec<Pid> {
 /// The processes of a family that are looked for.
 pub const FAMILY_MAX: usize = 256;
 
+/// How long each process has run, kernel threads left out, at one moment.
+#[derive(Clone, Debug)]
+pub struct RunTimes(BTreeMap<Pid, Nanoseconds>);
+
+impl RunTimes {
+    /// Now.
+    pub fn now() -> Self {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let times = pids.filter_map(|pid: i32| {
+            // A kernel thread has no command line. What it does may be for those that are measured.
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            (!command.is_empty()).then_some(())?;
+            Some((Pid(u32::try_from(pid).ok()?), run_time_of(pid)?))
+        });
+        Self(times.collect())
+    }
+
+    /// How long other processes than these have run since then. A process that ended in the meantime is not in it: the time is the
+    /// least that others took.
+    pub fn others_since(&self, ours: &[Pid]) -> Nanoseconds {
+        let now = Self::now();
+        let others = now.0.iter().filter(|(pid, _)| !ours.contains(pid));
+        let before = |pid: &Pid| self.0.get(pid).map_or(0, |time| time.0);
+        Nanoseconds(others.map(|(pid, time)| time.0.saturating_sub(before(pid))).sum())
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -83,6 +113,26 @@ mod test {
         let pid = i32::try_from(child.id()).expect("a pid");
         child.wait().expect("ends");
         assert_eq!(run_time_of(pid), None);
+    }
+
+    #[test]
+    fn what_other_processes_run_is_counted_and_what_ours_run_is_not() {
+        let before = RunTimes::now();
+        let mut other = std::process::Command::new("sh")
+            .args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 30"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut said = [0; 4];
+        std::io::Read::read_exact(other.stdout.as_mut().expect("piped"), &mut said).expect("it counted");
+        let pid = Pid(other.id());
+        let all = before.others_since(&[]);
+        let ran = run_time_of(i32::try_from(pid.0).expect("a pid")).expect("it sleeps");
+        assert!(ran.0 > 0 && all.0 >= ran.0, "{all} of which {ran}");
+        let everyone: Vec<Pid> = RunTimes::now().0.into_keys().collect();
+        assert!(everyone.contains(&pid) && before.others_since(&everyone).0 < all.0);
+        other.kill().expect("is killed");
+        other.wait().expect("ends");
     }
 
     #[test]

@@ -25,6 +25,10 @@ fn pace() -> Pace {
     }
 }
 
+fn exchange(request_bytes: u32, answer_bytes: u32) -> Service {
+    Service::Exchange { request_bytes, answer_bytes, service_time: Nanoseconds::ZERO }
+}
+
 fn options(service: Service) -> ServerOptions {
     ServerOptions { threads: 2, wait_at_most: None, in_a_row: 1, service }
 }
@@ -56,7 +60,7 @@ fn evidence(run: Run) -> Evidence {
 }
 
 fn exchanged(request_bytes: u32, answer_bytes: u32, pace: Pace, load: OfferedLoad) -> Evidence {
-    let server = options(Service::Exchange { request_bytes, answer_bytes });
+    let server = options(exchange(request_bytes, answer_bytes));
     let workload = Workload::TcpRr(ExchangeWorkload { pace, request_bytes, answer_bytes });
     evidence(with_server(&server, |address| offer(address, &workload, load, &()).expect("runs")))
 }
@@ -82,11 +86,8 @@ fn closed_loop_offers_as_much_as_is_answered_and_many_blocks_under_way_are_a_str
 
 #[test]
 fn a_server_that_asks_again_and_again_answers_as_well() {
-    let spins = ServerOptions {
-        wait_at_most: Some(Nanoseconds::ZERO),
-        threads: 1,
-        ..options(Service::Exchange { request_bytes: 10, answer_bytes: 20 })
-    };
+    let spins =
+        ServerOptions { wait_at_most: Some(Nanoseconds::ZERO), threads: 1, ..options(exchange(10, 20)) };
     let workload = ExchangeWorkload { pace: pace(), request_bytes: 10, answer_bytes: 20 };
     let run = with_server(&spins, |address| {
         offer(address, &Workload::TcpRr(workload), OfferedLoad::PerSecond(500.0), &()).expect("runs")
@@ -97,7 +98,7 @@ fn a_server_that_asks_again_and_again_answers_as_well() {
 
 #[test]
 fn a_server_of_other_sizes_is_noticed() {
-    let server = options(Service::Exchange { request_bytes: 1, answer_bytes: 1 });
+    let server = options(exchange(1, 1));
     let workload = ExchangeWorkload { pace: pace(), request_bytes: 2, answer_bytes: 1 };
     let error = with_server(&server, |address| {
         offer(address, &Workload::TcpRr(workload), OfferedLoad::Max, &()).expect_err("two answers for one")
@@ -134,8 +135,7 @@ fn operations_on_storage_are_done_and_failed_ones_counted() {
 fn what_cannot_be_served_is_refused_in_words() {
     let stop = AtomicBool::new(false);
     let listener = listen_on((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-    let none =
-        ServerOptions { threads: 0, ..options(Service::Exchange { request_bytes: 1, answer_bytes: 1 }) };
+    let none = ServerOptions { threads: 0, ..options(exchange(1, 1)) };
     let error = serve(&listener, &none, &stop).expect_err("no thread would answer");
     assert_eq!(error.to_string(), "threads = 0 is out of range: 1..=256");
     let missing = options(Service::Storage { path: "/nowhere/at/all".into(), writable: false });
@@ -143,4 +143,17 @@ fn what_cannot_be_served_is_refused_in_words() {
     assert!(error.to_string().starts_with("opening /nowhere/at/all with O_DIRECT: "), "{error}");
     let address = listener.local_addr().expect("bound");
     assert!(matches!(listen_on(address), Err(ServeError::Listen { .. })));
+}
+
+#[test]
+fn a_server_with_a_service_time_answers_no_request_in_less() {
+    let service_time = Nanoseconds::from_micros(300);
+    let server = options(Service::Exchange { request_bytes: 10, answer_bytes: 20, service_time });
+    let workload = ExchangeWorkload { pace: pace(), request_bytes: 10, answer_bytes: 20 };
+    let found = evidence(with_server(&server, |address| {
+        offer(address, &Workload::TcpRr(workload), OfferedLoad::PerSecond(500.0), &()).expect("runs")
+    }));
+    let from_send = found.latency_from_send.expect("a measured run");
+    assert!(from_send.min >= service_time, "{}", from_send.min);
+    assert_eq!(from_send.count, found.requests.answered);
 }

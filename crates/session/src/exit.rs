@@ -42,7 +42,9 @@ impl Exit {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",
-            Self::Failed => "Failed: the kernel refused, a process ended, or a file could not be read.",
+            Self::Failed => {
+                "Failed: the kernel refused, a process ended, or a file could not be read. `bench selfcheck`: an instrument misses a goal."
+            }
             Self::Usage => {
                 "The command line, a policy file, a scenario, a table of measured rows or evidence is wrong, or gzip \
                  cannot unpack it."
@@ -50,7 +52,8 @@ impl Exit {
             Self::Pending => {
                 "`plan`, `apply --dry-run`: changes are pending. `verify`: there is drift. `doctor`: there are problems. \
                  `tc diff`, `tc load --check`: rules differ. `status`: a request is not in force, or there are problems. \
-                 `set` through a daemon: the request is stored, and a part of it is not in force yet."
+                 `set` through a daemon: the request is stored, and a part of it is not in force yet. \
+                 `bench selfcheck`: a comparison is undecided."
             }
             Self::RolledBack => {
                 "A value was written and did not read back as written. `try --guard`, `apply` of guarded services: the guard put the \
@@ -61,7 +64,8 @@ impl Exit {
                 "A rollback is incomplete. The message lists each setting that is not restored, and names the undo script."
             }
             Self::Unsupported => {
-                "Not supported here. The message says what is missing, and which kernel has it first."
+                "Not supported here. The message says what is missing, and which kernel has it first. `bench selfcheck`: \
+                 rows could not be made."
             }
             Self::Refused => {
                 "Refused by a safety rule: beyond the budget; irreversible or disruptive without the option that allows \

@@ -13,6 +13,7 @@ use super::judge_args::Judge;
 use super::live_args::Live;
 use super::load::Load;
 use super::policies_args::Policies;
+use super::selfcheck_args::Selfcheck;
 
 /// Measure delivery modes with an application.
 #[derive(Debug, Args)]
@@ -35,6 +36,7 @@ pub enum Application {
     Threaded(Box<Threaded>),
     Storage(Box<Storage>),
     Policies(Box<Policies>),
+    Selfcheck(Box<Selfcheck>),
     Serve(Box<Serve>),
 }
 

@@ -177,6 +177,9 @@ pub struct Serve {
     /// How long one epoll_wait may sleep, as in 1ms; 0s asks again and again [default: as long as nothing comes].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait_at_most: Option<Nanoseconds>,
+    /// How long it works for each request, without sleep.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "0s", conflicts_with = "storage")]
+    pub service_time: Nanoseconds,
 }
 
 /// What all benches with our own server take.

@@ -12,6 +12,8 @@
 //! And the evaluation of the NET-policy document: [`policies_args`] (what can be asked), [`mixture`] (how many workloads of
 //! which kind), [`foreign`] (or a server of the operator's choice), [`tuning`] (what is compared), [`policies_stage`] (one cell).
 //!
+//! And the load generator against independent instruments: [`selfcheck_args`] (what can be asked), [`selfcheck_stage`] (one run).
+//!
 //! And what `watch` says, against the truth on the wire: [`live_args`] (what can be asked), [`live_stage`] (one run).
 
 pub mod args;
@@ -32,6 +34,8 @@ mod option;
 mod plain_stage;
 pub mod policies_args;
 mod policies_stage;
+pub mod selfcheck_args;
+mod selfcheck_stage;
 pub mod size;
 pub mod tuning;
 mod watch;
@@ -48,6 +52,7 @@ pub(crate) use option::{describe, impossible};
 pub(crate) use plain_stage::PlainStage;
 pub(crate) use policies_args::Policies;
 pub(crate) use policies_stage::PoliciesStage;
+pub(crate) use selfcheck_stage::{Client, Sample, SelfcheckStage, Tool};
 pub(crate) use tuning::Tuning;
 
 use model::DeliveryMode;

@@ -6,6 +6,7 @@ mod judged;
 mod live;
 mod policies;
 mod policies_simulated;
+mod selfcheck;
 mod serve;
 mod watched;
 
@@ -34,6 +35,7 @@ pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
         Application::Threaded(arguments) => exchange::run_threaded(arguments, context),
         Application::Storage(arguments) => exchange::run_storage(arguments, context),
         Application::Policies(arguments) => policies::run(arguments, context),
+        Application::Selfcheck(arguments) => selfcheck::run(arguments, context),
         Application::Serve(arguments) => serve::run(arguments),
         Application::Report(arguments) => from_evidence(arguments, context),
     }

@@ -16,7 +16,8 @@ pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
     let service = match &arguments.storage {
         Some(path) => Service::Storage { path: path.clone(), writable: arguments.writable },
         None => {
-            Service::Exchange { request_bytes: arguments.size.request, answer_bytes: arguments.size.answer }
+            let (request_bytes, answer_bytes) = (arguments.size.request, arguments.size.answer);
+            Service::Exchange { request_bytes, answer_bytes, service_time: arguments.service_time }
         }
     };
     let options = ServerOptions {

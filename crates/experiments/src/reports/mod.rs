@@ -7,6 +7,7 @@ mod curves;
 mod live_bench;
 mod prediction;
 mod rule_loading;
+mod selfcheck;
 mod validation;
 mod watch;
 
@@ -17,5 +18,7 @@ pub use compare::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
 pub use live_bench::{LiveBenchReport, LiveCostReport};
 pub use prediction::PredictionReport;
 pub use rule_loading::{BenchRow, RuleBenchReport};
+pub use selfcheck::{ClientRow, Comparison, Disturbance, NotMade, SelfcheckReport, Verdict};
+pub(crate) use selfcheck::{ClosedLoop, Runs};
 pub use validation::ValidationReport;
 pub use watch::{WatchReport, WatchRow, WatchWindowReport};

@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
+use model::Nanoseconds;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::worker::Wants;
+use crate::clock::Moment;
 
 /// What answers are cut from.
 static BLOCK: [u8; 64 * 1024] = [b'y'; 64 * 1024];
@@ -29,13 +31,16 @@ impl Exchange {
         &mut self,
         socket: &OwnedFd,
         buffer: &mut [u8],
-        request_bytes: u32,
-        answer_bytes: u32,
+        (request_bytes, answer_bytes): (u32, u32),
+        service_time: Nanoseconds,
     ) -> Wants {
         if self.to_write == 0 {
             match recv(socket, buffer, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Wants::End,
-                Ok((bytes, _)) => self.received(bytes as u64, request_bytes.into(), answer_bytes.into()),
+                Ok((bytes, _)) => {
+                    let requests = self.received(bytes as u64, request_bytes.into(), answer_bytes.into());
+                    work(service_time, requests);
+                }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return Wants::End,
             }
@@ -51,10 +56,25 @@ impl Exchange {
         Wants::Read
     }
 
-    fn received(&mut self, bytes: u64, request_bytes: u64, answer_bytes: u64) {
+    /// Counts bytes that have come; how many requests they complete.
+    fn received(&mut self, bytes: u64, request_bytes: u64, answer_bytes: u64) -> u64 {
         self.come += bytes;
-        self.to_write += self.come / request_bytes * answer_bytes;
+        let requests = self.come / request_bytes;
+        self.to_write += requests * answer_bytes;
         self.come %= request_bytes;
+        requests
+    }
+}
+
+/// Works for some requests, without sleep.
+#[inline]
+fn work(service_time: Nanoseconds, requests: u64) {
+    if service_time.is_zero() {
+        return;
+    }
+    let until = Moment::now().after(Nanoseconds(service_time.0.saturating_mul(requests)));
+    while Moment::now() < until {
+        std::hint::spin_loop();
     }
 }
 

@@ -63,7 +63,7 @@ impl ServerOptions {
         within("threads", self.threads, Self::THREADS_MAX)?;
         within("in-a-row", self.in_a_row, Self::IN_A_ROW_MAX)?;
         match &self.service {
-            Service::Exchange { request_bytes, answer_bytes } => {
+            Service::Exchange { request_bytes, answer_bytes, .. } => {
                 within("request-bytes", *request_bytes, ExchangeWorkload::BYTES_MAX)?;
                 within("answer-bytes", *answer_bytes, ExchangeWorkload::BYTES_MAX)
             }
@@ -81,6 +81,8 @@ pub enum Service {
         request_bytes: u32,
         /// How long an answer is. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
         answer_bytes: u32,
+        /// How long it works for each request, without sleep.
+        service_time: Nanoseconds,
     },
     /// It reads and writes a file or a block device, past the page cache (`O_DIRECT`), one operation of a thread at a
     /// time.

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use model::Nanoseconds;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -34,6 +35,7 @@ enum Prepared {
     Exchange {
         request_bytes: u32,
         answer_bytes: u32,
+        service_time: Nanoseconds,
         /// Room for requests, whose content is ignored.
         buffer: Box<[u8]>,
     },
@@ -72,9 +74,10 @@ impl<'a> Worker<'a> {
         epoll::add(&epoll, &inbox.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused)?;
         let service = match &options.service {
-            Service::Exchange { request_bytes, answer_bytes } => Prepared::Exchange {
+            Service::Exchange { request_bytes, answer_bytes, service_time } => Prepared::Exchange {
                 request_bytes: *request_bytes,
                 answer_bytes: *answer_bytes,
+                service_time: *service_time,
                 buffer: vec![0; Exchange::READ_BYTES_MAX].into_boxed_slice(),
             },
             Service::Storage { path, writable } => Prepared::Storage(Store::open(path, *writable)?),
@@ -132,9 +135,10 @@ impl<'a> Worker<'a> {
         let Some(connection) = self.connections.get_mut(number).and_then(Option::as_mut) else { return };
         let Connection { socket, state, waits_to_write } = connection;
         let wants = match (state, &mut self.service) {
-            (State::Exchange(exchange), Prepared::Exchange { request_bytes, answer_bytes, buffer }) => {
-                exchange.turn(socket, buffer, *request_bytes, *answer_bytes)
-            }
+            (
+                State::Exchange(exchange),
+                Prepared::Exchange { request_bytes, answer_bytes, service_time, buffer },
+            ) => exchange.turn(socket, buffer, (*request_bytes, *answer_bytes), *service_time),
             (State::Storage(storage), Prepared::Storage(store)) => storage.turn(socket, store),
             (State::Exchange(_), Prepared::Storage(_)) | (State::Storage(_), Prepared::Exchange { .. }) => {
                 unreachable!("a server has one service")

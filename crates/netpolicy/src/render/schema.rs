@@ -2,7 +2,8 @@
 
 use experiments::reports::{
     BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
-    LiveCostReport, PredictionReport, RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
+    LiveCostReport, PredictionReport, RuleBenchReport, SelfcheckReport, ValidationReport, WatchReport,
+    WatchWindowReport,
 };
 use judge::{GuardReport, JudgeBenchReport};
 use page::{Kind, Report, SCHEMA, record};
@@ -52,6 +53,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
                 of::<LiveBenchReport<'_>>,
                 of::<LiveCostReport>,
                 of::<JudgeBenchReport>,
+                of::<SelfcheckReport>,
                 of::<WatchReport<'_>>,
                 of::<CompareReport>,
             ],

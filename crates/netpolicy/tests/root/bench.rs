@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lab/nothing_is_left_after_ctrl_c", LAB, || ended(Signal::INT, Some(0))),
         test("lab/nothing_is_left_after_kill_9_with_two_labs_side_by_side", LAB, killed_beside_another),
         test("bench/a_wait_of_300_us_reaches_the_kernel_as_300_us", &[Need::Root, Need::Strace], exact_wait),
+        test("bench/the_instruments_are_checked_against_each_other", &[Need::Root, Need::Bpf], selfcheck),
         test("bench/each_configuration_is_measured_and_engagement_stands_beside_it", COUNTED, measured),
         test("bench/every_configuration_of_the_document_runs_and_is_put_back", BENCH, whole_matrix),
         test("bench/an_interrupted_experiment_shows_what_it_has_and_leaves_nothing", BENCH, interrupted),
@@ -221,6 +222,56 @@ fn exact_wait() -> Result<(), Failed> {
     let traced = text(&output.stderr);
     assert!(traced.contains("tv_nsec=300000}"), "{traced}");
     assert!(!traced.contains("epoll_pwait(") && !traced.contains("epoll_wait("), "{traced}");
+    Ok(())
+}
+
+/// What is compared and how much was counted; never what a figure is: the machine may be busy.
+fn selfcheck() -> Result<(), Failed> {
+    let scratch = Scratch::new("selfcheck")?;
+    for installed in [true, false] {
+        let output = leaves_nothing(|| {
+            let mut command = netpolicy("-o json bench selfcheck --short");
+            if !installed {
+                command.env("PATH", scratch.path("no-programs"));
+            }
+            Ok(command.output()?)
+        })?;
+        let said = text(&output.stderr);
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 1 | 3 | 6)), "{code:?}: {said}");
+        let document: Value =
+            serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {said}"))?;
+        assert_eq!(document["kind"], "bench-selfcheck");
+        let data = &document["data"];
+        let rows = data["clients"].as_array().ok_or("no clients")?;
+        let names: Vec<&str> = rows.iter().filter_map(|row| row["client"].as_str()).collect();
+        let not_made = data["not_made"].as_array().ok_or("no list")?;
+        if installed {
+            assert_eq!(names, ["generator, spinning", "generator, asleep", "independent"], "{data}");
+        } else {
+            assert_eq!(names, ["generator, spinning", "generator, asleep"], "{data}");
+            assert_eq!(not_made.len(), 3, "{not_made:?}");
+            assert!(code != Some(0) && code != Some(3), "{code:?}: {said}");
+        }
+        for row in rows {
+            let number = |key: &str| row[key].as_f64().ok_or_else(|| format!("{key}: {row}"));
+            let first = |key: &str| row[key][0].as_f64().ok_or_else(|| format!("{key}: {row}"));
+            assert!(number("rate")? > 0.0 && first("late_us")? >= 0.0, "{row}");
+            // The server works 5 us for each request, and from due is at least from send.
+            assert!(
+                first("from_send_us")? >= 5.0 && first("from_due_us")? >= first("from_send_us")?,
+                "{row}"
+            );
+            assert!(first("server_us").is_ok() || row["server_us"][1].as_f64().is_some(), "{row}");
+        }
+        let comparisons = data["comparisons"].as_array().ok_or("no comparisons")?;
+        if data["disturbed"] == true {
+            assert!(comparisons.iter().all(|one| one["verdict"] != "holds"), "{comparisons:?}");
+        }
+        let of = |figure: &str| comparisons.iter().filter(|one| one["figure"] == figure).count();
+        assert_eq!(of("p50 from send"), names.len(), "each client against the wire");
+        assert_eq!(of("server CPU per answer (run time)"), usize::from(installed));
+    }
     Ok(())
 }
 

@@ -1,0 +1,115 @@
+//! The command line of `bench selfcheck`.
+
+use clap::Args;
+use model::{Arrivals, ExchangeWorkload, Nanoseconds, OfferedLoad, Pace, Waiting};
+
+use super::args::span;
+
+/// Check the load generator against independent instruments.
+///
+/// In a lab of its own, a server with a known service time is asked by the load generator, asking without sleep and asleep, and by an
+/// independent open-loop client: a C program that shares no code with the generator, compiled by cc. Meanwhile BPF programs at both
+/// ends of the wire measure the same requests. In closed loop, the generator is compared with redis-benchmark and wrk. Compared are
+/// rate, response times from send and from due, and CPU time per request of server and client by two methods. What is not installed
+/// is named, and makes exit code 6. On a machine that another program or another guest takes CPU time from, nothing passes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench selfcheck                    three rates, three numbers of connections, five rounds: about six minutes
+  netpolicy bench selfcheck --rate 20K --connections 128
+  netpolicy bench selfcheck --short            one of each, two rounds: seconds")]
+pub struct Selfcheck {
+    /// Requests per second.
+    #[arg(long, value_name = "RATE,...", value_delimiter = ',', default_value = "1K,5K,20K", value_parser = rate)]
+    pub rate: Vec<OfferedLoad>,
+    /// Connections, each with one request under way.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,128", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub connections: Vec<u32>,
+    /// How long the server works for a request.
+    #[arg(long, value_name = "SPAN", default_value = "5us", value_parser = span)]
+    pub service_time: Nanoseconds,
+    /// How often each client runs at each rate and number of connections.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub repeats: u32,
+    /// How long a run measures.
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = span)]
+    pub seconds: Nanoseconds,
+    /// One rate, one number of connections, two rounds of 200 ms: whether the command works, not whether the instruments are right.
+    #[arg(long, conflicts_with_all = ["rate", "connections", "repeats", "seconds"])]
+    pub short: bool,
+    /// The seed of everything that is drawn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn rate(text: &str) -> Result<OfferedLoad, String> {
+    match text.parse() {
+        Ok(OfferedLoad::Max) => Err("closed loops are part of every check".to_owned()),
+        Ok(load) => Ok(load),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// How much is offered, over how many connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shape {
+    /// Requests per second.
+    pub(crate) rate: f64,
+    /// Connections.
+    pub(crate) connections: u32,
+}
+
+impl Selfcheck {
+    /// How long a request is, and its answer, in bytes.
+    pub(crate) const BYTES: u32 = 64;
+
+    /// Before the window.
+    pub(crate) const WARMUP: Nanoseconds = Nanoseconds::from_millis(150);
+
+    /// The rates and numbers of connections.
+    pub(crate) fn shapes(&self) -> Vec<Shape> {
+        if self.short {
+            return vec![Shape { rate: 5_000.0, connections: 16 }];
+        }
+        let rates = self.rate.iter().filter_map(|load| match load {
+            OfferedLoad::PerSecond(rate) => Some(*rate),
+            OfferedLoad::Max => None,
+        });
+        let shapes = |rate| self.connections.iter().map(move |&connections| Shape { rate, connections });
+        rates.flat_map(shapes).collect()
+    }
+
+    /// How often each client runs.
+    pub(crate) const fn rounds(&self) -> u32 {
+        if self.short { 2 } else { self.repeats }
+    }
+
+    /// How long a run measures.
+    pub(crate) const fn window(&self) -> Nanoseconds {
+        if self.short { Nanoseconds::from_millis(200) } else { self.seconds }
+    }
+
+    /// How requests are sent over so many connections.
+    pub(crate) fn pace(&self, connections: u32, waiting: Waiting, round: u32) -> Pace {
+        Pace {
+            threads: 1,
+            flows: connections,
+            depth: 1,
+            arrivals: Arrivals::Exponential,
+            warmup: Self::WARMUP,
+            window: self.window(),
+            drain: Nanoseconds::from_millis(500),
+            seed: self.seed + u64::from(round),
+            waiting,
+        }
+    }
+
+    /// Every option of a run of the generator.
+    pub(crate) fn workload(&self, shape: Shape, waiting: Waiting, round: u32) -> ExchangeWorkload {
+        ExchangeWorkload {
+            pace: self.pace(shape.connections, waiting, round),
+            request_bytes: Self::BYTES,
+            answer_bytes: Self::BYTES,
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! What `bench selfcheck` found: how far the instruments are from each other.
+
+use measure::statistics::{Interval, median, median_interval, paired_ratio};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::bench::selfcheck_args::Shape;
+use crate::bench::{Client, Sample};
+
+/// What a comparison says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The whole interval is within the goal.
+    Holds,
+    /// The whole interval is beyond the goal.
+    Misses,
+    /// The interval reaches over the goal, or the machine was disturbed.
+    Undecided,
+    /// There is no goal: the figure is for comparison.
+    Shown,
+}
+
+impl Verdict {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Misses => "misses",
+            Self::Undecided => "undecided",
+            Self::Shown => "-",
+        }
+    }
+}
+
+/// What took CPU time from the check.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
+pub struct Disturbance {
+    /// The share of the CPUs' time that another guest of the host took, in percent.
+    pub steal_percent: f64,
+    /// The run time of other processes of this machine, in percent of one CPU.
+    pub others_percent: f64,
+}
+
+impl Disturbance {
+    /// More than this is too much for a verdict.
+    const STEAL_PERCENT_MAX: f64 = 1.0;
+    const OTHERS_PERCENT_MAX: f64 = 5.0;
+
+    /// Whether no comparison may pass.
+    pub(crate) fn is_too_much(self) -> bool {
+        self.steal_percent > Self::STEAL_PERCENT_MAX || self.others_percent > Self::OTHERS_PERCENT_MAX
+    }
+}
+
+/// A client at a rate over some connections: medians of its runs, spans in microseconds.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct ClientRow {
+    offered: f64,
+    connections: u32,
+    client: &'static str,
+    runs: usize,
+    rate: Option<f64>,
+    /// p50, p90, p99 and p99.9.
+    from_send_us: [Option<f64>; 4],
+    from_due_us: [Option<f64>; 4],
+    /// p50 and p99 of send after due.
+    late_us: [Option<f64>; 2],
+    /// On the wire: p50, p90 and p99, from the transmission of a request to that of its answer.
+    wire_us: [Option<f64>; 3],
+    /// CPU time of the server for each answer: by `/proc/stat` of its CPUs, and its run time.
+    server_us: [Option<f64>; 2],
+    /// The same of the client.
+    client_us: [Option<f64>; 2],
+}
+
+/// One figure by two instruments.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct Comparison {
+    offered: Option<f64>,
+    connections: u32,
+    /// What is compared.
+    figure: String,
+    /// By which instruments: the ratio is of the first to the second.
+    instruments: String,
+    /// The ratio, or where the goal is a number of microseconds, the figure itself.
+    value: Option<Interval>,
+    /// How far from 1 the ratio may be, in percent.
+    goal_percent: Option<f64>,
+    /// How much the figure may be, in microseconds.
+    goal_us: Option<f64>,
+    verdict: Verdict,
+}
+
+/// A row that could not be made.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct NotMade {
+    /// Which.
+    pub row: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// `bench selfcheck`'s data.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct SelfcheckReport {
+    disturbance: Disturbance,
+    disturbed: bool,
+    service_time_us: f64,
+    clients: Vec<ClientRow>,
+    comparisons: Vec<Comparison>,
+    not_made: Vec<NotMade>,
+}
+
+/// Rounds of one client at one shape.
+pub(crate) type Runs = (Shape, Client, Vec<Sample>);
+
+/// Rounds of a closed loop: requests per second by the other program, and by the generator.
+pub(crate) type ClosedLoop = (&'static str, u32, Vec<(f64, f64)>);
+
+impl SelfcheckReport {
+    /// Of these runs.
+    pub(crate) fn new(
+        service_time_us: f64,
+        disturbance: Disturbance,
+        runs: &[Runs],
+        closed: &[ClosedLoop],
+        not_made: Vec<NotMade>,
+    ) -> Self {
+        let clients = runs.iter().map(|(shape, client, samples)| row(*shape, *client, samples)).collect();
+        let disturbed = disturbance.is_too_much();
+        let mut comparisons = Vec::new();
+        for (shape, client, samples) in runs {
+            comparisons.extend(of_client(*shape, *client, samples, disturbed));
+            if *client == Client::Sleeping
+                && let Some((.., theirs)) =
+                    runs.iter().find(|(at, other, _)| at == shape && *other == Client::Independent)
+            {
+                comparisons.extend(of_pair(*shape, samples, theirs, disturbed));
+            }
+        }
+        for (tool, connections, rounds) in closed {
+            let (theirs, ours): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
+            comparisons.push(Comparison {
+                offered: None,
+                connections: *connections,
+                figure: "rate".to_owned(),
+                instruments: format!("{} / {tool}", Client::Sleeping.name()),
+                value: paired_ratio(&theirs, &ours),
+                goal_percent: None,
+                goal_us: None,
+                verdict: Verdict::Shown,
+            });
+        }
+        Self { disturbance, disturbed, service_time_us, clients, comparisons, not_made }
+    }
+
+    /// Whether a comparison says this.
+    pub(crate) fn has(&self, verdict: Verdict) -> bool {
+        self.comparisons.iter().any(|comparison| comparison.verdict == verdict)
+    }
+
+    /// Whether a row could not be made.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        !self.not_made.is_empty()
+    }
+}
+
+fn row(shape: Shape, client: Client, samples: &[Sample]) -> ClientRow {
+    let over =
+        |of: &dyn Fn(&Sample) -> Option<f64>| median(&samples.iter().filter_map(of).collect::<Vec<_>>());
+    ClientRow {
+        offered: shape.rate,
+        connections: shape.connections,
+        client: client.name(),
+        runs: samples.len(),
+        rate: over(&|run| Some(run.rate)),
+        from_send_us: std::array::from_fn(|at| over(&|run| Some(run.from_send[at]))),
+        from_due_us: std::array::from_fn(|at| over(&|run| Some(run.from_due[at]))),
+        late_us: std::array::from_fn(|at| over(&|run| Some(run.late[at]))),
+        wire_us: std::array::from_fn(|at| over(&|run| run.wire?.1[at])),
+        server_us: std::array::from_fn(|at| over(&|run| run.server_us[at])),
+        client_us: std::array::from_fn(|at| over(&|run| run.client_us[at])),
+    }
+}
+
+/// How far a client is from the wire, and how late it is.
+fn of_client(shape: Shape, client: Client, samples: &[Sample], disturbed: bool) -> Vec<Comparison> {
+    /// By how much response times from send may differ from the wire, in percent, at p50, p90 and p99.
+    const GOALS: [f64; 3] = [5.0, 5.0, 10.0];
+    const RATE_GOAL: f64 = 0.5;
+    const LATE_GOAL_US: f64 = 60.0;
+    let instruments = format!("{} / wire", client.name());
+    let against_wire = |figure: String, goal_percent, of: &dyn Fn(&Sample) -> Option<(f64, f64)>| {
+        let pairs: Option<Vec<(f64, f64)>> = samples.iter().map(of).collect();
+        let (wire, ours): (Vec<f64>, Vec<f64>) = pairs.unwrap_or_default().into_iter().unzip();
+        ratio(shape, figure, instruments.clone(), paired_ratio(&wire, &ours), goal_percent, disturbed)
+    };
+    let mut found =
+        vec![against_wire("rate".to_owned(), Some(RATE_GOAL), &|run| Some((run.wire?.0, run.rate)))];
+    for (at, name) in ["p50", "p90", "p99"].into_iter().enumerate() {
+        // A client that sleeps wakes after its answer was on the wire: only one that asks is measured by it.
+        let goal = (client == Client::Spinning).then_some(GOALS[at]);
+        found.push(against_wire(format!("{name} from send"), goal, &|run| {
+            Some((run.wire?.1[at]?, run.from_send[at]))
+        }));
+    }
+    if client != Client::Spinning {
+        let value = median_interval(&samples.iter().map(|run| run.late[0]).collect::<Vec<_>>());
+        let goal_us = (client == Client::Sleeping).then_some(LATE_GOAL_US);
+        found.push(Comparison {
+            offered: Some(shape.rate),
+            connections: shape.connections,
+            figure: "p50 of send after due".to_owned(),
+            instruments: client.name().to_owned(),
+            verdict: match (value, goal_us) {
+                (_, None) => Verdict::Shown,
+                (Some(found), Some(goal)) if found.high < goal && !disturbed => Verdict::Holds,
+                (Some(found), Some(goal)) if found.low >= goal && !disturbed => Verdict::Misses,
+                (_, Some(_)) => Verdict::Undecided,
+            },
+            value,
+            goal_percent: None,
+            goal_us,
+        });
+    }
+    found
+}
+
+/// The sleeping generator against the independent client, which sleeps, too.
+fn of_pair(shape: Shape, ours: &[Sample], theirs: &[Sample], disturbed: bool) -> Vec<Comparison> {
+    const SERVER_GOAL: f64 = 3.0;
+    let instruments = format!("{} / {}", Client::Sleeping.name(), Client::Independent.name());
+    let against = |figure: &str, goal_percent, of: &dyn Fn(&Sample) -> Option<f64>| {
+        let all =
+            |samples: &[Sample]| samples.iter().map(of).collect::<Option<Vec<f64>>>().unwrap_or_default();
+        let value = paired_ratio(&all(theirs), &all(ours));
+        ratio(shape, figure.to_owned(), instruments.clone(), value, goal_percent, disturbed)
+    };
+    vec![
+        against("server CPU per answer (run time)", Some(SERVER_GOAL), &|run| run.server_us[1]),
+        against("server CPU per answer (/proc/stat)", None, &|run| run.server_us[0]),
+        against("client CPU per answer (run time)", None, &|run| run.client_us[1]),
+        against("client CPU per answer (/proc/stat)", None, &|run| run.client_us[0]),
+        against("p50 from due", None, &|run| Some(run.from_due[0])),
+        against("p90 from due", None, &|run| Some(run.from_due[1])),
+        against("p99 from due", None, &|run| Some(run.from_due[2])),
+        against("p99.9 from due", None, &|run| Some(run.from_due[3])),
+    ]
+}
+
+fn ratio(
+    shape: Shape,
+    figure: String,
+    instruments: String,
+    value: Option<Interval>,
+    goal_percent: Option<f64>,
+    disturbed: bool,
+) -> Comparison {
+    let verdict = goal_percent.map_or(Verdict::Shown, |goal| judge(value, goal, disturbed));
+    let (offered, connections) = (Some(shape.rate), shape.connections);
+    Comparison { offered, connections, figure, instruments, value, goal_percent, goal_us: None, verdict }
+}
+
+/// What an interval of a ratio says of a goal in percent.
+fn judge(value: Option<Interval>, goal: f64, disturbed: bool) -> Verdict {
+    let Some(Interval { low, high, .. }) = value.filter(|_| !disturbed) else { return Verdict::Undecided };
+    let (least, most) = (1.0 - goal / 100.0, 1.0 + goal / 100.0);
+    if low >= least && high <= most {
+        Verdict::Holds
+    } else if high < least || low > most {
+        Verdict::Misses
+    } else {
+        Verdict::Undecided
+    }
+}
+
+fn numbers(values: &[Option<f64>], digits: usize) -> String {
+    let one = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"));
+    values.iter().map(one).collect::<Vec<_>>().join(" / ")
+}
+
+fn thousands(rate: f64) -> String {
+    model::OfferedLoad::PerSecond(rate).to_string()
+}
+
+impl Report for SelfcheckReport {
+    const KIND: &'static str = "bench-selfcheck";
+
+    fn page(&self, page: &mut Page) {
+        let Disturbance { steal_percent, others_percent } = self.disturbance;
+        let words = format!(
+            "Other guests took {steal_percent:.1} % of the CPUs, other processes ran for {others_percent:.1} % of a CPU"
+        );
+        match self.disturbed {
+            true => page.styled(
+                Style::Warning,
+                format!("{words}: too much for a verdict. Repeat on a quiet machine."),
+            ),
+            false => page.line(format!("{words}.")),
+        }
+        page.line(format!("The server works {:.1} us for each request.", self.service_time_us));
+        page.gap();
+        page.styled(Style::Strong, "medians of runs, us; percentiles p50 / p90 / p99 / p99.9");
+        let mut table = Table::new(&[
+            "RATE",
+            "CONN",
+            "CLIENT",
+            "ANSWERS/S",
+            "WIRE",
+            "FROM SEND",
+            "FROM DUE",
+            "LATE p50 / p99",
+            "SERVER (1) / (2)",
+            "CLIENT (1) / (2)",
+        ]);
+        for row in &self.clients {
+            table.row([
+                Cell::number(thousands(row.offered)),
+                Cell::number(row.connections),
+                Cell::new(row.client),
+                Cell::number(numbers(&[row.rate], 0)),
+                Cell::number(numbers(&row.wire_us, 0)),
+                Cell::number(numbers(&row.from_send_us, 0)),
+                Cell::number(numbers(&row.from_due_us, 0)),
+                Cell::number(numbers(&row.late_us, 0)),
+                Cell::number(numbers(&row.server_us, 1)),
+                Cell::number(numbers(&row.client_us, 1)),
+            ]);
+        }
+        page.table(&table);
+        page.line(
+            "SERVER, CLIENT: CPU time for each answer, (1) by /proc/stat of its CPUs, (2) its run time.",
+        );
+        page.gap();
+        let mut table = Table::new(&["RATE", "CONN", "FIGURE", "INSTRUMENTS", "RATIO", "GOAL", "VERDICT"]);
+        for found in &self.comparisons {
+            let value = found.value.map_or_else(
+                || "-".to_owned(),
+                |Interval { estimate, low, high }| match found.goal_us.is_some()
+                    || found.figure.ends_with("after due")
+                {
+                    true => format!("{estimate:.0} us ({low:.0}-{high:.0})"),
+                    false => format!("{estimate:.3} ({low:.3}-{high:.3})"),
+                },
+            );
+            let goal = match (found.goal_percent, found.goal_us) {
+                (Some(percent), _) => format!("±{percent} %"),
+                (None, Some(us)) => format!("< {us} us"),
+                (None, None) => "-".to_owned(),
+            };
+            table.row([
+                Cell::number(found.offered.map_or_else(|| "MAX".to_owned(), thousands)),
+                Cell::number(found.connections),
+                Cell::new(found.figure.clone()),
+                Cell::new(found.instruments.clone()),
+                Cell::number(value),
+                Cell::number(goal),
+                Cell::new(found.verdict.word()),
+            ]);
+        }
+        page.table(&table);
+        for NotMade { row, reason } in &self.not_made {
+            page.line(format!("not made: {row}: {reason}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const SHAPE: Shape = Shape { rate: 20_000.0, connections: 16 };
+
+    fn sample(p50: f64, wire: f64) -> Sample {
+        Sample {
+            rate: 20_000.0,
+            from_send: [p50, p50 * 2.0, p50 * 4.0, p50 * 8.0],
+            from_due: [p50; 4],
+            late: [20.0, 40.0],
+            server_us: [Some(10.0), Some(8.0)],
+            client_us: [Some(12.0), Some(9.0)],
+            wire: Some((20_000.0, [wire, wire * 2.0, wire * 4.0].map(Some))),
+        }
+    }
+
+    fn report(samples: Vec<Sample>, disturbance: Disturbance) -> SelfcheckReport {
+        let runs = [
+            (SHAPE, Client::Spinning, samples.clone()),
+            (SHAPE, Client::Sleeping, samples.clone()),
+            (SHAPE, Client::Independent, samples),
+        ];
+        SelfcheckReport::new(5.0, disturbance, &runs, &[], Vec::new())
+    }
+
+    #[test]
+    fn what_agrees_holds_what_does_not_misses_and_nothing_passes_on_a_disturbed_machine() {
+        let right = report(
+            (0..5).map(|n| sample(102.0 + f64::from(n), 101.0 + f64::from(n))).collect(),
+            Disturbance::default(),
+        );
+        assert!(right.has(Verdict::Holds) && !right.has(Verdict::Misses) && !right.has(Verdict::Undecided));
+        let wrong = report(
+            (0..5).map(|n| sample(120.0 + f64::from(n), 100.0 + f64::from(n))).collect(),
+            Disturbance::default(),
+        );
+        assert!(wrong.has(Verdict::Misses));
+        for disturbance in [
+            Disturbance { steal_percent: 3.0, others_percent: 0.0 },
+            Disturbance { steal_percent: 0.0, others_percent: 80.0 },
+        ] {
+            let disturbed = report((0..5).map(|_| sample(101.0, 100.0)).collect(), disturbance);
+            assert!(!disturbed.has(Verdict::Holds) && disturbed.has(Verdict::Undecided), "{disturbance:?}");
+        }
+    }
+
+    #[test]
+    fn an_interval_that_reaches_over_the_goal_decides_nothing() {
+        let interval = |low, high| Some(Interval { estimate: f64::midpoint(low, high), low, high });
+        assert_eq!(judge(interval(0.97, 1.04), 5.0, false), Verdict::Holds);
+        assert_eq!(judge(interval(0.97, 1.06), 5.0, false), Verdict::Undecided);
+        assert_eq!(judge(interval(1.06, 1.09), 5.0, false), Verdict::Misses);
+        assert_eq!(judge(interval(0.90, 0.94), 5.0, false), Verdict::Misses);
+        assert_eq!(judge(None, 5.0, false), Verdict::Undecided);
+    }
+}
