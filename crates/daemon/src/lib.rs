@@ -24,6 +24,7 @@ mod goals;
 mod guard_groups;
 mod guards;
 mod held;
+pub mod inspector;
 mod instance_lock;
 mod known;
 mod look;

@@ -14,7 +14,7 @@ use bpf::process_events::{ProcessEvent, ProcessEvents};
 use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
 use sys::error::{Cause, KernelError};
 
-use crate::process::{self, Link, Pinned};
+use crate::process::{self, Pinned};
 
 /// How old a process is when it counts as settled: servers make their epolls while they start.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -458,6 +458,7 @@ fn age(process: &ProcessId) -> Duration {
 fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, Seen>, KernelError> {
     let epolls = scanner.epolls(pid)?.into_iter();
     Ok(epolls
+        .take(process::EPOLLS_MAX)
         .map(|epoll| (Identity::File(epoll.file), Seen { fd: epoll.fd, params: epoll.params }))
         .collect())
 }
@@ -472,13 +473,8 @@ struct ProcScan {
 
 fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
     let process = Pinned::reopen(id)?;
-    let epolls = process::descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
-    let epolls = epolls.map(|(fd, _)| {
-        // Closed meanwhile, or not permitted: then without.
-        let params = process::params_if_any(&process, fd).unwrap_or(None);
-        (Identity::Descriptor(fd), Seen { fd, params })
-    });
-    let epolls = epolls.collect();
+    let epolls = process::inspected_epolls(id)?.into_iter();
+    let epolls = epolls.map(|(fd, params)| (Identity::Descriptor(fd), Seen { fd, params })).collect();
     let image = match process.executable() {
         Ok(image) => image,
         // A zombie, which has no image.

@@ -32,10 +32,14 @@ use clap::CommandFactory;
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == ::daemon::inspector::WORKER) {
+        return ::daemon::inspector::serve().unwrap_or(session::Exit::Failed).into();
+    }
     // A shell asks for values. It ends the process then.
     clap_complete::CompleteEnv::with_factory(args::Arguments::command).complete();
     let arguments = args::Arguments::of_this_process();
     let context = context::Context::new(arguments.globals);
+    ::daemon::inspector::install();
     let exit = commands::run(&arguments.command, &context).unwrap_or_else(|fault| {
         context.console.fault(&fault);
         fault.exit

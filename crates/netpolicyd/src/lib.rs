@@ -23,6 +23,9 @@ use session::{Exit, Fault, expire, guard_process};
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let words = std::env::args_os().skip(1);
+    if std::env::args_os().nth(1).is_some_and(|word| word == daemon::inspector::WORKER) {
+        return daemon::inspector::serve().unwrap_or(Exit::Failed).into();
+    }
     let request = match arguments::read(words) {
         Ok(request) => request,
         Err(mistake) => {
@@ -31,6 +34,7 @@ pub fn main() -> ExitCode {
             return fault.exit.into();
         }
     };
+    daemon::inspector::install();
     let (log, ended) = match request {
         Request::Help => (Log::default(), Log::print(&arguments::help()).map(|()| Exit::Done)),
         Request::HelpOfAttachService => {

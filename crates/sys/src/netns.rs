@@ -110,6 +110,11 @@ impl Netns {
         Ok(Self { path: self.path.clone(), ..Self::at(&descriptor(self.file.as_raw_fd()))? })
     }
 
+    /// Where another process of the same user opens this namespace, for as long as this is not dropped.
+    pub fn path_for_others(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
+    }
+
     /// The namespace of a descriptor that this process was started with.
     ///
     /// # Errors

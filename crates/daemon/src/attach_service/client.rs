@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use linux::attach::Attach;
+use linux::attach::{Attach, EpollsOf};
 use linux::process::Criteria;
-use linux::{Cause, Errno, KernelError, Processes};
+use linux::{Cause, Errno, KernelError, Netns, Processes};
 use model::host::{Process, Unread};
-use model::{NetnsId, Pid, ProcessId, Setting};
+use model::{EpollId, Pid, ProcessId, Setting};
 
 use super::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::api::wire::encode;
@@ -96,14 +96,14 @@ fn exchange(mut stream: &UnixStream, request: &Request) -> io::Result<Answer> {
 }
 
 impl Attach for Connection {
-    fn processes(&self, netns: NetnsId, which: &Processes) -> (Vec<Process>, Vec<Unread>) {
+    fn processes(&self, netns: &Netns, which: &Processes) -> (Vec<Process>, Vec<Unread>) {
         let only = match which {
             Processes::None => return (Vec::new(), Vec::new()),
             Processes::Only(pids) => Some(pids.clone()),
             // The others are asked for on their own.
             Processes::Networking | Processes::NetworkingAnd(_) => None,
         };
-        let error = match self.ask(&Request::Processes { netns: netns.0, only }) {
+        let error = match self.ask(&Request::Processes { netns: netns.id().0, only }) {
             Ok(Answer::Processes { found, unread }) => return (found, unread),
             Ok(Answer::Failed(failure)) => failure.into(),
             Ok(_) => self.unexpected("processes"),
@@ -150,5 +150,18 @@ impl Attach for Connection {
             Answer::Failed(failure) => Err(failure.into()),
             _ => Err(self.unexpected("answer")),
         }
+    }
+
+    // Those three the service does not offer: this process asks the kernel itself, as far as it may.
+    fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError> {
+        linux::process::epolls_of(process)
+    }
+
+    fn same_epoll(&self, a: EpollId, b: EpollId) -> bool {
+        linux::process::is_same_epoll(a, b)
+    }
+
+    fn holders_of_af_xdp(&self, netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
+        Ok(linux::process::holders_of_af_xdp_among(netns_cookie, &linux::process::pids()?))
     }
 }

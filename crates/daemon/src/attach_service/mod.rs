@@ -91,7 +91,7 @@ impl From<Wanted> for Criteria {
 
 /// An error of the kernel room, as it goes over the socket.
 #[derive(Debug, Serialize, Deserialize)]
-struct Failure {
+pub(crate) struct Failure {
     what: String,
     kind: Kind,
     words: String,

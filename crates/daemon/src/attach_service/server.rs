@@ -49,17 +49,25 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
             operator.say(&format!("{who} was rejected: connection limit reached ({CLIENTS_MAX})"));
             continue;
         }
-        let left = Arc::clone(&clients);
+        let place = Place(Arc::clone(&clients));
         let serve = move || {
             // A broken connection is the client's matter: it connects again.
             let _ = serve(stream, &peer);
-            left.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
         };
-        if std::thread::Builder::new().spawn(serve).is_err() {
-            clients.fetch_sub(1, Ordering::Relaxed);
-        }
+        // A thread that cannot be started drops what it was to do, and the place with it.
+        let _ = std::thread::Builder::new().spawn(serve);
     }
     Ok(Exit::Done)
+}
+
+/// A client's place, which is free again when this is dropped: also after a panic.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {

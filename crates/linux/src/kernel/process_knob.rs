@@ -1,4 +1,4 @@
-//! Knobs of what processes own; of what lies inside a foreign process, through the attach service where there is one.
+//! Knobs of what processes own; of what lies inside a foreign process, through the attach service where there is one, and in workers where not.
 
 use model::{ProcessKnob, Setting};
 use sys::error::KernelError;
@@ -8,7 +8,7 @@ use crate::process;
 
 pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {
     let setting = Setting::Process(like.clone());
-    if let Some(service) = attach::service().filter(|_| attach::is_inside_a_process(&setting)) {
+    if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return with_budget(service.read(&without_budget(setting))?, like);
     }
     let found = match like {
@@ -27,8 +27,13 @@ pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {
 
 pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     let setting = Setting::Process(knob.clone());
-    if let Some(service) = attach::service().filter(|_| attach::is_inside_a_process(&setting)) {
+    if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return service.write(&setting);
+    }
+    // It sets options of the sockets, whose locks their owners may hold. The attach service may not use BPF.
+    if let (ProcessKnob::Reuseport(..), None, Some(workers)) = (knob, attach::service(), attach::inspector())
+    {
+        return workers.write(&setting);
     }
     match knob {
         ProcessKnob::Epoll(epoll, params) => process::write_epoll(epoll, *params),

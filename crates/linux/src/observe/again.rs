@@ -1,15 +1,17 @@
 //! Observing the same host again and again, a part at a time: what is open stays open, and what did not change is not
 //! read.
 
+use std::collections::BTreeMap;
+
 use bpf::EpollScanner;
 use bpf::reuseport::ListenerScanner;
 use model::host::{Epoll, Process, Unread};
-use model::{EpollId, Host, IfIndex, Pid};
+use model::{EpollId, Fd, Host, IfIndex, Pid};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
 use super::{Processes, Sources, Sysctls, device, irq, listeners, process, topology, whole};
-use crate::process::{Link, Pinned, descriptors, params_if_any};
+use crate::process::{EPOLLS_MAX, Pinned, inspected_epolls};
 
 /// The most unread objects that are kept: repeated observation would collect them without bound.
 const UNREAD_MAX: usize = 256;
@@ -190,19 +192,16 @@ fn epolls_of(scanner: Option<&EpollScanner>, known: &Process) -> Result<Vec<Epol
     let found: Vec<_> = match scanner {
         Some(scanner) => {
             let scanned = scanner.epolls(known.id.pid).map_err(|error| error.cause)?;
-            scanned.into_iter().map(|epoll| (epoll.fd, epoll.params)).collect()
+            scanned.into_iter().take(EPOLLS_MAX).map(|epoll| (epoll.fd, epoll.params)).collect()
         }
-        None => {
-            let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
-            epolls.map(|(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None))).collect()
-        }
+        None => inspected_epolls(&known.id)?,
     };
     process.confirm_running()?;
-    let mut known: Vec<Epoll> = known.epolls.clone();
+    let mut known: BTreeMap<Fd, Epoll> =
+        known.epolls.iter().map(|epoll| (epoll.id.fd, epoll.clone())).collect();
     let epolls = found.into_iter().map(|(fd, params)| {
-        let before = known.iter().position(|epoll| epoll.id.fd == fd).map(|place| known.swap_remove(place));
         let id = EpollId { process: process.id, fd };
-        match before {
+        match known.remove(&fd) {
             Some(before) => Epoll { id, params, ..before },
             None => Epoll { id, params, members: Vec::new(), others: 0 },
         }

@@ -19,7 +19,7 @@ pub(crate) mod topology;
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
 pub use prerequisites::prerequisites;
-pub use process::processes;
+pub use process::{processes, processes_among};
 pub use received::received;
 
 use std::collections::BTreeMap;

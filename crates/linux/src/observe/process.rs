@@ -32,18 +32,39 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
         found.sort_unstable_by_key(|process| process.id.pid);
         return found;
     }
-    if let Some(service) = attach::service() {
-        let (found, missed) = service.processes(netns.id(), which);
+    if let Some(inspector) = attach::inspector() {
+        let (found, missed) = inspector.processes(netns, which);
         unread.extend(missed);
         return found;
     }
-    let (sockets, cpusets, names, text) = (BTreeMap::new(), Cpusets::default(), None, Vec::new());
-    let few = matches!(which, Processes::Only(pids) if pids.len() <= ASKED_PROCESSES_MAX);
-    let mut observer = Observer { netns, few, sockets, cpusets, names, text, unread };
-    let mut found = match which {
+    match which {
         Processes::None | Processes::NetworkingAnd(_) => Vec::new(),
-        Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
-        Processes::Networking => observer.networking(),
+        Processes::Only(pids) => processes_among(netns, pids, false, unread),
+        Processes::Networking => match process::pids() {
+            Ok(pids) => processes_among(netns, &pids, true, unread),
+            Err(error) => {
+                unread.push(Unread { what: error.what, why: error.cause.to_string() });
+                Vec::new()
+            }
+        },
+    }
+}
+
+/// As [`processes`], of these pids and by this process, which then waits for locks that their owners may hold as long as they like: all
+/// of them, or only those in `netns` that do `networking`.
+pub fn processes_among(
+    netns: &Netns,
+    pids: &[Pid],
+    networking: bool,
+    unread: &mut Vec<Unread>,
+) -> Vec<Process> {
+    let (sockets, cpusets, names, text) = (BTreeMap::new(), Cpusets::default(), None, Vec::new());
+    let few = !networking && pids.len() <= ASKED_PROCESSES_MAX;
+    let mut observer = Observer { netns, few, sockets, cpusets, names, text, unread };
+    let mut found = if networking {
+        observer.networking(pids)
+    } else {
+        pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect::<Vec<_>>()
     };
     found.sort_unstable_by_key(|process| process.id.pid);
     found.dedup_by_key(|process| process.id.pid);
@@ -57,6 +78,9 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
 /// Kernel: 6.18, `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`.
 const ASKED_SOCKETS_MAX: usize = 128;
 const ASKED_PROCESSES_MAX: usize = 4;
+
+/// The most io_urings of one process that are managed.
+const RINGS_MAX: usize = 512;
 
 struct Observer<'a> {
     /// The namespace that the whole observation is about.
@@ -97,16 +121,9 @@ impl Observer<'_> {
         looked.map_err(|cause| self.note(format!("process {pid}"), &cause)).ok()
     }
 
-    fn networking(&mut self) -> Vec<Process> {
-        let pids = match process::pids() {
-            Ok(pids) => pids,
-            Err(error) => {
-                self.note(error.what, &error.cause);
-                return Vec::new();
-            }
-        };
+    fn networking(&mut self, pids: &[Pid]) -> Vec<Process> {
         let mut found = Vec::new();
-        for pid in pids {
+        for &pid in pids {
             match self.if_networking(pid) {
                 Ok(process) => found.extend(process),
                 Err(Cause::Gone(_)) => {} // ended while we looked: nothing to say about it
@@ -174,7 +191,8 @@ impl Observer<'_> {
             Ok(()) => process::epoll_waited_on(&self.text),
             Err(_) => None, // no right to see it, or a kernel without CONFIG_HAVE_ARCH_TRACEHOOK
         };
-        let is_epoll = |fd: &Fd| epolls.iter().any(|epoll| epoll.id.fd == *fd);
+        // In the order of their descriptors.
+        let is_epoll = |fd: &Fd| epolls.binary_search_by_key(fd, |epoll| epoll.id.fd).is_ok();
         Ok(Thread {
             id: ThreadId { process: process.id, tid, started: stat.started, comm: stat.comm },
             affinity: status.affinity,
@@ -194,20 +212,30 @@ impl Observer<'_> {
             }
         };
         let of_kind = |kind| links.iter().filter(move |(_, link)| *link == kind).map(|(fd, _)| *fd);
-        let epoll_fds: Vec<Fd> = of_kind(Link::Epoll).collect();
+        let epoll_fds: Vec<Fd> = of_kind(Link::Epoll).take(process::EPOLLS_MAX).collect();
+        let more = |kind, max: usize| of_kind(kind).count().saturating_sub(max);
+        for (count, what, max) in [
+            (more(Link::Epoll, process::EPOLLS_MAX), "epolls", process::EPOLLS_MAX),
+            (more(Link::IoUring, RINGS_MAX), "io_urings", RINGS_MAX),
+        ] {
+            if count > 0 {
+                let why = format!("{count} more than the {max} of one process that are managed");
+                self.unread.push(Unread { what: format!("{}: its {what}", process.id), why });
+            }
+        }
 
         let sockets = self.sockets_among(process, &links, &mut refused);
         let mut inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
         inodes.sort_unstable();
 
         let mut files = Files { sockets, ..Files::default() };
-        for fd in of_kind(Link::Epoll) {
+        for fd in epoll_fds.iter().copied() {
             match self.epoll(process, fd, &epoll_fds, &inodes, &mut refused) {
                 Ok(epoll) => files.epolls.push(epoll),
                 Err(cause) => remember(&mut refused, cause),
             }
         }
-        for fd in of_kind(Link::IoUring) {
+        for fd in of_kind(Link::IoUring).take(RINGS_MAX) {
             match ring(process, fd) {
                 Ok(ring) => files.rings.push(ring),
                 Err(cause) => remember(&mut refused, cause),
@@ -233,7 +261,7 @@ impl Observer<'_> {
         let watches = watched.members.len() + watched.unreadable;
         let is_socket = |inode| sockets.binary_search(&inode).is_ok();
         // All epolls share one inode, so that a nested one is known by its number.
-        let is_epoll = |fd, inode| watched.inode == Some(inode) && epolls.contains(&fd);
+        let is_epoll = |fd, inode| watched.inode == Some(inode) && epolls.binary_search(&fd).is_ok();
         let mut members = watched.members;
         members.retain(|member| is_socket(member.inode) || is_epoll(member.fd, member.inode));
         let others = watches - members.len();

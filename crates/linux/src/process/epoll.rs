@@ -3,11 +3,13 @@
 use std::os::fd::OwnedFd;
 
 use model::host::Membership;
-use model::{EpollId, EpollParams, Fd, ProcessKnob, Setting, since};
+use model::{EpollId, EpollParams, Fd, ProcessId, ProcessKnob, Setting, since};
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
-use super::descriptors::{Link, duplicate_if};
+use crate::attach::EpollsOf;
+
+use super::descriptors::{Link, descriptors, duplicate_if};
 use super::pinned::Pinned;
 
 /// The largest budget that anyone may set. Kernel: 6.18, `include/linux/netdevice.h` `NAPI_POLL_WEIGHT`.
@@ -47,6 +49,33 @@ pub(crate) fn params_if_any(process: &Pinned, fd: Fd) -> Result<Option<EpollPara
         Err(cause) => Err(cause),
     }
 }
+
+/// The epolls of a process, read by this process: it duplicates each.
+///
+/// # Errors
+/// [`Cause::Gone`] if the process has ended; EACCES without permission to inspect it.
+pub fn epolls_of(id: &ProcessId) -> Result<EpollsOf, KernelError> {
+    let read = || {
+        let process = Pinned::reopen(id)?;
+        let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
+        // Closed meanwhile, or not permitted: then without.
+        let read = |(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None));
+        Ok(epolls.take(EPOLLS_MAX).map(read).collect())
+    };
+    read().map_err(|cause| KernelError { what: format!("{id}: its epolls"), cause })
+}
+
+/// As [`epolls_of`], by whoever looks into processes for this one.
+pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
+    match crate::attach::inspector() {
+        Some(inspector) => inspector.epolls(id),
+        None => epolls_of(id),
+    }
+    .map_err(|error| error.cause)
+}
+
+/// The most epolls of one process that are managed: those with the smallest descriptors. Servers have one for each thread.
+pub(crate) const EPOLLS_MAX: usize = 512;
 
 fn params(epoll: OwnedFd) -> Result<EpollParams, Cause> {
     let raw = sys::epoll::params(epoll).map_err(absent_or)?;

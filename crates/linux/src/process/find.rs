@@ -136,6 +136,14 @@ pub(crate) fn holders_of_kind(kind: Link, netns: NetnsId) -> Result<Vec<ProcessI
 /// # Errors
 /// If `/proc` cannot be listed.
 pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
+    match attach::inspector() {
+        Some(inspector) => inspector.holders_of_af_xdp(netns_cookie),
+        None => Ok(holders_of_af_xdp_among(netns_cookie, &pids()?)),
+    }
+}
+
+/// Those of these processes that hold an AF_XDP socket of a namespace. It duplicates each of their sockets.
+pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<ProcessId> {
     /// Kernel: `include/linux/socket.h` `AF_XDP`.
     const AF_XDP: AddressFamily = AddressFamily::from_raw(44);
     let is_one = |process: &Pinned, fd: Fd| {
@@ -149,7 +157,7 @@ pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<Process
         let mut sockets = links.iter().filter(|(_, link)| matches!(link, Link::Socket(_)));
         sockets.any(|(fd, _)| is_one(&process, *fd)).then_some(process.id)
     };
-    Ok(pids()?.into_iter().filter_map(holds).collect())
+    among.iter().copied().filter_map(holds).collect()
 }
 
 /// How many sockets are looked for apart: of AF_XDP there is one for a queue, or a few.

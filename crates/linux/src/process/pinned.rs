@@ -71,6 +71,7 @@ impl fmt::Debug for Pinned {
 impl Pinned {
     /// Holds the process that has this pid now.
     pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
+        crate::attach::begin_with(pid);
         let gone = || Cause::Gone(format!("there is no process {pid}"));
         let number = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {

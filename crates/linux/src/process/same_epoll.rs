@@ -4,6 +4,17 @@ use model::EpollId;
 
 /// Whether two names are of one epoll. False where the kernel does not say (`CONFIG_KCMP`), and where one of them is gone.
 pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
+    match crate::attach::inspector() {
+        Some(inspector) => inspector.same_epoll(a, b),
+        None => is_same_epoll(a, b),
+    }
+}
+
+/// As [`same_epoll`], by this process. It waits while one of the two processes executes another program.
+///
+/// Kernel: 6.18, `kernel/kcmp.c` `kcmp_lock()`.
+pub fn is_same_epoll(a: EpollId, b: EpollId) -> bool {
+    crate::attach::begin_with(a.process.pid);
     let name = |id: EpollId| (id.process.pid.0, id.fd.0);
     a == b || sys::kcmp::same_file(name(a), name(b)).unwrap_or(false)
 }

@@ -159,6 +159,8 @@ pub enum Need {
     VirtioNics,
     /// The emulated guest's joined igb NICs.
     IgbNics,
+    /// FUSE, and user namespaces for users without privileges.
+    FuseForAll,
     /// A machine whose clock may be set: a guest.
     OwnClock,
     /// A machine whose sysctls may be set: a guest.
@@ -218,6 +220,10 @@ impl Need {
             Self::OwnSysctls => (
                 std::path::Path::new("/sys/class/net/virtio0").exists(),
                 "needs a guest, whose sysctls may be set",
+            ),
+            Self::FuseForAll => (
+                unprivileged::may_mount_fuse(),
+                "needs FUSE and user namespaces for users without privileges",
             ),
             Self::OwnClock => (
                 std::path::Path::new("/sys/class/net/virtio0").exists(),

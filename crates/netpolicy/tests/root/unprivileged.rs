@@ -1,21 +1,31 @@
 //! What a user without privileges tries against the daemon, the commands and their files: each test does it as uid 65534.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::operator::Operator;
+use crate::operator::{Operator, Started, are, at_work};
 use crate::{Need, test};
 
 const NOBODY: u32 = 65_534;
 
 pub(crate) fn tests() -> Vec<Trial> {
     const ROOT: &[Need] = &[Need::Root];
+    const PYTHON: &[Need] = &[Need::Root, Need::Program("/usr/bin/python3")];
+    const FUSE: &[Need] = &[Need::Root, Need::FuseForAll];
     vec![
+        test("unprivileged/an_epoll_whose_lock_is_held_for_ever_keeps_nothing_waiting", FUSE, || {
+            holds_a_lock("epoll")
+        }),
+        test("unprivileged/a_socket_whose_lock_is_held_for_ever_keeps_nothing_waiting", FUSE, || {
+            holds_a_lock("send")
+        }),
+        test("unprivileged/more_epolls_than_a_server_has_are_reported_and_not_managed", PYTHON, many_epolls),
         test("unprivileged/links_and_pipes_in_place_of_the_metrics_file_lead_nowhere", ROOT, metrics_file),
         test("unprivileged/a_state_directory_below_another_users_directory_is_refused", ROOT, below_theirs),
         test("unprivileged/a_socket_below_another_users_directory_is_refused", ROOT, socket_below_theirs),
@@ -133,5 +143,127 @@ fn socket_below_theirs() -> Result<(), Failed> {
     let said = refused(&operator, &["attach-service", "--socket", text(&socket)])?;
     assert!(said.contains("it belongs to another user (uid 65534)"), "{said}");
     assert!(!socket.exists());
+    Ok(())
+}
+
+/// Whether a user without privileges can mount a file system whose server never answers, as most distributions allow.
+pub(crate) fn may_mount_fuse() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["-Urm", "true"]).uid(NOBODY).gid(NOBODY);
+    let allowed = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    allowed && fs::read_to_string("/proc/filesystems").is_ok_and(|known| known.contains("\tfuse\n"))
+}
+
+/// A process of the user without privileges that holds a lock of its own as long as it likes. The kernel lets it go when
+/// this is dropped.
+struct Holder {
+    server: Child,
+    pid: u32,
+}
+
+impl Holder {
+    /// Starts it in the network namespace of the operator's host.
+    fn new(operator: &Operator, kind: &str) -> Result<Self, Failed> {
+        let directory = their_directory(operator, &format!("fuse-{kind}"))?;
+        let program = directory.with_file_name("hang");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../linux/tests/root/programs/hang.c");
+        let compiled = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status()?;
+        assert!(compiled.success(), "{source}");
+        // Most distributions let everyone open /dev/fuse; elsewhere, a node of our own does.
+        let device = directory.with_file_name(format!("device-{kind}"));
+        let (mode, number) = (rustix::fs::Mode::from_raw_mode(0o666), rustix::fs::makedev(10, 229));
+        rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::CharacterDevice, mode, number)?;
+        fs::set_permissions(&device, Permissions::from_mode(0o666))?;
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+        command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+        command.arg(program).arg(&directory).arg(kind).arg(device);
+        let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        let pid = line.strip_prefix("ready ").and_then(|line| line.split(' ').next()?.parse().ok());
+        let Some(pid) = pid else {
+            server.kill()?;
+            server.wait()?;
+            return Err(format!("it said {line:?}").into());
+        };
+        Ok(Self { server, pid })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // The server of the file system ends with its input, and the kernel ends the requests that it did not answer.
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
+    }
+}
+
+/// Runs a command that has to end by itself, whatever others hold.
+fn ends(whole: &Command) -> Result<String, Failed> {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "60"]).arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.code().is_some(), "{:?} did not end: {said}", whole.get_args());
+    Ok(said)
+}
+
+fn holds_a_lock(kind: &str) -> Result<(), Failed> {
+    let operator = Operator::new(&format!("holds-{kind}"), 1)?;
+    operator.inside("ip link set lo up")?;
+    let holder = Holder::new(&operator, kind)?;
+    let missed = format!("process {}", holder.pid);
+    for command in [&["show"][..], &["doctor"], &["-o", "json", "show"]] {
+        let said = ends(&operator.netpolicy(command))?;
+        // Of many processes the kernel lists the sockets, without their locks.
+        let is_missed = said.contains(&missed) && said.contains("not readable");
+        assert_eq!(is_missed, kind == "epoll", "{command:?}: {said}");
+    }
+    ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
+    are(&operator, &[50_000])?;
+    ends(&operator.netpolicy(&["rollback"]))?;
+    // A section that means the process, and a daemon that looks at it again and again.
+    let policy =
+        "[service.theirs]\nmatch = { uid = 65534 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
+    let daemon = at_work(&operator, policy)?;
+    let said = ends(&operator.netpolicy(&["status"]))?;
+    assert!(said.contains("not readable") || said.contains("theirs"), "{said}");
+    ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
+    are(&operator, &[50_000])?;
+    assert_eq!(daemon.terminated()?, Some(0), "the daemon ends when it is asked to");
+    drop(holder);
+    Ok(())
+}
+
+/// What one process may have of the daemon's memory and time is bounded.
+fn many_epolls() -> Result<(), Failed> {
+    const SCRIPT: &str = "import resource, select, socket, sys\n\
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n\
+        server = socket.create_server(('127.0.0.1', 0))\n\
+        epolls = [select.epoll() for _ in range(700)]\n\
+        [epoll.register(server) for epoll in epolls]\n\
+        print('ready', flush=True)\nsys.stdin.read()\n";
+    let operator = Operator::new("many-epolls", 1)?;
+    operator.inside("ip link set lo up")?;
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+    command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+    command
+        .env("PATH", "/usr/bin:/bin")
+        .args(["python3", "-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut process = Started { child: command.spawn()? };
+    let mut line = String::new();
+    BufReader::new(process.child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    assert_eq!(line, "ready\n");
+    let host = operator.runs(&["-o", "json", "show"], 0)?;
+    let host: serde_json::Value = serde_json::from_str(&host.data)?;
+    let found = host["data"]["processes"].as_array().into_iter().flatten();
+    let epolls: usize = found.map(|process| process["epolls"].as_array().map_or(0, Vec::len)).sum();
+    assert_eq!(epolls, 512);
+    let unread = host["data"]["unread"].to_string();
+    assert!(unread.contains("188 more than the 512 of one process that are managed"), "{unread}");
     Ok(())
 }

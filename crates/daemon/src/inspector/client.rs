@@ -1,0 +1,446 @@
+//! The side that asks: workers, the time that they have, and the processes that did not answer.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use linux::attach::{self, Attach, EpollsOf};
+use linux::process::{self, Criteria};
+use linux::{Cause, Errno, KernelError, Netns, Processes};
+use model::host::{Process, Unread};
+use model::{EpollId, Pid, ProcessId, ProcessKnob, Setting};
+
+use super::{
+    ALL_TOGETHER, ANSWER_BYTES_MAX, ASK_AGAIN_AFTER, Answer, Group, LONGEST_TICKS, PATIENCE, Request,
+    SIDE_BY_SIDE, STALLS_MAX, START_PATIENCE, WORKER,
+};
+use crate::api::wire::encode;
+
+/// From here on, this process looks into others in workers, unless it does so through the attach service. The program has to call
+/// [`super::serve`] where its only argument is [`WORKER`].
+pub fn install() {
+    attach::by_workers(Box::new(Workers::default()));
+}
+
+/// A worker that waits for requests.
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    stream: UnixStream,
+}
+
+impl Worker {
+    fn start() -> io::Result<Self> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(WORKER).current_dir("/");
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn()?;
+        Ok(Self { child, stream })
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// The worker does not run, and is with this process.
+    Stalled(Option<Pid>),
+    /// There is no worker, or it has ended.
+    Broken(io::Error),
+}
+
+/// A worker that was given up, or a process that did not answer.
+#[derive(Debug)]
+struct Stalled {
+    since: Instant,
+    /// When the process started: its number may be another's by now.
+    started: Option<u64>,
+    group: Option<Group>,
+    /// The worker that waits for it, unless it has ended.
+    waits: Option<Child>,
+}
+
+/// Workers, started as they are needed.
+#[derive(Debug, Default)]
+struct Workers {
+    idle: Mutex<Vec<Worker>>,
+    stalled: Mutex<BTreeMap<Pid, Stalled>>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where a worker stalls before it looked at a process.
+const NO_PROCESS: Pid = Pid(u32::MAX);
+
+/// The words on a process that did not answer.
+fn did_not_answer() -> String {
+    format!(
+        "not readable: it did not answer within {} ms, and holds a lock in a system call",
+        PATIENCE.as_millis()
+    )
+}
+
+impl Workers {
+    /// Asks a worker, and gives it up if it stalls.
+    fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        // A worker that ended since its last answer is found out by using it.
+        let idle = held(&self.idle).pop();
+        if let Some(mut worker) = idle {
+            match exchange(&mut worker, request) {
+                Err(Failure::Broken(_)) => drop(worker.child.wait()),
+                answered => return self.put_away(worker, answered),
+            }
+        }
+        let mut worker = Worker::start().map_err(Failure::Broken)?;
+        let answered = exchange(&mut worker, request);
+        self.put_away(worker, answered)
+    }
+
+    /// Keeps a worker for the next request, or gives it up.
+    fn put_away(&self, mut worker: Worker, answered: Result<Answer, Failure>) -> Result<Answer, Failure> {
+        match &answered {
+            Ok(_) => {
+                let mut idle = held(&self.idle);
+                if idle.is_empty() {
+                    idle.push(worker);
+                } else {
+                    drop(idle);
+                    // It ends when its input does.
+                    let Worker { mut child, stream } = worker;
+                    drop(stream);
+                    let _ = child.wait();
+                }
+            }
+            Err(failure) => {
+                let _ = worker.child.kill();
+                match failure {
+                    Failure::Stalled(at) => self.note(at.unwrap_or(NO_PROCESS), worker.child),
+                    Failure::Broken(_) => drop(worker.child.wait()),
+                }
+            }
+        }
+        answered
+    }
+
+    fn note(&self, at: Pid, waits: Child) {
+        let started = process::identify(at).ok().map(|id| id.started);
+        let stalled =
+            Stalled { since: Instant::now(), started, group: process::owner(at), waits: Some(waits) };
+        held(&self.stalled).insert(at, stalled);
+    }
+
+    /// Whether a process did not answer a moment ago, or keeps a worker waiting.
+    fn is_stalled(&self, pid: Pid) -> bool {
+        let mut stalled = held(&self.stalled);
+        let Some(known) = stalled.get_mut(&pid) else { return false };
+        if let Some(child) = &mut known.waits
+            && !matches!(child.try_wait(), Ok(None))
+        {
+            known.waits = None;
+        }
+        let is_same = process::identify(pid).ok().map(|id| id.started) == known.started;
+        let again = known.waits.is_none() && (known.since.elapsed() >= ASK_AGAIN_AFTER || !is_same);
+        if again {
+            stalled.remove(&pid);
+        }
+        !again
+    }
+
+    /// The users whose processes did not answer a moment ago.
+    fn blamed(&self) -> Vec<Group> {
+        let mut stalled = held(&self.stalled);
+        stalled.retain(|_, known| {
+            if let Some(child) = &mut known.waits
+                && !matches!(child.try_wait(), Ok(None))
+            {
+                known.waits = None;
+            }
+            known.waits.is_some() || known.since.elapsed() < ASK_AGAIN_AFTER
+        });
+        stalled.values().filter_map(|known| known.group).collect()
+    }
+
+    /// Asks about many processes; `request` is about those that it is given. The answers, and the processes that did not answer.
+    fn ask_about(
+        &self,
+        pids: Vec<Pid>,
+        request: &(dyn Fn(Vec<Pid>) -> Request + Sync),
+    ) -> (Vec<Answer>, Vec<Unread>) {
+        let blamed = self.blamed();
+        let mut unread = Vec::new();
+        let mut apart: BTreeMap<Group, Vec<Pid>> = BTreeMap::new();
+        let mut together = Vec::new();
+        for pid in pids {
+            if self.is_stalled(pid) {
+                unread.push(missing(pid, did_not_answer()));
+                continue;
+            }
+            match process::owner(pid).filter(|owner| blamed.contains(owner)) {
+                Some(owner) => apart.entry(owner).or_default().push(pid),
+                None => together.push(pid),
+            }
+        }
+        let begun = Instant::now();
+        let mut answers = Vec::new();
+        if !together.is_empty() {
+            match self.ask(&request(together.clone())) {
+                Ok(answer) => answers.push(answer),
+                Err(Failure::Broken(error)) => {
+                    unread.push(Unread { what: "processes".to_owned(), why: error.to_string() });
+                }
+                Err(Failure::Stalled(at)) => {
+                    unread.extend(at.map(|at| missing(at, did_not_answer())));
+                    for pid in together.into_iter().filter(|pid| Some(*pid) != at) {
+                        // Of one that ended meanwhile there is nothing to say.
+                        if let Some(owner) = process::owner(pid) {
+                            apart.entry(owner).or_default().push(pid);
+                        }
+                    }
+                }
+            }
+        }
+        let until = begun.max(Instant::now()) + ALL_TOGETHER;
+        let mut groups: Vec<(Group, Vec<Pid>)> = apart.into_iter().collect();
+        // Root's first, and those that let others wait last.
+        groups.sort_by_key(|(group, _)| (blamed.contains(group), *group));
+        let queue = Mutex::new(groups.into_iter());
+        let found = Mutex::new((answers, unread));
+        std::thread::scope(|scope| {
+            let work = || {
+                loop {
+                    let Some((group, pids)) = held(&queue).next() else { break };
+                    let (more, missed) = self.ask_about_group(group, pids, request, until);
+                    let mut found = held(&found);
+                    found.0.extend(more);
+                    found.1.extend(missed);
+                }
+            };
+            for _ in 1..SIDE_BY_SIDE {
+                // Without threads, one after the other.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask_about_group(
+        &self,
+        group: Group,
+        mut pids: Vec<Pid>,
+        request: &(dyn Fn(Vec<Pid>) -> Request + Sync),
+        until: Instant,
+    ) -> (Vec<Answer>, Vec<Unread>) {
+        let mut unread = Vec::new();
+        for _ in 0..STALLS_MAX {
+            if Instant::now() >= until {
+                break;
+            }
+            match self.ask(&request(pids.clone())) {
+                Ok(answer) => return (vec![answer], unread),
+                Err(Failure::Broken(error)) => {
+                    unread.push(Unread { what: group.to_string(), why: error.to_string() });
+                    return (Vec::new(), unread);
+                }
+                Err(Failure::Stalled(at)) => {
+                    unread.extend(at.map(|at| missing(at, did_not_answer())));
+                    pids.retain(|pid| Some(*pid) != at);
+                }
+            }
+            if pids.is_empty() {
+                return (Vec::new(), unread);
+            }
+        }
+        let why = format!(
+            "not readable: {} more processes of {group} were not looked at, because others of them did not answer",
+            pids.len()
+        );
+        unread.push(Unread { what: format!("processes of {group}"), why });
+        (Vec::new(), unread)
+    }
+
+    /// Asks about one process.
+    fn ask_about_one(
+        &self,
+        pid: Pid,
+        what: impl Fn() -> String,
+        request: &Request,
+    ) -> Result<Answer, KernelError> {
+        let stalled = || KernelError {
+            what: what(),
+            cause: Cause::Extack { errno: Errno::TIMEDOUT, message: did_not_answer() },
+        };
+        if pid != NO_PROCESS && self.is_stalled(pid) {
+            return Err(stalled());
+        }
+        match self.ask(request) {
+            Ok(Answer::Failed(failure)) => Err(failure.into()),
+            Ok(answer) => Ok(answer),
+            Err(Failure::Broken(error)) => Err(KernelError::io(what(), &error)),
+            Err(Failure::Stalled(_)) => Err(stalled()),
+        }
+    }
+}
+
+fn missing(pid: Pid, why: String) -> Unread {
+    Unread { what: format!("process {pid}"), why }
+}
+
+fn unexpected(what: String) -> KernelError {
+    KernelError { what, cause: Cause::Malformed("a worker answered something else".to_owned()) }
+}
+
+/// Sends a request and waits for the answer for as long as the worker runs, or goes on to another process.
+fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
+    let broken = Failure::Broken;
+    worker.stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+    worker.stream.write_all(&encode(request)).map_err(broken)?;
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut seen = 0;
+    let mut part = vec![0; 64 * 1024];
+    let id = Pid(worker.child.id());
+    let (mut at, begun, mut ran) = (None, Instant::now(), process::cpu_ticks(id));
+    let mut ran_before = ran;
+    loop {
+        while let Some(end) = bytes[seen..].iter().position(|&byte| byte == 0).map(|end| seen + end) {
+            let answer = serde_json::from_slice(&bytes[..end]).map_err(|error| broken(error.into()))?;
+            bytes.drain(..=end);
+            seen = 0;
+            match answer {
+                Answer::At(pid) => (at, ran_before) = (Some(pid), process::cpu_ticks(id)),
+                answer => return Ok(answer),
+            }
+        }
+        seen = bytes.len();
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return Err(broken(io::ErrorKind::FileTooLarge.into()));
+        }
+        match worker.stream.read(&mut part) {
+            Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(length) => bytes.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // A worker that runs, or waits for a CPU, is only slow: on a busy machine, or with a large process.
+                let now = process::cpu_ticks(id);
+                let is_waiting = now == ran && !process::is_runnable(id);
+                let is_long = now.unwrap_or(0) > ran_before.unwrap_or(0) + LONGEST_TICKS;
+                // Before it looks at a process it waits for no process: its program may be on a slow disk.
+                let has_begun = at.is_some() || begun.elapsed() > START_PATIENCE;
+                if has_begun && (is_waiting || is_long) {
+                    return Err(Failure::Stalled(at));
+                }
+                ran = now;
+            }
+            Err(error) => return Err(broken(error)),
+        }
+    }
+}
+
+/// The process that a knob lies in.
+const fn process_of(setting: &Setting) -> Option<Pid> {
+    match setting {
+        Setting::Process(ProcessKnob::Epoll(epoll, _)) => Some(epoll.process.pid),
+        Setting::Process(ProcessKnob::IoUring(ring, _)) => Some(ring.process.pid),
+        Setting::Process(ProcessKnob::Socket(socket, _)) => Some(socket.process.pid),
+        _ => None,
+    }
+}
+
+impl Attach for Workers {
+    fn processes(&self, netns: &Netns, which: &Processes) -> (Vec<Process>, Vec<Unread>) {
+        let (pids, networking) = match which {
+            Processes::None => return (Vec::new(), Vec::new()),
+            Processes::Only(pids) => (pids.clone(), false),
+            // The others are asked for on their own.
+            Processes::Networking | Processes::NetworkingAnd(_) => match process::pids() {
+                Ok(pids) => (pids, true),
+                Err(error) => {
+                    return (Vec::new(), vec![Unread { what: error.what, why: error.cause.to_string() }]);
+                }
+            },
+        };
+        let file = netns.path_for_others().display().to_string();
+        let request = |pids| Request::Processes { netns: file.clone(), pids, networking };
+        let (answers, mut unread) = self.ask_about(pids, &request);
+        let mut processes = Vec::new();
+        for answer in answers {
+            match answer {
+                Answer::Processes { found, unread: missed } => {
+                    processes.extend(found);
+                    unread.extend(missed);
+                }
+                Answer::Failed(failure) => {
+                    let error = KernelError::from(failure);
+                    unread.push(Unread { what: error.what, why: error.cause.to_string() });
+                }
+                _ => unread.push(Unread {
+                    what: "processes".to_owned(),
+                    why: unexpected(String::new()).cause.to_string(),
+                }),
+            }
+        }
+        processes.sort_unstable_by_key(|process| process.id.pid);
+        (processes, unread)
+    }
+
+    fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError> {
+        // Nothing there waits for a process.
+        let mut unread = Vec::new();
+        process::find(criteria, &mut unread).map(|found| (found, unread))
+    }
+
+    fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError> {
+        process::meets(criteria, pid)
+    }
+
+    fn holders_of_sockets(&self, inodes: &std::collections::BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
+        process::holders_of_sockets(inodes)
+    }
+
+    fn read(&self, like: &Setting) -> Result<Setting, KernelError> {
+        let what = || like.to_string();
+        let pid = process_of(like).unwrap_or(NO_PROCESS);
+        match self.ask_about_one(pid, what, &Request::Read(like.clone()))? {
+            Answer::Value(value) if value.same_knob(like) => Ok(value),
+            _ => Err(unexpected(what())),
+        }
+    }
+
+    fn write(&self, setting: &Setting) -> Result<(), KernelError> {
+        let what = || setting.to_string();
+        let pid = process_of(setting).unwrap_or(NO_PROCESS);
+        match self.ask_about_one(pid, what, &Request::Write(setting.clone()))? {
+            Answer::Written => Ok(()),
+            _ => Err(unexpected(what())),
+        }
+    }
+
+    fn epolls(&self, id: &ProcessId) -> Result<EpollsOf, KernelError> {
+        let what = || format!("{id}: its epolls");
+        match self.ask_about_one(id.pid, what, &Request::Epolls(*id))? {
+            Answer::Epolls(found) => Ok(found),
+            _ => Err(unexpected(what())),
+        }
+    }
+
+    fn same_epoll(&self, a: EpollId, b: EpollId) -> bool {
+        let asked = self.ask_about_one(a.process.pid, String::new, &Request::Same(a, b));
+        matches!(asked, Ok(Answer::Same(true)))
+    }
+
+    fn holders_of_af_xdp(&self, cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
+        let request = |pids| Request::AfXdp { cookie, pids };
+        // It is a guess where the kernel names no holder: one that did not answer is omitted.
+        let (answers, _) = self.ask_about(process::pids()?, &request);
+        let found = answers.into_iter().filter_map(|answer| match answer {
+            Answer::Holders(found) => Some(found),
+            _ => None,
+        });
+        Ok(found.flatten().collect())
+    }
+}

@@ -1,0 +1,79 @@
+//! Whose a process is, and whether it runs: what `/proc` says without waiting for the process.
+
+use std::fmt;
+
+use model::Pid;
+use sys::error::Cause;
+
+use super::pinned::Pinned;
+use super::stat::Status;
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// This user's.
+    User(u32),
+    /// A user's who has user namespaces, in which one user can have many numbers.
+    OfOtherUserNamespaces,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "uid {uid}"),
+            Self::OfOtherUserNamespaces => f.write_str("other user namespaces"),
+        }
+    }
+}
+
+/// Whose the process with this pid is; `None` if there is none.
+pub fn owner(pid: Pid) -> Option<Owner> {
+    let read = || {
+        let process = Pinned::open(pid)?;
+        let mut text = Vec::new();
+        process.read("status", &mut text)?;
+        let status = Status::parse(&text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+        // A root process whose user namespace may not be seen is the host's: only a privileged process can look there.
+        let elsewhere = status.uid != 0 && !process.is_in_our_user_namespace();
+        Ok::<_, Cause>(if elsewhere { Owner::OfOtherUserNamespaces } else { Owner::User(status.uid) })
+    };
+    read().ok()
+}
+
+/// How much CPU time a process has had, in clock ticks; `None` if there is none.
+///
+/// Kernel: 6.18, `fs/proc/array.c` `do_task_stat()`: fields 14 (utime) and 15 (stime).
+pub fn cpu_ticks(pid: Pid) -> Option<u64> {
+    let fields = fields(pid)?;
+    let mut fields = fields.split_ascii_whitespace();
+    let user: u64 = fields.nth(14 - STATE)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// Whether a process runs, or waits for a CPU.
+pub fn is_runnable(pid: Pid) -> bool {
+    fields(pid).is_some_and(|fields| fields.trim_start().starts_with('R'))
+}
+
+/// The first field after the name, counted from 1 as in proc_pid_stat(5).
+const STATE: usize = 3;
+
+/// The fields after the name.
+fn fields(pid: Pid) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')').map(|(_, fields)| fields.to_owned())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn this_process_is_its_users_and_runs() {
+        let own = Pid(std::process::id());
+        assert_eq!(owner(own), Some(Owner::User(rustix::process::geteuid().as_raw())));
+        assert!(cpu_ticks(own).is_some());
+        assert!(Owner::User(0) < Owner::User(65_534) && Owner::User(u32::MAX) < Owner::OfOtherUserNamespaces);
+    }
+}
