@@ -61,7 +61,7 @@ impl Target {
             }
             selection => processes(selection, session, operator)?,
         };
-        let netns = namespace(&name, &processes, selection, session)?;
+        let netns = namespace(&name, &processes, selection, session, operator)?;
         let port = match selection {
             Selection::Port(port) => Some(*port),
             _ => None,
@@ -241,12 +241,13 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     }
 }
 
-/// The namespace of all these processes, or of those in the one that was named.
+/// The namespace of all these processes, or the one that was named. Of several, the one that every other command works on: its own.
 fn namespace(
     name: &str,
     processes: &[ProcessId],
     selection: &Selection,
     session: &Session,
+    operator: &dyn Operator,
 ) -> Result<Netns, Fault> {
     if session.netns.is_some() || matches!(selection, Selection::Port(_)) {
         return session.netns();
@@ -260,9 +261,16 @@ fn namespace(
         }
     }
     let several = found.len() > 1;
+    let is_own = several && found.contains_key(&session.netns()?.id().0);
     let first = found.into_values().next();
     match first {
         Some(netns) if !several => Ok(netns),
+        Some(_) if is_own => {
+            operator.say(&format!(
+                "{name} has processes in other network namespaces, too: those in this one are measured"
+            ));
+            session.netns()
+        }
         Some(_) => Err(Fault::new(
             Exit::Usage,
             format!("{name} has processes in several network namespaces: one at a time is measured"),

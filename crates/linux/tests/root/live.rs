@@ -252,7 +252,8 @@ fn pipelined() -> Result<(), Failed> {
     }
     let counts = meter.end()?.counts;
     let all = u64::try_from(9 * WRITES)?;
-    assert!(counts.arrivals <= u64::try_from(2 * WRITES)?, "{counts:?}");
+    // A sender that is short of CPU may send a write in two segments.
+    assert!(counts.arrivals <= u64::try_from(2 * WRITES + WRITES / 10)?, "{counts:?}");
     assert!(counts.requests.abs_diff(all) * 50 <= all, "{all} requests: {counts:?}");
     Ok(())
 }

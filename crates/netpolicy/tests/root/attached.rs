@@ -245,8 +245,11 @@ fn link_down() -> Result<(), Failed> {
 fn left_running() -> Result<(), Failed> {
     let operator = Operator::new("left-running", 1)?;
     let before = operator.host()?;
-    let script = "sleep 3 >/dev/null 2>&1 & sleep 0.7; exit 4";
-    let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", script], 4)?;
+    let left = operator.file("left", b"")?;
+    let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {left}; sleep 0.7; exit 4");
+    let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", &script], 4)?;
+    let left = std::fs::read_to_string(left)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(left.ok_or("the pid of what was left")?, rustix::process::Signal::KILL)?;
     assert!(said.words.contains("sleep[") && said.words.contains("is still running"), "{}", said.words);
     assert_eq!(operator.host()?, before);
     Ok(())

@@ -62,7 +62,7 @@ fn worse() -> Result<(), Failed> {
             0,
         )
     })?;
-    assert_eq!(operator.host()?, before);
+    operator.is_again(&before)?;
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let report = documents.last().ok_or("no report")?;
     assert_eq!(report["data"]["comparisons"][0]["verdict"], "worse", "{report}");
@@ -136,7 +136,7 @@ fn kept() -> Result<(), Failed> {
     }
     let said = operator.runs(&["rollback", name], 0)?;
     assert!(said.words.contains("By its verdict on memcached, this changes: p50 "), "{}", said.words);
-    assert_eq!(operator.host()?, before);
+    operator.is_again(&before)?;
     Ok(())
 }
 
@@ -206,7 +206,7 @@ fn switchbacks() -> Result<(), Failed> {
         assert_eq!(operator.devices()?.devices, before.devices);
     }
     drop(alternation);
-    assert_eq!(operator.host()?, before);
+    operator.is_again(&before)?;
     Ok(())
 }
 
@@ -220,7 +220,7 @@ fn interrupted() -> Result<(), Failed> {
         assert_eq!(compare.terminated()?, Some(0));
         Ok(())
     })?;
-    assert_eq!(operator.host()?, before);
+    operator.is_again(&before)?;
     let said = operator.said()?;
     assert!(said.contains("interrupted") && said.contains("The host is as it was before."), "{said}");
     Ok(())

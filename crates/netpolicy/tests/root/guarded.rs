@@ -85,7 +85,7 @@ fn worse() -> Result<(), Failed> {
     let report = while_asked(&operator, || {
         judged(&operator, &["-o", "json", "try", "--guard", "p50=+20%,cpu=+1000%", "--seconds", "90"], 4)
     })?;
-    assert_eq!(operator.host()?, before);
+    operator.is_again(&before)?;
     let known = (&report["kept"], &report["ruling"], &report["by"]);
     assert_eq!(known, (&false.into(), &"beyond-limit".into(), &"switchback".into()), "{report}");
     let p50 = &report["verdicts"][0]["changes"][0];
@@ -115,7 +115,7 @@ fn harmless() -> Result<(), Failed> {
     let explained = operator.runs(&["explain"], 0)?;
     assert!(explained.data.contains("kept by the guard: p50 "), "{}", explained.data);
     operator.runs(&["rollback", name], 0)?;
-    assert_eq!(operator.host()?, before);
+    operator.is_again(&before)?;
     Ok(())
 }
 

@@ -233,6 +233,20 @@ impl Operator {
         self.observed(&Processes::None)
     }
 
+    /// Waits until the whole host is as before. A server that is short of CPU closes the connections of clients that left later than
+    /// they leave.
+    pub(crate) fn is_again(&self, before: &Host) -> Result<(), Failed> {
+        let mut last = None;
+        let same = || {
+            let host = self.host()?;
+            let same = host == *before;
+            last = Some(host);
+            Ok(same.then_some(()))
+        };
+        waited("the host as before", PATIENCE, same, less_often)
+            .map_err(|failed: Failed| format!("{failed:?}: it is {last:?} and was {before:?}").into())
+    }
+
     fn observed(&self, processes: &Processes) -> Result<Host, Failed> {
         let mut host = observe(self.lab.server(), processes)?;
         host.processes.retain(|process| process.netns == Some(self.lab.server().id()));

@@ -184,6 +184,7 @@ fn foreign() -> Result<(), Failed> {
         (&http, "8080", "http", &["--path", "/there"]),
         (&echo, "7009", "echo", &[]),
     ];
+    let mut sampled = 0;
     for (server, port, protocol, more) in servers {
         let output = of_server(
             server,
@@ -214,10 +215,19 @@ fn foreign() -> Result<(), Failed> {
             };
             // A timer of the run before may be the last to poll.
             let (by_timer, all) = (polls(|napi| napi.timer.polls), polls(|napi| napi.total().polls));
-            let deferred = by_timer > all / 2;
-            assert_eq!(deferred, label == "delivery defer200", "{protocol}: {label}: {by_timer} of {all}");
+            // On a busy machine the samples of a short run can all fall between its packets.
+            if all > 0 {
+                sampled += 1;
+                let deferred = by_timer > all / 2;
+                assert_eq!(
+                    deferred,
+                    label == "delivery defer200",
+                    "{protocol}: {label}: {by_timer} of {all}"
+                );
+            }
         }
     }
+    assert!(sampled > 0, "no run of four servers was sampled");
     Ok(())
 }
 
