@@ -15,6 +15,7 @@ use crate::index::Index;
 use crate::placement::Part;
 use crate::queues_after::{QueuesAfter, channels_after};
 use crate::refusal::{Refusal, RefusalKind};
+use crate::selection;
 use crate::wanted::Collected;
 
 /// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can be planned
@@ -134,6 +135,14 @@ fn settings(
             let count = flows_as_rounded(*count);
             rx().map(|queue: RxQueue| Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(count))).collect()
         }
+        NicRequest::Xps(true) if selection::lacks_queues_for(request, &part.intent.nic, device) => {
+            let message = "it has one transmit queue, and `xps` chooses among several".to_owned();
+            return Err(Refusal::new(RefusalKind::Unsupported, device.id, message)
+                .because(format!("asked at {}", part.intent.origin))
+                .nearest("without `xps`, or `tx-channels` where the driver has more queues"));
+        }
+        // Nothing is set there that could be taken back.
+        NicRequest::Xps(false) if device.tx_queues.len() == 1 => Vec::new(),
         NicRequest::Xps(spread) => xps(*spread, device, &index.host.topology.online),
         NicRequest::Sysctl(sysctl, value) => vec![Setting::Host(HostKnob::Sysctl(*sysctl, *value))],
     })

@@ -275,9 +275,14 @@ impl<'h> QueueClaims<'h> {
             return Err(refusal);
         }
         let served: usize = slots.iter().map(|&s| 1 + self.queues[s].also.len()).sum();
-        if served < device.rx_queues.len() {
+        let on_napis =
+            placed.delivery.mode != DeliveryMode::Interrupt || placed.intent.policy != PolicyName::None;
+        if served < device.rx_queues.len() && on_napis {
             let without = device.rx_queues.len() - served;
-            placed.notes.push(format!("{without} queue(s) of {} have no NAPI and are left out", device.id));
+            placed.notes.push(format!(
+                "{without} queue(s) of {} have no NAPI: nothing of the delivery mode is set there",
+                device.id
+            ));
         }
         let (mut shared, mut yielded) = (BTreeMap::<usize, usize>::new(), 0_usize);
         for slot in slots {

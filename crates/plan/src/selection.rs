@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 
 use model::host::Device;
 use model::nic::NicRequest;
-use model::{DeviceId, Host, Intent, Offload, Policy, Precedence, Target};
+use model::{
+    ChannelKind, DeliveryMode, DeviceId, Host, Intent, KthreadRequest, Offload, Policy, PolicyName,
+    Precedence, Target,
+};
 
 use crate::refusal::{Refusal, RefusalKind};
 use crate::resolved::Resolved;
@@ -78,15 +81,22 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
                     if host.is_upper(lower) {
                         continue;
                     }
-                    match why_left_out(lower, intent, host) {
-                        Some(why) => left_out.entry(at).or_default().push(why),
-                        None => claim(lower, steps),
+                    match fit_to(intent, lower, host) {
+                        Err(why) => left_out.entry(at).or_default().push(why),
+                        Ok((_, without)) => {
+                            left_out.entry(at).or_default().extend(without);
+                            claim(lower, steps);
+                        }
                     }
                 }
-            } else if let (Target::Devices(..), Some(why)) =
-                (&intent.target, why_left_out(device, intent, host))
-            {
-                left_out.entry(at).or_default().push(why);
+            } else if matches!(intent.target, Target::Devices(..)) {
+                match fit_to(intent, device, host) {
+                    Err(why) => left_out.entry(at).or_default().push(why),
+                    Ok((_, without)) => {
+                        left_out.entry(at).or_default().extend(without);
+                        claim(device, 0);
+                    }
+                }
             } else {
                 claim(device, 0);
             }
@@ -107,7 +117,7 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
             selection
                 .clashes
                 .insert(selection.policy.intents.len(), clash(device, best, intent, &policy.intents[*other]));
-            selection.policy.intents.push(for_device(intent, device));
+            selection.policy.intents.push(for_device(intent, device, host));
             continue;
         }
         for (_, other) in
@@ -119,7 +129,7 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
         }
         selection.meets.entry(at).or_default().push(device.id);
         if !own_name(intent) {
-            selection.policy.intents.push(for_device(intent, device));
+            selection.policy.intents.push(for_device(intent, device, host));
         }
     }
     for (at, intent) in policy.intents.iter().enumerate() {
@@ -134,7 +144,9 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
         let (passed, left_out) = (passed.remove(&at), left_out.remove(&at));
         let notes = selection.notes.entry(at).or_default();
         notes.push(match (&intent.target, names.is_empty()) {
-            (Target::Devices(_, selector), true) if passed.is_none() && left_out.is_none() => {
+            (Target::Devices(_, selector), true)
+                if passed.is_none() && left_out.as_ref().is_none_or(Vec::is_empty) =>
+            {
                 format!("matches no device ({selector}): nothing is set until one does")
             }
             (Target::Devices(_, selector), true) => format!("sets no device here ({selector})"),
@@ -201,10 +213,71 @@ fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String>
 }
 
 /// The request for one device that a section means.
-fn for_device(intent: &Intent, device: &Device) -> Intent {
+fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
     let name = device.id.name.to_string();
     let origin = format!("{} ({name})", intent.origin);
-    Intent { target: Target::Device(name), origin, ..intent.clone() }
+    let fitted = fit_to(intent, device, host).map_or_else(|_| intent.clone(), |(fitted, _)| fitted);
+    Intent { target: Target::Device(name), origin, ..fitted }
+}
+
+/// What of a section a device can have that it means without naming it, and notes on what is left out of it.
+///
+/// # Errors
+/// Why the device is left out as a whole.
+fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<String>), String> {
+    let (mut fitted, mut notes) = (intent.clone(), Vec::new());
+    if let Some(why) = why_left_out(device, intent, host) {
+        fitted.nic.retain(needs_no_napi);
+        if fitted.nic.is_empty() {
+            return Err(why);
+        }
+        let keys: Vec<&str> =
+            fitted.nic.iter().map(|request| request.key().trim_start_matches("settings.")).collect();
+        if fitted.nic.len() < intent.nic.len() || !is_for_nic_only(intent) {
+            notes.push(format!(
+                "{} has no NAPI: of the section, only {} is set there",
+                device.id,
+                keys.join(", ")
+            ));
+        }
+        (fitted.policy, fitted.delivery, fitted.found) = (PolicyName::None, None, None);
+        (fitted.overrides, fitted.kthread) = (model::policy::Overrides::default(), KthreadRequest::default());
+    }
+    let before = fitted.nic.len();
+    fitted.nic.retain(|request| !lacks_queues_for(request, &intent.nic, device));
+    if fitted.nic.len() < before {
+        notes.push(format!("{} has one transmit queue: `xps` is left out", device.id));
+        if fitted.nic.is_empty() && is_for_nic_only(&fitted) {
+            return Err(format!("{} has one transmit queue, and `xps` needs several: left out", device.id));
+        }
+    }
+    Ok((fitted, notes))
+}
+
+/// Whether a request asks for nothing that is set on NAPIs, interrupts or threads.
+fn is_for_nic_only(intent: &Intent) -> bool {
+    intent.policy == PolicyName::None
+        && intent.delivery.is_none_or(|mode| mode == DeliveryMode::Interrupt)
+        && intent.overrides == model::policy::Overrides::default()
+        && intent.kthread.is_empty()
+}
+
+/// Whether a setting is of the stack above the driver, which every device has.
+const fn needs_no_napi(request: &NicRequest) -> bool {
+    matches!(request, NicRequest::RpsCpus(_) | NicRequest::RpsFlowCount(_) | NicRequest::Xps(_))
+}
+
+/// Whether the device has too few transmit queues for the setting, and is given no others by these requests.
+///
+/// Kernel: 6.18, `net/core/net-sysfs.c` `xps_cpus_show()` answers ENOENT for a device that is not `netif_is_multiqueue()`.
+pub(crate) fn lacks_queues_for(request: &NicRequest, all: &[NicRequest], device: &Device) -> bool {
+    let gives_queues = || {
+        all.iter().any(|request| {
+            matches!(request, NicRequest::Channels(ChannelKind::Tx | ChannelKind::Combined, 2..))
+        })
+    };
+    matches!(request, NicRequest::Xps(true)) && device.tx_queues.len() == 1 && !gives_queues()
+        || matches!(request, NicRequest::Xps(false)) && device.tx_queues.len() == 1
 }
 
 fn clash(device: &Device, claim: Claim, one: &Intent, other: &Intent) -> Refusal {

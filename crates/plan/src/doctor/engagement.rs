@@ -53,7 +53,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "idle",
-        doc: "Suspension is set, and the application is done before the next packets come: deferral delivers, as it should.",
+        doc: "Suspension is set, and the application is done before the next packets come: deferral delivers, as it should. Or a \
+              mode is set and no packet came: whether it is engaged cannot be seen.",
         find: |case, causes| all(case, causes, Verdict::Idle),
     },
     Rule {
@@ -93,12 +94,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "deferred",
-        doc: "IRQs are deferred: the timer polls in their place.",
+        doc: "IRQs are deferred: the timer delivers the packets in their place.",
         find: |case, causes| all(case, causes, Verdict::Deferred),
     },
     Rule {
         id: "not-deferred",
-        doc: "Deferral is set, and interrupts still do most of the polling.",
+        doc: "Deferral is set, and the timer does not deliver most of the packets.",
         find: |case, causes| all(case, causes, Verdict::NotDeferred),
     },
 ];
@@ -159,7 +160,7 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
         let Some(counts) = &napi.counts else { return Some(Verdict::NotCounted) };
         return Some(match percent(counts.kthread.packets, counts.total().packets) {
             Some(share) if share >= ENGAGED_PERCENT_MIN => Verdict::Threaded,
-            None if threaded => Verdict::Threaded,
+            None if threaded => Verdict::Idle,
             Some(_) | None => Verdict::NotThreaded,
         });
     }
@@ -177,14 +178,18 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
             verdict => verdict,
         });
     }
+    if counts.total().packets == 0 && (napi.preferred || napi.defers()) {
+        return Some(Verdict::Idle);
+    }
     if polls {
         return Some(Verdict::BusyPolled);
     }
     if timers_hidden {
         return Some(Verdict::NotCounted);
     }
-    let (timer, interrupt) = (counts.timer.polls, counts.interrupt.polls);
-    Some(if timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
+    // By packets: the timer also polls for nothing, and that delivers nothing.
+    let (timer, interrupt) = (counts.timer.packets, counts.interrupt.packets);
+    Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
 
 /// Whether suspension is in force, by who delivered the packets. What only hinders it under load is no reason to
@@ -263,7 +268,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
                      one comes, and deferral delivers; the application delivers {share}",
                     case.rate(packets)
                 ),
-                _ => "suspension is set and idle: no packet came".to_owned(),
+                _ => format!("{} is set and idle: no packet came", what_is_set(napi)),
             },
         ),
         Verdict::Waits => {
@@ -287,18 +292,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             (Severity::Problem, format!("suspension is {set}: the application delivers {share}{why}"))
         }
         Verdict::NotCounted => {
-            let set = if napi.suspends() {
-                "suspension is set"
-            } else if napi.napi.threaded.is_some_and(|threading| threading != Threading::Off) {
-                "a kernel thread is set"
-            } else if napi.preferred {
-                "preferred busy polling is set"
-            } else if napi.defers() {
-                "deferral is set"
-            } else {
-                "nothing is set of what was asked for"
-            };
-            (Severity::Note, format!("{set}; whether it is engaged was not counted"))
+            (Severity::Note, format!("{} is set; whether it is engaged was not counted", what_is_set(napi)))
         }
         Verdict::BusyPolled => {
             (Severity::Note, format!("busy polling without suspension: the application delivers {share}"))
@@ -314,9 +308,12 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             };
             (Severity::Problem, format!("the kernel thread is {set}: it delivers {}{why}", by_kthread(napi)))
         }
-        Verdict::Deferred => (Severity::Ok, "deferral is set and engaged: the timer polls".to_owned()),
+        Verdict::Deferred => {
+            (Severity::Ok, format!("deferral is set and engaged: the timer delivers {}", by_timer(napi)))
+        }
         Verdict::NotDeferred => {
-            (Severity::Warning, format!("deferral is not engaged: interrupts do most of the polling{why}"))
+            let set = if napi.defers() { "set but not engaged" } else { "not set" };
+            (Severity::Warning, format!("deferral is {set}: the timer delivers {}{why}", by_timer(napi)))
         }
     };
     let mut found = Found::new(severity, napi.name(), summary).evidence(napi.values());
@@ -367,6 +364,26 @@ fn often(case: &Case<'_>, counts: &NapiDelivered) -> Option<String> {
             case.rate(counts.timer.polls)
         )
     })
+}
+
+/// The mechanism that is set on a NAPI.
+fn what_is_set(napi: &NapiCase<'_>) -> &'static str {
+    if napi.suspends() {
+        "suspension"
+    } else if napi.napi.threaded.is_some_and(|threading| threading != Threading::Off) {
+        "a kernel thread"
+    } else if napi.preferred {
+        "preferred busy polling"
+    } else if napi.defers() {
+        "deferral"
+    } else {
+        "nothing of what was asked for"
+    }
+}
+
+fn by_timer(napi: &NapiCase<'_>) -> String {
+    let share = napi.counts.as_ref().and_then(|c| percent(c.timer.packets, c.total().packets));
+    share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of the packets"))
 }
 
 fn by_kthread(napi: &NapiCase<'_>) -> String {

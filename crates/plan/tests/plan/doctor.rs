@@ -737,6 +737,18 @@ fn deferral_and_busy_polling_are_judged_by_what_they_are() {
     let wanted = asked(&host, defer(200));
     assert_eq!(rules(&doctor(&host, Some(&delivered([deferred.on(328)])), &wanted)), ["deferred"]);
     assert_eq!(rules(&doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &wanted)), ["not-deferred"]);
+    // What counts is packets: a timer that finds nothing delivers nothing, and without packets nothing can be seen.
+    let mut empty = Counted { packets: 98, interrupt_polls: 98, ..Counted::default() }.on(328);
+    (empty.timer.polls, empty.timer.empty) = (9_447, 9_447);
+    let findings = doctor(&host, Some(&delivered([empty])), &wanted);
+    assert_eq!(rules(&findings), ["not-deferred"]);
+    assert_eq!(findings[0].summary, "deferral is set but not engaged: the timer delivers 0 % of the packets");
+    for timer_polls in [0, 9_447] {
+        let quiet = Counted { timer_polls, timer_empty: timer_polls, ..Counted::default() };
+        let findings = doctor(&host, Some(&delivered([quiet.on(328)])), &wanted);
+        assert_eq!(rules(&findings), ["idle"]);
+        assert_eq!(findings[0].summary, "deferral is set and idle: no packet came");
+    }
     set_epolls(&mut host.processes[0], DeliveryMode::NapiBusy);
     let busy = Counted { share: 16, timer_polls: 3_900, application_polls: 40_000, ..SOFTIRQ };
     let wanted = asked(&host, DeliveryMode::NapiBusy);

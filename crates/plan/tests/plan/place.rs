@@ -156,7 +156,11 @@ fn a_queue_without_a_napi_is_left_out_and_counted() {
     let bulk = policy([on_device(2, "eth0", PolicyName::Bulk)]);
     let part = &place(&bulk, &host, &Resolved::default()).expect("placed").parts[0];
     assert_eq!(part.queues.len(), 3);
-    assert!(part.notes.contains(&"1 queue(s) of eth0 have no NAPI and are left out".to_owned()));
+    assert!(
+        part.notes.contains(
+            &"1 queue(s) of eth0 have no NAPI: nothing of the delivery mode is set there".to_owned()
+        )
+    );
 }
 
 #[test]

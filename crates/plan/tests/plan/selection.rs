@@ -1,8 +1,12 @@
 //! Which devices a section is for, and what happens where sections meet.
 
-use model::host::{Device, DeviceLink};
+use std::collections::BTreeSet;
+
+use model::host::{Device, DeviceLink, TxQueueState};
+use model::nic::NicRequest;
 use model::{
-    Carries, DeviceCondition, DeviceSelector, Host, Intent, Patterns, Policy, PolicyName, Setting, Target,
+    Carries, CpuSet, DeviceCondition, DeviceSelector, Host, Intent, Patterns, Policy, PolicyName, QueueIndex,
+    Setting, Target,
 };
 use plan::{RefusalKind, Resolved, desired, diff, place, select};
 use proptest::prelude::*;
@@ -145,6 +149,59 @@ fn a_device_without_a_napi_is_left_out_of_a_pattern_with_a_note_and_refused_by_i
     let by_name = policy([on_device(2, "br0", PolicyName::Bulk)]);
     let selection = select(&by_name, &host).without_clashes().expect("one section");
     assert!(place(&selection.policy, &host, &Resolved::default()).is_err());
+}
+
+#[test]
+fn a_device_that_cannot_have_a_setting_of_a_pattern_has_the_others_and_a_note_says_so() {
+    let mut host = four_devices();
+    // A macvlan whose lower device is in another namespace, and an ifb: neither has a NAPI.
+    host.devices.push(Device { kind: "ifb".to_owned(), ..device(6, "ifb0", &[]) });
+    host.devices.push(Device { kind: "macvlan".to_owned(), ..device(7, "mv0", &[]) });
+    for device in &mut host.devices {
+        let queues = if device.id.name.as_str() == "ens3" { 1 } else { 2 };
+        device.tx_queues = (0..queues)
+            .map(|index| TxQueueState {
+                index: QueueIndex(index),
+                napi: None,
+                xps_cpus: CpuSet::new(),
+                xps_rxqs: Vec::new(),
+            })
+            .collect();
+    }
+    let xps = |mut intent: Intent| {
+        intent.nic = vec![NicRequest::Xps(true), NicRequest::RpsCpus("0".parse().expect("a list"))];
+        intent
+    };
+    let changed = |policy: &Policy| -> BTreeSet<String> {
+        let selection = select(policy, &host).without_clashes().expect("no clash");
+        let placement = place(&selection.policy, &host, &Resolved::default()).expect("places");
+        let plan = diff(&desired(&placement, &host).expect("desired"), &host).expect("a plan");
+        plan.changes()
+            .filter(|change| change.to().knob() == "xps_cpus")
+            .filter_map(|change| Some(change.to().object().device()?.name.to_string()))
+            .collect()
+    };
+    let mut plain = xps(of_pattern(2, "*"));
+    plain.policy = PolicyName::None;
+    let by_pattern = policy([plain]);
+    let notes = select(&by_pattern, &host).notes.remove(&0).expect("notes");
+    assert!(notes.contains(&"ens3 has one transmit queue: `xps` is left out".to_owned()), "{notes:?}");
+    assert!(
+        changed(&by_pattern).iter().eq(["br0", "eth0", "eth1", "ifb0", "mv0"]),
+        "{:?}",
+        changed(&by_pattern)
+    );
+    // With a policy, what needs no NAPI is set all the same.
+    let with_policy = policy([xps(of_pattern(2, "*"))]);
+    let notes = select(&with_policy, &host).notes.remove(&0).expect("notes");
+    let words = "mv0 has no NAPI: of the section, only xps, rps_cpus is set there".to_owned();
+    assert!(notes.contains(&words), "{notes:?}");
+    // By its name, the device that cannot have it is refused before anything is set.
+    let by_name = policy([xps(on_device(2, "ens3", PolicyName::None))]);
+    let placement = place(&by_name, &host, &Resolved::default()).expect("places");
+    let refusal = desired(&placement, &host).expect_err("one transmit queue");
+    assert_eq!(refusal.kind, RefusalKind::Unsupported);
+    assert!(refusal.to_string().contains("one transmit queue"), "{refusal}");
 }
 
 #[test]
