@@ -10,6 +10,7 @@ use linux::process::CpuWaits;
 use linux::{Netns, Processes};
 use live::{Measured, Outcome, Pace, Rounds, Subject};
 use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Plan, Severity};
+use plan::RefusalKind;
 use plan::doctor::{Held, HostContext, Peer, Pending};
 use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
@@ -59,7 +60,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let mut host = linux::observe(&netns, &processes)?;
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
-    let asked = asked(context, &netns, &mut host, &mut host_context.pending.plan);
+    let (asked, refused) = match asked(context, &netns, &mut host, &mut host_context.pending.plan) {
+        Ok(asked) => (asked, None),
+        Err(fault) => (Vec::new(), Some(fault)),
+    };
+    host_context.pending.refused = refused.as_ref().map(|fault| fault.cause.to_string());
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     // Finding the other ends takes a look at every namespace, and is of use for this only.
     if findings.iter().any(|finding| finding.rule == ON_NO_NAPI && finding.severity > Severity::Note) {
@@ -76,7 +81,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     context.console.say(&format!("{}, {}.", counted(problems, "problem"), counted(warnings, "warning")));
-    Ok(if problems > 0 { Exit::Pending } else { Exit::Done })
+    Ok(match refused {
+        Some(fault) => fault.exit,
+        None if problems > 0 => Exit::Pending,
+        None => Exit::Done,
+    })
 }
 
 /// How much of each second is measured: more than of a service that is watched all day.
@@ -194,27 +203,33 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
     found.collect()
 }
 
-/// What the policy files ask for on this host, and what of that is not in force. Files that cannot be followed do not keep the
+/// What the policy files ask for on this host, and what of that is not in force. Files that are refused do not keep the
 /// doctor from looking.
-fn asked(context: &Context, netns: &Netns, host: &mut Host, pending: &mut Plan) -> Vec<plan::Asked> {
+///
+/// # Errors
+/// Why the files are refused.
+fn asked(
+    context: &Context,
+    netns: &Netns,
+    host: &mut Host,
+    pending: &mut Plan,
+) -> Result<Vec<plan::Asked>, Fault> {
     let placed = context.session.requested(&context.console).and_then(|policy| {
         let policy = app_requests::joined(policy, netns, &context.session.app_requests(), &context.console)?;
         let (resolved, processes) = services::resolve(&policy)?;
         services::add_elsewhere(host, netns, &processes);
         cycle::place(&policy, host, resolved)
     });
-    match placed.as_ref().map(|placement| cycle::plan_placed(placement, host)) {
-        Ok(Ok((_, plan))) => *pending = plan,
-        Ok(Err(refusal)) => context.console.detail(&format!("What would be changed is unknown: {refusal}")),
-        Err(_) => {}
-    }
-    match placed {
-        Ok(placement) => placement.asked(),
-        Err(fault) => {
-            context.console.say(&format!("Ignoring the policy files: {}", fault.cause));
-            Vec::new()
+    let placement = placed?;
+    match cycle::plan_placed(&placement, host) {
+        Ok((_, plan)) => *pending = plan,
+        // Without permission to read a value, the files may be right.
+        Err(refusal) if refusal.kind == RefusalKind::Missing => {
+            context.console.detail(&format!("What would be changed is unknown: {refusal}"));
         }
+        Err(refusal) => return Err(Fault::refused(refusal, host)),
     }
+    Ok(placement.asked())
 }
 
 /// Counts who delivers packets; `None` with a message where BPF is unavailable.

@@ -25,11 +25,28 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             still_asked_for,
         ),
+        test("doctor_names_a_refused_policy_file_first", &[Need::Root], refused_file),
         test("rollback/follows_a_device_into_another_namespace_and_back", &[Need::Root], moved),
         test("rollback/stays_open_for_a_device_that_is_out_of_reach", &[Need::Root], out_of_reach),
         test("trial/ends_for_devices_that_were_moved_renamed_and_swapped", &[Need::Root], moved_on_trial),
         test("rollback/says_what_brings_a_queue_back_and_that_mends_it", ATTACHED, brought_back),
     ]
+}
+
+fn refused_file() -> Result<(), Failed> {
+    let operator = Operator::new("refused-file", 1)?;
+    let device = "[device.veth-server]\npolicy = \"latency\"\n";
+    for text in ["[device.veth-server\n".to_owned(), format!("{device}{device}")] {
+        operator.asks(&text)?;
+        let plan = operator.netpolicy(&["plan"]).output()?;
+        let code = plan.status.code().ok_or("a code")?;
+        assert_ne!(code, 0, "{}", String::from_utf8_lossy(&plan.stdout));
+        let said = operator.runs(&["-o", "json", "doctor", "--seconds", "0"], code)?;
+        let report: serde_json::Value = serde_json::from_str(&said.data)?;
+        assert_eq!(report["data"]["findings"][0]["rule"], "policy-refused", "{report}");
+        assert!(!said.data.contains("no-policy"), "{report}");
+    }
+    Ok(())
 }
 
 /// A setting that survives when a device goes to another namespace.

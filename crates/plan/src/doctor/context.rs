@@ -39,6 +39,8 @@ pub struct HostContext {
 pub struct Pending {
     /// What `netpolicy apply` would change.
     pub plan: Plan,
+    /// Why the policy files are refused, if they are.
+    pub refused: Option<String>,
     /// The newest transaction, if that was rolled back.
     pub rolled_back: Option<String>,
     /// The daemon that keeps these files true, where one runs.

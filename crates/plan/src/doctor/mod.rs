@@ -20,6 +20,7 @@ mod holders;
 mod kthread;
 mod listeners;
 mod not_known;
+mod policy;
 mod remedy;
 mod settings;
 mod sleep;
@@ -99,7 +100,8 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 13] = [
+pub const RULES: [(&str, &[Rule]); 14] = [
+    ("policy", policy::RULES),
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),

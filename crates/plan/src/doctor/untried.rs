@@ -34,7 +34,8 @@ const PROCESSES_MAX: usize = 5;
 const PACKETS_PER_SECOND_MIN: u64 = 200;
 
 fn nothing_in_force(case: &Case<'_>) -> bool {
-    case.context.proposes && case.asked.is_empty() && case.context.held.is_empty()
+    let context = case.context;
+    context.proposes && context.pending.refused.is_none() && case.asked.is_empty() && context.held.is_empty()
 }
 
 fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -57,7 +58,7 @@ fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    let Pending { plan, rolled_back, daemon } = &case.context.pending;
+    let Pending { plan, rolled_back, daemon, .. } = &case.context.pending;
     let changes: Vec<String> = plan.changes().map(ToString::to_string).collect();
     if changes.is_empty() {
         return Vec::new();

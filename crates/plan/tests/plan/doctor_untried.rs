@@ -106,9 +106,27 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
         let findings = doctor_with(&host, None, &[], &context).into_iter();
         findings.filter(|finding| finding.rule == "policy-not-in-force").collect::<Vec<_>>()
     };
-    let pending = Pending { plan, rolled_back, daemon: None };
+    let pending = Pending { plan, rolled_back, ..Pending::default() };
     insta::assert_snapshot!(read_aloud::findings(&said(pending.clone())));
     let by_daemon = said(Pending { daemon: Some(Pid(812)), ..pending });
     assert_eq!(by_daemon[0].remedy.as_deref(), Some("kill -HUP 812"));
     assert!(said(Pending::default()).is_empty(), "all of it is in force");
+}
+
+#[test]
+fn refused_policy_files_are_the_first_finding_and_nothing_is_proposed() {
+    let host = unprepared();
+    let context = HostContext {
+        proposes: true,
+        pending: Pending {
+            refused: Some("two sections are for process nginx\n --> 10-host.toml:7:1".to_owned()),
+            ..Default::default()
+        },
+        ..HostContext::default()
+    };
+    let findings = doctor_with(&host, Some(&counts()), &[], &context);
+    assert_eq!(findings[0].rule, "policy-refused");
+    assert!(findings[0].summary.contains("two sections are for process nginx"), "{}", findings[0].summary);
+    assert_eq!(findings[0].evidence, [" --> 10-host.toml:7:1"]);
+    assert!(findings.iter().all(|finding| finding.rule != "no-policy" && finding.rule != "policy-untried"));
 }

@@ -1,0 +1,25 @@
+//! Policy files that are refused: nothing of them is in force, whatever else is found.
+
+use model::Severity;
+
+use super::case::Case;
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[Rule {
+    id: "policy-refused",
+    doc: "The policy files are refused, so that nothing of them is applied; the exit code is that of `plan`.",
+    find: refused,
+}];
+
+fn refused(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(why) = &case.context.pending.refused else { return Vec::new() };
+    let mut lines = why.lines();
+    let first = lines.next().unwrap_or_default();
+    let mut found =
+        Found::new(Severity::Problem, "policy files", format!("the policy files are refused: {first}"));
+    for line in lines.filter(|line| !line.trim().is_empty()) {
+        found = found.evidence(line);
+    }
+    vec![found.remedy("netpolicy plan")]
+}
