@@ -9,7 +9,8 @@
  *
  * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE
  *   BEGIN, OPEN, CLOSE: nanoseconds of CLOCK_MONOTONIC: the first request may be due, the window opens, it closes.
- * It prints one line of JSON, in nanoseconds: of requests that were due in the window.
+ * It prints one line of JSON, in nanoseconds: of requests that were due in the window. "late" is how long after a request was
+ * due, and its connection free, it was sent.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -40,6 +41,7 @@ struct connection {
 	int socket;
 	uint32_t first, last; /* requests that wait, by number from 1 on */
 	uint64_t due, sent;   /* of the one under way */
+	uint64_t free_since;  /* when the last answer had come */
 	uint32_t missing;     /* bytes of its answer that have not come; 0 if none is under way */
 };
 
@@ -96,7 +98,7 @@ static void send_next(struct connection *c)
 	c->missing = bytes;
 	c->sent = read_clock(CLOCK_MONOTONIC);
 	if (in_the_window(c->due))
-		late[sent_count++] = c->sent - c->due;
+		late[sent_count++] = c->sent - (c->due > c->free_since ? c->due : c->free_since);
 	written = send(c->socket, request_bytes, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (written != (ssize_t)bytes)
 		die("send");
@@ -115,6 +117,7 @@ static void receive(struct connection *c)
 	if (c->missing)
 		return;
 	now = read_clock(CLOCK_MONOTONIC);
+	c->free_since = now;
 	if (now >= opens && now < closes)
 		answers_in_window++;
 	if (in_the_window(c->due)) {

@@ -18,7 +18,7 @@ pub use compare::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
 pub use live_bench::{LiveBenchReport, LiveCostReport};
 pub use prediction::PredictionReport;
 pub use rule_loading::{BenchRow, RuleBenchReport};
-pub use selfcheck::{ClientRow, Comparison, Disturbance, NotMade, SelfcheckReport, Verdict};
+pub use selfcheck::{ClientRow, Comparison, Disturbance, NotMade, SelfcheckReport, Unit, Verdict};
 pub(crate) use selfcheck::{ClosedLoop, Runs};
 pub use validation::ValidationReport;
 pub use watch::{WatchReport, WatchRow, WatchWindowReport};
