@@ -22,6 +22,10 @@ const struct asker *described_asker __attribute__((unused));
 /* A power of two, and whole pages of any size. */
 #define ASKED_BYTES (64 << 10)
 
+/* Requests of one user that are reported, in nanoseconds. */
+#define REPORTS_MAX 100
+#define REPORT_WINDOW_NS 1000000000ULL
+
 /* include/uapi/asm-generic/socket.h, include/linux/socket.h */
 #define SOL_SOCKET 1
 #define AF_INET 2
@@ -87,6 +91,19 @@ struct {
 	__uint(max_entries, ASKED_BYTES);
 } asked SEC(".maps");
 
+/* How many requests of a user were reported since when. */
+struct report_rate {
+	__u64 since;
+	__u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, USERS_MAX);
+	__type(key, __u32);
+	__type(value, struct report_rate);
+} rates SEC(".maps");
+
 /* Which policies a user may choose in this cgroup: a bit for each number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -151,11 +168,39 @@ static __always_inline int judged(__u32 policy)
 	return may_choose(policy) ? 0 : -EPERM;
 }
 
-/* Reports that the caller has requested a policy. */
+/* Whether another request of this user is reported now: one user must not keep the daemon at work. */
+static __always_inline bool may_report(void)
+{
+	__u32 user = (__u32)bpf_get_current_uid_gid();
+	__u64 now = bpf_ktime_get_ns();
+	struct report_rate first = { .since = now, .count = 1 };
+	struct report_rate *rate = bpf_map_lookup_elem(&rates, &user);
+
+	if (!rate) {
+		bpf_map_update_elem(&rates, &user, &first, BPF_ANY);
+		return true;
+	}
+	/* Two CPUs at once may report one more. */
+	if (now - rate->since >= REPORT_WINDOW_NS) {
+		rate->since = now;
+		rate->count = 0;
+	}
+	if (rate->count >= REPORTS_MAX)
+		return false;
+	__sync_fetch_and_add(&rate->count, 1);
+	return true;
+}
+
+/*
+ * Reports that the caller has requested another policy than before. What a user requests beyond its rate is stored all the same,
+ * and found when the requests are read.
+ */
 static __always_inline void report(void)
 {
 	struct asker asker = { .tgid = current_tgid() };
 
+	if (!may_report())
+		return;
 	bpf_ringbuf_output(&asked, &asker, sizeof(asker), 0);
 }
 
@@ -181,6 +226,7 @@ int set_socket(struct bpf_sockopt *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	int *value = ctx->optval;
 	struct socket_request *request;
+	bool is_other;
 	__u32 policy;
 	int error;
 
@@ -197,9 +243,12 @@ int set_socket(struct bpf_sockopt *ctx)
 	request = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!request)
 		return refuse(-ENOMEM);
+	/* A new one is NET_POLICY_NONE. */
+	is_other = request->policy != policy;
 	request->policy = policy;
 	request->source = REQUEST_OWN;
-	report();
+	if (is_other)
+		report();
 	/* The kernel itself is not asked. */
 	ctx->optlen = -1;
 	return 1;
@@ -244,6 +293,7 @@ static __always_inline int set_task(unsigned long policy, bool rest)
 {
 	__u32 tgid = current_tgid();
 	__u32 number = policy;
+	__u32 *before;
 	int error;
 
 	if (rest || policy > NET_POLICY_POWER)
@@ -251,6 +301,9 @@ static __always_inline int set_task(unsigned long policy, bool rest)
 	error = judged(number);
 	if (error)
 		return error;
+	before = bpf_map_lookup_elem(&tasks, &tgid);
+	if (before ? *before == number : number == NET_POLICY_NONE)
+		return NETPOLICY_IS_SET | number;
 	if (bpf_map_update_elem(&tasks, &tgid, &number, BPF_ANY))
 		return -ENOMEM;
 	report();

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bpf::app_requests::{Cgroup, Choice, RequestSource, RequestStore};
+use bpf::app_requests::{Cgroup, Choice, RequestReader, RequestSource, RequestStore};
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, socket_policy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("app_requests/a_socket_has_the_policy_that_it_was_given", NEEDS, a_socket_has_its_policy),
         test("app_requests/what_is_no_policy_of_a_socket_is_refused", NEEDS, what_is_no_policy_is_refused),
         test("app_requests/a_user_chooses_within_what_is_allowed", NEEDS, within_what_is_allowed),
+        test("app_requests/a_user_who_requests_the_same_again_and_again_is_reported_once", NEEDS, flooded),
         test("app_requests/other_options_are_the_kernels", CC, other_options_are_the_kernels),
         test("app_requests/a_child_and_its_sockets_inherit_from_their_process", NEEDS, children_inherit),
         test("app_requests/a_cgroup_within_an_enabled_one_is_refused", NEEDS, nested_cgroups_are_refused),
@@ -43,6 +44,9 @@ const LATENCY: u32 = 3;
 const ALL: u32 = 0b100_1111;
 const ANYTHING: &[Choice] = &[Choice { uid: None, numbers: ALL }];
 const NOBODY: u32 = 65534;
+
+/// How often a process requests that wants to keep a daemon at work.
+const FLOOD: u32 = 20_000;
 
 pub(crate) fn cgroups_are_there() -> bool {
     std::fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tcgroup2\n"))
@@ -152,6 +156,18 @@ pub(crate) fn play(words: &[&str]) -> Played {
     for word in words {
         match word.split_once(':').unwrap_or((word, "")) {
             ("set", policy) => said(done(socket_policy::set_socket(&listener, policy.parse()?))),
+            ("again", policy) => {
+                let policy = policy.parse()?;
+                (0..FLOOD).try_for_each(|_| socket_policy::set_socket(&listener, policy))?;
+                println!("ok");
+            }
+            ("turns", policy) => {
+                let policy = policy.parse()?;
+                for turn in 0..FLOOD {
+                    socket_policy::set_socket(&listener, if turn % 2 == 0 { policy } else { 0 })?;
+                }
+                println!("ok");
+            }
             ("bytes", count) => {
                 said(done(socket_policy::set_socket_bytes(&listener, &vec![0; count.parse()?])));
             }
@@ -254,6 +270,30 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     ground.enabled(&[bulk])?;
     assert_eq!(ground.says(NOBODY, "set:3")?, refused, "what is not allowed any more");
     store.disable(enabled[0].id)?;
+    Ok(())
+}
+
+fn flooded() -> Result<(), Failed> {
+    /// `app_requests.bpf.c` `REPORTS_MAX`, in a second.
+    const REPORTS_MAX: u64 = 100;
+    let ground = Ground::new("flooded")?;
+    let bulk = Choice { uid: None, numbers: 1 << 2 };
+    let store = ground.enabled(&[bulk])?;
+    let mut reader = RequestReader::of(ground.store());
+    assert!(reader.refresh()?);
+    assert_eq!(ground.says(NOBODY, "again:0")?, "ok", "what everyone may request, and changes nothing");
+    assert_eq!(reader.asked()?, []);
+    assert_eq!(ground.says(NOBODY, "set:2 again:2 set:0")?, "ok ok ok");
+    assert_eq!(reader.asked()?.len(), 2);
+    let begun = std::time::Instant::now();
+    assert_eq!(ground.says(NOBODY, "turns:2")?, "ok");
+    let windows = begun.elapsed().as_secs() + 2;
+    let reported = reader.asked()?.len();
+    assert!(reported > 0 && reported as u64 <= REPORTS_MAX * windows, "{reported} in {windows} windows");
+    // Another user is reported all the same.
+    assert_eq!(ground.says(0, "set:2")?, "ok");
+    assert_eq!(reader.asked()?.len(), 1);
+    store.disable(Cgroup::open(&ground.cgroup)?.id())?;
     Ok(())
 }
 
