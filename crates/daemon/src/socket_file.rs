@@ -20,6 +20,9 @@ const USUAL_DIRECTORY: &str = "/run/netpolicy";
 /// The longest path that is an address by itself. Kernel: `include/uapi/linux/un.h` `sun_path` less the closing zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
+/// How many connections may wait to be accepted, as far as `net.core.somaxconn` allows.
+const QUEUED_MAX: i32 = 4096;
+
 /// How long to wait for another process that may answer at a path that is to be taken.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -40,6 +43,13 @@ pub enum ListenError {
         /// Why.
         error: io::Error,
     },
+}
+
+/// Where root alone connects to the daemon that others connect to at `path`: connections of other users cannot use up its queue.
+pub(crate) fn roots(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".root");
+    name.into()
 }
 
 /// Listens where no process does. A socket at which no process answers is removed: a daemon that is gone has left it there.
@@ -70,6 +80,8 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
     }
     let (_held, address) = addressed(path).map_err(refused)?;
     let listener = UnixListener::bind(address).map_err(refused)?;
+    // A user who connects again and again must not use up the queue of 128 between two turns of the daemon.
+    rustix::net::listen(&listener, QUEUED_MAX).map_err(|errno| refused(errno.into()))?;
     set_mode(path, mode).map_err(refused)?;
     Ok(listener)
 }

@@ -53,7 +53,9 @@ impl Client {
     /// # Errors
     /// If there is a socket that cannot be connected to.
     pub fn connect(path: &Path) -> io::Result<Option<Self>> {
-        let stream = match socket_file::connect(path, GREETING_MAX) {
+        let of_root = rustix::process::geteuid().is_root().then(|| socket_file::roots(path));
+        let stream = of_root.and_then(|path| socket_file::connect(&path, GREETING_MAX).ok());
+        let stream = match stream.map_or_else(|| socket_file::connect(path, GREETING_MAX), Ok) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {

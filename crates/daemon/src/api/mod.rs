@@ -126,7 +126,11 @@ pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Source>>, O
         answer_query,
         jobs: Rc::default(),
     });
-    let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Listener { listener, office })];
+    let of_root = listen(&socket_file::roots(&socket), 0o600)?;
+    let mut sources: Vec<Box<dyn Source>> = vec![
+        Box::new(Listener { listener: of_root, office: Rc::clone(&office) }),
+        Box::new(Listener { listener, office }),
+    ];
     if let Some(path) = metrics_socket {
         let listener = listen(&path, 0o660)?;
         sources.push(Box::new(page::Pages::on_socket(listener, shared.clone(), Rc::clone(&stats))));

@@ -1,12 +1,14 @@
 //! Serves the page of metrics: by HTTP on a unix socket or a loopback address, and as a file.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use session::replaced_file::{Durability, replace_file};
@@ -22,8 +24,12 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// How long a client may take to request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many connections are served at the same time.
+/// How many connections are served at the same time. For one more, the oldest is dropped: a collector asks at once and has the page
+/// within a moment, and who holds connections open for nothing must not keep it out.
 const READERS_MAX: usize = 8;
+
+/// How many connections are accepted in one turn of the loop.
+const ACCEPTS_MAX: usize = 64;
 
 /// The mode of the file: its collector is another user, and the daemon's unit masks more than that.
 const FILE_MODE: u32 = 0o644;
@@ -62,7 +68,8 @@ pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    readers: Rc<()>,
+    /// Whether each reader has to leave, the oldest first.
+    readers: VecDeque<Weak<Cell<bool>>>,
 }
 
 impl fmt::Debug for Pages {
@@ -73,7 +80,7 @@ impl fmt::Debug for Pages {
 
 impl Pages {
     pub(super) fn on_socket(listener: UnixListener, shared: Shared, stats: Rc<ConnectionStats>) -> Self {
-        Self { socket: Socket::Unix(listener), shared, stats, readers: Rc::default() }
+        Self { socket: Socket::Unix(listener), shared, stats, readers: VecDeque::new() }
     }
 
     pub(super) fn on_address(
@@ -86,7 +93,24 @@ impl Pages {
         }
         let listener = TcpListener::bind(address).map_err(refused(address))?;
         listener.set_nonblocking(true).map_err(refused(address))?;
-        Ok(Self { socket: Socket::Tcp(listener), shared, stats, readers: Rc::default() })
+        Ok(Self { socket: Socket::Tcp(listener), shared, stats, readers: VecDeque::new() })
+    }
+}
+
+impl Pages {
+    /// A place for another reader; the oldest has to leave for it, if there is none.
+    fn place(&mut self) -> Rc<Cell<bool>> {
+        self.readers.retain(|reader| reader.strong_count() > 0);
+        while self.readers.len() >= READERS_MAX
+            && let Some(oldest) = self.readers.pop_front()
+        {
+            if let Some(must_leave) = oldest.upgrade() {
+                must_leave.set(true);
+            }
+        }
+        let place = Rc::new(Cell::new(false));
+        self.readers.push_back(Rc::downgrade(&place));
+        place
     }
 }
 
@@ -103,12 +127,9 @@ impl Source for Pages {
     }
 
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
-        while let Ok(stream) = self.socket.accept() {
-            // One for the listener itself.
-            if Rc::strong_count(&self.readers) > READERS_MAX {
-                self.stats.count(|tally| tally.rejected += 1);
-                continue;
-            }
+        for _ in 0..ACCEPTS_MAX {
+            let Ok(stream) = self.socket.accept() else { break };
+            let place = self.place();
             registrar.admit(Box::new(Reader {
                 stream,
                 request: Vec::new(),
@@ -117,7 +138,7 @@ impl Source for Pages {
                 until: Instant::now() + PATIENCE,
                 shared: self.shared.clone(),
                 stats: Rc::clone(&self.stats),
-                _one: Rc::clone(&self.readers),
+                must_leave: place,
             }));
         }
         Stay::Stay
@@ -133,7 +154,8 @@ struct Reader {
     until: Instant,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    _one: Rc<()>,
+    /// Whether another reader needs the place.
+    must_leave: Rc<Cell<bool>>,
 }
 
 impl Reader {
@@ -187,15 +209,16 @@ impl Source for Reader {
 
     fn interest(&mut self) -> Interest {
         let asked = self.answer.is_some();
-        Interest { read: !asked, write: asked, until: Some(self.until) }
+        let until = if self.must_leave.get() { Instant::now() } else { self.until };
+        Interest { read: !asked, write: asked, until: Some(until) }
     }
 
     fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
+        // What it asked for by now it gets, as far as it takes it.
+        let late = ready.late || self.must_leave.get();
         match self.go_on() {
             Ok(true) => Stay::Leave,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !ready.late && !ready.hung_up => {
-                Stay::Stay
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !late && !ready.hung_up => Stay::Stay,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Stay::Stay,
             Ok(false) | Err(_) => {
                 self.stats.count(|tally| tally.dropped += 1);
