@@ -1,7 +1,7 @@
 //! What the daemon reports of itself: its phase, findings, counters, and messages for the operator.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use live::Measured;
 use model::host::Unread;
@@ -16,6 +16,10 @@ use crate::status::{
 /// The most findings that are reported at the same time.
 const FINDINGS_MAX: usize = 256;
 
+/// How many findings are logged in a window; the others are counted.
+const LOGGED_MAX: u32 = 120;
+const FINDINGS_WINDOW: Duration = Duration::from_secs(60);
+
 /// What the daemon reports of itself.
 pub(crate) struct Telemetry<'a> {
     operator: &'a dyn Operator,
@@ -29,6 +33,8 @@ pub(crate) struct Telemetry<'a> {
     reload: Option<Reload>,
     /// The last verdicts, the newest first.
     verdicts: VecDeque<Judgement>,
+    /// When the window of logged findings began, and how many it has had.
+    logged: (Instant, u32),
 }
 
 /// The state when SIGHUP came, until the log reports the result.
@@ -68,6 +74,7 @@ impl<'a> Telemetry<'a> {
             reactions: BTreeMap::new(),
             reload: None,
             verdicts: VecDeque::new(),
+            logged: (Instant::now(), 0),
         }
     }
 
@@ -192,11 +199,27 @@ impl<'a> Telemetry<'a> {
         if !self.findings.contains_key(&key) && self.findings.len() >= FINDINGS_MAX {
             return;
         }
-        self.operator.say(&format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
-        for line in &finding.evidence {
-            self.operator.say(&format!("  {line}"));
+        if self.may_log(Instant::now()) {
+            self.operator.say(&format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
+            for line in &finding.evidence {
+                self.operator.say(&format!("  {line}"));
+            }
         }
         self.findings.insert(key, finding);
+    }
+
+    /// Whether another finding is logged now: objects that a process makes again and again are found anew each time.
+    fn may_log(&mut self, now: Instant) -> bool {
+        let (begun, logged) = &mut self.logged;
+        if now.duration_since(*begun) > FINDINGS_WINDOW {
+            if *logged > LOGGED_MAX {
+                let more = *logged - LOGGED_MAX;
+                self.operator.say(&format!("{more} more findings were not logged: netpolicy status"));
+            }
+            (*begun, *logged) = (now, 0);
+        }
+        *logged = logged.saturating_add(1);
+        *logged <= LOGGED_MAX
     }
 
     /// Notes a finding that says the same as before with new figures: it is logged once, until it is mended.

@@ -40,6 +40,9 @@ use crate::status::{Phase, Shared};
 use crate::telemetry::{Standing, Telemetry};
 use search::GoalSearch;
 
+/// How many settings that were left to another program are logged one by one.
+const LEFT_ALONE_MAX: usize = 100;
+
 /// How long the daemon waits for another writer of the journal before it does something else first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -450,8 +453,13 @@ impl<'a> Daemon<'a> {
         let asked = self.asked();
         let (undone, failed) = self.held.roll_back_all(&asked);
         self.look_at_journal()?;
-        for (change, found) in undone.iter().flat_map(|(_, undone)| undone.left_alone()) {
+        let mut left_alone = undone.iter().flat_map(|(_, undone)| undone.left_alone());
+        for (change, found) in left_alone.by_ref().take(LEFT_ALONE_MAX) {
             self.telemetry.say(&left_to_others(change, found));
+        }
+        let more = left_alone.count();
+        if more > 0 {
+            self.telemetry.say(&format!("{more} more settings were left alone, likewise."));
         }
         let restored = |fate: &apply::Fate| *fate == apply::Fate::Restored;
         let put_back = undone.iter().map(|(_, undone)| undone.count(restored)).sum();

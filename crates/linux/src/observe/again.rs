@@ -117,6 +117,7 @@ impl Observer {
             note(host, unread);
         }
         replace(host, pid, seen.into_iter().next());
+        bound_users(host);
         self.listeners(host);
         there
     }
@@ -138,6 +139,7 @@ impl Observer {
         match epolls_of(self.scanner.as_ref(), process) {
             Ok(epolls) => {
                 process.epolls = epolls;
+                bound_users(host);
                 true
             }
             Err(Cause::Gone(_)) => {
@@ -207,6 +209,13 @@ fn epolls_of(scanner: Option<&EpollScanner>, known: &Process) -> Result<Vec<Epol
         }
     });
     Ok(epolls.collect())
+}
+
+/// As [`process::bound_users`], of all that are known.
+fn bound_users(host: &mut Host) {
+    let mut unread = Vec::new();
+    process::bound_users(&mut host.processes, &mut unread);
+    note(host, unread);
 }
 
 fn replace(host: &mut Host, pid: Pid, process: Option<Process>) {

@@ -75,6 +75,8 @@ fn whole(
         irqbalance = Irqbalance::new().unless_busy().or_unread(&mut unread);
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut processes = process::processes(netns, processes, &mut unread);
+    process::bound_users(&mut processes, &mut unread);
     Ok(Host {
         kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::UNKNOWN),
         release,
@@ -84,7 +86,7 @@ fn whole(
         devices: devices.into_iter().map(|seen| seen.device).collect(),
         sysctls,
         irqs,
-        processes: process::processes(netns, processes, &mut unread),
+        processes,
         app_requests: Vec::new(),
         listeners: Vec::new(),
         kthread_begins: kthread_begins(&mut unread),

@@ -71,6 +71,32 @@ pub fn processes_among(
     found
 }
 
+/// The most epolls of the processes of one user other than root that are managed: those of the processes with the smallest pids.
+const USER_EPOLLS_MAX: usize = 4096;
+
+/// Leaves out epolls of users who have more than are managed, and says so. `processes` are in ascending order of pid.
+pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
+    let mut rooms: BTreeMap<u32, usize> = BTreeMap::new();
+    for process in processes.iter_mut().filter(|process| process.uid != 0) {
+        let room = rooms.entry(process.uid).or_insert(USER_EPOLLS_MAX);
+        if process.epolls.len() > *room {
+            let why = format!(
+                "{} more than the {USER_EPOLLS_MAX} of uid {} that are managed",
+                process.epolls.len() - *room,
+                process.uid
+            );
+            unread.push(Unread { what: format!("{}: its epolls", process.id), why });
+            process.epolls.truncate(*room);
+            let epolls = &process.epolls;
+            let is_left = |fd: &Fd| epolls.binary_search_by_key(fd, |epoll| epoll.id.fd).is_ok();
+            for thread in &mut process.threads {
+                thread.waits_on = thread.waits_on.filter(is_left);
+            }
+        }
+        *room -= process.epolls.len();
+    }
+}
+
 /// How many sockets of a process are asked one by one, and of how many processes. Of more, the kernel is asked for a list of all
 /// sockets of the namespace: that takes a millisecond for each family, however few there are, because it walks through the
 /// host's whole table of connections.
@@ -429,5 +455,57 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(mapped) => SocketAddr::new(mapped.into(), address.port()),
         IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::{CpuSet, Label, ProcessId};
+
+    use super::*;
+
+    fn process(pid: u32, uid: u32, epolls: u32) -> Process {
+        let id = ProcessId { pid: Pid(pid), started: 1, comm: Label::new("server") };
+        let epoll = |fd| Epoll {
+            id: EpollId { process: id, fd: Fd(fd) },
+            params: None,
+            members: Vec::new(),
+            others: 0,
+        };
+        let thread = ThreadId { process: id, tid: id.pid, started: 1, comm: id.comm };
+        let waits_on = epolls.checked_sub(1).map(Fd);
+        Process {
+            id,
+            uid,
+            exe: String::new(),
+            netns: None,
+            container: None,
+            cpuset: None,
+            threads: vec![Thread { id: thread, affinity: CpuSet::default(), waits_on }],
+            epolls: (0..epolls).map(epoll).collect(),
+            sockets: Vec::new(),
+            rings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_user_has_so_many_epolls_and_takes_none_from_others() {
+        let mut processes: Vec<Process> = (0..20).map(|pid| process(100 + pid, 65_534, 512)).collect();
+        processes.extend([process(200, 1000, 512), process(201, 0, 5000)]);
+        let mut unread = Vec::new();
+        bound_users(&mut processes, &mut unread);
+        let of = |uid| processes.iter().filter(move |process| process.uid == uid);
+        assert_eq!(of(65_534).map(|process| process.epolls.len()).sum::<usize>(), USER_EPOLLS_MAX);
+        assert_eq!((unread.len(), &*unread[0].what), (12, "server[108]: its epolls"));
+        assert!(of(65_534).skip(8).all(|process| process.threads[0].waits_on.is_none()));
+        assert_eq!(of(1000).map(|process| process.epolls.len()).sum::<usize>(), 512);
+        assert_eq!(
+            of(0).map(|process| process.epolls.len()).sum::<usize>(),
+            5000,
+            "root is bounded by itself"
+        );
+        let before = processes.clone();
+        bound_users(&mut processes, &mut unread);
+        assert_eq!(processes, before);
     }
 }
