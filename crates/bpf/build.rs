@@ -9,8 +9,17 @@ use std::process::Command;
 /// Clang alone does it: the types of the kernel that our programs read are written down in `vmlinux_min.h`, and
 /// libbpf's headers come with the libbpf that is linked.
 fn main() {
-    const PROGRAMS: [&str; 8] =
-        ["app_requests", "delivery", "epolls", "live", "process_events", "reuseport", "softirqs", "wire"];
+    const PROGRAMS: [&str; 9] = [
+        "app_requests",
+        "delivery",
+        "epolls",
+        "family",
+        "live",
+        "process_events",
+        "reuseport",
+        "softirqs",
+        "wire",
+    ];
     /// What more than one program includes.
     const HEADERS_OF_ALL: [&str; 6] =
         ["vmlinux_min.h", "compat.bpf.h", "poller.bpf.h", "process.bpf.h", "buckets.h", "buckets.bpf.h"];

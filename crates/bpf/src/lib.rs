@@ -10,6 +10,7 @@ pub mod app_requests;
 mod cost;
 pub mod delivery;
 pub mod epolls;
+pub mod family;
 mod iterated;
 pub mod live;
 mod loaded;

@@ -111,6 +111,9 @@ typedef struct {
 
 struct signal_struct {
 	atomic_t live;
+	unsigned long long sum_sched_runtime;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
 };
 
 struct ns_common {
@@ -143,9 +146,15 @@ struct sched_info {
 	unsigned long long run_delay;
 };
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
 struct task_struct {
 	unsigned int flags;
+	struct sched_entity se;
 	unsigned long nvcsw;
+	unsigned long nivcsw;
 	struct sched_info sched_info;
 	struct nsproxy *nsproxy;
 	int pid;
@@ -334,6 +343,11 @@ struct seq_file;
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
 };
 
 struct bpf_iter__task_file {

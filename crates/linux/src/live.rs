@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use bpf::family::Family;
 use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 use bpf::softirqs::SoftirqTime;
 use model::host::SocketState;
@@ -67,7 +68,7 @@ pub fn connections(netns: &Netns, ports: &[u16]) -> Result<usize, KernelError> {
 /// What a service used in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The run time of its processes. Without CONFIG_IRQ_TIME_ACCOUNTING the softirqs that interrupted them are in it.
+    /// The run time of its processes and of what they forked, also of those that have ended. Without CONFIG_IRQ_TIME_ACCOUNTING the softirqs that interrupted them are in it.
     pub service: Nanoseconds,
     /// What softirqs took that polled its NAPIs on the time of others. `None` in the first window, when the NAPIs are not known
     /// yet, and where it cannot be counted.
@@ -92,6 +93,8 @@ pub struct Sample {
 pub struct ServiceWatch {
     meter: LiveMeter,
     processes: Vec<ProcessId>,
+    /// The processes and all that they fork; `None` where forks cannot be followed, as in a pid namespace of a container.
+    family: Option<Family>,
     kthreads: Vec<Pid>,
     napis: BTreeSet<NapiId>,
     softirqs: Option<SoftirqTime>,
@@ -114,9 +117,12 @@ impl ServiceWatch {
     ) -> Result<Self, KernelError> {
         let mut meter = LiveMeter::load(target)?;
         meter.is_polled_by_threads(!kthreads.is_empty());
+        let family = Family::new().ok();
+        add_to(family.as_ref(), &processes);
         Ok(Self {
             meter,
             processes,
+            family,
             kthreads,
             napis: BTreeSet::new(),
             softirqs: None,
@@ -139,9 +145,12 @@ impl ServiceWatch {
     pub fn is_served_by(&mut self, processes: &[ProcessId]) {
         self.processes = processes.to_vec();
         self.before = None;
-        // Whose time softirqs take is counted by who serves.
-        self.softirqs = None;
-        self.napis.clear();
+        add_to(self.family.as_ref(), processes);
+        if self.family.is_none() {
+            // Whose time softirqs take is counted by who serves.
+            self.softirqs = None;
+            self.napis.clear();
+        }
     }
 
     /// Those of the processes that still run. One that has ended does not, although its parent has not waited for it yet.
@@ -206,8 +215,13 @@ impl ServiceWatch {
         }
         self.napis.extend(new);
         let processes = self.processes.iter().map(|process| process.pid);
+        let napis = self.napis.iter().copied();
         // Where they cannot be counted, the cost lacks them, and says so.
-        self.softirqs = SoftirqTime::of(self.napis.iter().copied(), processes).ok();
+        self.softirqs = match &self.family {
+            Some(family) => SoftirqTime::of_family(napis, family),
+            None => SoftirqTime::of(napis, processes),
+        }
+        .ok();
         if let Some(softirqs) = &mut self.softirqs {
             softirqs.pause();
         }
@@ -217,17 +231,37 @@ impl ServiceWatch {
     fn used(&self) -> Option<Usage> {
         let run_time = |pid: &Pid| i32::try_from(pid.0).ok().and_then(run_time_of);
         let (mut service, mut switches, mut any) = (Nanoseconds::ZERO, 0, false);
-        for process in &self.processes {
-            if let Some(of_process) = run_time(&process.pid) {
-                service.0 += of_process.0;
-                switches += switches_of(process.pid);
-                any = true;
+        if let Some(usage) = self.family.as_ref().and_then(|family| family.usage().ok()) {
+            (service, switches, any) = (usage.time, usage.switches, usage.alive > 0);
+        } else {
+            for process in &self.processes {
+                if let Some(of_process) = run_time(&process.pid) {
+                    service.0 += of_process.0;
+                    switches += switches_of(process.pid);
+                    any = true;
+                }
             }
         }
         let kthreads = Nanoseconds(self.kthreads.iter().filter_map(run_time).map(|time| time.0).sum());
         let softirq =
             self.softirqs.as_ref().and_then(|softirqs| softirqs.spent().ok()).map(|spent| spent.time);
         any.then_some(Usage { service, softirq, kthreads, switches })
+    }
+}
+
+/// Adds processes and what descends from them to a family. Of more than fit, the run time is missing.
+fn add_to(family: Option<&Family>, processes: &[ProcessId]) {
+    let Some(family) = family else { return };
+    for process in processes {
+        let _full = family.add(process.pid);
+        // Everything descends from process 1, which holds the sockets of services that it starts on demand.
+        if process.pid.0 == 1 {
+            continue;
+        }
+        // What a member forks is followed. A descendant may fork before it is one: the second look finds that child.
+        for descendant in (0..2).flat_map(|_| crate::work::family(process.pid)) {
+            let _full = family.add(descendant);
+        }
     }
 }
 

@@ -64,7 +64,7 @@ pub fn family(first: Pid) -> Vec<Pid> {
 }
 
 /// The processes of a family that are looked for.
-pub const FAMILY_MAX: usize = 256;
+pub const FAMILY_MAX: usize = 4096;
 
 /// How long each process has run, kernel threads left out, at one moment.
 #[derive(Clone, Debug)]

@@ -70,6 +70,13 @@ pub fn iterate_all_files(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     iterate(program, bpf_iter_link_info::default())
 }
 
+/// A reader of what an `iter/task` program writes about all threads.
+///
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; those of the reader's pid namespace.
+pub fn iterate_all_tasks(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    iterate(program, bpf_iter_link_info::default())
+}
+
 /// Makes a program hold a map that it does not use itself.
 ///
 /// Kernel: 5.10, `kernel/bpf/syscall.c` `bpf_prog_bind_map()`.

@@ -1,9 +1,12 @@
 //! How long softirqs took that polled some NAPIs, on the time of other tasks than some processes.
 
+use std::os::fd::AsFd as _;
+
 use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NapiId, Pid};
 use sys::error::KernelError;
 
+use super::family::Family;
 use super::in_initial_pid_namespace;
 use super::loaded::Loaded;
 use super::mirrored::{Mirrored as _, mirrored};
@@ -12,6 +15,9 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/softirqs.bpf.o")
 
 /// The only key of a map with one entry.
 const ONLY: [u8; 4] = [0; 4];
+
+/// The value of an entry that is there to be found.
+const MARKED: [u8; 4] = 1_u32.to_ne_bytes();
 
 /// Counts from its loading until it is dropped. Needs CAP_BPF and CAP_PERFMON. Each softirq of the machine takes some 100 ns
 /// longer meanwhile.
@@ -39,20 +45,46 @@ impl SoftirqTime {
         napis: impl IntoIterator<Item = NapiId>,
         processes: impl IntoIterator<Item = Pid>,
     ) -> Result<Self, KernelError> {
+        let mut counter = Self::load(napis, |_| Ok(()))?;
+        for process in processes {
+            counter.loaded.map("processes")?.set(&process.0.to_ne_bytes(), &MARKED)?;
+        }
+        counter.loaded.attach()?;
+        Ok(counter)
+    }
+
+    /// The same for the processes of a family, whoever they are at each moment.
+    ///
+    /// # Errors
+    /// As [`SoftirqTime::of`].
+    pub fn of_family(napis: impl IntoIterator<Item = NapiId>, family: &Family) -> Result<Self, KernelError> {
+        let members = family.table()?;
+        let mut counter = Self::load(napis, |open| {
+            for mut map in open.maps_mut().filter(|map| map.name() == "processes") {
+                map.reuse_fd(members.map().as_fd())?;
+            }
+            Ok(())
+        })?;
+        counter.loaded.attach()?;
+        Ok(counter)
+    }
+
+    fn load(
+        napis: impl IntoIterator<Item = NapiId>,
+        prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>,
+    ) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             let needs = "the initial pid namespace";
             return Err(KernelError::absent("count the time of softirqs", needs, None));
         }
         let accounted = softirqs_are_accounted();
-        let mut loaded = Loaded::load("softirqs", OBJECT, |open| configure(open, accounted))?;
-        let marked = 1_u32.to_ne_bytes();
+        let loaded = Loaded::load("softirqs", OBJECT, |open| {
+            configure(open, accounted)?;
+            prepare(open)
+        })?;
         for napi in napis {
-            loaded.map("napis")?.set(&napi.0.to_ne_bytes(), &marked)?;
+            loaded.map("napis")?.set(&napi.0.to_ne_bytes(), &MARKED)?;
         }
-        for process in processes {
-            loaded.map("processes")?.set(&process.0.to_ne_bytes(), &marked)?;
-        }
-        loaded.attach()?;
         Ok(Self { loaded })
     }
 

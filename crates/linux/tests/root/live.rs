@@ -11,6 +11,7 @@ use bpf::wire::Wire;
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
+use linux::live::ServiceWatch;
 use model::live::LiveWindow;
 use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
 use rustix::process::{Signal, kill_process};
@@ -38,6 +39,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             "live/a_request_that_comes_with_the_handshake_is_found_when_it_is_read",
             &[Need::Root, Need::Bpf, Need::Cc],
             with_the_handshake,
+        ),
+        test(
+            "live/the_cpu_time_of_a_service_has_that_of_processes_it_forked_and_of_those_that_ended",
+            &[Need::Root, Need::Bpf, Need::Cc],
+            forked,
         ),
         test("live/a_client_that_stamps_in_microseconds_is_known_by_its_stamps", ASKED, stamped),
         test(
@@ -225,6 +231,69 @@ fn with_the_handshake() -> Result<(), Failed> {
     assert_eq!((spans.residence.total(), spans.uniform.total()), (all, all), "{counts:?}");
     assert_eq!(spans.wakeup.total(), all, "each was read");
     Ok(())
+}
+
+/// A process for each connection, one that hands its connection to another, and one that is killed.
+fn forked() -> Result<(), Failed> {
+    const PORT: u16 = 7_073;
+    const CONNECTIONS: usize = 60;
+    /// What processes have used is shown in these.
+    const TICKS_A_SECOND: f64 = 100.0;
+    let scratch = Scratch::new("forking-server")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new(scratch.compile("forking_server", &[])?);
+    command.args([SERVER_ADDRESS.to_string(), PORT.to_string()]);
+    let server = lab.start_program(command, PORT)?;
+    let pid = server.process().pid;
+    let ask = |connection: &mut BufReader<TcpStream>, line: &[u8]| -> Result<(), Failed> {
+        connection.get_mut().write_all(line)?;
+        let mut answer = String::new();
+        connection.read_line(&mut answer)?;
+        assert_eq!(answer, "done\n");
+        Ok(())
+    };
+    // A child that was there before is followed, too.
+    let mut old = BufReader::new(connect(&lab, PORT)?);
+    ask(&mut old, b"work\n")?;
+    let target = LiveTarget::of(lab.server().id(), vec![PORT]);
+    let mut watch = ServiceWatch::load(&target, vec![linux::process::identify(pid)?], Vec::new())?;
+    let began = ticks_of(pid)?;
+    watch.begin()?;
+    for number in 0..CONNECTIONS {
+        let mut connection = BufReader::new(connect(&lab, PORT)?);
+        let lines: &[&[u8]] = match number % 3 {
+            0 => &[b"work\n", b"work\n"],
+            1 => &[b"work\n", b"reload\n", b"work\n"],
+            _ => &[b"work\n", b"die\n"],
+        };
+        for line in lines {
+            ask(&mut connection, line)?;
+        }
+    }
+    ask(&mut old, b"work\n")?;
+    drop(old);
+    eventually("all that it forked was waited for", || {
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
+    })?;
+    // The kernel frees a process an RCU grace period after that.
+    std::thread::sleep(Duration::from_millis(300));
+    let usage = watch.end()?.usage.ok_or("the server runs")?;
+    let spent = ticks_of(pid)?.abs_diff(began);
+    #[expect(clippy::cast_precision_loss, reason = "ticks and nanoseconds of seconds")]
+    let (counted, spent) = (usage.service.0 as f64 / 1e9, spent as f64 / TICKS_A_SECOND);
+    assert!(spent > 1.3, "141 lines take ten milliseconds each: {spent} s");
+    // The kernel rounds each of the four sums down; the first child's first line came before.
+    assert!((counted - spent).abs() < 0.03 * spent + 0.03, "{counted} s of {spent} s: {usage:?}");
+    assert!(usage.switches >= 141, "each line is waited for: {usage:?}");
+    Ok(())
+}
+
+/// What a process and the children that it has waited for have used: user and system time in ticks.
+fn ticks_of(pid: Pid) -> Result<u64, Failed> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").ok_or("a name in brackets")?;
+    // Kernel: 6.18, `fs/proc/array.c` `do_task_stat()`: utime is field 14, the state is field 3.
+    fields.split_whitespace().skip(11).take(4).map(|ticks| Ok(ticks.parse::<u64>()?)).sum()
 }
 
 fn older() -> Result<(), Failed> {

@@ -1,0 +1,157 @@
+//! The run time of processes and of everything that they fork, including what has ended.
+
+use std::os::fd::AsFd as _;
+
+use model::{Nanoseconds, Pid};
+use sys::clock::run_time_of;
+use sys::error::KernelError;
+
+use super::in_initial_pid_namespace;
+use super::iterated;
+use super::loaded::{Loaded, Table};
+use super::mirrored::{Mirrored as _, mirrored};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/family.bpf.o"));
+
+/// The only key of a map with one entry.
+const ONLY: [u8; 4] = [0; 4];
+
+/// `FAMILY_FOLLOWED` and `FAMILY_ALONE` of `family.h`.
+const FOLLOWED: u32 = 1;
+const ALONE: u32 = 2;
+
+/// The iterator that counts the context switches of members that live.
+const ITERATOR: &str = "family_lives";
+
+/// What a family used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FamilyUsage {
+    /// Run time of the members that live and of those that ended. A thread that runs at this moment is behind by a tick at most;
+    /// the last moments of a member that ended are added up to an RCU grace period after its parent has waited for it.
+    pub time: Nanoseconds,
+    /// Context switches of their threads.
+    pub switches: u64,
+    /// Members that live.
+    pub alive: usize,
+    /// Members that ended since the programs were loaded.
+    pub exits: u64,
+    /// Members that were forked since.
+    pub forks: u64,
+}
+
+/// Follows processes, what they fork, and their ends, until it is dropped.
+///
+/// Three programs run at each fork, exit and release of a thread of the machine, some 50 ns each. Needs CAP_BPF and CAP_PERFMON.
+#[derive(Debug)]
+pub struct Family {
+    loaded: Loaded,
+}
+
+impl Family {
+    /// Attaches the programs. There is no member yet.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] without kernel BTF and outside of the initial pid namespace, where processes have other
+    /// numbers than in the kernel; else the kernel's refusal with the verifier's words.
+    pub fn new() -> Result<Self, KernelError> {
+        if !in_initial_pid_namespace() {
+            let needs = "the initial pid namespace";
+            return Err(KernelError::absent("follow the forks of a service", needs, None));
+        }
+        let mut loaded = Loaded::load("family", OBJECT, |_| Ok(()))?;
+        loaded.attach_if(|name| name != ITERATOR)?;
+        Ok(Self { loaded })
+    }
+
+    /// Makes a process a member, and what it forks from now on. What it used before counts: only differences say anything.
+    ///
+    /// Of process 1, which starts everything, only its own time counts.
+    ///
+    /// # Errors
+    /// The kernel's, as when there are too many.
+    pub fn add(&self, process: Pid) -> Result<(), KernelError> {
+        let how = if process.0 == 1 { ALONE } else { FOLLOWED };
+        self.loaded.map("processes")?.set(&process.0.to_ne_bytes(), &how.to_ne_bytes())
+    }
+
+    /// The members that live.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the table is gone.
+    pub fn members(&self) -> Result<Vec<Pid>, KernelError> {
+        let processes = self.loaded.map("processes")?;
+        Ok(processes.keys().filter_map(|key| key.try_into().ok()).map(u32::from_ne_bytes).map(Pid).collect())
+    }
+
+    /// The table of members, for programs that ask who is one.
+    pub(super) fn table(&self) -> Result<Table<'_>, KernelError> {
+        self.loaded.map("processes")
+    }
+
+    /// What all members used so far, those that ended included.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn usage(&self) -> Result<FamilyUsage, KernelError> {
+        /// A member that ends while its time is read could count twice or not at all: then all is read again.
+        const TRIES: usize = 8;
+        let mut usage = self.read()?;
+        for _ in 1..TRIES {
+            if self.ended()?.exits == usage.exits {
+                break;
+            }
+            usage = self.read()?;
+        }
+        Ok(usage)
+    }
+
+    fn ended(&self) -> Result<RawTotal, KernelError> {
+        Ok(RawTotal::of(&self.loaded.map("ended")?.get(&ONLY)?.unwrap_or_default()))
+    }
+
+    fn read(&self) -> Result<FamilyUsage, KernelError> {
+        let ended = self.ended()?;
+        let mut usage = FamilyUsage {
+            time: Nanoseconds(ended.run_ns),
+            switches: ended.switches,
+            alive: 0,
+            exits: ended.exits,
+            forks: ended.forks,
+        };
+        for member in self.members()? {
+            let time = i32::try_from(member.0).ok().and_then(run_time_of);
+            usage.alive += usize::from(time.is_some());
+            usage.time.0 += time.unwrap_or_default().0;
+        }
+        usage.switches += self.switches_of_living()?;
+        Ok(usage)
+    }
+
+    fn switches_of_living(&self) -> Result<u64, KernelError> {
+        let alive = self.loaded.map("alive")?;
+        alive.set(&ONLY, &RawTotal { run_ns: 0, switches: 0, exits: 0, forks: 0 }.to_bytes())?;
+        let program = self.loaded.program(ITERATOR)?;
+        let reader = sys::bpf::iterate_all_tasks(program.as_fd())
+            .map_err(|errno| KernelError::errno("BPF iterator family_lives", errno))?;
+        iterated::bytes(reader, 0)?;
+        Ok(RawTotal::of(&alive.get(&ONLY)?.unwrap_or_default()).switches)
+    }
+}
+
+mirrored! {
+    /// `struct family_total`.
+    struct RawTotal = "family_total" {
+        run_ns: u64,
+        switches: u64,
+        exits: u64,
+        forks: u64,
+    }
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, RawTotal);
+}
