@@ -67,6 +67,31 @@ const NEEDS: &[Need] = &[
         purpose: "the demo: its second server; tests",
     },
     Need {
+        shown_by: Shown::Program("curl"),
+        package: "curl",
+        purpose: "tests: uploads by an independent client",
+    },
+    Need {
+        shown_by: Shown::Program("wrk"),
+        package: "wrk",
+        purpose: "tests: an independent client that pipelines",
+    },
+    Need {
+        shown_by: Shown::Program("h2load"),
+        package: "nghttp2-client",
+        purpose: "tests: an independent client of HTTP/2",
+    },
+    Need {
+        shown_by: Shown::Program("nghttpd"),
+        package: "nghttp2-server",
+        purpose: "tests: a server of HTTP/2 in the clear",
+    },
+    Need {
+        shown_by: Shown::Program("openssl"),
+        package: "openssl",
+        purpose: "tests: the certificate of a server",
+    },
+    Need {
         shown_by: Shown::Program("nginx"),
         package: "nginx-light",
         purpose: "tests: a server that answers by sendfile",

@@ -103,6 +103,12 @@ static __always_inline __u16 sock_busy_poll_budget(struct sock *sk)
 	return bpf_core_field_exists(sk->sk_busy_poll_budget) ? sk->sk_busy_poll_budget : 0;
 }
 
+/* Whether it is a subflow of MPTCP; without CONFIG_MPTCP none is. Linux 5.6. */
+static __always_inline bool is_mptcp(struct tcp_sock *tcp)
+{
+	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp;
+}
+
 /* The NAPI of a socket's last packet, likewise. */
 static __always_inline __u32 sock_napi_id(struct sock *sk)
 {

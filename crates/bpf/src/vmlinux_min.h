@@ -300,11 +300,22 @@ struct tcp_options_received {
 	u32 rcv_tsval;
 };
 
+struct inet_connection_sock {
+	struct {
+		__u32 lrcvtime;
+	} icsk_ack;
+};
+
 /* By bpf_skc_to_tcp_sock(). */
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	u32 rcv_nxt;
 	u32 copied_seq;
 	u32 write_seq;
 	u32 snd_una;
+	u32 lsndtime;
+	u64 bytes_received;
+	bool is_mptcp;
 	u64 tcp_clock_cache;
 	struct tcp_options_received rx_opt;
 };
@@ -320,6 +331,7 @@ struct sk_buff {
 	struct sock *sk;
 	char cb[48];
 	unsigned int len;
+	unsigned int data_len;
 	__u16 transport_header;
 	__u16 mac_header;
 	unsigned char *head;

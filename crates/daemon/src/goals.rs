@@ -187,12 +187,13 @@ impl Goals {
             let Outcome::Windows { unix_micros, summary, cost, .. } = &measured.outcome else { continue };
             let mode: Option<DeliveryMode> = request.delivery.parse().ok();
             request.engaged = mode.and_then(|mode| plan::engaged_share(mode, &packets(summary)));
-            let Summary { windows, measured_seconds, requests, rate, estimator, .. } = **summary;
+            let Summary { windows, measured_seconds, unit, requests, rate, estimator, .. } = **summary;
             request.measured = Some(ResponseTimes {
                 windows: MeasuredWindows {
                     at_unix_micros: *unix_micros,
                     windows,
                     measured_seconds,
+                    unit,
                     requests,
                     rate,
                 },

@@ -10,7 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use live::{Cost, Estimator, Measured, Percentiles};
+use live::{Cost, Estimator, Measured, Percentiles, Unit};
 use model::{Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -189,7 +189,9 @@ pub struct MeasuredWindows {
     pub windows: usize,
     /// How long they were together, in seconds.
     pub measured_seconds: f64,
-    /// Requests that were answered in them.
+    /// What `requests`, `rate` and `cost` count: requests where the protocol shows them, else exchanges.
+    pub unit: Unit,
+    /// Requests or exchanges that were answered in them, by `unit`.
     pub requests: u64,
     /// The same in a second.
     pub rate: f64,

@@ -100,6 +100,8 @@ mod test {
             cpu_delivery: Some(5_000.0),
             engaged: Some(0.0),
             oldest: None,
+            waits: None,
+            unit: None,
         }
     }
 

@@ -128,6 +128,8 @@ mod test {
                 cpu_delivery: Some(5e3),
                 engaged: Some(0.0),
                 oldest: None,
+                waits: None,
+                unit: None,
             }
         };
         let rule = measure::switchback::Rule {

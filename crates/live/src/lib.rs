@@ -22,7 +22,7 @@ mod watcher;
 
 pub use cost::Cost;
 pub use last_measured::LastMeasured;
-pub use measure::live::{Estimate, Estimator, Percentiles, Summary};
+pub use measure::live::{Estimate, Estimator, Percentiles, Summary, Unit};
 pub use moderation::moderation_differs;
 pub use record::{Header, Record, Recorded, Recording, new_file};
 pub use rounds::{Measured, Outcome, Pace, Rounds};

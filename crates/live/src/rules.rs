@@ -12,8 +12,12 @@ pub const RULES: &[(&str, &str)] = &[
     ("live-mostly-service", "More than 60 % is the application's own: no policy of delivery helps."),
     ("live-queue-slow", "The median of one queue is more than twice that of all others."),
     ("live-worker-slow", "The median of one thread is more than twice that of all others."),
-    ("live-hangs", "A request has waited for its answer for more than a second."),
-    ("live-answers-unseen", "Requests have no answer that can be seen: the service hangs, or speaks MPTCP."),
+    (
+        "live-hangs",
+        "Connections have waited for an answer for more than a second; a problem if they are most.",
+    ),
+    ("live-answers-unseen", "More than 1 % of exchanges were answered by a way that no BPF program sees."),
+    ("live-mptcp", "Connections speak MPTCP, whose answers cannot be seen: they are not measured."),
     ("live-rps", "Receive packet steering is on: packets wait for another CPU between NAPI and TCP."),
     (
         "live-steered",
@@ -43,7 +47,10 @@ pub const RULES: &[(&str, &str)] = &[
         "More than 1 % of events interrupted the BPF program that counts them, and are in no count.",
     ),
     ("live-unsolicited", "More than 5 % of sends answer nothing: pushes, subscriptions."),
-    ("live-pipelined", "More than eight requests are under way on a connection: they count by their bytes."),
+    (
+        "live-pipelined",
+        "More than eight requests are under way on a connection: the others are timed with one before them.",
+    ),
     ("live-connections", "There are more connections than can be measured."),
     ("live-few-requests", "There were too few requests for a percentile."),
     ("live-answers-late", "Linux before 6.16: answers are noted 10 to 25 µs late."),

@@ -7,7 +7,6 @@ use linux::live::{Sample, ServiceWatch};
 use linux::{Errno, KernelError};
 use measure::live::Turnarounds;
 use model::ProcessId;
-use model::live::SpanCounts;
 use session::{Exit, Fault};
 
 use crate::target::Target;
@@ -18,8 +17,6 @@ pub struct Sampler {
     watch: ServiceWatch,
     sample: Duration,
     turnarounds: Turnarounds,
-    /// The sizes of all requests so far.
-    bytes: SpanCounts,
 }
 
 impl Sampler {
@@ -39,7 +36,7 @@ impl Sampler {
         let what = LiveTarget { netns: target.netns.id(), ports: target.ports.clone(), sockets_max };
         let watch =
             ServiceWatch::load(&what, target.processes.clone(), target.kthreads()).map_err(refused)?;
-        Ok(Self { watch, sample, turnarounds: Turnarounds::default(), bytes: SpanCounts::new() })
+        Ok(Self { watch, sample, turnarounds: Turnarounds::default() })
     }
 
     /// How long a window takes, from [`Sampler::begin`] to [`Sampler::end`].
@@ -89,14 +86,11 @@ impl Sampler {
     /// If no window was begun, which is a fault of the caller.
     pub fn end(&mut self) -> Result<Sample, Fault> {
         let sample = self.watch.end()?;
-        self.bytes.merge(&sample.window.spans.bytes);
         if self.turnarounds.learn(&sample.window)
             && let Some(known) = self.turnarounds.known()
         {
             self.watch.meter().suppose(known)?;
         }
-        let usual = measure::live::usual_size(&self.bytes);
-        self.watch.meter().weigh_by(usual);
         Ok(sample)
     }
 }

@@ -12,8 +12,10 @@ pub struct Totals {
     pub windows: u64,
     /// How long they were together.
     pub measured: Nanoseconds,
-    /// Requests that were answered in them.
+    /// Requests that were answered in them; exchanges where the protocol does not show requests.
     pub requests: u64,
+    /// Of these, the exchanges: how many requests they held is not known.
+    pub exchanges: u64,
     /// From the ring to the answer, by estimate U; without the ring where packets name no NAPI.
     uniform: SpanCounts,
     /// The same by estimate C.
@@ -57,6 +59,7 @@ impl Totals {
         self.windows += 1;
         self.measured.0 += span.0;
         self.requests += counts.requests;
+        self.exchanges += counts.requests.saturating_sub(counts.protocols.requests());
         let (uniform, conditional) = match series.estimator() {
             Estimator::Residence => (&spans.residence, &spans.residence),
             Estimator::Uniform | Estimator::Conditional | Estimator::Larger => {

@@ -17,7 +17,9 @@ use crate::sequential::{Bounds, Sequence};
 
 mod figures;
 
-pub use figures::{Figures, Metric, Unfair, unfair};
+use crate::live::Unit;
+
+pub use figures::{Figures, Metric, Unfair, Waits, unfair};
 
 /// What to decide, and by what.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -117,6 +119,7 @@ pub struct Switchback {
     contrasts: Vec<Contrast>,
     rounds: usize,
     void: Vec<(Unfair, usize)>,
+    unit: Unit,
 }
 
 /// What a comparison of two candidates comes to.
@@ -164,7 +167,7 @@ impl Switchback {
     /// on both sides by as much as the highest or lowest window of the first candidate was away from its middle one.
     pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
-        Self { names, rule, by, contrasts, rounds: 0, void: Vec::new() }
+        Self { names, rule, by, contrasts, rounds: 0, void: Vec::new(), unit: Unit::Requests }
     }
 
     /// How the windows were measured.
@@ -200,8 +203,16 @@ impl Switchback {
             return void;
         }
         self.rounds += 1;
+        if windows.iter().any(|window| window.unit == Some(Unit::Exchanges)) {
+            self.unit = Unit::Exchanges;
+        }
         self.count(windows, &Metric::ALL);
         None
+    }
+
+    /// What was counted: exchanges, if a window had them.
+    pub const fn unit(&self) -> Unit {
+        self.unit
     }
 
     /// Counts a round that does not count.
@@ -496,6 +507,8 @@ mod test {
             cpu_delivery: Some(5_000.0),
             engaged: Some(0.0),
             oldest: None,
+            waits: None,
+            unit: None,
         }
     }
 

@@ -69,7 +69,9 @@ pub use judgement::{JudgedBy, JudgedChange, JudgedUnit, Judgement, Ruling};
 pub use kthread_key::{KthreadKey, KthreadValue};
 pub use layout::{Layout, ObjectSpec};
 pub use legible::is_misleading;
-pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
+pub use live::{
+    LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, SpanCounts,
+};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use pace::{Arrivals, Pace, Waiting};

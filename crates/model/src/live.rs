@@ -178,50 +178,76 @@ impl FromStr for PartOfSecond {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveCounts {
-    /// Segments with data that arrived.
+    /// Segments with data that arrived, each once.
     pub segments: u64,
-    /// Arrivals: segments up to one with PSH, which ends a write of the client, are one.
+    /// Connections with any event in the window.
+    #[serde(default)]
+    pub connections: u64,
+    /// Exchanges that began: what a client sends until the server answers is one, however it was cut into segments. Of a protocol
+    /// that is known, a request that comes before the answer to another is one of its own.
     pub arrivals: u64,
-    /// Arrivals that were answered in the window.
+    /// Segments that went on with an exchange that had begun.
+    #[serde(default)]
+    pub joined: u64,
+    /// Exchanges that were answered in the window.
     pub answered: u64,
     /// Of these, those without an answer of their own: one write answered several.
     pub batched: u64,
-    /// Requests in the arrivals that were answered, as far as their bytes show.
+    /// Of these, those that began before the window.
+    #[serde(default)]
+    pub carried: u64,
+    /// Of these, those whose beginning is not known well enough: they are counted, and are in no span.
+    #[serde(default)]
+    pub untimed: u64,
+    /// Requests in the exchanges that were answered, where the protocol shows them; elsewhere exchanges. Before 0.2 it counted arrivals by
+    /// their bytes.
     pub requests: u64,
+    /// The same by protocol.
+    #[serde(default)]
+    pub protocols: LiveProtocols,
     /// Calls that sent.
     pub sends: u64,
     /// Of these, those that went on with an answer.
     pub continued: u64,
     /// Of these, those that no request was waiting for.
     pub unsolicited: u64,
-    /// Arrivals that found as many unanswered ones on their connection as are remembered, and count with the last of them.
+    /// Requests that found as many unanswered ones on their connection as are remembered, and joined the last of them.
     pub overflown: u64,
+    /// Exchanges whose connection has sent without being seen.
+    #[serde(default)]
+    pub answers_unseen: u64,
     /// Segments on connections beyond those that can be measured.
     pub unmeasured: u64,
-    /// Answered arrivals that name no NAPI: how long they were in a ring is not known.
+    /// Segments of MPTCP, whose answers cannot be seen.
+    #[serde(default)]
+    pub mptcp: u64,
+    /// Answered exchanges that name no NAPI: how long they were in a ring is not known.
     pub without_napi: u64,
-    /// Answered arrivals whose poll was forgotten meanwhile, likewise.
+    /// Answered exchanges whose poll was forgotten meanwhile, likewise.
     pub without_poll: u64,
-    /// Arrivals that TCP took on another CPU than that which polled their NAPI.
+    /// Answered exchanges of a NAPI's first poll in the window: since when its ring was empty was not seen, likewise.
+    #[serde(default)]
+    pub at_opening: u64,
+    /// Segments that TCP took on another CPU than that which polled their NAPI.
     pub steered: u64,
-    /// Answered arrivals whose poll began while the NAPI's interrupt was masked.
+    /// Answered exchanges whose poll began while the NAPI's interrupt was masked.
     pub masked: u64,
     /// The same with the interrupt enabled.
     pub unmasked: u64,
-    /// Answered arrivals that the turnarounds placed.
+    /// Answered exchanges that the turnarounds placed.
     pub conditioned: u64,
-    /// Answered arrivals of a NAPI that has a kernel thread.
+    /// Answered exchanges of a NAPI that has a kernel thread.
     pub threaded: u64,
-    /// Answered arrivals that ksoftirqd polled: how long the softirq had waited for it is not known.
+    /// Answered exchanges that ksoftirqd polled: how long the softirq had waited for it is not known.
     #[serde(default)]
     pub by_ksoftirqd: u64,
     /// Of those of a NAPI that has a kernel thread, those whose poll began when the thread was seen to be woken.
     #[serde(default)]
     pub woken: u64,
-    /// Answered arrivals whose client stamps segments in microseconds.
+    /// Answered exchanges whose client stamps segments in microseconds.
     #[serde(default)]
     pub stamped: u64,
-    /// Answered arrivals that were found when they were read: no BPF program had seen them come. TCP's own clock dates them, and
+    /// Answered exchanges that were found when they were read: no BPF program had seen them come. TCP's own clock dates them, and
     /// how long they were in a ring is not known.
     #[serde(default)]
     pub unseen: u64,
@@ -234,17 +260,25 @@ pub struct LiveCounts {
 impl std::ops::AddAssign for LiveCounts {
     fn add_assign(&mut self, other: Self) {
         self.segments += other.segments;
+        self.connections += other.connections;
         self.arrivals += other.arrivals;
+        self.joined += other.joined;
         self.answered += other.answered;
         self.batched += other.batched;
+        self.carried += other.carried;
+        self.untimed += other.untimed;
         self.requests += other.requests;
+        self.protocols += other.protocols;
         self.sends += other.sends;
         self.continued += other.continued;
         self.unsolicited += other.unsolicited;
         self.overflown += other.overflown;
+        self.answers_unseen += other.answers_unseen;
         self.unmeasured += other.unmeasured;
+        self.mptcp += other.mptcp;
         self.without_napi += other.without_napi;
         self.without_poll += other.without_poll;
+        self.at_opening += other.at_opening;
         self.steered += other.steered;
         self.masked += other.masked;
         self.unmasked += other.unmasked;
@@ -258,12 +292,79 @@ impl std::ops::AddAssign for LiveCounts {
     }
 }
 
+/// Requests that were answered, by what the first bytes of their connection show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveProtocols {
+    /// Exchanges of a protocol that is not known.
+    pub other: u64,
+    /// Exchanges by TLS: records are encrypted, and how many requests they hold is not known.
+    pub tls: u64,
+    /// Requests of HTTP/1.
+    pub http1: u64,
+    /// Requests of HTTP/2 without encryption.
+    pub http2: u64,
+    /// Commands of RESP, the protocol of Redis.
+    pub resp: u64,
+    /// Commands of memcached's text protocol.
+    pub memcached: u64,
+    /// Queries of PostgreSQL: `Query`, `Sync` and function calls.
+    pub postgresql: u64,
+}
+
+impl LiveProtocols {
+    /// Requests of protocols that show them.
+    pub const fn requests(&self) -> u64 {
+        self.http1 + self.http2 + self.resp + self.memcached + self.postgresql
+    }
+
+    /// Exchanges of all others.
+    pub const fn exchanges(&self) -> u64 {
+        self.other + self.tls
+    }
+
+    /// Each with its name, those that occur most first.
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        let mut named = vec![
+            ("HTTP/1", self.http1),
+            ("HTTP/2", self.http2),
+            ("RESP", self.resp),
+            ("memcached", self.memcached),
+            ("PostgreSQL", self.postgresql),
+            ("TLS", self.tls),
+            ("an unknown protocol", self.other),
+        ];
+        named.retain(|(_, count)| *count > 0);
+        named.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        named
+    }
+}
+
+impl std::ops::AddAssign for LiveProtocols {
+    fn add_assign(&mut self, other: Self) {
+        self.other += other.other;
+        self.tls += other.tls;
+        self.http1 += other.http1;
+        self.http2 += other.http2;
+        self.resp += other.resp;
+        self.memcached += other.memcached;
+        self.postgresql += other.postgresql;
+    }
+}
+
 /// Where the time of answered requests went. Each span of a request is counted as often as the request weighs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveSpans {
-    /// From arrival to answer: what is known without an estimate.
+    /// From the first arrival to the answer: what is known without an estimate.
     pub residence: SpanCounts,
+    /// From the last arrival to the answer: without what the client took to send.
+    #[serde(default)]
+    pub since_last: SpanCounts,
+    /// How long exchanges had lasted when the window opened: of those that began before it, whether they were answered in it or not.
+    /// Until they are so old, they say nothing of how soon requests are answered.
+    #[serde(default)]
+    pub entered: SpanCounts,
     /// From arrival to read.
     pub wakeup: SpanCounts,
     /// From read to answer.
@@ -281,7 +382,7 @@ pub struct LiveSpans {
     pub stamped: SpanCounts,
     /// From an answer to the next arrival of its connection while interrupts were enabled.
     pub turnaround: SpanCounts,
-    /// The bytes of answered arrivals: sizes, not spans.
+    /// The bytes of answered exchanges: sizes, not spans.
     pub bytes: SpanCounts,
     /// From the softirq to TCP, of first packets of polls; in windows that saw the stack.
     #[serde(default)]
@@ -295,6 +396,8 @@ impl LiveSpans {
     /// Counts all that the other counted.
     pub fn merge(&mut self, other: &Self) {
         self.residence.merge(&other.residence);
+        self.since_last.merge(&other.since_last);
+        self.entered.merge(&other.entered);
         self.wakeup.merge(&other.wakeup);
         self.service.merge(&other.service);
         self.ring.merge(&other.ring);
@@ -377,11 +480,21 @@ impl LivePart {
 pub struct LiveWaiting {
     /// Connections that are measured.
     pub sockets: u64,
-    /// Requests without an answer, also those of windows before.
+    /// Exchanges without an answer, also those of windows before.
     pub requests: u64,
-    /// How long the oldest of them has waited.
+    /// How long the one that waits longest has waited since its last arrival.
     pub oldest: Option<Nanoseconds>,
-    /// How long those have waited that arrived in this window.
+    /// Connections that have waited for a second and longer.
+    #[serde(default)]
+    pub stalled: u64,
+    /// Connections that have waited all through the window.
+    #[serde(default)]
+    pub throughout: u64,
+    /// Requests of which the client has not sent all, as far as their protocol shows: they wait for the client, and are in no other
+    /// number here.
+    #[serde(default)]
+    pub incomplete: u64,
+    /// How long all of them have lasted, since their first arrival.
     pub ages: SpanCounts,
 }
 

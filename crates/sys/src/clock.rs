@@ -19,6 +19,15 @@ pub fn since_1970() -> Nanoseconds {
     read(libc::CLOCK_REALTIME)
 }
 
+/// How long a jiffy is: the resolution of the coarse clock, which moves by one.
+pub fn tick() -> Nanoseconds {
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as in `read`.
+    let answer = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) };
+    assert_eq!(answer, 0, "every Linux has the coarse clock");
+    span_of(tick)
+}
+
 /// How long the threads of a process have run, those that ended included. `None` if it is gone.
 ///
 /// Kernel: 6.18, `include/linux/posix-timers_types.h` `CPUCLOCK_SCHED`; `kernel/time/posix-cpu-timers.c`

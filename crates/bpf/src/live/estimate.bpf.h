@@ -8,10 +8,7 @@
 
 #include "state.bpf.h"
 
-/* Requests that one arrival may stand for. */
-#define WEIGHT_MAX 64
-
-/* Of so many arrivals, the bytes of one are noted: their median is what is asked for. A power of two. */
+/* Of so many exchanges, the bytes of one are noted. A power of two. */
 #define BYTES_EVERY 8
 
 /* A NAPI thread that waited longer was not waiting for a CPU alone. */
@@ -95,18 +92,23 @@ struct bounds {
 	__u8 masked, flags;
 };
 
-/* Between when the packets of an arrival's poll came into the ring. */
-static __always_inline bool bounds_of(struct napi_state *napi, struct arrival *arrival, struct bounds *bounds)
-{
-	struct poll *poll = &napi->polls[arrival->poll & (POLLS_MAX - 1)];
+/* What is known of the poll that brought an exchange. */
+#define POLL_FORGOTTEN 0
+#define POLL_AT_OPENING 1	/* the first of its NAPI in the window: since when the ring was empty was not seen */
+#define POLL_KNOWN 2
 
-	if (poll->number == arrival->poll && poll->packets) {
+/* Between when the packets of an arrival's poll came into the ring. */
+static __always_inline int bounds_of(struct napi_state *napi, struct exchange *exchange, struct bounds *bounds)
+{
+	struct poll *poll = &napi->polls[exchange->poll & (POLLS_MAX - 1)];
+
+	if (poll->number == exchange->poll && poll->packets) {
 		bounds->from = poll->from;
 		bounds->last = poll->last;
 		bounds->packets = poll->packets;
 		bounds->masked = poll->masked;
 		bounds->flags = poll->flags;
-	} else if (napi->number == arrival->poll && napi->window == (__u32)gate.window) {
+	} else if (napi->number == exchange->poll && napi->window == (__u32)gate.window) {
 		/* Answered before its poll has ended. */
 		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
 		bounds->last = napi->last;
@@ -114,13 +116,13 @@ static __always_inline bool bounds_of(struct napi_state *napi, struct arrival *a
 		bounds->masked = napi->masked;
 		bounds->flags = napi->flags;
 	} else {
-		return false;
+		return POLL_FORGOTTEN;
 	}
-	return bounds->from != 0;
+	return bounds->from ? POLL_KNOWN : POLL_AT_OPENING;
 }
 
-/* An arrival was answered at @now by the thread of this slot. */
-__noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pipelined)
+/* An exchange was answered at @now by the thread of this slot. */
+__noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 protocol)
 {
 	__u64 uniform = 0, best, residence, wakeup = 0, service = 0;
 	struct live_counts *all = counted();
@@ -129,50 +131,72 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 	__u32 only = 0, weight = 1, bucket, at, low, high, slot;
 	struct napi_state *napi;
 	struct live_part *part;
-	bool known = false, forgotten = false;
+	bool known = false, forgotten = false, before;
+	int poll;
 
 	spans_here = bpf_map_lookup_elem(&spans, &only);
-	if (!spans_here || !all || !arrival)
+	if (!spans_here || !all || !exchange)
 		return 0;
-	if (pipelined && gate.request_bytes) {
-		weight = (arrival->bytes + gate.request_bytes / 2) / gate.request_bytes;
-		weight = weight < 1 ? 1 : weight > WEIGHT_MAX ? WEIGHT_MAX : weight;
-	}
+	/* What is answered before the window opens is none of its answers; what is answered while it ends, is. */
+	if (gate.opens && now < gate.opens)
+		return 0;
+	if (protocol > LIVE_TLS && exchange->requests > 1)
+		weight = exchange->requests;
 	all->answered++;
 	all->requests += weight;
-	residence = now - arrival->probed;
+	all->protocols[bounded(protocol, LIVE_PROTOCOLS)] += weight;
+	before = exchange->probed < gate.opened;
+	if (before)
+		all->carried++;
+	if (exchange->untimed) {
+		all->untimed++;
+		return 0;
+	}
+	residence = now - exchange->probed;
 	/* Often the estimates are one: each bucket is worked out once. */
 	at = bucket_of(residence);
 	add_at(spans_here->residence, at, weight);
+	if (exchange->last == exchange->probed)
+		add_at(spans_here->since_last, at, weight);
+	else
+		add(spans_here->since_last, now - exchange->last, weight);
+	if (before)
+		add(spans_here->entered, gate.opened - exchange->probed, weight);
 	if (all->answered % BYTES_EVERY == 1)
-		add(spans_here->bytes, arrival->bytes, 1);
-	if (arrival->read >= arrival->probed && arrival->read <= now) {
-		wakeup = arrival->read - arrival->probed;
-		service = now - arrival->read;
+		add(spans_here->bytes, exchange->bytes, 1);
+	if (exchange->read >= exchange->probed && exchange->read <= now) {
+		wakeup = exchange->read - exchange->probed;
+		service = now - exchange->read;
 		add(spans_here->wakeup, wakeup, weight);
 		add(spans_here->service, service, weight);
 	}
 
-	best = arrival->probed;
-	napi = napi_at(arrival->napi);
-	if (arrival->unseen) {
+	best = exchange->probed;
+	napi = napi_at(exchange->napi);
+	if (before) {
+		/* Its poll may have been forgotten since, and matters little. */
+		forgotten = true;
+	} else if (exchange->unseen) {
 		all->unseen++;
 		forgotten = true;
 	} else if (!napi || !napi->polls_seen) {
 		all->without_napi++;
-	} else if (!bounds_of(napi, arrival, &bounds)) {
-		all->without_poll++;
+	} else if (poll = bounds_of(napi, exchange, &bounds), poll != POLL_KNOWN) {
+		if (poll == POLL_FORGOTTEN)
+			all->without_poll++;
+		else
+			all->at_opening++;
 		forgotten = true;
 	} else {
 		known = true;
 		uniform = bounds.from;
-		if (bounds.masked || arrival->at || bounds.flags & SPREAD)
-			uniform += drawn(bounds.last > bounds.from ? bounds.last - bounds.from : 0, arrival->at,
+		if (bounds.masked || exchange->at || bounds.flags & SPREAD)
+			uniform += drawn(bounds.last > bounds.from ? bounds.last - bounds.from : 0, exchange->at,
 					 bounds.packets);
-		if (uniform > arrival->probed)
-			uniform = arrival->probed;
+		if (uniform > exchange->probed)
+			uniform = exchange->probed;
 		best = uniform;
-		if (uniform != arrival->probed)
+		if (uniform != exchange->probed)
 			at = bucket_of(now - uniform);
 		add_at(spans_here->uniform, at, weight);
 		if (bounds.flags & BY_KSOFTIRQD)
@@ -183,19 +207,19 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 		}
 		if (!bounds.masked) {
 			all->unmasked++;
-			if (arrival->floor && arrival->probed > arrival->floor)
-				add(spans_here->turnaround, arrival->probed - arrival->floor, 1);
+			if (exchange->floor && exchange->probed > exchange->floor)
+				add(spans_here->turnaround, exchange->probed - exchange->floor, 1);
 		} else {
 			all->masked++;
-			if (arrival->floor && arrival->probed > arrival->floor && knows_turnarounds()) {
-				low = bounds.from > arrival->floor ? share_below(bounds.from - arrival->floor) : 0;
-				high = share_below(arrival->probed - arrival->floor);
+			if (exchange->floor && exchange->probed > exchange->floor && knows_turnarounds()) {
+				low = bounds.from > exchange->floor ? share_below(bounds.from - exchange->floor) : 0;
+				high = share_below(exchange->probed - exchange->floor);
 				if (high > low + CONDITIONAL_MIN) {
-					best = arrival->floor + turnaround_at(low + (__u32)drawn(high - low, 0, 1));
+					best = exchange->floor + turnaround_at(low + (__u32)drawn(high - low, 0, 1));
 					if (best < bounds.from)
 						best = bounds.from;
-					if (best > arrival->probed)
-						best = arrival->probed;
+					if (best > exchange->probed)
+						best = exchange->probed;
 					all->conditioned++;
 				}
 			}
@@ -209,31 +233,31 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 		add_at(spans_here->uniform, at, weight);
 		add_at(spans_here->conditional, at, weight);
 	}
-	if (arrival->stamped) {
-		best = arrival->probed - (__u64)arrival->late * 1000;
+	if (exchange->stamped) {
+		best = exchange->probed - (__u64)exchange->late * 1000;
 		all->stamped++;
 		at = bucket_of(now - best);
 		add_at(spans_here->stamped, at, weight);
 	}
-	if (known || arrival->stamped)
-		add(spans_here->ring, arrival->probed - best, weight);
+	if (known || exchange->stamped)
+		add(spans_here->ring, exchange->probed - best, weight);
 
 	bucket = bounded(at >> 1, LIVE_PART_BUCKETS);
 	part = part_at(LIVE_NAPIS_MAX + bounded(worker, LIVE_WORKERS_MAX));
 	if (part) {
 		part->requests += weight;
-		part->ring_ns += arrival->probed - best;
-		part->wakeup_ns += wakeup;
-		part->service_ns += service;
+		part->ring_ns += weight * (exchange->probed - best);
+		part->wakeup_ns += weight * wakeup;
+		part->service_ns += weight * service;
 		part->total[bounded(bucket, LIVE_PART_BUCKETS)] += weight;
 	}
-	slot = arrival->napi;
+	slot = exchange->napi;
 	part = known && slot < LIVE_NAPIS_MAX ? part_at(slot) : 0;
 	if (part) {
 		part->requests += weight;
-		part->ring_ns += arrival->probed - best;
-		part->wakeup_ns += wakeup;
-		part->service_ns += service;
+		part->ring_ns += weight * (exchange->probed - best);
+		part->wakeup_ns += weight * wakeup;
+		part->service_ns += weight * service;
 		part->total[bounded(bucket, LIVE_PART_BUCKETS)] += weight;
 	}
 	return 0;
@@ -243,16 +267,16 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 __noinline int settle(struct socket_state *state)
 {
 	struct live_counts *all = counted();
-	struct arrival *arrival;
+	struct exchange *exchange;
 	int i;
 
 	if (!state || !all)
 		return 0;
-	for (i = 0; i < ARRIVALS_MAX && state->head != state->read; i++) {
-		arrival = &state->arrivals[state->head & (ARRIVALS_MAX - 1)];
-		if (!arrival->read || state->last_send < arrival->read)
+	for (i = 0; i < EXCHANGES_MAX && state->head != state->read; i++) {
+		exchange = exchange_at(state, state->head);
+		if (!exchange->read || state->last_send < exchange->read)
 			break;
-		answer(arrival, state->last_send, state->worker, state->pipelined);
+		answer(exchange, state->last_send, state->worker, state->protocol);
 		all->batched++;
 		state->head++;
 	}

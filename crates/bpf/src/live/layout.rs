@@ -5,6 +5,10 @@ use crate::mirrored::mirrored;
 pub(super) const BUCKETS: usize = 464;
 pub(super) const PART_BUCKETS: usize = 232;
 pub(super) const PORTS_MAX: usize = 16;
+/// `LIVE_PROTOCOLS`.
+pub(super) const PROTOCOLS: usize = 7;
+/// `LIVE_NOT_YET`: the programs are being attached.
+pub(super) const NOT_YET: u64 = u64::MAX;
 /// Slots of NAPIs; those of threads come after them in the map `parts`.
 pub(super) const NAPIS_MAX: u32 = 128;
 /// All slots.
@@ -19,20 +23,24 @@ mirrored! {
         ports_count: u32,
         sockets_max: u32,
         ports: [u16; PORTS_MAX],
+        tick_ns: u32,
+        answers_late: u32,
     }
 
     /// `struct live_gate`.
     struct Gate = "live_gate" {
         window: u64,
         opens: u64,
-        request_bytes: u32,
-        sockets: u32,
+        opened: u64,
+        sockets: u64,
         looks_at_stack: u64,
     }
 
     /// `struct live_spans`.
     struct Spans = "live_spans" {
         residence: [u32; BUCKETS],
+        since_last: [u32; BUCKETS],
+        entered: [u32; BUCKETS],
         wakeup: [u32; BUCKETS],
         service: [u32; BUCKETS],
         ring: [u32; BUCKETS],
@@ -48,17 +56,25 @@ mirrored! {
     /// `struct live_counts`.
     struct Counts = "live_counts" {
         segments: u64,
+        connections: u64,
         arrivals: u64,
+        joined: u64,
         answered: u64,
         batched: u64,
+        carried: u64,
+        untimed: u64,
         requests: u64,
+        protocols: [u64; PROTOCOLS],
         sends: u64,
         continued: u64,
         unsolicited: u64,
         overflown: u64,
+        answers_unseen: u64,
         unmeasured: u64,
+        mptcp: u64,
         without_napi: u64,
         without_poll: u64,
+        at_opening: u64,
         steered: u64,
         masked: u64,
         unmasked: u64,
@@ -96,10 +112,16 @@ mirrored! {
     /// `struct live_waiting`.
     struct Waiting = "live_waiting" {
         now: u64,
+        opens: u64,
         sockets: u64,
         requests: u64,
         oldest: u64,
+        stalled_ns: u64,
+        stalled: u64,
+        throughout: u64,
+        incomplete: u64,
         ages: [u32; BUCKETS],
+        entered: [u32; BUCKETS],
     }
 }
 

@@ -3,6 +3,9 @@
  * How long the requests of a service take, from the ring of the NIC to the
  * answer, and where that time goes.
  *
+ * The unit is the exchange: what a client sends until the server answers, by
+ * the change of direction. How it was cut into segments does not matter.
+ *
  * The three programs on a socket run under its lock, so its state needs none.
  * A NAPI is polled on one CPU at a time. The counts are per CPU; one that a
  * softirq interrupts may lose an increment, once in a million.
@@ -20,6 +23,7 @@
 #include "../buckets.bpf.h"
 #include "live.h"
 #include "state.bpf.h"
+#include "protocol.bpf.h"
 #include "estimate.bpf.h"
 
 /* An answer with so much not yet acknowledged waits for room; what follows belongs to it. */
@@ -32,7 +36,9 @@
 #define MSG_MORE 0x8000
 
 #define TCP_FIN 1
-#define TCP_PSH 8
+
+/* include/uapi/linux/tcp.h: how many words the header has, in the high half of this byte. */
+#define TCP_OFFSET_AT 12
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -76,41 +82,19 @@ static __always_inline bool is_ksoftirqd(struct task_struct *task)
 	       task->comm[4] == 't' && task->comm[5] == 'i';
 }
 
-SEC("tp_btf/tcp_probe")
-int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
+/* Which NAPI brought an arrival, and where in which of its polls. */
+struct place {
+	__u32 poll;
+	__u16 at;
+};
+
+static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct socket_state *state, __u64 now,
+				   struct place *place)
 {
-	struct socket_state *state;
 	struct napi_state *napi;
 	struct task_struct *task;
-	struct arrival *arrival;
-	struct live_counts *all;
-	struct segment sequence;
-	__u32 id, poll = 0;
-	__u16 at = 0;
-	__u8 flags;
-	__u64 now;
+	__u32 id = skb->napi_id;
 
-	if (!ours(sk))
-		return 0;
-	segment_of(skb, &sequence);
-	if (sequence.end_seq == sequence.seq)
-		return 0;
-	flags = sequence.flags;
-	if (flags & TCP_FIN)
-		sequence.end_seq--;
-	if (sequence.end_seq == sequence.seq)
-		return 0;
-	all = counted();
-	if (!all)
-		return 0;
-	state = state_for(sk);
-	if (!state) {
-		all->unmeasured++;
-		return 0;
-	}
-	now = bpf_ktime_get_ns();
-
-	id = skb->napi_id;
 	if (!id) {
 		state->napi_id = 0;
 		state->napi = NO_SLOT;
@@ -121,8 +105,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	napi = napi_at(state->napi);
 	if (napi && sk->sk_lock.owned) {
 		/* It came with an earlier poll, and has waited for the owner of the socket. */
-		poll = napi->packets ? napi->number : napi->number - 1;
-		at = napi->packets ? napi->packets - 1 : 0;
+		place->poll = napi->packets ? napi->number : napi->number - 1;
+		place->at = napi->packets ? napi->packets - 1 : 0;
 	} else if (napi) {
 		if (!napi->packets) {
 			task = bpf_get_current_task_btf();
@@ -140,63 +124,147 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 			}
 		}
 		napi->last = now;
-		poll = napi->number;
-		at = napi->packets++;
+		place->poll = napi->number;
+		place->at = napi->packets++;
+		if (gate.looks_at_stack && !place->at && !napi->masked && !(napi->flags & THREADED))
+			took_to_receive(now);
 	}
+}
 
-	state->seen_seq = state->sees && (__s32)(sequence.end_seq - state->seen_seq) < 0 ? state->seen_seq :
-											   sequence.end_seq;
-	state->sees = 1;
-	if (gate.looks_at_stack && napi && !at && !napi->masked && !(napi->flags & THREADED) && !sk->sk_lock.owned)
-		took_to_receive(now);
-	/* To attach the programs has stopped this CPU for a moment: what came then is not typical. */
-	if (!gate.opens || now < gate.opens)
+/*
+ * Whether the socket has sent since an exchange began, and no program saw it. Where answers are noted late, one may be on
+ * its way.
+ */
+static __always_inline bool was_answered_unseen(struct socket_state *state, struct exchange *exchange,
+						struct tcp_sock *tcp)
+{
+	return tcp->write_seq != exchange->write_seq && state->last_send < exchange->probed;
+}
+
+/* More of an exchange: what the application had read of it was not all. */
+static __always_inline void joins(struct socket_state *state, struct exchange *exchange,
+				  struct segment *segment, struct look *look, __u64 now)
+{
+	__u32 requests = exchange->requests + look->requests;
+
+	if (state->read == state->tail) {
+		state->read = state->tail - 1;
+		exchange->read = 0;
+		exchange->touched = 1;
+	}
+	if (look->requests && state->protocol != LIVE_TLS)
+		exchange->requests = requests > 0xffff ? 0xffff : requests;
+	exchange->bytes += segment->end_seq - exchange->end_seq;
+	exchange->end_seq = segment->end_seq;
+	exchange->last = now;
+	exchange->incomplete = look->incomplete;
+}
+
+/* Kernel: 6.18, net/ipv4/tcp_input.c tcp_rcv_established() is where established connections come by; the segment is not yet queued. */
+SEC("tp_btf/tcp_probe")
+int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
+{
+	struct exchange *exchange;
+	struct socket_state *state;
+	struct live_counts *all;
+	struct segment sequence;
+	struct place place = {};
+	struct look look = {};
+	struct tcp_sock *tcp;
+	bool fresh, in_order;
+	__u8 flags, header;
+	__u64 now;
+
+	if (!ours(sk))
 		return 0;
-	all->segments++;
-	if (state->partial) {
-		/* More of the same write. */
-		arrival = &state->arrivals[(state->tail - 1) & (ARRIVALS_MAX - 1)];
-		arrival->bytes += sequence.end_seq - arrival->end_seq;
-		arrival->end_seq = sequence.end_seq;
-		if (flags & TCP_PSH)
-			state->partial = 0;
+	segment_of(skb, &sequence);
+	if (sequence.end_seq == sequence.seq)
+		return 0;
+	flags = sequence.flags;
+	if (flags & TCP_FIN)
+		sequence.end_seq--;
+	if (sequence.end_seq == sequence.seq)
+		return 0;
+	all = counted();
+	tcp = bpf_skc_to_tcp_sock(sk);
+	if (!all || !tcp)
+		return 0;
+	state = state_for(sk, tcp, BY_ARRIVAL);
+	if (!state) {
+		if (is_mptcp(tcp))
+			all->mptcp++;
+		else
+			all->unmeasured++;
 		return 0;
 	}
+	now = bpf_ktime_get_ns();
+	placed(sk, skb, state, now, &place);
+	in_order = !state->sees || sequence.seq == state->seen_seq;
+	/* What was sent again came before. */
+	if (state->sees && (__s32)(sequence.end_seq - state->seen_seq) <= 0)
+		return 0;
+	state->seen_seq = sequence.end_seq;
+	state->sees = 1;
+	/* What comes after the window, the next one finds by TCP's own times. */
+	if (!gate.opens)
+		return 0;
+	if (now >= gate.opens)
+		all->segments++;
 	if (state->head != state->read)
 		settle(state);
-	if (state->head != state->tail)
+	exchange = exchange_at(state, state->tail - 1);
+	if (state->head != state->tail && was_answered_unseen(state, exchange, tcp)) {
+		if (!config.answers_late) {
+			all->answers_unseen++;
+			state->head = state->read = state->tail;
+		}
+	}
+	fresh = state->head == state->tail;
+	if (bpf_probe_read_kernel(&header, sizeof(header), skb->data + TCP_OFFSET_AT))
+		return 0;
+	look.from = (header >> 4) * 4;
+	look.length = sequence.end_seq - sequence.seq;
+	look.fresh = fresh;
+	look.in_order = in_order;
+	looks(state, skb, &look);
+	if (!look.counts)
+		return 0;
+	if (!fresh && (!look.begins || state->protocol == LIVE_OTHER || state->protocol == LIVE_TLS) &&
+	    !(config.answers_late && was_answered_unseen(state, exchange, tcp))) {
+		all->joined++;
+		joins(state, exchange, &sequence, &look, now);
+		return 0;
+	}
+	if (!fresh)
 		state->pipelined = 1;
-	if (state->tail - state->head >= ARRIVALS_MAX) {
+	if (state->tail - state->head >= EXCHANGES_MAX) {
 		all->overflown++;
-		arrival = &state->arrivals[(state->tail - 1) & (ARRIVALS_MAX - 1)];
-		arrival->bytes += sequence.end_seq - arrival->end_seq;
-		arrival->end_seq = sequence.end_seq;
+		joins(state, exchange, &sequence, &look, now);
 		return 0;
 	}
 	all->arrivals++;
-	arrival = &state->arrivals[state->tail & (ARRIVALS_MAX - 1)];
-	arrival->late = 0;
-	arrival->stamped = late_by(state, skb, now, &arrival->late);
-	arrival->probed = now;
-	arrival->read = 0;
-	arrival->unseen = 0;
-	arrival->end_seq = sequence.end_seq;
-	arrival->bytes = sequence.end_seq - sequence.seq;
-	arrival->napi = state->napi;
-	arrival->poll = poll;
-	arrival->at = at;
+	exchange = exchange_at(state, state->tail);
+	exchange->late = 0;
+	exchange->stamped = late_by(state, skb, now, &exchange->late);
+	exchange->probed = now;
+	exchange->last = now;
+	exchange->read = 0;
+	exchange->unseen = 0;
+	exchange->touched = 0;
+	/* To attach the programs has stopped this CPU for a moment: what came then is not typical. */
+	exchange->untimed = now < gate.opens;
+	exchange->incomplete = look.incomplete;
+	exchange->requests = look.requests;
+	exchange->end_seq = sequence.end_seq;
+	exchange->bytes = sequence.end_seq - sequence.seq;
+	exchange->write_seq = tcp->write_seq;
+	exchange->napi = state->napi;
+	exchange->poll = place.poll;
+	exchange->at = place.at;
 	/* With nothing under way it follows our last answer. */
-	arrival->floor = state->head == state->tail ? state->last_send : 0;
+	exchange->floor = fresh ? state->last_send : 0;
 	state->tail++;
-	if (!(flags & TCP_PSH))
-		state->partial = 1;
 	return 0;
-}
-
-/* When TCP took a segment last; 0 where it does not say. */
-static __always_inline __u64 took_last(struct tcp_sock *tcp)
-{
-	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
 }
 
 /*
@@ -208,29 +276,43 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 {
 	struct live_counts *all = counted();
 	__u64 came = took_last(tcp);
-	struct arrival *arrival;
+	struct exchange *exchange;
+	struct look look = {};
+	struct segment segment = {};
 	__u32 copied = tcp->copied_seq;
 
 	/* A FIN counts as a byte, and is not looked at. */
 	if (!all || sk->sk_shutdown || !gate.opens || came < gate.opens)
 		return;
-	if (state->tail - state->head >= ARRIVALS_MAX)
+	segment.end_seq = copied;
+	if (state->head != state->tail) {
+		/* More of what is under way. */
+		joins(state, exchange_at(state, state->tail - 1), &segment, &look, came);
+		state->seen_seq = copied;
+		state->sees = 1;
 		return;
+	}
 	all->arrivals++;
-	arrival = &state->arrivals[state->tail & (ARRIVALS_MAX - 1)];
-	arrival->late = 0;
-	arrival->stamped = state->stamps == STAMPS_MICROSECONDS &&
-			   stamped_late(state, tcp->rx_opt.rcv_tsval, came, &arrival->late);
-	arrival->probed = came;
-	arrival->read = 0;
-	arrival->end_seq = copied;
-	arrival->bytes = state->sees ? copied - state->seen_seq : 0;
-	arrival->napi = NO_SLOT;
-	arrival->unseen = 1;
-	arrival->poll = 0;
-	arrival->at = 0;
-	arrival->floor = 0;
-	state->partial = 0;
+	exchange = exchange_at(state, state->tail);
+	exchange->late = 0;
+	exchange->stamped = state->stamps == STAMPS_MICROSECONDS &&
+			    stamped_late(state, tcp->rx_opt.rcv_tsval, came, &exchange->late);
+	exchange->probed = came;
+	exchange->last = came;
+	exchange->read = 0;
+	exchange->end_seq = copied;
+	exchange->bytes = state->sees ? copied - state->seen_seq : 0;
+	exchange->write_seq = tcp->write_seq;
+	exchange->napi = NO_SLOT;
+	exchange->unseen = 1;
+	exchange->touched = 0;
+	exchange->untimed = 0;
+	exchange->incomplete = 0;
+	exchange->requests = 1;
+	exchange->poll = 0;
+	exchange->at = 0;
+	exchange->floor = 0;
+	state->skip = 0;
 	state->seen_seq = copied;
 	state->sees = 1;
 	state->tail++;
@@ -240,7 +322,7 @@ SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(live_read, struct sock *sk)
 {
 	struct socket_state *state;
-	struct arrival *arrival;
+	struct exchange *exchange;
 	struct tcp_sock *tcp;
 	__u32 copied;
 	__u64 now = 0;
@@ -248,26 +330,30 @@ int BPF_PROG(live_read, struct sock *sk)
 
 	if (!ours(sk))
 		return 0;
-	state = state_of(sk);
+	state = state_of(sk, BY_READ);
 	if (state && state->head != state->read)
 		settle(state);
 	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return 0;
 	copied = tcp->copied_seq;
-	if (!state && gate.opens && took_last(tcp) >= gate.opens)
-		state = state_for(sk);
+	if (!state && gate.opens)
+		state = state_for(sk, tcp, BY_READ);
 	if (!state)
 		return 0;
+	state->has_read = 1;
 	if (!state->sees || (__s32)(copied - state->seen_seq) > 0)
 		came_unseen(sk, tcp, state);
-	for (i = 0; i < ARRIVALS_MAX && state->read != state->tail; i++) {
-		arrival = &state->arrivals[state->read & (ARRIVALS_MAX - 1)];
-		if ((__s32)(copied - arrival->end_seq) < 0)
+	for (i = 0; i < EXCHANGES_MAX && state->read != state->tail; i++) {
+		exchange = exchange_at(state, state->read);
+		if ((__s32)(copied - exchange->end_seq) < 0) {
+			if ((__s32)(copied - (exchange->end_seq - exchange->bytes)) > 0)
+				exchange->touched = 1;
 			break;
+		}
 		if (!now)
 			now = bpf_ktime_get_ns();
-		arrival->read = now;
+		exchange->read = now;
 		state->read++;
 	}
 	return 0;
@@ -275,8 +361,9 @@ int BPF_PROG(live_read, struct sock *sk)
 
 /*
  * Whether a send that no request waits for goes on with the last answer: the
- * thread has not slept since, or said that more would come, as a proxy does
- * that waits for it itself, or the socket has no room.
+ * thread has not slept since, or has read more of what it had answered, or said
+ * that more would come, as a proxy does that waits for it itself, or the socket
+ * has no room.
  */
 static __always_inline bool continues(struct sock *sk, struct socket_state *state, __u32 thread, __u64 switches)
 {
@@ -284,7 +371,7 @@ static __always_inline bool continues(struct sock *sk, struct socket_state *stat
 
 	if (!state->answered)
 		return false;
-	if (state->more || (state->thread == thread && state->switches == switches))
+	if (state->more || state->has_read || (state->thread == thread && state->switches == switches))
 		return true;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	return tcp && tcp->write_seq - tcp->snd_una >= UNACKNOWLEDGED_BYTES;
@@ -294,44 +381,63 @@ static __always_inline int sent(struct sock *sk, int flags)
 {
 	struct task_struct *task;
 	struct socket_state *state;
+	struct exchange *exchange;
 	struct live_counts *all;
+	struct tcp_sock *tcp;
 	__u32 thread;
 	__u64 now;
 
 	if (!ours(sk))
 		return 0;
-	state = state_of(sk);
+	state = state_of(sk, BY_SEND);
+	if (!state && gate.opens) {
+		/* What it answers may have come before the window. */
+		tcp = bpf_skc_to_tcp_sock(sk);
+		state = tcp ? state_for(sk, tcp, BY_SEND) : 0;
+	}
 	if (!state)
 		return 0;
 	all = counted();
 	if (!all)
 		return 0;
 	now = bpf_ktime_get_ns();
+	if (state->strayed && state->head == state->tail) {
+		state->strays += state->strays < STRAYS_MAX;
+		state->strayed = 0;
+	}
 	if (state->head == state->tail && !state->answered) {
 		/* It answers what came before the window. */
 		state->last_send = now;
+		state->has_read = 0;
 		return 0;
 	}
+	exchange = exchange_at(state, state->head);
 	/* Of what comes after the window, nothing is known. */
 	if (!gate.opens && state->head == state->read)
 		return 0;
-	all->sends++;
+	if (now >= gate.opens)
+		all->sends++;
 	task = bpf_get_current_task_btf();
 	thread = task->pid;
-	if (state->head != state->read) {
+	if (state->head != state->read || (state->head != state->tail && exchange->touched)) {
 		if (thread != state->thread) {
 			state->thread = thread;
 			state->worker = slot_of(thread, 1);
 		}
 		state->answered = 1;
-		answer(&state->arrivals[state->head & (ARRIVALS_MAX - 1)], now, state->worker, state->pipelined);
+		answer(exchange, now, state->worker, state->protocol);
+		/* It may be answered before all of it is read. */
+		if (state->head == state->read)
+			state->read++;
 		state->head++;
 	} else if (continues(sk, state, thread, task->nvcsw)) {
-		all->continued++;
-	} else {
+		if (now >= gate.opens)
+			all->continued++;
+	} else if (now >= gate.opens) {
 		all->unsolicited++;
 	}
 	state->last_send = now;
+	state->has_read = 0;
 	state->more = !!(flags & MSG_MORE);
 	state->switches = task->nvcsw;
 	if (gate.looks_at_stack) {
@@ -506,6 +612,38 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	return 0;
 }
 
+/* One exchange without an answer. */
+static __always_inline void waits(struct live_waiting *found, __u64 probed, __u64 last, bool counts,
+				  __u64 *longest)
+{
+	if (probed > found->now)
+		return;
+	add(found->ages, found->now - probed, 1);
+	if (probed < found->opens)
+		add(found->entered, found->opens - probed, 1);
+	if (!counts || last > found->now)
+		return;
+	found->requests++;
+	if (!found->oldest || last < found->oldest)
+		found->oldest = last;
+	if (found->now - last > *longest)
+		*longest = found->now - last;
+}
+
+/* A socket of which the exchange that waits longest has waited so long. */
+static __always_inline void has_waited(struct live_waiting *found, __u64 longest)
+{
+	found->stalled += longest >= found->stalled_ns;
+	found->throughout += longest >= found->now - found->opens;
+}
+
+/* Whether each message of a client has an answer, so that one without has a client that waits. */
+static __always_inline bool answers_all(struct socket_state *state)
+{
+	return state->protocol == LIVE_HTTP1 || state->protocol == LIVE_RESP || state->protocol == LIVE_POSTGRESQL ||
+	       state->protocol == LIVE_MEMCACHED;
+}
+
 /* What waits for an answer when a window has ended. */
 SEC("iter/bpf_sk_storage_map")
 int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
@@ -513,10 +651,11 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct sock *sk = ctx->sk;
 	struct socket_state *state = ctx->value;
 	struct live_waiting *found;
-	struct arrival *arrival;
-	struct tcp_sock *tcp;
-	__u32 only = 0, i;
+	struct exchange *exchange;
 	bool of_window;
+	struct tcp_sock *tcp;
+	__u32 only = 0, i, ticks = 0;
+	__u64 probed, longest = 0;
 
 	if (!sk || !state)
 		return 0;
@@ -524,32 +663,36 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (!found)
 		return 0;
 	found->sockets++;
-	if (state->head == state->tail)
-		return 0;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return 0;
 	of_window = state->window == (__u32)gate.window;
 	if (of_window)
 		state->write_seq = tcp->write_seq;
-	else if (state->write_seq != tcp->write_seq)
-		return 0; /* Something was sent between two windows. */
+	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
+		/* Nothing is known to wait, or something was sent between two windows: TCP's own times say what came since. */
+		if (!of_window && client_waits(tcp, BY_ARRIVAL, &ticks) && ticks >= TICKS_MIN) {
+			probed = found->now - (__u64)ticks * config.tick_ns;
+			waits(found, probed, probed, answers_all(state), &longest);
+			has_waited(found, longest);
+		}
+		return 0;
+	}
 	/* A buffer is read at constant places only: every place is looked at. */
 #pragma unroll
-	for (i = 0; i < ARRIVALS_MAX; i++) {
-		if (((i - state->head) & (ARRIVALS_MAX - 1)) >= state->tail - state->head)
+	for (i = 0; i < EXCHANGES_MAX; i++) {
+		if (((i - state->head) & (EXCHANGES_MAX - 1)) >= state->tail - state->head)
 			continue;
-		arrival = &state->arrivals[i];
+		exchange = &state->exchanges[i];
 		/* What was read before the last send was answered by it. */
-		if (arrival->read && state->last_send >= arrival->read)
+		if (exchange->read && state->last_send >= exchange->read)
 			continue;
-		if (arrival->probed > found->now)
+		if (exchange->incomplete) {
+			found->incomplete++;
 			continue;
-		found->requests++;
-		if (!found->oldest || arrival->probed < found->oldest)
-			found->oldest = arrival->probed;
-		if (of_window)
-			add(found->ages, found->now - arrival->probed, 1);
+		}
+		waits(found, exchange->probed, exchange->last, true, &longest);
 	}
+	has_waited(found, longest);
 	return 0;
 }

@@ -33,26 +33,36 @@ struct live_config {
 	__u32 sockets_max;
 	/* Local ports, in the order of the host. */
 	__u16 ports[LIVE_PORTS_MAX];
+	/* How long a jiffy is, in nanoseconds. */
+	__u32 tick_ns;
+	/* Answers are noted after they were handed on. */
+	__u32 answers_late;
 };
 
 /* The map .data.gate, written before each window. */
 struct live_gate {
-	/* Counted up: what was under way before is forgotten. */
+	/* Counted up: each socket has a first event in each window. */
 	__u64 window;
-	/* Arrivals count from then on; 0: not yet, or not any more. */
+	/* Exchanges count from then on; LIVE_NOT_YET: the programs are being attached; 0: the window has ended. */
 	__u64 opens;
-	/* The bytes of a usual request; 0: each arrival is one. */
-	__u32 request_bytes;
+	/* The same, also after the window has ended. */
+	__u64 opened;
 	/* Sockets that were given a state; counted by the programs. */
-	__u32 sockets;
+	__u64 sockets;
 	/* The programs that see the stack are attached. */
 	__u64 looks_at_stack;
 };
 
+#define LIVE_NOT_YET (~0ULL)
+
 /* The map spans, of one entry. Every value is per CPU. */
 struct live_spans {
-	/* From arrival at TCP to the answer. */
+	/* From the first arrival at TCP to the answer. */
 	__u32 residence[LIVE_BUCKETS];
+	/* From the last arrival to the answer. */
+	__u32 since_last[LIVE_BUCKETS];
+	/* How long exchanges had lasted when the window opened: of those that began before it. */
+	__u32 entered[LIVE_BUCKETS];
 	/* From arrival at TCP to the read. */
 	__u32 wakeup[LIVE_BUCKETS];
 	/* From the read to the answer. */
@@ -67,7 +77,7 @@ struct live_spans {
 	__u32 stamped[LIVE_BUCKETS];
 	/* From an answer to the next arrival while interrupts were enabled. */
 	__u32 turnaround[LIVE_BUCKETS];
-	/* Bytes of an arrival. */
+	/* Bytes of an exchange. */
 	__u32 bytes[LIVE_BUCKETS];
 	/* From the softirq to TCP, for the first packet of a poll; in windows that look at the stack. */
 	__u32 receive[LIVE_BUCKETS];
@@ -75,49 +85,80 @@ struct live_spans {
 	__u32 transmit[LIVE_BUCKETS];
 };
 
+/* What the first bytes of a message tell. */
+enum live_protocol {
+	/* None of these, or not known: exchanges are counted. */
+	LIVE_OTHER,
+	/* Records are encrypted: exchanges are counted. */
+	LIVE_TLS,
+	/* Requests are counted. */
+	LIVE_HTTP1,
+	LIVE_HTTP2,
+	LIVE_RESP,
+	LIVE_MEMCACHED,
+	LIVE_POSTGRESQL,
+	LIVE_PROTOCOLS,
+};
+
 /* The map counts, of one entry. Every value is per CPU. */
 struct live_counts {
 	/* Segments with data. */
 	__u64 segments;
-	/* Arrivals: segments up to one with PSH are one. */
+	/* Sockets with any event in the window. */
+	__u64 connections;
+	/* Exchanges that began in the window. */
 	__u64 arrivals;
-	/* Arrivals that were answered. */
+	/* Segments that went on with an exchange that had begun. */
+	__u64 joined;
+	/* Exchanges that were answered. */
 	__u64 answered;
 	/* Of these, those that an answer to a later one answered, too. */
 	__u64 batched;
-	/* Requests in them, as far as their bytes show. */
+	/* Of these, those that began before the window. */
+	__u64 carried;
+	/* Of these, those whose beginning is not known well enough: they are in no span. */
+	__u64 untimed;
+	/* Requests in them, as far as their protocol shows; else exchanges. */
 	__u64 requests;
+	/* The same by enum live_protocol. */
+	__u64 protocols[LIVE_PROTOCOLS];
 	/* Calls that sent. */
 	__u64 sends;
 	/* Of these, those that went on with an answer. */
 	__u64 continued;
 	/* Of these, those that no request was waiting for. */
 	__u64 unsolicited;
-	/* Arrivals that found their socket's list full and joined its last. */
+	/* Requests that found their socket's list full and joined its last. */
 	__u64 overflown;
+	/* Exchanges whose socket has sent without being seen. */
+	__u64 answers_unseen;
 	/* Segments of sockets beyond sockets_max, or without memory. */
 	__u64 unmeasured;
-	/* Answered arrivals that name no NAPI which polls. */
+	/* Segments of MPTCP. */
+	__u64 mptcp;
+	/* Answered exchanges that name no NAPI which polls. */
 	__u64 without_napi;
-	/* Answered arrivals whose poll was forgotten before. */
+	/* Answered exchanges whose poll was forgotten before. */
 	__u64 without_poll;
+	/* Answered exchanges of a NAPI's first poll in the window: since when its ring was empty was not seen. */
+	__u64 at_opening;
 	/* Arrivals of a poll on another CPU than that polled. */
 	__u64 steered;
-	/* Answered arrivals whose poll began with interrupts masked. */
+	/* Answered exchanges whose poll began with interrupts masked. */
 	__u64 masked;
 	/* The same with interrupts enabled. */
 	__u64 unmasked;
-	/* Answered arrivals that estimator C could place. */
+	/* Answered exchanges that estimator C could place. */
 	__u64 conditioned;
-	/* Answered arrivals of a NAPI that a kernel thread polls. */
+	/* Answered exchanges of a NAPI that a kernel thread polls. */
 	__u64 threaded;
-	/* Answered arrivals that ksoftirqd polled. */
+	/* Answered exchanges that ksoftirqd polled. */
 	__u64 by_ksoftirqd;
 	/* Of those by a thread, those whose poll began when the thread was seen to be woken. */
 	__u64 woken;
-	/* Answered arrivals that estimator T could place. */
+	/* Answered exchanges that estimator T could place. */
 	__u64 stamped;
-	/* Answered arrivals that no program saw come. */
+	/* Answered exchanges that no program saw come. */
 	__u64 unseen;
 };
 
@@ -167,15 +208,24 @@ struct live_turnarounds {
 
 /* The map waiting, of one entry: what the iterator found. */
 struct live_waiting {
-	/* When the window ended; written before. */
+	/* When the window ended, and when it opened; written before. */
 	__u64 now;
+	__u64 opens;
 	/* Sockets with a state. */
 	__u64 sockets;
-	/* Requests without an answer, and the arrival of the oldest. */
+	/* Exchanges without an answer, and the last arrival of the one that waits longest. */
 	__u64 requests;
 	__u64 oldest;
-	/* How long those of this window have waited. */
+	/* Sockets whose exchange has waited so long since its last arrival, written before; how many. */
+	__u64 stalled_ns;
+	__u64 stalled;
+	/* Sockets whose exchange has waited all through the window. */
+	__u64 throughout;
+	/* Requests of which the client has not sent all. */
+	__u64 incomplete;
+	/* How long all of them have lasted, and had lasted when the window opened. */
 	__u32 ages[LIVE_BUCKETS];
+	__u32 entered[LIVE_BUCKETS];
 };
 
 #endif

@@ -5,13 +5,15 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::OpenObject;
 use libbpf_rs::btf::{Btf, types};
-use model::live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
+use model::live::{
+    LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, SpanCounts,
+};
 use model::{Nanoseconds, NapiId, NetnsId, Pid, since};
 use sys::clock::monotonic;
 use sys::error::{Errno, KernelError};
 
 use super::layout::{
-    BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, PART_BUCKETS, PARTS_MAX, PORTS_MAX, Part, Spans,
+    BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, NOT_YET, PART_BUCKETS, PARTS_MAX, PORTS_MAX, Part, Spans,
     Turnarounds, WHOLE, Waiting,
 };
 use crate::cost::{RunTime, run_times};
@@ -114,10 +116,9 @@ pub struct LiveMeter {
     hook: AnswerHook,
     pids_known: bool,
     window: u64,
-    request_bytes: u32,
     polled_by_threads: bool,
     begun: Option<Nanoseconds>,
-    sockets: u32,
+    sockets: u64,
     before: Totals,
 }
 
@@ -138,6 +139,9 @@ impl LiveMeter {
     /// How long after it was attached a window opens: to attach patches the kernel's text and stops all CPUs for moments, and
     /// what they were to do meanwhile comes late.
     pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
+
+    /// From so long a wait on since the last arrival, a connection is stalled: see [`LiveWaiting::stalled`].
+    pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
     /// The iterator writes nothing; it counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
@@ -169,6 +173,8 @@ impl LiveMeter {
             ports_count: u32::try_from(target.ports.len()).unwrap_or(0),
             sockets_max: target.sockets_max.min(Self::SOCKETS_MAX),
             ports: [0; PORTS_MAX],
+            tick_ns: u32::try_from(sys::clock::tick().0).unwrap_or(u32::MAX),
+            answers_late: u32::from(hook == AnswerHook::AfterSend),
         };
         config.ports[..target.ports.len()].copy_from_slice(&target.ports);
         let loaded = Loaded::load("live", OBJECT, |open| configure(open, &config, hook))
@@ -178,7 +184,6 @@ impl LiveMeter {
             hook,
             pids_known: in_initial_pid_namespace(),
             window: 0,
-            request_bytes: 0,
             polled_by_threads: false,
             begun: None,
             sockets: 0,
@@ -196,12 +201,6 @@ impl LiveMeter {
     /// Where answers are noted.
     pub const fn hook(&self) -> AnswerHook {
         self.hook
-    }
-
-    /// From the next window on, arrivals of connections with several requests under way count as many requests as they have
-    /// times these bytes; with 0, as one each.
-    pub const fn weigh_by(&mut self, request_bytes: u32) {
-        self.request_bytes = request_bytes;
     }
 
     /// From the next window on, kernel threads poll for the service, or none does: when such a thread is woken is seen then, which
@@ -246,7 +245,7 @@ impl LiveMeter {
     fn open(&mut self, stack: bool) -> Result<(), KernelError> {
         self.loaded.detach();
         self.window += 1;
-        self.gate(0, stack)?;
+        self.gate(NOT_YET, NOT_YET, stack)?;
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
@@ -261,7 +260,7 @@ impl LiveMeter {
             .and_then(|()| {
                 // Connections that were seen meanwhile are counted again at the window's end.
                 let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
-                self.gate(opens.0, stack)?;
+                self.gate(opens.0, opens.0, stack)?;
                 Ok(opens)
             });
         match attached {
@@ -276,15 +275,10 @@ impl LiveMeter {
         }
     }
 
-    /// Arrivals count from this moment on; with 0, not.
-    fn gate(&self, opens: u64, stack: bool) -> Result<(), KernelError> {
-        let gate = Gate {
-            window: self.window,
-            opens,
-            request_bytes: self.request_bytes,
-            sockets: self.sockets,
-            looks_at_stack: stack.into(),
-        };
+    /// Exchanges count from this moment on; with 0, the window that opened at a moment has ended.
+    fn gate(&self, opens: u64, opened: u64, stack: bool) -> Result<(), KernelError> {
+        let gate =
+            Gate { window: self.window, opens, opened, sockets: self.sockets, looks_at_stack: stack.into() };
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())
     }
 
@@ -304,17 +298,18 @@ impl LiveMeter {
         let begun = self.begun.take().expect("only what was begun can be ended");
         // What comes while programs are detached, which stops all CPUs for moments, is of no window. What is answered until then is
         // seen: a request that waits when it is looked at is known by what its socket has sent so far.
-        let closed = self.gate(0, false);
+        let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
-        let waiting = closed.and_then(|()| self.waiting(ended));
+        let waiting = closed.and_then(|()| self.waiting(begun, ended));
         self.loaded.detach();
-        let waiting = waiting?;
+        let (waiting, entered) = waiting?;
         let totals = self.totals()?;
         let before = std::mem::replace(&mut self.before, totals);
         let (napis, workers) = self.parts_since(&before)?;
         let span = Nanoseconds(ended.0.saturating_sub(begun.0));
         let counts = difference(&before.counts, &self.before.counts);
-        let spans = spans_between(&before.spans, &self.before.spans);
+        let mut spans = spans_between(&before.spans, &self.before.spans);
+        spans.entered.merge(&entered);
         if counts.answered > 0 {
             self.polled_by_threads = counts.threaded > 0;
         }
@@ -329,9 +324,13 @@ impl LiveMeter {
         run_times(&self.loaded)
     }
 
-    /// Looks at every connection that has a state.
-    fn waiting(&mut self, now: Nanoseconds) -> Result<LiveWaiting, KernelError> {
-        let empty = Waiting { now: now.0, sockets: 0, requests: 0, oldest: 0, ages: [0; BUCKETS] };
+    /// Looks at every connection that has a state. With what waits, how long that had lasted when the window opened.
+    fn waiting(
+        &mut self,
+        opened: Nanoseconds,
+        now: Nanoseconds,
+    ) -> Result<(LiveWaiting, SpanCounts), KernelError> {
+        let empty = Waiting { now: now.0, opens: opened.0, stalled_ns: Self::STALLED.0, ..Waiting::of(&[]) };
         self.loaded.map("waiting")?.set(&ONLY, &empty.to_bytes())?;
         let program = self.loaded.program(ITERATOR)?;
         let sockets = self.loaded.map("sockets")?;
@@ -339,13 +338,17 @@ impl LiveMeter {
             .map_err(|errno| KernelError::errno("BPF iterator live_waits", errno))?;
         iterated::bytes(reader, Self::WRITTEN_BYTES_MAX)?;
         let found = Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default());
-        self.sockets = u32::try_from(found.sockets).unwrap_or(u32::MAX);
-        Ok(LiveWaiting {
+        self.sockets = found.sockets;
+        let waiting = LiveWaiting {
             sockets: found.sockets,
             requests: found.requests,
             oldest: (found.oldest > 0).then(|| Nanoseconds(now.0.saturating_sub(found.oldest))),
+            stalled: found.stalled,
+            throughout: found.throughout,
+            incomplete: found.incomplete,
             ages: counted(&[0; BUCKETS], &found.ages),
-        })
+        };
+        Ok((waiting, counted(&[0; BUCKETS], &found.entered)))
     }
 
     fn totals(&self) -> Result<Totals, KernelError> {
@@ -437,19 +440,27 @@ fn configure(open: &mut OpenObject, config: &Config, hook: AnswerHook) -> libbpf
 }
 
 fn counts_of(counts: &Counts) -> LiveCounts {
+    let [other, tls, http1, http2, resp, memcached, postgresql] = counts.protocols;
     LiveCounts {
         segments: counts.segments,
+        connections: counts.connections,
         arrivals: counts.arrivals,
+        joined: counts.joined,
         answered: counts.answered,
         batched: counts.batched,
+        carried: counts.carried,
+        untimed: counts.untimed,
         requests: counts.requests,
         sends: counts.sends,
         continued: counts.continued,
         unsolicited: counts.unsolicited,
         overflown: counts.overflown,
+        answers_unseen: counts.answers_unseen,
         unmeasured: counts.unmeasured,
+        mptcp: counts.mptcp,
         without_napi: counts.without_napi,
         without_poll: counts.without_poll,
+        at_opening: counts.at_opening,
         steered: counts.steered,
         masked: counts.masked,
         unmasked: counts.unmasked,
@@ -459,25 +470,33 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         woken: counts.woken,
         stamped: counts.stamped,
         unseen: counts.unseen,
-        // The kernel counts those.
+        protocols: LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql },
         missed: 0,
     }
 }
 
+/// What counters went up by.
 fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
     LiveCounts {
         segments: now.segments - before.segments,
+        connections: now.connections - before.connections,
         arrivals: now.arrivals - before.arrivals,
+        joined: now.joined - before.joined,
         answered: now.answered - before.answered,
         batched: now.batched - before.batched,
+        carried: now.carried - before.carried,
+        untimed: now.untimed - before.untimed,
         requests: now.requests - before.requests,
         sends: now.sends - before.sends,
         continued: now.continued - before.continued,
         unsolicited: now.unsolicited - before.unsolicited,
         overflown: now.overflown - before.overflown,
+        answers_unseen: now.answers_unseen - before.answers_unseen,
         unmeasured: now.unmeasured - before.unmeasured,
+        mptcp: now.mptcp - before.mptcp,
         without_napi: now.without_napi - before.without_napi,
         without_poll: now.without_poll - before.without_poll,
+        at_opening: now.at_opening - before.at_opening,
         steered: now.steered - before.steered,
         masked: now.masked - before.masked,
         unmasked: now.unmasked - before.unmasked,
@@ -487,6 +506,15 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         woken: now.woken - before.woken,
         stamped: now.stamped - before.stamped,
         unseen: now.unseen - before.unseen,
+        protocols: LiveProtocols {
+            other: now.protocols.other - before.protocols.other,
+            tls: now.protocols.tls - before.protocols.tls,
+            http1: now.protocols.http1 - before.protocols.http1,
+            http2: now.protocols.http2 - before.protocols.http2,
+            resp: now.protocols.resp - before.protocols.resp,
+            memcached: now.protocols.memcached - before.protocols.memcached,
+            postgresql: now.protocols.postgresql - before.protocols.postgresql,
+        },
         missed: now.missed - before.missed,
     }
 }
@@ -499,6 +527,8 @@ fn add_wrapping<const N: usize>(sum: &mut [u32; N], more: &[u32; N]) {
 
 fn add_spans(sum: &mut Spans, more: &Spans) {
     add_wrapping(&mut sum.residence, &more.residence);
+    add_wrapping(&mut sum.since_last, &more.since_last);
+    add_wrapping(&mut sum.entered, &more.entered);
     add_wrapping(&mut sum.wakeup, &more.wakeup);
     add_wrapping(&mut sum.service, &more.service);
     add_wrapping(&mut sum.ring, &more.ring);
@@ -523,6 +553,8 @@ fn counted(before: &[u32; BUCKETS], now: &[u32; BUCKETS]) -> SpanCounts {
 fn spans_between(before: &Spans, now: &Spans) -> LiveSpans {
     LiveSpans {
         residence: counted(&before.residence, &now.residence),
+        since_last: counted(&before.since_last, &now.since_last),
+        entered: counted(&before.entered, &now.entered),
         wakeup: counted(&before.wakeup, &now.wakeup),
         service: counted(&before.service, &now.service),
         ring: counted(&before.ring, &now.ring),

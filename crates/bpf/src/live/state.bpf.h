@@ -6,8 +6,8 @@
 #ifndef __LIVE_STATE_H__
 #define __LIVE_STATE_H__
 
-/* Arrivals of a socket without an answer; those beyond join the last. */
-#define ARRIVALS_MAX 8
+/* Exchanges of a socket without an answer; those beyond join the last. */
+#define EXCHANGES_MAX 8
 
 /* Polls of a NAPI that are remembered until their packets are answered. */
 #define POLLS_MAX 64
@@ -26,22 +26,33 @@ const volatile struct live_config config SEC(".rodata.config");
 
 volatile struct live_gate gate SEC(".data.gate");
 
-struct arrival {
-	__u64 probed;	/* TCP took it */
+/*
+ * What a client sends until the server answers. Of a protocol that is known, a
+ * request that comes before the answer to another begins an exchange of its
+ * own.
+ */
+struct exchange {
+	__u64 probed;	/* TCP took its first segment */
+	__u64 last;	/* TCP took its last segment so far */
 	__u64 read;	/* the application read all of it; 0: not yet */
 	__u64 floor;	/* it cannot have arrived before; 0: not known */
 	__u32 end_seq;
-	__u32 poll;	/* the poll of its NAPI that brought it */
 	__u32 bytes;
+	__u32 write_seq;	/* what the socket had written when it began */
+	__u32 poll;	/* the poll of its NAPI that brought its first segment */
+	__u32 late;	/* longer on its way than the fastest of its connection, in microseconds */
 	__u16 at;	/* its place in that poll */
+	__u16 requests;	/* in it, as far as the protocol shows */
 	__u8 napi;	/* slot, or NO_SLOT */
 	__u8 stamped;	/* late is known */
-	__u32 late;	/* longer on its way than the fastest of its connection, in microseconds */
 	__u8 unseen;	/* no program ran when it came: TCP's clock says when */
-	__u8 pad[3];
+	__u8 touched;	/* the application read a part of it */
+	__u8 untimed;	/* when it began is not known well enough */
+	__u8 incomplete;	/* the client has not sent all of it */
+	__u8 pad[2];
 };
 
-/* Arrivals are counted up: [head, read) are read, [read, tail) are not. */
+/* Exchanges are counted up: [head, read) are read, [read, tail) are not. */
 struct socket_state {
 	__u64 last_send;
 	__u64 switches;	/* of the thread that sent last */
@@ -52,18 +63,25 @@ struct socket_state {
 	__u32 thread;	/* of slot worker */
 	__u8 napi;
 	__u8 worker;
-	__u8 partial;	/* the last arrival waits for its PSH */
 	__u8 pipelined;	/* it had several requests under way */
 	__u8 answered;	/* it was answered in this window */
 	__u8 stamps;	/* STAMPS_* */
 	__u8 stamps_seen;	/* in microseconds, up to STAMPS_MIN */
 	__u8 more;	/* the last send said that more would come */
+	__u8 has_read;	/* the application has read since the last send */
+	__u8 protocol;	/* enum live_protocol */
+	__u8 looked;	/* so many messages were looked at to find the protocol */
+	__u8 in_one;	/* arrivals in a row that held one request */
+	__u8 strays;	/* answers in a row to what begins no request */
+	__u8 strayed;	/* such a message came since the last send */
+	__u32 one_bytes;	/* of the longest arrival that held one request */
+	__u32 skip;	/* bytes of the last message that are still to come */
 	__u64 stamped_at;	/* the first, until the unit is known; then the last */
 	__u32 stamp;	/* the first */
 	__u32 stamp_least;	/* distance of our clock and that of the stamps */
 	__u32 seen_seq;	/* the end of what was seen to arrive in this window */
 	__u32 sees;	/* seen_seq is known */
-	struct arrival arrivals[ARRIVALS_MAX];
+	struct exchange exchanges[EXCHANGES_MAX];
 };
 
 struct {
@@ -350,36 +368,113 @@ static __always_inline struct live_part *part_at(__u32 slot)
 	return bpf_map_lookup_elem(&parts, &slot);
 }
 
+static __always_inline struct exchange *exchange_at(struct socket_state *state, __u32 number)
+{
+	return &state->exchanges[number & (EXCHANGES_MAX - 1)];
+}
+
+/* How a socket comes to its first event of a window. */
+#define BY_ARRIVAL 0
+#define BY_READ 1
+#define BY_SEND 2
+
+/* TCP notes in jiffies when data came and went: what is younger than this is not timed by them. */
+#define TICKS_MIN 8
+
+/*
+ * Whether the last word was the client's, by what TCP noted, and for how many
+ * jiffies: data came after the last that was sent. If both were in one jiffy,
+ * the application decides, which has read or sends.
+ */
+static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *ticks)
+{
+	__u32 came = tcp->inet_conn.icsk_ack.lrcvtime, went = tcp->lsndtime;
+
+	if (!tcp->bytes_received || (__s32)(came - went) < 0 || (came == went && by == BY_ARRIVAL))
+		return false;
+	*ticks = (__u32)bpf_jiffies64() - came;
+	return true;
+}
+
+/* When TCP took a segment last; 0 where it does not say. */
+static __always_inline __u64 took_last(struct tcp_sock *tcp)
+{
+	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
+}
+
+/* The first event of a socket in this window: what waited goes on, unless the socket has sent meanwhile. */
+static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 by)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	struct live_counts *all = counted();
+	struct exchange *exchange;
+	__u32 ticks = 0, i;
+
+	if (!tcp || !all)
+		return 0;
+	all->connections++;
+	/* What was read before the last send was answered by it. */
+	for (i = 0; i < EXCHANGES_MAX && state->head != state->read; i++) {
+		exchange = exchange_at(state, state->head);
+		if (state->last_send < exchange->read)
+			break;
+		state->head++;
+	}
+	state->window = gate.window;
+	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
+		state->head = state->read = state->tail = 0;
+		/* What is read and came in this window, TCP's own clock dates better. */
+		if (!(by == BY_READ && took_last(tcp) >= gate.opens) && client_waits(tcp, by, &ticks)) {
+			exchange = exchange_at(state, 0);
+			__builtin_memset(exchange, 0, sizeof(*exchange));
+			exchange->probed = bpf_ktime_get_ns() - (__u64)ticks * config.tick_ns;
+			exchange->last = exchange->probed;
+			exchange->end_seq = tcp->rcv_nxt;
+			exchange->write_seq = tcp->write_seq;
+			exchange->napi = NO_SLOT;
+			exchange->unseen = 1;
+			exchange->untimed = ticks < TICKS_MIN;
+			exchange->touched = 1;
+			state->tail = 1;
+			if (tcp->copied_seq == tcp->rcv_nxt) {
+				/* At some moment before. */
+				exchange->read = 1;
+				state->read = 1;
+			}
+		}
+	}
+	state->last_send = 0;
+	state->switches = 0;
+	state->sees = 0;
+	state->answered = state->more = state->has_read = 0;
+	return 0;
+}
+
 /* The state of a socket in this window; 0 if it has none. */
-static __always_inline struct socket_state *state_of(struct sock *sk)
+static __always_inline struct socket_state *state_of(struct sock *sk, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);
 
-	return state && state->window == (__u32)gate.window ? state : 0;
+	if (state && state->window != (__u32)gate.window)
+		enters(sk, state, by);
+	return state;
 }
 
-/* The same; a new one where there is none. */
-static __always_inline struct socket_state *state_for(struct sock *sk)
+/* The same; a new one where there is none. MPTCP has none: its answers pass no program of ours. */
+static __always_inline struct socket_state *state_for(struct sock *sk, struct tcp_sock *tcp, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);
 
 	if (!state) {
-		if (gate.sockets >= config.sockets_max)
+		if (gate.sockets >= config.sockets_max || is_mptcp(tcp))
 			return 0;
 		state = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!state)
 			return 0;
 		__sync_fetch_and_add(&gate.sockets, 1);
 	}
-	if (state->window != (__u32)gate.window) {
-		state->window = gate.window;
-		state->head = state->read = state->tail = 0;
-		state->last_send = 0;
-		state->switches = 0;
-		state->write_seq = 0;
-		state->sees = 0;
-		state->partial = state->pipelined = state->answered = state->more = 0;
-	}
+	if (state->window != (__u32)gate.window)
+		enters(sk, state, by);
 	return state;
 }
 

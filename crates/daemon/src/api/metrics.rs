@@ -229,9 +229,20 @@ impl Page {
                 self.sample(&format!("{name}_count"), &[("target", target)], number);
             }
         }
-        self.family("netpolicy_live_requests", "counter", "", "Requests that were answered in samples.");
+        self.family(
+            "netpolicy_live_requests",
+            "counter",
+            "",
+            "Requests that were answered in samples; exchanges where the protocol does not show requests.",
+        );
         for (target, totals) in &measured {
             self.sample("netpolicy_live_requests_total", &[("target", target)], totals.requests);
+        }
+        let help =
+            "Of these, exchanges of TLS and unknown protocols: how many requests each held is not known.";
+        self.family("netpolicy_live_exchanges", "counter", "", help);
+        for (target, totals) in &measured {
+            self.sample("netpolicy_live_exchanges_total", &[("target", target)], totals.exchanges);
         }
         self.family("netpolicy_live_windows", "counter", "", "Samples.");
         for (target, totals) in &measured {

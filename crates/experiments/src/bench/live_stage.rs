@@ -12,7 +12,7 @@ use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_
 use linux::{Kernel, KernelError, Netns, Signals};
 use load::{Edge, Environment};
 use measure::live::agreement::{estimates_of, percentiles_of};
-use measure::live::{Estimator, Series, Trial, Turnarounds, usual_size};
+use measure::live::{Estimator, Series, Trial, Turnarounds};
 use model::live::LiveWindow;
 use model::{CpuSet, DeliveryMode, Evidence, Nanoseconds, Origin, Pid, SimulatedFrom};
 use rustix::process::setpriority_process;
@@ -162,7 +162,6 @@ impl<'a> LiveStage<'a> {
     }
 
     fn learn(&mut self, mode: DeliveryMode, window: &LiveWindow) -> Result<(), KernelError> {
-        self.meter.weigh_by(usual_size(&window.spans.bytes));
         let Some((_, turnarounds)) = &mut self.turnarounds else { return Ok(()) };
         if mode == DeliveryMode::Interrupt
             && turnarounds.learn(window)

@@ -235,5 +235,7 @@ fn on_wire(seen: &Seen, seconds: f64) -> Figures {
         cpu_delivery: None,
         engaged: None,
         oldest: None,
+        waits: None,
+        unit: None,
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use judge::{Recording, Round};
+use measure::live::Unit;
 use measure::sequential::Bounds;
 use measure::switchback::{Change, Figures, Metric, Switchback, Unfair, Verdict, Word};
 use model::{Finding, JudgedBy};
@@ -72,6 +73,8 @@ pub struct CompareReport {
     ended: String,
     /// How the windows were measured.
     by: JudgedBy,
+    /// What `requests` and everything for each request count: requests where the protocol shows them, else exchanges.
+    unit: Unit,
     /// Rounds that count.
     rounds: usize,
     void: Vec<Voided>,
@@ -104,6 +107,7 @@ impl CompareReport {
             seconds: took.as_secs_f64(),
             ended: ended.to_owned(),
             by: switchback.by(),
+            unit: switchback.unit(),
             rounds: switchback.rounds(),
             void: voided.collect(),
             margin: switchback.rule().margin,
@@ -183,7 +187,12 @@ fn value(metric: Metric, value: Option<f64>) -> String {
 }
 
 /// What a metric is called in tables.
-const fn heading(metric: Metric) -> &'static str {
+const fn heading(metric: Metric, unit: Unit) -> &'static str {
+    match (metric, unit) {
+        (Metric::Cpu, Unit::Exchanges) => return "CPU/exchange",
+        (Metric::Requests, Unit::Exchanges) => return "exchanges",
+        _ => {}
+    }
     match metric {
         Metric::P50 => "p50",
         Metric::P90 => "p90",
@@ -242,7 +251,7 @@ impl Report for CompareReport {
                 let (words, style) = word(change);
                 let of_stalls = change.metric == Metric::Stalls;
                 table.row([
-                    Cell::new(heading(change.metric)),
+                    Cell::new(heading(change.metric, self.unit)),
                     Cell::new(value(change.metric, change.before)),
                     Cell::new(value(change.metric, change.after)),
                     Cell::new(if of_stalls { "-".to_owned() } else { change.to_string() }),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use live::text::{short, span};
 use live::{Cost, Header, Shown, Target};
 use measure::live::summary::PartSummary;
-use measure::live::{Estimate, Percentiles, Summary};
+use measure::live::{Estimate, Percentiles, Summary, Unit};
 use model::{Finding, NapiId, Severity};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -101,10 +101,22 @@ fn long(estimate: Option<Estimate>) -> String {
     }
 }
 
-/// The lines of a table that grows, with its headings again now and then.
+/// What is counted, by protocol: `requests of HTTP/1`, `exchanges of TLS`.
+fn counted(summary: &Summary) -> String {
+    let named = summary.counts.protocols.named();
+    let protocols: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    match &protocols[..] {
+        [] => summary.unit.to_string(),
+        [one] => format!("{} of {one}", summary.unit),
+        [most @ .., last] => format!("{} of {} and {last}", summary.unit, most.join(", ")),
+    }
+}
+
+/// The lines of a table that grows, with its headings again now and then, and where other things are counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WatchRow {
     lines: usize,
+    unit: Option<Unit>,
 }
 
 impl WatchRow {
@@ -123,12 +135,19 @@ impl WatchRow {
             }
             text.push('\n');
         };
-        if self.lines.is_multiple_of(Self::LINES) {
-            line([
-                "TIME", "REQ/S", "P50", "P90", "P99", "RING", "WAKE-UP", "SERVICE", "CPU/REQ", "MASKED",
-                "WAITING",
-            ]);
+        // A window without any says nothing of what they are.
+        let unit = match summary.requests {
+            0 => self.unit.unwrap_or(summary.unit),
+            _ => summary.unit,
+        };
+        if self.lines.is_multiple_of(Self::LINES) || self.unit != Some(unit) {
+            let (rate, cpu) = match unit {
+                Unit::Requests => ("REQ/S", "CPU/REQ"),
+                Unit::Exchanges => ("EXCH/S", "CPU/EXCH"),
+            };
+            line(["TIME", rate, "P50", "P90", "P99", "RING", "WAKE-UP", "SERVICE", cpu, "MASKED", "WAITING"]);
         }
+        self.unit = Some(unit);
         self.lines += 1;
         let cpu = cost.service.map(|service| span(service + cost.delivery.unwrap_or(0.0)));
         let masked = summary.masked_share.map(|share| format!("{:.0} %", share * 100.0));
@@ -159,10 +178,18 @@ impl Report for WatchReport<'_> {
         page.styled(
             Style::Strong,
             format!(
-                "{service}: {} requests in {} windows of {:.1} s together, {:.0} a second, over {} connections",
-                summary.requests, summary.windows, summary.measured_seconds, summary.rate, summary.connections
+                "{service}: {} {} in {} windows of {:.1} s together, {:.0} a second, over {} connections",
+                summary.requests,
+                counted(summary),
+                summary.windows,
+                summary.measured_seconds,
+                summary.rate,
+                summary.connections
             ),
         );
+        if summary.unit == Unit::Exchanges && summary.requests > 0 {
+            page.line("An exchange is what a client sends until the service answers: the protocol does not show how many requests it holds.");
+        }
         let mut table = Table::new(&["", "P50", "P90", "P99"]);
         let mut row = |name: String, percentiles: &Percentiles| {
             let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
@@ -182,6 +209,9 @@ impl Report for WatchReport<'_> {
         if summary.estimator != measure::live::Estimator::Residence {
             row("without the ring (R)".to_owned(), &summary.residence);
         }
+        if takes_to_send(summary) {
+            row("from the last segment (R)".to_owned(), &summary.since_last);
+        }
         if summary.estimator == measure::live::Estimator::Larger {
             row("by U".to_owned(), &summary.uniform);
             row("by C".to_owned(), &summary.conditional);
@@ -193,15 +223,19 @@ impl Report for WatchReport<'_> {
             .extend(cost.delivery.map(|delivery| format!("{} of softirqs and NAPI threads", span(delivery))));
         costs.extend(cost.switches.map(|switches| format!("{switches:.2} context switches")));
         if !costs.is_empty() {
-            page.line(format!("each request costs {}", costs.join(", ")));
+            page.line(format!("each {} costs {}", summary.unit.one(), costs.join(", ")));
         }
         if let Some(masked) = summary.masked_share {
-            page.line(format!("{:.1} % of requests came while the interrupt was masked", masked * 100.0));
+            page.line(format!(
+                "{:.1} % of {} came while the interrupt was masked",
+                masked * 100.0,
+                summary.unit
+            ));
         }
         if let Some(oldest) = summary.oldest {
             #[expect(clippy::cast_precision_loss, reason = "a span of hours, below 2^53")]
             let oldest = oldest as f64;
-            page.line(format!("{} wait for an answer, the oldest for {}", summary.waiting, span(oldest)));
+            page.line(format!("{} wait for an answer, the longest for {}", summary.waiting, span(oldest)));
         }
         parts(page, "QUEUE", &self.by_queue, true);
         parts(page, "WORKER", &self.by_worker, false);
@@ -210,6 +244,15 @@ impl Report for WatchReport<'_> {
             summary.findings.iter().for_each(|finding| found(page, finding));
         }
     }
+}
+
+/// Whether clients take so long to send a request that it matters from where it is timed.
+fn takes_to_send(summary: &Summary) -> bool {
+    const MATTERS: f64 = 1.05;
+    let pairs = summary.residence.all().into_iter().zip(summary.since_last.all());
+    pairs
+        .filter_map(|(first, last)| first.zip(last))
+        .any(|(first, last)| first.interval.estimate > last.interval.estimate * MATTERS)
 }
 
 fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {

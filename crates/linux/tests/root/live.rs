@@ -303,14 +303,13 @@ fn older() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Eight requests in one segment are one arrival and eight requests, once it is known how long one is.
+/// Eight requests in one segment are eight requests, and one exchange.
 fn pipelined() -> Result<(), Failed> {
     const WRITES: usize = 500;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let mut connection = connect(&lab, server.address().port())?;
     let mut meter = meter(lab.server(), server.address().port(), AnswerHook::of_this_kernel()?)?;
-    meter.weigh_by(u32::try_from(b"get nothing\r\n".len())?);
     open(&mut meter)?;
     let mut answers = [0; 5 * 9];
     for _ in 0..WRITES {

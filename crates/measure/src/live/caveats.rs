@@ -3,7 +3,7 @@
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
 
-use super::series::{Estimator, REQUESTS_MIN, Series, Stretch, requests_for};
+use super::series::{Estimator, Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::count;
 
@@ -14,7 +14,6 @@ const UNSOLICITED_MAX: f64 = 0.05;
 const WITHOUT_NAPI_MAX: f64 = 0.01;
 const THREADED_MAX: f64 = 0.01;
 const KSOFTIRQD_MAX: f64 = 0.05;
-const ANSWERED_MIN: f64 = 0.9;
 /// The share of arrivals with the interrupt masked from which on estimate U is all there is.
 const MASKED_MIN: f64 = 0.05;
 
@@ -35,10 +34,15 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
     let mut found = Found { object, findings: Vec::new() };
     let counts = series.counts();
     found.of_what_waits(series);
-    if counts.arrivals == 0 && series.span() < NOTHING_AFTER {
+    let is_empty = counts.arrivals == 0 && counts.answered == 0;
+    if is_empty && counts.mptcp > 0 {
+        found.of_mptcp(counts);
         return found.findings;
     }
-    if counts.arrivals == 0 {
+    if is_empty && series.span() < NOTHING_AFTER {
+        return found.findings;
+    }
+    if is_empty {
         found.add(
             "live-nothing-arrived",
             Severity::Warning,
@@ -85,12 +89,31 @@ impl Found<'_> {
     fn of_what_waits(&mut self, series: &Series) {
         let waiting = series.waiting();
         let Some(oldest) = waiting.oldest.filter(|oldest| *oldest >= HANGS_AFTER) else { return };
+        // One that waits has no event.
+        let stalled = waiting.stalled.max(1);
+        let connections = series.connections().max(stalled);
+        let severity = if stalled * 2 > connections { Severity::Problem } else { Severity::Warning };
         self.add(
             "live-hangs",
-            Severity::Problem,
-            "a request waits for its answer",
-            vec![format!("the oldest of {} has waited {oldest}", waiting.requests)],
+            severity,
+            "connections have waited for an answer for more than a second",
+            vec![
+                format!("{stalled} of {connections} connections; the longest wait is {oldest}"),
+                "a client that has sent half of a request looks the same, unless the protocol is known"
+                    .to_owned(),
+            ],
             Some("grep . /proc/PID/task/*/wchan shows what its threads wait for"),
+        );
+    }
+
+    /// Connections that cannot be measured.
+    fn of_mptcp(&mut self, counts: &LiveCounts) {
+        self.add(
+            "live-mptcp",
+            Severity::Warning,
+            "connections speak MPTCP, whose answers pass no tracepoint of TCP: they are not measured",
+            vec![format!("{} of {} segments", counts.mptcp, counts.mptcp + counts.segments)],
+            None,
         );
     }
 
@@ -98,13 +121,13 @@ impl Found<'_> {
     fn of_rings(&mut self, counts: &LiveCounts) {
         let share = |part: u64, of: u64| count(part) / count(of.max(1));
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
-        let steered = share(counts.steered, counts.arrivals);
+        let steered = share(counts.steered, counts.segments).min(1.0);
         if steered > STEERED_MAX {
             self.add(
                 "live-steered",
                 Severity::Warning,
                 "packets change CPUs between the NAPI and TCP: how long they wait on the way is not known",
-                vec![format!("{} of arrivals were taken on another CPU than polled", percent(steered))],
+                vec![format!("{} of segments were taken on another CPU than polled", percent(steered))],
                 Some("turn receive packet steering off: echo 0 > /sys/class/net/DEVICE/queues/rx-N/rps_cpus"),
             );
         }
@@ -202,23 +225,26 @@ impl Found<'_> {
                 None,
             );
         }
-        let came = counts.arrivals + counts.overflown;
-        if came >= REQUESTS_MIN && share(counts.answered, came) < ANSWERED_MIN {
+        let unseen = share(counts.answers_unseen, counts.arrivals);
+        if unseen > LOST_MAX {
             self.add(
                 "live-answers-unseen",
                 Severity::Warning,
-                "many requests have no answer that can be seen: percentiles are of the others",
-                vec![format!("{} of {came} requests were answered", counts.answered)],
-                Some("a service that hangs has none, and MPTCP sends past TCP's tracepoints: it cannot be measured"),
+                "connections send by a way that no program sees: percentiles are of the other requests",
+                vec![format!("{} of {} exchanges", counts.answers_unseen, counts.arrivals)],
+                None,
             );
         }
-        let overflown = share(counts.overflown, counts.arrivals);
+        if counts.mptcp > 0 {
+            self.of_mptcp(counts);
+        }
+        let overflown = share(counts.overflown, counts.arrivals + counts.overflown);
         if overflown > LOST_MAX {
             self.add(
                 "live-pipelined",
                 Severity::Warning,
-                "connections have more requests under way than are tracked one by one: the others count by their bytes",
-                vec![format!("{} of arrivals joined another", percent(overflown))],
+                "connections have more requests under way than are timed one by one: the others are timed with one before them",
+                vec![format!("{} of requests joined another", percent(overflown))],
                 None,
             );
         }
@@ -347,7 +373,9 @@ mod test {
         assert_eq!(rules(|w| w.counts.unsolicited = 101), ["live-unsolicited"]);
         assert_eq!(rules(|w| w.counts.overflown = 21), ["live-pipelined"]);
         assert_eq!(rules(|w| w.counts.unmeasured = 1), ["live-connections"]);
-        assert_eq!(rules(|w| w.counts.answered = 1_799), ["live-answers-unseen"]);
+        assert_eq!(rules(|w| w.counts.answers_unseen = 21), ["live-answers-unseen"]);
+        assert_eq!(rules(|w| w.counts.mptcp = 1), ["live-mptcp"]);
+        assert_eq!(rules(|w| w.counts = LiveCounts { mptcp: 1, ..LiveCounts::default() }), ["live-mptcp"]);
         assert_eq!(rules(|w| (w.counts.arrivals, w.counts.answered) = (999, 999)), ["live-few-requests"]);
         assert_eq!(
             rules(|w| {
@@ -379,6 +407,57 @@ mod test {
         // Every stamp seems later than the fastest of its connection: their clock is slower than ours. Then faster.
         assert_eq!(stamped(340), ["live-stamps-disagree"]);
         assert_eq!(stamped(250), ["live-stamps-disagree"]);
+    }
+
+    /// The percentages of a text.
+    fn shares(text: &str) -> Vec<f64> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.windows(2).filter(|two| two[1].starts_with('%')).filter_map(|two| two[0].parse().ok()).collect()
+    }
+
+    #[test]
+    fn no_share_exceeds_the_whole_whatever_was_counted() {
+        let mut chance = model::Chance::stream(7, &[]);
+        for _ in 0..2_000 {
+            let mut window = LiveWindow { span: Nanoseconds::from_millis(1_000), ..LiveWindow::default() };
+            let mut any = |most: u64| u64::from(chance.below(u32::try_from(most + 1).unwrap_or(u32::MAX)));
+            let answered = any(5_000);
+            let segments = answered + any(20_000);
+            window.counts = LiveCounts {
+                segments,
+                connections: any(50),
+                arrivals: any(segments),
+                joined: any(segments),
+                answered,
+                sends: any(10_000),
+                overflown: any(100_000),
+                answers_unseen: any(10),
+                mptcp: any(1_000),
+                unmeasured: any(1_000),
+                without_napi: any(answered),
+                without_poll: any(answered),
+                // Of packets, also those that are in no window.
+                steered: any(2 * segments + 10),
+                masked: any(answered),
+                unmasked: any(answered),
+                threaded: any(answered),
+                by_ksoftirqd: any(answered),
+                unseen: any(answered),
+                missed: any(1_000),
+                ..LiveCounts::default()
+            };
+            window.counts.unsolicited = any(window.counts.sends);
+            window.counts.requests = answered;
+            window.waiting.stalled = any(60);
+            window.waiting.oldest = Some(Nanoseconds::from_millis(any(3_000)));
+            let mut series = Series::new();
+            series.add(&window);
+            for finding in caveats("any", &series, false) {
+                for share in finding.evidence.iter().flat_map(|text| shares(text)) {
+                    assert!((0.0..=100.0).contains(&share), "{finding:?} of {:?}", window.counts);
+                }
+            }
+        }
     }
 
     #[test]

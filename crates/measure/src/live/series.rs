@@ -52,6 +52,48 @@ impl Estimator {
     }
 }
 
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Requests: the protocol shows them.
+    Requests,
+    /// Exchanges: what a client sends until the server answers, however many requests that holds.
+    Exchanges,
+}
+
+impl Unit {
+    /// Of what was counted: requests, if all but one of a hundred are of a protocol that shows them.
+    pub fn of(counts: &LiveCounts) -> Self {
+        /// Of so many, one may be an exchange.
+        const ONE_OF: u64 = 100;
+        let exchanges = counts.requests.saturating_sub(counts.protocols.requests());
+        if exchanges * ONE_OF > counts.requests { Self::Exchanges } else { Self::Requests }
+    }
+
+    /// The word for several.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Exchanges => "exchanges",
+        }
+    }
+
+    /// The word for one.
+    pub const fn one(self) -> &'static str {
+        match self {
+            Self::Requests => "request",
+            Self::Exchanges => "exchange",
+        }
+    }
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
 /// Where the time of a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stretch {
@@ -63,6 +105,8 @@ pub enum Stretch {
     Wakeup,
     /// From the read to the answer.
     Service,
+    /// From the last arrival at TCP to the answer: without what the client took to send.
+    SinceLast,
 }
 
 impl Stretch {
@@ -72,6 +116,7 @@ impl Stretch {
             Self::Ring => &spans.ring,
             Self::Wakeup => &spans.wakeup,
             Self::Service => &spans.service,
+            Self::SinceLast => &spans.since_last,
         }
     }
 }
@@ -91,6 +136,7 @@ pub struct Series {
     spans: LiveSpans,
     ages: SpanCounts,
     waiting: LiveWaiting,
+    connections: u64,
     napis: Vec<(NapiId, LivePart)>,
     workers: Vec<(Option<Pid>, LivePart)>,
 }
@@ -131,6 +177,7 @@ impl Series {
         self.spans.merge(&window.spans);
         self.ages.merge(&window.waiting.ages);
         self.waiting.clone_from(&window.waiting);
+        self.connections = self.connections.max(window.counts.connections);
         merge_parts(&mut self.napis, &window.napis);
         merge_parts(&mut self.workers, &window.workers);
         if self.blocks.is_empty() || self.in_last == self.per_block.max(1) {
@@ -186,6 +233,16 @@ impl Series {
         &self.waiting
     }
 
+    /// The most connections that had any event in one window.
+    pub const fn connections(&self) -> u64 {
+        self.connections
+    }
+
+    /// What is counted.
+    pub fn unit(&self) -> Unit {
+        Unit::of(&self.counts)
+    }
+
     /// By NAPI.
     pub fn napis(&self) -> &[(NapiId, LivePart)] {
         &self.napis
@@ -199,11 +256,21 @@ impl Series {
     /// The best estimator that nearly all requests have: T where clients stamp in microseconds, the larger of U and C where
     /// turnarounds placed any, U where rings are known.
     pub fn estimator(&self) -> Estimator {
-        let LiveCounts { answered, without_napi, without_poll, conditioned, stamped, .. } = self.counts;
+        let LiveCounts {
+            answered,
+            without_napi,
+            without_poll,
+            at_opening,
+            conditioned,
+            stamped,
+            untimed,
+            ..
+        } = self.counts;
+        let answered = answered.saturating_sub(untimed);
         // A tenth without would make percentiles of the nine others.
         if stamped > 0 && (answered - stamped.min(answered)) * 10 <= answered {
             Estimator::Stamped
-        } else if (without_napi + without_poll) * 10 > answered {
+        } else if (without_napi + without_poll + at_opening) * 10 > answered {
             Estimator::Residence
         } else if conditioned > 0 {
             Estimator::Larger
@@ -224,14 +291,14 @@ impl Series {
             let is_larger = uniform.interval.estimate > conditional.interval.estimate;
             return Some(if is_larger { uniform } else { conditional });
         }
-        let whole = Survival::of(stretch.of(&self.spans), self.censored(stretch, &self.ages));
-        if whole.observed() < requests_for(share) {
+        let whole = self.survival(stretch, &self.spans, &self.ages);
+        if whole.observed().max(stretch.of(&self.spans).total()) < requests_for(share) {
             return None;
         }
         let found = whole.quantile(share)?;
         let (mut squares, mut blocks) = (0.0, 0_usize);
         for block in &self.blocks {
-            let of_block = Survival::of(stretch.of(&block.spans), self.censored(stretch, &block.ages));
+            let of_block = self.survival(stretch, &block.spans, &block.ages);
             if of_block.observed() == 0 {
                 continue;
             }
@@ -239,7 +306,7 @@ impl Series {
             squares += (count(of_block.observed()) * away).powi(2);
             blocks += 1;
         }
-        let all = count(whole.observed());
+        let all = count(whole.observed().max(1));
         let independent = share * (1.0 - share) / all;
         let (variance, reach) = match blocks.checked_sub(1).filter(|degrees| *degrees > 0) {
             None => (independent, NORMAL),
@@ -260,9 +327,11 @@ impl Series {
             Stretch::Response(
                 Estimator::Uniform | Estimator::Conditional | Estimator::Larger | Estimator::Stamped,
             ) => self.stack(),
-            Stretch::Response(Estimator::Residence) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => {
-                0.0
-            }
+            Stretch::Response(Estimator::Residence)
+            | Stretch::Ring
+            | Stretch::Wakeup
+            | Stretch::Service
+            | Stretch::SinceLast => 0.0,
         };
         Some(Estimate {
             interval: Interval {
@@ -287,12 +356,18 @@ impl Series {
         usual(&self.spans.receive) + usual(&self.spans.transmit)
     }
 
-    /// What has not ended: requests without an answer count in the response time alone.
-    fn censored<'a>(&self, stretch: Stretch, ages: &'a SpanCounts) -> &'a SpanCounts {
-        static NONE: std::sync::LazyLock<SpanCounts> = std::sync::LazyLock::new(SpanCounts::new);
+    /// Of a response time, with what has not ended and what began before a window; of its parts, with what has ended.
+    fn survival(&self, stretch: Stretch, spans: &LiveSpans, ages: &SpanCounts) -> Survival {
+        let none = SpanCounts::new();
         match stretch {
-            Stretch::Response(_) if self.counts.answered > 0 => ages,
-            Stretch::Response(_) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => &NONE,
+            Stretch::Response(_) if self.counts.answered > 0 => {
+                Survival::of_entered(stretch.of(spans), ages, &spans.entered)
+            }
+            Stretch::Response(_)
+            | Stretch::Ring
+            | Stretch::Wakeup
+            | Stretch::Service
+            | Stretch::SinceLast => Survival::of(stretch.of(spans), &none),
         }
     }
 }

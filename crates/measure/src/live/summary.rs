@@ -5,7 +5,7 @@ use model::{Finding, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::series::{Estimator, Series, Stretch};
+use super::series::{Estimator, Series, Stretch, Unit};
 use super::survival::{Survival, count};
 use crate::statistics::Interval;
 use model::live::SpanCounts;
@@ -83,10 +83,14 @@ pub struct Summary {
     pub windows: usize,
     /// How long they were together, in seconds.
     pub measured_seconds: f64,
-    /// Requests that were answered.
+    /// What `requests`, `rate` and everything for each request count: requests where the protocol shows them, else exchanges.
+    pub unit: Unit,
+    /// Requests or exchanges that were answered, by `unit`.
     pub requests: u64,
     /// The same in a second.
     pub rate: f64,
+    /// Exchanges that were answered: what a client sends until the server answers.
+    pub exchanges: u64,
     /// By what `response` was estimated.
     pub estimator: Estimator,
     /// From the NIC's ring to the answer.
@@ -99,6 +103,8 @@ pub struct Summary {
     pub conditional: Percentiles,
     /// By estimator T.
     pub stamped: Percentiles,
+    /// From the last arrival at TCP to the answer: without what the client took to send, and without the ring.
+    pub since_last: Percentiles,
     /// In the ring.
     pub ring: Percentiles,
     /// From TCP to the read.
@@ -109,11 +115,13 @@ pub struct Summary {
     pub stack: f64,
     /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
     pub masked_share: Option<f64>,
-    /// Requests without an answer at the end of the last window.
+    /// Exchanges without an answer at the end of the last window.
     pub waiting: u64,
-    /// How long the oldest of them has waited, in nanoseconds.
+    /// How long the one of them that waits longest has waited since its last arrival, in nanoseconds.
     pub oldest: Option<u64>,
-    /// Connections that were measured.
+    /// Connections that have waited for a second and longer then.
+    pub stalled: u64,
+    /// The most connections that had any event in one window.
     pub connections: u64,
     /// By NAPI, most requests first.
     pub napis: Vec<PartSummary>,
@@ -135,7 +143,9 @@ impl Summary {
         Self {
             windows: series.windows(),
             measured_seconds: seconds,
+            unit: series.unit(),
             requests: counts.requests,
+            exchanges: counts.answered,
             rate: if seconds > 0.0 { count(counts.requests) / seconds } else { 0.0 },
             estimator,
             response: Percentiles::of(series, Stretch::Response(estimator)),
@@ -143,6 +153,7 @@ impl Summary {
             uniform: Percentiles::of(series, Stretch::Response(Estimator::Uniform)),
             conditional: Percentiles::of(series, Stretch::Response(Estimator::Conditional)),
             stamped: Percentiles::of(series, Stretch::Response(Estimator::Stamped)),
+            since_last: Percentiles::of(series, Stretch::SinceLast),
             ring: Percentiles::of(series, Stretch::Ring),
             wakeup: Percentiles::of(series, Stretch::Wakeup),
             service_time: Percentiles::of(series, Stretch::Service),
@@ -150,7 +161,8 @@ impl Summary {
             masked_share: (known > 0).then(|| count(counts.masked) / count(known)),
             waiting: series.waiting().requests,
             oldest: series.waiting().oldest.map(|oldest| oldest.0),
-            connections: series.waiting().sockets,
+            stalled: series.waiting().stalled,
+            connections: series.connections(),
             napis: parts(series.napis().iter().map(|(NapiId(id), part)| (Some(*id), part))),
             workers: parts(series.workers().iter().map(|(pid, part)| (pid.map(|Pid(pid)| pid), part))),
             counts,

@@ -3,7 +3,11 @@
 //! A window ends while requests wait. To leave them out would make a service look the faster the more it hangs; they are
 //! censored, and the product-limit estimate takes them for what they are: at least as long as they have waited.
 //!
-//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958.
+//! What began before one looked is at risk only from the age on that it had then: before, it could not have been seen to end.
+//! So requests of any length are seen through windows that are shorter than they are.
+//!
+//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958; delayed entry as in Klein and Moeschberger,
+//! "Survival Analysis", 2003, 4.6.
 
 use model::SpanCounts;
 
@@ -12,7 +16,7 @@ use model::SpanCounts;
 pub struct Survival {
     /// The share of spans that are longer than all of each bucket.
     longer: Vec<f64>,
-    /// All that were observed.
+    /// All that were observed to begin.
     observed: u64,
 }
 
@@ -37,20 +41,27 @@ impl Quantile {
 impl Survival {
     /// Of spans that have ended, and the ages of those that have not.
     pub fn of(ended: &SpanCounts, waiting: &SpanCounts) -> Self {
-        let observed = ended.total() + waiting.total();
+        Self::of_entered(ended, waiting, &SpanCounts::new())
+    }
+
+    /// The same, of which some had begun before one looked: `entered` has the ages that they had then.
+    pub fn of_entered(ended: &SpanCounts, waiting: &SpanCounts, entered: &SpanCounts) -> Self {
+        let observed = (ended.total() + waiting.total()).saturating_sub(entered.total());
+        // Who enters and leaves within a bucket was there to its end, as who leaves unseen was.
         let (mut left, mut share, mut longer) = (observed, 1.0, Vec::with_capacity(SpanCounts::BUCKETS));
-        for (ended, waiting) in ended.buckets().iter().zip(waiting.buckets()) {
+        let buckets = ended.buckets().iter().zip(waiting.buckets()).zip(entered.buckets());
+        for ((ended, waiting), entered) in buckets {
+            left += entered;
             if left > 0 {
-                share *= 1.0 - count(*ended) / count(left);
+                share *= 1.0 - (count(*ended) / count(left)).min(1.0);
             }
-            // Who left unseen within a bucket was there to the end of it.
             left -= (ended + waiting).min(left);
             longer.push(share);
         }
         Self { longer, observed }
     }
 
-    /// How many spans were observed.
+    /// How many spans were observed to begin.
     pub const fn observed(&self) -> u64 {
         self.observed
     }
@@ -146,6 +157,41 @@ mod test {
         assert!((found / (10.0_f64.ln() * 1e6) - 1.0).abs() < 0.03, "{found}");
         let naive = exactly(Survival::of(&ended, &SpanCounts::new()).quantile(0.9));
         assert!(naive < 0.8 * found, "{naive} without those that were cut off");
+    }
+
+    /// Windows of 100 ms in each second, and requests of which one of four takes 1.5 s: those begin in one window, and end in none or in
+    /// another. Each window adds what it saw: how old requests were when it opened, and how old they were when it closed or they ended.
+    #[test]
+    fn requests_longer_than_a_window_have_the_percentiles_that_they_have() {
+        const WINDOW: u64 = 100_000_000;
+        const PERIOD: u64 = 1_000_000_000;
+        let mut chance = Chance::stream(4, &[]);
+        let (mut ended, mut waiting, mut entered) = (SpanCounts::new(), SpanCounts::new(), SpanCounts::new());
+        for _ in 0..20_000 {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
+            let begins = (chance.unit() * 1e10) as u64;
+            let takes = if chance.unit() < 0.26 { 1_500_000_000 } else { 80_000 };
+            for window in 0..14 {
+                let (opens, closes) = (window * PERIOD, window * PERIOD + WINDOW);
+                let ends = begins + takes;
+                if begins >= closes || ends < opens {
+                    continue;
+                }
+                if begins < opens {
+                    entered.add(Nanoseconds(opens - begins));
+                }
+                if ends < closes { &mut ended } else { &mut waiting }
+                    .add(Nanoseconds(ends.min(closes) - begins));
+            }
+        }
+        let found = Survival::of_entered(&ended, &waiting, &entered);
+        let (median, nine) = (exactly(found.quantile(0.5)), exactly(found.quantile(0.9)));
+        assert!((median / 80e3 - 1.0).abs() < 0.05, "{median}");
+        assert!((nine / 1.5e9 - 1.0).abs() < 0.05, "{nine}");
+        assert!((found.share_within(1e9) - 0.74).abs() < 0.03, "{}", found.share_within(1e9));
+        // Taken for requests that were seen from their beginning on, the long ones are counted again in each window.
+        let naive = Survival::of(&ended, &waiting).share_within(1e9);
+        assert!(naive < 0.5, "{naive}");
     }
 
     #[test]

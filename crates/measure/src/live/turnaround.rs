@@ -44,22 +44,6 @@ impl Turnarounds {
     }
 }
 
-/// The bytes of a usual request, from the sizes of arrivals: the median; 0 while there are too few arrivals.
-pub fn usual_size(sizes: &SpanCounts) -> u32 {
-    const SIZES_MIN: u64 = 100;
-    let all = sizes.total();
-    if all < SIZES_MIN {
-        return 0;
-    }
-    let mut below = 0;
-    let median = sizes.buckets().iter().position(|count| {
-        below += count;
-        below * 2 >= all
-    });
-    let edges = median.map(|bucket| (SpanCounts::lower_edge(bucket).0, SpanCounts::lower_edge(bucket + 1).0));
-    edges.and_then(|(low, high)| u32::try_from(u64::midpoint(low, high - 1)).ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
@@ -70,15 +54,6 @@ mod test {
         (window.counts.masked, window.counts.unmasked) = (masked, unmasked);
         window.spans.turnaround.add_to(SpanCounts::bucket_of(Nanoseconds(50_000)), unmasked);
         window
-    }
-
-    #[test]
-    fn the_usual_size_is_the_median_and_none_for_a_few() {
-        let mut sizes = SpanCounts::new();
-        sizes.add_to(SpanCounts::bucket_of(Nanoseconds(13)), 99);
-        assert_eq!(usual_size(&sizes), 0);
-        sizes.add_to(SpanCounts::bucket_of(Nanoseconds(5_000)), 50);
-        assert_eq!(usual_size(&sizes), 13);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use model::Nanoseconds;
-use model::live::LiveWindow;
+use model::live::{LiveWaiting, LiveWindow};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::live::series::{Stretch, requests_for};
-use crate::live::{Estimator, Series};
+use crate::live::{Estimator, Series, Unit};
 
 /// What one window of one candidate showed. Spans are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ use crate::live::{Estimator, Series};
 pub struct Figures {
     /// How long it was, in seconds.
     pub seconds: f64,
-    /// Requests that were answered.
+    /// Requests that were answered; exchanges where the protocol does not show requests.
     pub requests: u64,
     /// By what response times were estimated.
     pub estimator: Estimator,
@@ -32,8 +32,42 @@ pub struct Figures {
     pub cpu_delivery: Option<f64>,
     /// The share of requests whose poll began with the interrupt masked, 0..=1.
     pub engaged: Option<f64>,
-    /// How long the oldest request had waited when the window ended.
+    /// How long the oldest request had waited when the window ended, since its last arrival.
     pub oldest: Option<f64>,
+    /// The connections that waited, of all; `None` in records of netpolicy 0.1.
+    #[serde(default)]
+    pub waits: Option<Waits>,
+    /// What `requests` and everything for each request count; `None` in records of netpolicy 0.1.
+    #[serde(default)]
+    pub unit: Option<Unit>,
+}
+
+/// The connections of a window that waited for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waits {
+    /// All that had any event, or waited.
+    pub connections: u64,
+    /// Those that waited all through the window.
+    pub throughout: u64,
+    /// Those that had waited for a second and longer.
+    pub stalled: u64,
+}
+
+impl Waits {
+    /// Of a window.
+    pub fn of(window: &LiveWindow) -> Self {
+        let LiveWaiting { throughout, stalled, .. } = window.waiting;
+        let waiting = throughout.max(stalled);
+        // What waits throughout seldom has an event.
+        Self { connections: window.counts.connections + waiting, throughout, stalled }
+    }
+
+    /// Whether so many of the connections are more than half: what fewer wait for may be the rest of a request that their clients
+    /// have not sent, and shows in percentiles if it is not.
+    const fn are_most(&self, waiting: u64) -> bool {
+        waiting * 2 > self.connections
+    }
 }
 
 impl Figures {
@@ -62,6 +96,8 @@ impl Figures {
             cpu_delivery,
             engaged: (polled > 0).then(|| count(counts.masked) / count(polled)),
             oldest: window.waiting.oldest.map(|oldest| count(oldest.0)),
+            waits: Some(Waits::of(window)),
+            unit: (counts.requests > 0).then(|| Unit::of(&counts)),
         }
     }
 
@@ -75,16 +111,18 @@ impl Figures {
         Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
     }
 
-    /// Whether a request waited in nearly all of it.
+    /// Whether most connections waited for an answer in nearly all of it.
     pub fn one_waits(&self) -> bool {
         const NEARLY: f64 = 0.9;
         let least = (self.seconds * 1e9 * NEARLY).min(count(Self::STALLED.0));
-        self.oldest.is_some_and(|oldest| oldest >= least)
+        let waits = self.waits.is_none_or(|waits| waits.are_most(waits.throughout));
+        waits && self.oldest.is_some_and(|oldest| oldest >= least)
     }
 
-    /// Whether a request has waited too long.
+    /// Whether most connections have waited too long.
     pub fn stalled(&self) -> bool {
-        self.oldest.is_some_and(|oldest| oldest >= count(Self::STALLED.0))
+        let waits = self.waits.is_none_or(|waits| waits.are_most(waits.stalled));
+        waits && self.oldest.is_some_and(|oldest| oldest >= count(Self::STALLED.0))
     }
 }
 
@@ -281,4 +319,34 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
 #[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
 const fn count(number: u64) -> f64 {
     number as f64
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// A window in which so many connections worked, and so many others waited all the time, for two seconds by then.
+    fn window(working: u64, waiting: u64) -> Figures {
+        let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
+        (window.counts.connections, window.counts.requests) = (working, 10 * working);
+        (window.waiting.stalled, window.waiting.throughout, window.waiting.requests) =
+            (waiting, waiting, waiting);
+        window.waiting.oldest = (waiting > 0).then_some(Nanoseconds::from_millis(2_000));
+        Figures::of(&window, None, None)
+    }
+
+    #[test]
+    fn clients_that_send_slowly_stall_no_service_and_one_that_hangs_is_stalled() {
+        for slow in 0..=20 {
+            let figures = window(20, slow);
+            assert!(!figures.stalled() && !figures.one_waits(), "{slow} beside 20 that work");
+        }
+        for hung in [1, 8, 200] {
+            let figures = window(0, hung);
+            assert!(figures.stalled() && figures.one_waits(), "all {hung} wait");
+        }
+        assert!(window(9, 20).stalled(), "most wait");
+        let of_old_record = Figures { waits: None, ..window(20, 1) };
+        assert!(of_old_record.stalled(), "how many there were is not known");
+    }
 }

@@ -19,6 +19,7 @@ mod bench;
 mod compared;
 mod conformance;
 mod container;
+mod counted;
 mod daemon;
 mod daemon_asked;
 mod daemon_spared;
@@ -383,6 +384,7 @@ fn main() {
         upgrade::tests(),
         stepped::tests(),
         watched::tests(),
+        counted::tests(),
         compared::tests(),
         guarded::tests(),
         // Last: what comes after has another process 1.

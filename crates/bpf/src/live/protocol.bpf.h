@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Where requests begin, in protocols that their first bytes tell.
+ *
+ * Of a segment the first bytes are looked at: do they begin a request, or go
+ * on with one? How many requests one arrival holds is counted where lengths
+ * are in the clear (HTTP/2, PostgreSQL, TLS records), and by lines (HTTP/1,
+ * RESP, memcached) on connections that have several requests under way.
+ */
+#ifndef __LIVE_PROTOCOL_H__
+#define __LIVE_PROTOCOL_H__
+
+#include "state.bpf.h"
+
+/* Messages of a connection that are looked at before its protocol is taken for an unknown one. */
+#define LOOKS_MAX 4
+
+/* Of arrivals with one request each, so many are not counted line by line. A power of two. */
+#define LINES_EVERY 8
+
+/* So much of an arrival is counted by lines; the rest is taken to be alike. */
+#define LINES_BYTES 4096
+
+/* Bytes that one step looks at. */
+#define LINE_STEP 16
+
+/* Messages that one arrival is followed through. */
+#define MESSAGES_MAX 256
+
+/* Answers in a row to what begins no request, until the protocol is taken for another: an HTTP/1 connection that was upgraded. */
+#define STRAYS_MAX 8
+
+/* For reading skbs that are not linear. Linux 6.12: "bpf: Allow bpf_dynptr_from_skb() for tp_btf". */
+struct bpf_dynptr {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
+/* What the function is declared to take; it is given a struct sk_buff. */
+struct __sk_buff {
+};
+
+extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym __weak;
+
+/* No message that is followed is longer. */
+#define MESSAGE_MAX (1 << 30)
+
+#define HTTP2_HEADERS 1
+#define HTTP2_HEADER_BYTES 9
+#define HTTP2_PREFACE_BYTES 24
+
+#define TLS_HEADER_BYTES 5
+#define TLS_CHANGE_CIPHER_SPEC 20
+#define TLS_APPLICATION_DATA 23
+
+#define POSTGRESQL_STARTUP_MAX 10000
+
+/* One arrival: what is known before it is looked at, and then. */
+struct look {
+	__u32 from;	/* where its bytes begin in the segment */
+	__u32 length;
+	__u8 fresh;	/* nothing is under way */
+	__u8 in_order;	/* it follows what was seen last */
+	__u16 requests;	/* that begin in it */
+	__u8 begins;	/* its first bytes begin one */
+	__u8 incomplete;	/* the last of them is not complete */
+	__u8 counts;	/* it is an exchange, or goes on with one */
+	__u8 pad;
+};
+
+#define WORD(a, b, c, d) ((__u32)(a) | (__u32)(b) << 8 | (__u32)(c) << 16 | (__u32)(d) << 24)
+
+/* The first bytes of an arrival that are looked at. */
+#define LOOK_BYTES 12
+
+struct start {
+	__u8 bytes[LOOK_BYTES];
+};
+
+/* Four bytes, in the order of the wire. */
+static __always_inline __u32 word_at(const __u8 *bytes)
+{
+	return WORD(bytes[0], bytes[1], bytes[2], bytes[3]);
+}
+
+static __always_inline __u32 length_at(const __u8 *bytes)
+{
+	return (__u32)bytes[0] << 24 | (__u32)bytes[1] << 16 | (__u32)bytes[2] << 8 | bytes[3];
+}
+
+static __always_inline bool begins_http1(__u32 word)
+{
+	switch (word) {
+	case WORD('G', 'E', 'T', ' '):
+	case WORD('P', 'O', 'S', 'T'):
+	case WORD('P', 'U', 'T', ' '):
+	case WORD('H', 'E', 'A', 'D'):
+	case WORD('D', 'E', 'L', 'E'):
+	case WORD('P', 'A', 'T', 'C'):
+	case WORD('O', 'P', 'T', 'I'):
+	case WORD('P', 'R', 'O', 'P'):
+	case WORD('R', 'E', 'P', 'O'):
+		return true;
+	}
+	return false;
+}
+
+static __always_inline bool begins_memcached(__u32 word)
+{
+	switch (word) {
+	case WORD('g', 'e', 't', ' '):
+	case WORD('g', 'e', 't', 's'):
+	case WORD('s', 'e', 't', ' '):
+	case WORD('a', 'd', 'd', ' '):
+	case WORD('r', 'e', 'p', 'l'):
+	case WORD('a', 'p', 'p', 'e'):
+	case WORD('p', 'r', 'e', 'p'):
+	case WORD('c', 'a', 's', ' '):
+	case WORD('d', 'e', 'l', 'e'):
+	case WORD('i', 'n', 'c', 'r'):
+	case WORD('d', 'e', 'c', 'r'):
+	case WORD('t', 'o', 'u', 'c'):
+	case WORD('g', 'a', 't', ' '):
+	case WORD('g', 'a', 't', 's'):
+	case WORD('s', 't', 'a', 't'):
+	case WORD('v', 'e', 'r', 's'):
+	case WORD('v', 'e', 'r', 'b'):
+	case WORD('f', 'l', 'u', 's'):
+		return true;
+	}
+	return (word & 0xff) == 'm' && word >> 16 == ('n' << 8 | ' ') ? false :
+	       (word & 0xff00ff) == ('m' | ' ' << 16);
+}
+
+static __always_inline bool begins_resp(__u32 word)
+{
+	__u8 digit = word >> 8;
+
+	return (word & 0xff) == '*' && digit >= '1' && digit <= '9';
+}
+
+/* Not static, as others here: the verifier looks at it once by itself. */
+__noinline int begins(__u32 protocol, __u32 word)
+{
+	if (protocol == LIVE_HTTP1)
+		return begins_http1(word);
+	if (protocol == LIVE_RESP)
+		return begins_resp(word);
+	return begins_memcached(word);
+}
+
+static __always_inline bool is_postgresql_type(__u8 type)
+{
+	switch (type) {
+	case 'Q': case 'P': case 'B': case 'D': case 'E': case 'S': case 'C': case 'F': case 'H': case 'X':
+	case 'p': case 'd': case 'c': case 'f':
+		return true;
+	}
+	return false;
+}
+
+/* The startup of PostgreSQL, and requests for encryption and to cancel: a length and a code. */
+static __always_inline bool starts_postgresql(const __u8 *bytes)
+{
+	__u32 length = length_at(bytes), code = length_at(bytes + 4);
+
+	return length >= 8 && length < POSTGRESQL_STARTUP_MAX &&
+	       (code >> 16 == 3 || (code >= 80877102 && code <= 80877104));
+}
+
+__noinline int protocol_of(const struct start *start, __u32 length)
+{
+	const __u8 *bytes;
+	__u32 word, size;
+
+	if (!start)
+		return LIVE_OTHER;
+	bytes = start->bytes;
+	word = word_at(bytes);
+
+	if (begins_http1(word))
+		return LIVE_HTTP1;
+	if (word == WORD('P', 'R', 'I', ' '))
+		return LIVE_HTTP2;
+	if (begins_resp(word))
+		return LIVE_RESP;
+	if (begins_memcached(word))
+		return LIVE_MEMCACHED;
+	if (bytes[0] >= TLS_CHANGE_CIPHER_SPEC && bytes[0] <= TLS_APPLICATION_DATA && bytes[1] == 3 && bytes[2] <= 4)
+		return LIVE_TLS;
+	if (length >= 8 && starts_postgresql(bytes))
+		return LIVE_POSTGRESQL;
+	size = length_at(bytes + 1);
+	if (is_postgresql_type(bytes[0]) && !bytes[1] && size >= 4 && size < 1 << 24)
+		return LIVE_POSTGRESQL;
+	/* A connection that was there before: one frame of HTTP/2 that ends where the arrival does, or another begins. */
+	size = (__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2];
+	if (length >= HTTP2_HEADER_BYTES && bytes[3] == HTTP2_HEADERS && size && size < 16384 && bytes[4] & 4 &&
+	    !(bytes[5] & 0x80) && bytes[8] & 1)
+		return LIVE_HTTP2;
+	return LIVE_OTHER;
+}
+
+/* What lines are counted in; a copy for each CPU. */
+struct lines {
+	__u32 length, protocol;
+	__u32 found;	/* requests that begin after the first line */
+	__u32 heads;	/* empty lines: ends of the heads of HTTP/1 */
+	__u32 first_head;	/* what follows the first is a body */
+	__u8 bytes[LINES_BYTES + LINE_STEP];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lines);
+} scratch SEC(".maps");
+
+/* What follows a line's end at @at. */
+__noinline int line_ends(struct lines *lines, __u32 at)
+{
+	if (!lines || at < 3 || at >= LINES_BYTES)
+		return 0;
+	/* An empty line: CR LF CR LF, of which this is the last. */
+	if (lines->bytes[(at - 2) & (LINES_BYTES - 1)] == '\n')
+		lines->heads++;
+	else if (lines->protocol == LIVE_HTTP1)
+		return 0;
+	if (at + 4 < lines->length && begins(lines->protocol, word_at(&lines->bytes[(at + 1) & (LINES_BYTES - 1)])))
+		lines->found++;
+	return 0;
+}
+
+static long looks_for_lines(__u32 step, void *context)
+{
+	struct lines *lines = *(struct lines **)context;
+	__u32 at = step * LINE_STEP, i;
+
+	if (at >= lines->length)
+		return 1;
+	if (at > LINES_BYTES - LINE_STEP || (lines->first_head && lines->heads))
+		return 1;
+#pragma unroll
+	for (i = 0; i < LINE_STEP; i++) {
+		if (lines->bytes[at + i] == '\n')
+			line_ends(lines, at + i);
+	}
+	return 0;
+}
+
+/* Counts in the bytes that are there. */
+__noinline int look_for_lines(struct lines *lines)
+{
+	if (lines)
+		bpf_loop(LINES_BYTES / LINE_STEP, looks_for_lines, &lines, 0);
+	return 0;
+}
+
+/* Requests that begin in these lines, the first included. */
+static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u32 protocol, __u32 has_body,
+				    __u32 *heads)
+{
+	__u32 length = look->length;
+	struct bpf_dynptr data;
+	struct lines *lines;
+	__u32 only = 0, some = length > LINES_BYTES ? LINES_BYTES : length, found;
+
+	lines = bpf_map_lookup_elem(&scratch, &only);
+	if (!lines || bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &data))
+		return 1;
+	if (some < 4 || some > LINES_BYTES)
+		return 1;
+	if (bpf_dynptr_read(lines->bytes, some, &data, look->from, 0))
+		return 1;
+	/* What an earlier arrival left there is no line's end. */
+	__builtin_memset(lines->bytes + some, 0, LINE_STEP);
+	lines->length = some;
+	lines->protocol = protocol;
+	lines->found = 0;
+	lines->heads = 0;
+	lines->first_head = has_body;
+	look_for_lines(lines);
+	*heads = lines->heads;
+	found = lines->found;
+	return 1 + (length > some && !has_body ? (__u64)found * length / some : found);
+}
+
+/* The state of following messages by their lengths. */
+struct messages {
+	struct sk_buff *skb;
+	__u32 from, at, length, protocol;
+	__u32 found;	/* requests */
+	__u32 rest;	/* messages that are parts of requests */
+	__u32 after_cipher;	/* of TLS: the next record of data is the client's Finished */
+	__u32 lost;	/* the arrival ends within the head of a message */
+};
+
+static __always_inline __u32 head_bytes(__u32 protocol)
+{
+	return protocol == LIVE_HTTP2 ? HTTP2_HEADER_BYTES : TLS_HEADER_BYTES;
+}
+
+/* What a message is, above its length. */
+#define IS_REQUEST (1ULL << 32)
+#define IS_PART (1ULL << 33)
+#define IS_CIPHER (1ULL << 34)
+
+/* How long a message is, by its first nine bytes, and what it is. */
+__noinline __u64 message_of(const struct start *start, __u32 protocol, __u32 after_cipher)
+{
+	const __u8 *bytes;
+
+	if (!start)
+		return 0;
+	bytes = start->bytes;
+	if (protocol == LIVE_TLS)
+		return (TLS_HEADER_BYTES + ((__u32)bytes[3] << 8 | bytes[4])) |
+		       (bytes[0] == TLS_APPLICATION_DATA && !after_cipher ? IS_REQUEST : 0) |
+		       (bytes[0] == TLS_CHANGE_CIPHER_SPEC ? IS_CIPHER : 0);
+	if (protocol == LIVE_HTTP2) {
+		if (word_at(bytes) == WORD('P', 'R', 'I', ' '))
+			return HTTP2_PREFACE_BYTES;
+		return (HTTP2_HEADER_BYTES + ((__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2])) |
+		       (bytes[3] == HTTP2_HEADERS ? IS_REQUEST : !bytes[3] ? IS_PART : 0);
+	}
+	/* The startup has no type. */
+	if (!bytes[0])
+		return length_at(bytes);
+	if (bytes[0] == 'Q' || bytes[0] == 'S' || bytes[0] == 'F')
+		return (1 + length_at(bytes + 1)) | IS_REQUEST;
+	return (1 + length_at(bytes + 1)) | (bytes[0] != 'X' && bytes[0] != 'p' ? IS_PART : 0);
+}
+
+static long follow_message(__u32 step, void *context)
+{
+	struct messages *all = context;
+	struct bpf_dynptr data;
+	struct start start = {};
+	__u32 head = head_bytes(all->protocol), size;
+	__u64 message;
+
+	if (all->at >= all->length)
+		return 1;
+	if (all->at + head > all->length) {
+		all->lost = 1;
+		return 1;
+	}
+	if (bpf_dynptr_from_skb((struct __sk_buff *)all->skb, 0, &data))
+		return 1;
+	if (bpf_dynptr_read(start.bytes, head, &data, all->from + all->at, 0))
+		return 1;
+	message = message_of(&start, all->protocol, all->after_cipher);
+	all->found += !!(message & IS_REQUEST);
+	all->rest += !!(message & IS_PART);
+	all->after_cipher = !!(message & IS_CIPHER);
+	size = message;
+	all->at += size < 4 ? 4 : size > MESSAGE_MAX ? MESSAGE_MAX : size;
+	return 0;
+}
+
+/* Of protocols whose messages say how long they are. */
+static __always_inline void looks_at_messages(struct socket_state *state, struct sk_buff *skb, struct look *look)
+{
+	__u32 length = look->length;
+	struct messages all = {
+		.skb = skb,
+		.from = look->from,
+		.at = look->in_order ? state->skip : 0,
+		.length = length,
+		.protocol = state->protocol,
+	};
+	bool begins = !all.at, fresh = look->fresh;
+
+	if (all.at >= length) {
+		state->skip = all.at - length;
+		look->counts = !fresh;
+		look->incomplete = state->skip && state->protocol != LIVE_HTTP2;
+		return;
+	}
+	bpf_loop(MESSAGES_MAX, follow_message, &all, 0);
+	state->skip = all.lost || all.at < length ? 0 : all.at - length;
+	look->requests = all.found > 0xffff ? 0xffff : all.found;
+	look->begins = begins && (all.found || all.rest);
+	/* The end of a message that began before goes on with its exchange. */
+	look->counts = all.found || all.rest || (!begins && !fresh);
+	look->incomplete = (state->skip || all.lost) && state->protocol != LIVE_HTTP2;
+}
+
+/* Of protocols that consist of lines. */
+static __always_inline void looks_at_lines(struct socket_state *state, struct sk_buff *skb, __u32 word, __u32 end,
+					   struct look *look)
+{
+	__u32 heads = 0, count = 1;
+	bool has_body, http = state->protocol == LIVE_HTTP1;
+
+	look->begins = begins(state->protocol, word);
+	if (!look->begins && look->fresh) {
+		/* More of what was answered already, or, if that is answered each time, another protocol by now. */
+		look->counts = state->strays >= STRAYS_MAX;
+		state->strayed = 1;
+		if (look->counts) {
+			state->protocol = LIVE_OTHER;
+			state->looked = LOOKS_MAX;
+			look->begins = look->requests = 1;
+		}
+		return;
+	}
+	if (look->begins)
+		state->strays = state->strayed = 0;
+	has_body = http && look->begins && (word == WORD('P', 'O', 'S', 'T') || word == WORD('P', 'U', 'T', ' ') ||
+					    word == WORD('P', 'A', 'T', 'C'));
+	state->in_one++;
+	/* What is longer than one request has been may hold several. */
+	if (state->pipelined || has_body || (look->begins && look->length > state->one_bytes) ||
+	    !(state->in_one & (LINES_EVERY - 1))) {
+		count = count_lines(skb, look, state->protocol, has_body, &heads);
+		if (count > 1) {
+			state->pipelined = 1;
+			state->in_one = 0;
+		} else if (look->begins && look->length > state->one_bytes) {
+			state->one_bytes = look->length;
+		}
+		if (state->in_one > 4 * LINES_EVERY)
+			state->pipelined = 0;
+	}
+	look->requests = count - !look->begins;
+	if (http)
+		look->incomplete = !heads && end != WORD('\r', '\n', '\r', '\n');
+	else
+		look->incomplete = end >> 24 != '\n';
+}
+
+/* Looks at what an arrival is. */
+static __noinline int looks(struct socket_state *state, struct sk_buff *skb, struct look *look)
+{
+	__u32 from = look->from, length = look->length;
+	bool fresh = look->fresh;
+	struct start start = {};
+	__u8 end[4] = {};
+	struct bpf_dynptr data;
+	__u32 some = length > LOOK_BYTES ? LOOK_BYTES : length;
+
+	look->counts = 1;
+	look->begins = look->requests = fresh;
+	if (!bpf_ksym_exists(bpf_dynptr_from_skb) || (state->protocol == LIVE_OTHER && state->looked >= LOOKS_MAX))
+		return 0;
+	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &data))
+		return 0;
+	if (some < 1 || some > LOOK_BYTES || bpf_dynptr_read(start.bytes, some, &data, from, 0))
+		return 0;
+	if (state->protocol == LIVE_OTHER) {
+		if (!fresh)
+			return 0;
+		state->looked++;
+		state->protocol = protocol_of(&start, length);
+		state->skip = 0;
+		if (state->protocol == LIVE_OTHER)
+			return 0;
+	}
+	look->begins = look->requests = 0;
+	if (state->protocol == LIVE_TLS || state->protocol == LIVE_HTTP2 || state->protocol == LIVE_POSTGRESQL) {
+		looks_at_messages(state, skb, look);
+		return 0;
+	}
+	if (length >= 4)
+		bpf_dynptr_read(end, 4, &data, from + length - 4, 0);
+	looks_at_lines(state, skb, word_at(start.bytes), word_at(end), look);
+	return 0;
+}
+
+#endif
