@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("api/another_user_sees_his_own_and_is_refused_the_rest_in_the_log", ROOT, another_user),
         test("api/a_member_of_the_group_may_what_root_may", ROOT, member),
+        test("api/denied_calls_of_a_user_keep_no_line_of_others_out_of_the_log", ROOT, denied),
         test("api/one_user_cannot_take_all_the_room", ROOT, room),
         test("api/the_commands_go_through_a_daemon_that_runs", NEEDS, through_the_daemon),
         test("api/a_kill_in_the_middle_of_a_set_leaves_nothing_half_done", NEEDS, killed),
@@ -107,6 +108,29 @@ fn another_user() -> Result<(), Failed> {
         called(&mut desk.connect(), "Set", &set_eth0())["parameters"]["summary"],
         "device eth0 is set"
     );
+    Ok(())
+}
+
+fn denied() -> Result<(), Failed> {
+    let desk = Desk::new(Some(TRUSTED));
+    as_user(&[], || {
+        let mut talk = Talk::to(&desk.socket);
+        for _ in 0..45 {
+            assert_eq!(
+                called(&mut talk, "Set", &set_eth0())["error"],
+                "org.varlink.service.PermissionDenied"
+            );
+        }
+    })?;
+    called(&mut desk.connect(), "Set", &set_eth0());
+    as_user(&[TRUSTED], || {
+        called(&mut Talk::to(&desk.socket), "Unset", &json!({ "target": { "device": "eth0" } }))
+    })?;
+    let log = desk.log();
+    let has = |who: &str, what: &str| log.iter().any(|line| line.contains(who) && line.ends_with(what));
+    assert!(has("uid 0 ", "calls io.netpolicy.Set"), "{log:?}");
+    assert!(has("uid 65534 ", "calls io.netpolicy.Unset"), "{log:?}");
+    assert!(log.len() < 20, "{log:?}");
     Ok(())
 }
 
