@@ -276,8 +276,8 @@ impl CpuUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPerAnswer {
-    /// All that is not idle or stolen on any CPU, in microseconds: whatever else runs meanwhile is in it. The kernel samples
-    /// it at its ticks. `None` if no tick passed. Kernel: `fs/proc/stat.c` `show_stat()`.
+    /// All that is not idle or stolen on any CPU, in microseconds: whatever else runs is in it, and interrupts, and the way out of
+    /// idle. `None` if no tick passed. See [`Counters::busy_on`].
     pub machine_us: Option<f64>,
     /// The run time of server and client, and that of the softirqs that poll the server's NAPIs on the time of other
     /// tasks, in microseconds: what else runs is not in it. `None` where it could not be counted.
@@ -379,12 +379,23 @@ pub struct Counters {
 impl Counters {
     /// How long all CPUs together worked since an earlier snapshot. `None` if no tick passed.
     pub fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
-        let (mut busy, mut all) = (0, 0);
-        for cpu in &self.cpus {
-            let ticks = cpu.ticks.since(&earlier.cpu(cpu.cpu)?.ticks);
-            (busy, all) = (busy + ticks.busy(), all + ticks.total());
+        self.busy_on(earlier, &self.cpus.iter().map(|cpu| cpu.cpu).collect())
+    }
+
+    /// How long these CPUs together worked since an earlier snapshot: the time between, without what was idle or stolen.
+    ///
+    /// The kernel measures idle time by its clock (`NO_HZ`), but samples work at its ticks: work that recurs at a fraction of a tick
+    /// is met too often or never, and so is the work of an interrupt that wakes an idle CPU. So work is what idle time leaves.
+    /// Kernel: `fs/proc/stat.c` `get_idle_time()`, `kernel/sched/cputime.c` `account_process_tick()`.
+    pub fn busy_on(&self, earlier: &Self, which: &CpuSet) -> Option<Nanoseconds> {
+        let (mut rest, mut all, mut cpus) = (0, 0, 0);
+        for cpu in which.iter() {
+            let ticks = self.cpu(cpu)?.ticks.since(&earlier.cpu(cpu)?.ticks);
+            (rest, all, cpus) =
+                (rest + ticks.idle + ticks.iowait + ticks.steal, all + ticks.total(), cpus + 1);
         }
-        (all > 0).then_some(Nanoseconds(busy * CpuTicks::NANOSECONDS))
+        let elapsed = self.at.0.checked_sub(earlier.at.0)?;
+        (all > 0).then(|| Nanoseconds((elapsed * cpus).saturating_sub(rest * CpuTicks::NANOSECONDS)))
     }
 
     /// What was counted for this CPU.
@@ -518,7 +529,11 @@ mod test {
         let ticks =
             CpuTicks { user: 3, nice: 1, system: 2, irq: 1, softirq: 3, idle: 50, iowait: 9, steal: 7 };
         let after = snapshot(1000, ticks, 0);
-        assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(100)));
+        // Of two CPUs in a second; the ticks of work do not decide.
+        assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(2_000 - 660)));
+        let of = |cpus: &str| after.busy_on(&before, &cpus.parse().expect("CPUs"));
+        assert_eq!(of("1"), Some(Nanoseconds::from_millis(1_000 - 660)));
+        assert_eq!(of("7"), None, "no such CPU");
         assert_eq!(before.busy_since(&before), None, "no tick passed");
     }
 

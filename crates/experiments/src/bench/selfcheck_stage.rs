@@ -16,7 +16,7 @@ use linux::{KernelError, Netns, Signals};
 use load::{Edge, Environment};
 use measure::live::agreement::percentiles_of;
 use model::{
-    Asks, Counters, CpuSet, CpuUse, Distribution, ForeignWorkload, Nanoseconds, OfferedLoad, Origin, Pid,
+    Asks, Counters, CpuSet, Distribution, ForeignWorkload, Nanoseconds, OfferedLoad, Origin, Pid,
     SimulatedFrom, Waiting, Workload,
 };
 use serde::Deserialize;
@@ -225,8 +225,8 @@ impl<'a> SelfcheckStage<'a> {
         }
         let client: CpuSet = self.layout.client.iter().copied().collect();
         let busy = |cpus: &CpuSet| {
-            let used = CpuUse::between(&before.counters, &after.counters, cpus)?;
-            Some(used.busy() * f64::from(used.cpus) * seconds * 1e6 / answers)
+            let busy = after.counters.busy_on(&before.counters, cpus)?;
+            Some(busy.as_secs_f64() * 1e6 / answers)
         };
         let ran = |before: Option<Nanoseconds>, after: Option<Nanoseconds>| {
             Some(Nanoseconds(after?.0.saturating_sub(before?.0)).as_secs_f64() * 1e6 / answers)
