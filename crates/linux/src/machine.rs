@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use model::Nanoseconds;
+
 use crate::KernelError;
 
 /// The machine, in words.
@@ -51,6 +53,14 @@ pub fn has_unmapped_users() -> bool {
 /// Kernel: 6.18, `kernel/user_namespace.c` `uid_m_show()`.
 fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// For how long since boot a task waited for a CPU that another one had; `None` on a kernel without pressure stall information
+/// (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
+pub fn cpu_pressure() -> Option<Nanoseconds> {
+    let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
+    let total = text.lines().find(|line| line.starts_with("some "))?.split_once("total=")?.1;
+    Some(Nanoseconds::from_micros(total.trim().parse().ok()?))
 }
 
 /// How many CPUs the kernel keeps memory for, those that are not there included.

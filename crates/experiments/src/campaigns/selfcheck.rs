@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use linux::Signals;
+use linux::machine::cpu_pressure;
 use linux::work::RunTimes;
 use model::{Nanoseconds, Pid};
 use session::{Exit, Fault};
@@ -71,7 +72,7 @@ fn check(
         }
         done += 1;
     };
-    let (before, others) = (stage.counters()?, RunTimes::now());
+    let (before, others, pressure) = (stage.counters()?, RunTimes::now(), cpu_pressure());
     let server = stage.start()?;
     let mut runs: Vec<Runs> = Vec::new();
     for &shape in &shapes {
@@ -88,7 +89,9 @@ fn check(
     let disturbance = {
         let after = stage.counters()?;
         let ours = [server.process().pid, Pid(std::process::id())];
-        disturbance(&before, &after, others.others_since(&ours))
+        let waited =
+            pressure.zip(cpu_pressure()).map(|(before, after)| Nanoseconds(after.0.saturating_sub(before.0)));
+        disturbance(&before, &after, others.others_since(&ours), waited)
     };
     drop(server);
     let mut closed: Vec<ClosedLoop> = Vec::new();
@@ -114,7 +117,12 @@ fn check(
 
 /// What took CPU time from the check.
 #[expect(clippy::cast_precision_loss, reason = "ticks and spans of minutes, below 2^53")]
-fn disturbance(before: &model::Counters, after: &model::Counters, others: Nanoseconds) -> Disturbance {
+fn disturbance(
+    before: &model::Counters,
+    after: &model::Counters,
+    others: Nanoseconds,
+    waited: Option<Nanoseconds>,
+) -> Disturbance {
     let seconds = Nanoseconds(after.at.0.saturating_sub(before.at.0)).as_secs_f64().max(1e-9);
     let (mut steal, mut all) = (0, 0);
     for cpu in &after.cpus {
@@ -126,5 +134,6 @@ fn disturbance(before: &model::Counters, after: &model::Counters, others: Nanose
     Disturbance {
         steal_percent: steal as f64 * 100.0 / (all as f64).max(1.0),
         others_percent: others.as_secs_f64() * 100.0 / seconds,
+        waited_percent: waited.map(|waited| waited.as_secs_f64() * 100.0 / seconds),
     }
 }

@@ -38,18 +38,24 @@ impl Verdict {
 pub struct Disturbance {
     /// The share of the CPUs' time that another guest of the host took, in percent.
     pub steal_percent: f64,
-    /// The run time of other processes of this machine, in percent of one CPU.
+    /// The run time of other processes of this machine that have not ended, in percent of one CPU.
     pub others_percent: f64,
+    /// The share of the time in which a task waited for a CPU that another one had, in percent; `None` without pressure stall
+    /// information.
+    pub waited_percent: Option<f64>,
 }
 
 impl Disturbance {
     /// More than this is too much for a verdict.
     const STEAL_PERCENT_MAX: f64 = 1.0;
     const OTHERS_PERCENT_MAX: f64 = 5.0;
+    const WAITED_PERCENT_MAX: f64 = 15.0;
 
     /// Whether no comparison may pass.
     pub(crate) fn is_too_much(self) -> bool {
-        self.steal_percent > Self::STEAL_PERCENT_MAX || self.others_percent > Self::OTHERS_PERCENT_MAX
+        self.steal_percent > Self::STEAL_PERCENT_MAX
+            || self.others_percent > Self::OTHERS_PERCENT_MAX
+            || self.waited_percent.is_some_and(|waited| waited > Self::WAITED_PERCENT_MAX)
     }
 }
 
@@ -331,9 +337,12 @@ impl Report for SelfcheckReport {
     const KIND: &'static str = "bench-selfcheck";
 
     fn page(&self, page: &mut Page) {
-        let Disturbance { steal_percent, others_percent } = self.disturbance;
+        let Disturbance { steal_percent, others_percent, waited_percent } = self.disturbance;
+        let waited = waited_percent
+            .map(|waited| format!(", and tasks waited for a CPU in {waited:.0} % of the time"))
+            .unwrap_or_default();
         let words = format!(
-            "Other guests took {steal_percent:.1} % of the CPUs, other processes ran for {others_percent:.1} % of a CPU"
+            "Other guests took {steal_percent:.1} % of the CPUs, other processes ran for {others_percent:.1} % of a CPU{waited}"
         );
         match self.disturbed {
             true => page.styled(
@@ -447,8 +456,9 @@ mod test {
         );
         assert!(wrong.has(Verdict::Misses));
         for disturbance in [
-            Disturbance { steal_percent: 3.0, others_percent: 0.0 },
-            Disturbance { steal_percent: 0.0, others_percent: 80.0 },
+            Disturbance { steal_percent: 3.0, ..Disturbance::default() },
+            Disturbance { others_percent: 80.0, ..Disturbance::default() },
+            Disturbance { waited_percent: Some(70.0), ..Disturbance::default() },
         ] {
             let disturbed = report((0..5).map(|_| sample(101.0, 100.0)).collect(), disturbance);
             assert!(!disturbed.has(Verdict::Holds) && disturbed.has(Verdict::Undecided), "{disturbance:?}");
