@@ -514,6 +514,9 @@ pub struct LiveWindow {
     pub workers: Vec<(Option<Pid>, LivePart)>,
     /// What had no answer when the window ended.
     pub waiting: LiveWaiting,
+    /// How long the programs that measure have run, in windows in which the kernel measured that. The way to them and back is not in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Nanoseconds>,
 }
 
 #[cfg(test)]

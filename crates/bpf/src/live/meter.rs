@@ -16,7 +16,7 @@ use super::layout::{
     BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, NOT_YET, PART_BUCKETS, PARTS_MAX, PORTS_MAX, Part, Spans,
     Turnarounds, WHOLE, Waiting,
 };
-use crate::cost::{RunTime, run_times};
+use crate::cost::{RunTime, Statistics, run_times};
 use crate::in_initial_pid_namespace;
 use crate::iterated;
 use crate::loaded::Loaded;
@@ -119,6 +119,8 @@ pub struct LiveMeter {
     polled_by_threads: bool,
     begun: Option<Nanoseconds>,
     sockets: u64,
+    /// While the programs' run time is measured, with what it was when the window began.
+    weighed: Option<(Statistics, Nanoseconds)>,
     before: Totals,
 }
 
@@ -187,6 +189,7 @@ impl LiveMeter {
             polled_by_threads: false,
             begun: None,
             sockets: 0,
+            weighed: None,
             before: Totals::none(),
         })
     }
@@ -233,7 +236,7 @@ impl LiveMeter {
         self.open(false)
     }
 
-    /// The same, and the window also sees how long packets take between the ring and TCP, and answers between TCP and the
+    /// The same, and the window also says what measuring costs ([`LiveWindow::weight`]), and sees how long packets take between the ring and TCP, and answers between TCP and the
     /// device. That costs each softirq and each packet that is sent, and changes so little that now and then is enough.
     ///
     /// # Errors
@@ -249,6 +252,11 @@ impl LiveMeter {
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
+        // Where the kernel does not measure it, as without CAP_SYS_ADMIN, the weight is not known.
+        self.weighed = match stack {
+            true => Statistics::enable().ok().zip(self.run_time().ok()),
+            false => None,
+        };
         let by_threads = self.polled_by_threads;
         let attached = self
             .loaded
@@ -302,6 +310,7 @@ impl LiveMeter {
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
         self.loaded.detach();
+        let weighed = self.weighed.take();
         let (waiting, entered) = waiting?;
         let totals = self.totals()?;
         let before = std::mem::replace(&mut self.before, totals);
@@ -313,7 +322,11 @@ impl LiveMeter {
         if counts.answered > 0 {
             self.polled_by_threads = counts.threaded > 0;
         }
-        Ok(LiveWindow { span, counts, spans, napis, workers, waiting })
+        let weight = match weighed {
+            Some((_, before)) => Some(Nanoseconds(self.run_time()?.0.saturating_sub(before.0))),
+            None => None,
+        };
+        Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight })
     }
 
     /// What the programs cost so far, where [`crate::Statistics`] are on.
@@ -322,6 +335,12 @@ impl LiveMeter {
     /// The kernel's.
     pub fn run_times(&self) -> Result<Vec<RunTime>, KernelError> {
         run_times(&self.loaded)
+    }
+
+    /// How long all programs have run together, while that was measured.
+    fn run_time(&self) -> Result<Nanoseconds, KernelError> {
+        let programs = self.run_times()?;
+        Ok(Nanoseconds(programs.iter().map(|program| program.time.0).sum()))
     }
 
     /// Looks at every connection that has a state. With what waits, how long that had lasted when the window opened.

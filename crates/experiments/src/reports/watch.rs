@@ -225,6 +225,13 @@ impl Report for WatchReport<'_> {
         if !costs.is_empty() {
             page.line(format!("each {} costs {}", summary.unit.one(), costs.join(", ")));
         }
+        if let Some(weight) = summary.weight {
+            page.line(format!(
+                "measuring takes {} of CPU time and more for each {} while a window is open",
+                span(weight),
+                summary.unit.one()
+            ));
+        }
         if let Some(masked) = summary.masked_share {
             page.line(format!(
                 "{:.1} % of {} came while the interrupt was masked",

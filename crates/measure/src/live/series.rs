@@ -137,6 +137,8 @@ pub struct Series {
     ages: SpanCounts,
     waiting: LiveWaiting,
     connections: u64,
+    /// How long the programs have run that measured so many requests.
+    weighed: (Nanoseconds, u64),
     napis: Vec<(NapiId, LivePart)>,
     workers: Vec<(Option<Pid>, LivePart)>,
 }
@@ -178,6 +180,10 @@ impl Series {
         self.ages.merge(&window.waiting.ages);
         self.waiting.clone_from(&window.waiting);
         self.connections = self.connections.max(window.counts.connections);
+        if let Some(weight) = window.weight {
+            self.weighed.0.0 += weight.0;
+            self.weighed.1 += window.counts.requests;
+        }
         merge_parts(&mut self.napis, &window.napis);
         merge_parts(&mut self.workers, &window.workers);
         if self.blocks.is_empty() || self.in_last == self.per_block.max(1) {
@@ -236,6 +242,12 @@ impl Series {
     /// The most connections that had any event in one window.
     pub const fn connections(&self) -> u64 {
         self.connections
+    }
+
+    /// How long the programs that measure run for each request, in nanoseconds, without the way to them; `None` where that was not measured.
+    pub fn weight(&self) -> Option<f64> {
+        let (weight, requests) = self.weighed;
+        (requests > 0).then(|| count(weight.0) / count(requests))
     }
 
     /// What is counted.

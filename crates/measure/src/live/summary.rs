@@ -113,6 +113,9 @@ pub struct Summary {
     pub service_time: Percentiles,
     /// What the stack takes in `response`, between the ring and TCP and between the answer and the device, in nanoseconds.
     pub stack: f64,
+    /// How long the programs that measure run for each request while a window is open, in nanoseconds, as measured on this host; the way to
+    /// them and back is not in it. Windows have the times of a service that is slowed by so much.
+    pub weight: Option<f64>,
     /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
     pub masked_share: Option<f64>,
     /// Exchanges without an answer at the end of the last window.
@@ -158,6 +161,7 @@ impl Summary {
             wakeup: Percentiles::of(series, Stretch::Wakeup),
             service_time: Percentiles::of(series, Stretch::Service),
             stack: series.stack(),
+            weight: series.weight(),
             masked_share: (known > 0).then(|| count(counts.masked) / count(known)),
             waiting: series.waiting().requests,
             oldest: series.waiting().oldest.map(|oldest| oldest.0),
