@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use daemon::inspector::WORKER;
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::EpollParams;
@@ -86,15 +87,23 @@ fn processes() -> Result<(), Failed> {
     })
 }
 
-/// The processes that a daemon has started, and those that have ended and were not waited for.
+/// The processes that a daemon has started, and those that have ended and were not waited for; without the one worker that it
+/// keeps to look into processes.
 fn children(daemon: &Started) -> Result<Vec<String>, Failed> {
     let own = daemon.child.id().to_string();
-    let mut children = Vec::new();
+    let (mut children, mut workers) = (Vec::new(), 0);
     for entry in std::fs::read_dir("/proc")? {
-        let Ok(stat) = std::fs::read_to_string(entry?.path().join("stat")) else { continue };
+        let path = entry?.path();
+        let Ok(stat) = std::fs::read_to_string(path.join("stat")) else { continue };
         // The name of a program may have blanks and parentheses.
         let Some((_, fields)) = stat.rsplit_once(')') else { continue };
-        if fields.split_whitespace().nth(1) == Some(own.as_str()) {
+        if fields.split_whitespace().nth(1) != Some(own.as_str()) {
+            continue;
+        }
+        let command = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        if workers == 0 && command.split(|&byte| byte == 0).nth(1) == Some(WORKER.as_bytes()) {
+            workers = 1;
+        } else {
             children.push(stat);
         }
     }
