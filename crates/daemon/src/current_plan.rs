@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
-use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
+use model::{Change, DeviceId, Host, Intent, Label, Object, Plan, Policy, Setting, Target};
 use plan::{Part, PlacedProcess, Refusal, Running, Selection};
 use session::wake::HeldWake;
 
@@ -162,8 +162,8 @@ impl CurrentPlan {
     }
 
     /// What is held and not wanted, if it is time to look for that and anything could be placed. What a request had
-    /// that is refused now stays meanwhile.
-    pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool) -> Option<BTreeSet<Knob>> {
+    /// that is refused now stays meanwhile, unless its device is here under another name: then the request is no longer for it.
+    pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool, host: &Host) -> Option<BTreeSet<Knob>> {
         self.kept_for_refused = 0;
         if self.placed.placement.is_none() || !is_time {
             return None;
@@ -171,7 +171,9 @@ impl CurrentPlan {
         let wanted: BTreeSet<Knob> = self.wanted().map(knob_of).collect();
         let refused = self.placed.refused.keys().filter(|place| **place < self.placed.own);
         let refused: Vec<&Intent> = refused.filter_map(|place| self.policy.intents.get(*place)).collect();
-        let kept = kept_for(&refused, &self.previous, ledger);
+        let name_of =
+            |id: DeviceId| host.devices.iter().find(|device| device.id == id).map(|device| device.id.name);
+        let kept = kept_for(&refused, &self.previous, ledger, &name_of);
         let unwanted = ledger.iter().map(|(knob, _)| *knob).filter(|knob| !wanted.contains(knob));
         let (kept, unwanted): (BTreeSet<Knob>, BTreeSet<Knob>) =
             unwanted.partition(|knob| kept.contains(knob));
@@ -208,17 +210,23 @@ fn kept_for(
     refused: &[&Intent],
     previous: &BTreeMap<String, BTreeSet<Knob>>,
     ledger: &Ledger,
+    name_of: &dyn Fn(DeviceId) -> Option<Label>,
 ) -> BTreeSet<Knob> {
-    let mut kept = BTreeSet::new();
+    let mut kept: BTreeSet<Knob> = BTreeSet::new();
     for intent in refused {
+        let is_elsewhere_named = |(object, _): &Knob| {
+            let Target::Device(name) = &intent.target else { return false };
+            object.device().and_then(name_of).is_some_and(|now| now.as_str() != name)
+        };
         if let Some(knobs) = previous.get(&intent.target.to_string()) {
-            kept.extend(knobs.iter().copied());
+            kept.extend(knobs.iter().copied().filter(|knob| !is_elsewhere_named(knob)));
         } else {
             let wrote = |change: &Change| is_of(&change.because().source, &intent.origin);
             let objects: BTreeSet<Object> =
                 ledger.iter().filter(|(_, change)| wrote(change)).map(|(knob, _)| knob.0).collect();
             let knobs = ledger.iter().map(|(knob, _)| *knob);
-            kept.extend(knobs.filter(|(object, _)| objects.contains(object)));
+            let knobs = knobs.filter(|(object, _)| objects.contains(object));
+            kept.extend(knobs.filter(|knob| !is_elsewhere_named(knob)));
         }
     }
     kept
@@ -232,8 +240,7 @@ fn is_of(source: &str, origin: &str) -> bool {
 #[cfg(test)]
 mod test {
     use model::{
-        DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, PolicyName, QueueIndex, Reason,
-        RxQueue, Target,
+        EmptyPolls, IfIndex, Nanoseconds, NapiKnob, NetnsId, PolicyName, QueueIndex, Reason, RxQueue, Target,
     };
 
     use super::*;
@@ -279,11 +286,16 @@ mod test {
         };
         let refused = Intent::new(Target::Device("eth0".to_owned()), PolicyName::None, "a:2");
         let mut previous = BTreeMap::from([("device eth0".to_owned(), knobs(&changes))]);
-        assert_eq!(kept_for(&[&refused], &previous, &ledger), knobs(&changes), "whichever program wrote it");
-        assert_eq!(kept_for(&[], &previous, &ledger), BTreeSet::new(), "no request wants it any more");
+        let away = |_| None;
+        let kept = kept_for(&[&refused], &previous, &ledger, &away);
+        assert_eq!(kept, knobs(&changes), "whichever program wrote it");
+        assert_eq!(kept_for(&[], &previous, &ledger, &away), BTreeSet::new(), "no request wants it any more");
+        let renamed = |_| Some(Label::new("lan0"));
+        let kept = kept_for(&[&refused], &previous, &ledger, &renamed);
+        assert_eq!(kept, BTreeSet::new(), "the device is here under another name");
         previous.clear();
         assert_eq!(
-            kept_for(&[&refused], &previous, &ledger),
+            kept_for(&[&refused], &previous, &ledger, &away),
             knobs(&changes[..2]),
             "after a restart: no half a mode"
         );

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, TransactionName};
+use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
 use judge::Watched;
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
@@ -259,8 +259,17 @@ impl Daemon<'_> {
     /// wanted at two ticks in a row. What a request had that is refused now stays meanwhile.
     fn put_back(&mut self, work: &Work) -> Vec<Step> {
         let now = work.policy || work.asked || work.app_requests;
-        let unwanted = self.plan.unwanted(self.held.ledger(), now || work.tick);
+        let host = self.known.host();
+        // A device that was renamed is the same, with another name: what was set on it under the old one is not asked for.
+        let is_renamed = |(object, _): &Knob| {
+            let Some(id) = object.device() else { return false };
+            let device = host.devices.iter().find(|device| device.id == id);
+            device.is_some_and(|device| device.id.name != id.name)
+        };
+        let renamed = self.held.ledger().iter().any(|(knob, _)| is_renamed(knob));
+        let unwanted = self.plan.unwanted(self.held.ledger(), now || work.tick || renamed, host);
         let Some(unwanted) = unwanted else { return Vec::new() };
+        let now = now || unwanted.iter().any(is_renamed);
         let PutBack { steps, foreign } = self.held.put_back(unwanted, now);
         for (change, found) in &foreign {
             let said = left_to_others(change, found);

@@ -98,6 +98,11 @@ impl Kernel {
         Ok(handles)
     }
 
+    /// The name that a device has now, if it is where it was.
+    pub fn present_name(&mut self, device: DeviceId) -> Option<String> {
+        self.handles_with(device).and_then(|handles| handles.name(device)).ok()
+    }
+
     /// Whether the namespace has a device of this name now: this one, or a recreated one.
     pub fn has_device_named_as(&mut self, device: DeviceId) -> bool {
         self.handles(device.netns).is_ok_and(|handles| handles.has_device_named(device.name.as_str()))

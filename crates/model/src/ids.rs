@@ -141,8 +141,8 @@ impl<'de> Deserialize<'de> for Label {
 }
 crate::text_schema! { Label: "a name" }
 
-/// A network device: its namespace and index. Shown by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
+/// A network device: its namespace and index. Shown by its name. A device that was renamed is the same one.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceId {
     /// The namespace it is in.
@@ -151,6 +151,32 @@ pub struct DeviceId {
     pub ifindex: IfIndex,
     /// Its name when it was observed.
     pub name: Label,
+}
+
+impl PartialEq for DeviceId {
+    fn eq(&self, other: &Self) -> bool {
+        (self.netns, self.ifindex) == (other.netns, other.ifindex)
+    }
+}
+
+impl Eq for DeviceId {}
+
+impl PartialOrd for DeviceId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for DeviceId {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.netns, self.ifindex).cmp(&(other.netns, other.ifindex))
+    }
+}
+
+impl std::hash::Hash for DeviceId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.netns, self.ifindex).hash(state);
+    }
 }
 
 impl fmt::Display for DeviceId {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use linux::Kernel;
 use model::{Intent, Object, Target};
 use plan::Part;
 
@@ -46,9 +47,18 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
         of_target.extend(objects);
     }
     let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
+    let mut kernel = Kernel::new();
+    // A device may have been renamed since: it is asked for by the name that it has now, too.
+    let mut is_renamed = |object: &Object| {
+        let Some(device) = object.device() else { return false };
+        let name = kernel.present_name(device).filter(|name| name != device.name.as_str());
+        let rest = object.to_string();
+        let rest = rest.strip_prefix(device.name.as_str()).map(str::to_owned);
+        name.zip(rest).is_some_and(|(name, rest)| is_within(&format!("{name}{rest}"), asked))
+    };
     let is_asked = |change: &model::Change| is_object(&change.to().object());
     for InForce { transaction, change } in in_force(&session.journal()?)? {
-        if is_asked(&change) {
+        if is_asked(&change) || is_renamed(&change.to().object()) {
             report.in_force(&change, &transaction);
         }
     }

@@ -28,6 +28,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("daemon/a_service_known_by_its_port_gets_its_policy_when_it_listens", BPF, listener),
         test("daemon/processes_that_end_half_way_do_not_disturb_it", BPF, ends_half_way),
         test("daemon/a_device_that_comes_up_or_is_renamed_gets_its_policy", NEEDS, links),
+        test(
+            "daemon/a_device_that_is_renamed_away_loses_its_settings_or_takes_them_along",
+            NEEDS,
+            renamed_away,
+        ),
         test("daemon/what_somebody_else_sets_as_it_is_wanted_is_theirs_and_no_drift", NEEDS, made_right),
         test("daemon/a_device_that_is_made_again_is_set_and_no_drift", NEEDS, made_again),
         test("daemon/new_channels_get_the_policy_of_their_device", NEEDS, channels),
@@ -182,6 +187,30 @@ fn links() -> Result<(), Failed> {
     is_set(&operator, &[0; 2])?;
     operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
     is_set(&operator, &[20_000; 2])
+}
+
+/// A rename is an event: what a section by name has set goes with the name, and what a pattern means follows the device.
+fn renamed_away() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-renamed-away", 2)?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
+    let daemon = operator.starts(&["daemon", "--on-stop", "revert"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    is_set(&operator, &[DEFER50; 2])?;
+    operator.inside(&format!("ip link set {SERVER_DEVICE} name lan0"))?;
+    is_set(&operator, &[0; 2])?;
+    operator.inside(&format!("ip link set lan0 name {SERVER_DEVICE}"))?;
+    is_set(&operator, &[DEFER50; 2])?;
+    operator.asks("[device.\"*n*\"]\ndelivery = \"defer50\"\n")?;
+    operator.inside(&format!("ip link set {SERVER_DEVICE} name lan0"))?;
+    let explained = waited_for("the device by its new name", || {
+        let said = operator.netpolicy(&["explain", "lan0"]).output()?;
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        Ok(said.contains("50us").then_some(said))
+    })?;
+    assert!(explained.contains("gro-flush-timeout"), "{explained}");
+    is_set(&operator, &[DEFER50; 2])?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    is_set(&operator, &[0; 2])
 }
 
 /// As a driver does that spreads its queues again when a CPU comes back.
