@@ -7,6 +7,7 @@ use linux::lab::MemcachedOptions;
 use model::{Nanoseconds, NapiKnob, Setting};
 
 use crate::operator::{Operator, flushes, flushes_of, somebody_else_sets};
+use crate::wire::Wire;
 use crate::{Need, test};
 
 const SUSPEND20: &str = "[device.veth-server]\ndelivery = \"suspend20\"\n";
@@ -77,19 +78,17 @@ fn round_trip() -> Result<(), Failed> {
 
 fn on_a_nic() -> Result<(), Failed> {
     let operator = Operator::new("nic", 1)?;
-    let device = || {
-        let host = linux::observe(&linux::Netns::own()?, &linux::Processes::None)?;
-        let device = host.device_named("virtio0").ok_or("virtio0")?.clone();
-        Ok::<_, Failed>((flushes_of(&host, [&device]), device))
-    };
-    let (flushed, before) = device()?;
-    operator.asks("[device.virtio0]\ndelivery = \"suspend20\"\n")?;
-    operator.runs_here(&["apply"], 0)?;
-    assert_eq!(device()?.0, vec![20_000; flushed.len()], "each queue has the timeout");
-    operator.runs_here(&["verify"], 0)?;
-    operator.runs_here(&["rollback"], 0)?;
-    let (after_flushes, after) = device()?;
-    assert_eq!((after_flushes, after), (flushed, before), "the NIC is as it was");
+    let wire = Wire::between("virtio")?;
+    let in_near = |arguments: &[&str]| operator.runs_here(&[&["--netns", &wire.near], arguments].concat(), 0);
+    let timeouts = || Ok::<_, Failed>(flushes(&wire.observe()?));
+    let (device, before) = (wire.near0()?, timeouts()?);
+    operator.asks("[device.near0]\ndelivery = \"suspend20\"\n")?;
+    in_near(&["apply"])?;
+    let of_device = flushes_of(&wire.observe()?, [&device]);
+    assert!(!of_device.is_empty() && of_device.iter().all(|span| *span == 20_000), "{of_device:?}");
+    in_near(&["verify"])?;
+    in_near(&["rollback"])?;
+    assert_eq!((wire.near0()?, timeouts()?), (device, before), "the NIC is as it was");
     Ok(())
 }
 
