@@ -54,12 +54,12 @@ fn units() -> Result<(), Failed> {
     let server = prepared()?;
     assert_eq!(server.flushes()?, [0; 2], "the premise: the NIC is as it was booted");
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
+    // It ends with 3 where something is wrong, which is what is looked for.
+    let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
     let _ = said("systemctl", &["stop", DAEMON, ATTACH]);
     outcome.map_err(|failed| {
         let log = said("dmesg", &[]).unwrap_or_default();
         let ours: Vec<&str> = log.lines().filter(|line| line.contains("netpolicy")).collect();
-        // It ends with 3 where something is wrong, which is what is looked for.
-        let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
         let status = String::from_utf8_lossy(&status.unwrap_or_default()).into_owned();
         format!("{failed:?}\n{}\n{status}", ours.join("\n")).into()
     })
