@@ -271,8 +271,6 @@ mod test {
                 cpu_delivery: Some(0.0),
                 engaged: None,
                 oldest: None,
-                waits: None,
-                unit: None,
                 estimator: measure::live::Estimator::Residence,
             }
         };
