@@ -296,7 +296,7 @@ impl Guards {
             self.keep(settings, &outcome.judgements);
             return Some(Judged::Asked { services: of, said, finding: None, verdicts });
         }
-        if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged | Ruling::ClientsLeft) {
+        if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
             let again = match outcome.ruling {
                 Ruling::Interrupted => now,
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),

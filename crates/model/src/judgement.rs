@@ -56,21 +56,18 @@ pub enum Ruling {
     ServiceEnded,
     /// Put back: too little could be measured to judge by.
     NotJudged,
-    /// Put back: the service's clients closed their connections, and nothing was left to judge by.
-    ClientsLeft,
     /// Put back: the operator, or the system, ended the guard.
     Interrupted,
 }
 
 impl Ruling {
     /// What a guard comes to.
-    pub const OF_GUARDS: [Self; 7] = [
+    pub const OF_GUARDS: [Self; 6] = [
         Self::Kept,
         Self::BeyondLimit,
         Self::Stalled,
         Self::ServiceEnded,
         Self::NotJudged,
-        Self::ClientsLeft,
         Self::Interrupted,
     ];
 
@@ -87,7 +84,6 @@ impl Ruling {
             Self::Stalled => "reverted: requests stalled",
             Self::ServiceEnded => "reverted: the service ended",
             Self::NotJudged => "reverted: too little was measured to judge by",
-            Self::ClientsLeft => "reverted: its clients left",
             Self::Interrupted => "reverted: interrupted",
         }
     }

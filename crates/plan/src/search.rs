@@ -197,7 +197,6 @@ mod test {
             Ruling::Stalled,
             Ruling::ServiceEnded,
             Ruling::NotJudged,
-            Ruling::ClientsLeft,
             Ruling::Interrupted,
         ]);
         prop_oneof![
@@ -250,7 +249,7 @@ mod test {
                                 closed.push(in_force);
                                 in_force = rung.mode;
                             }
-                            Ruling::NotJudged | Ruling::ClientsLeft | Ruling::Interrupted => {}
+                            Ruling::NotJudged | Ruling::Interrupted => {}
                             _ => closed.push(rung.mode),
                         }
                         if matches!(ruling, Ruling::Stalled | Ruling::ServiceEnded) {

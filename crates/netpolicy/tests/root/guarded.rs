@@ -383,7 +383,7 @@ fn left() -> Result<(), Failed> {
     let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?;
     let said = operator.said()?;
     assert_eq!(ended.code(), Some(4), "{said}");
-    assert!(said.contains("clients-left"), "{said}");
+    assert!(said.contains("not-judged"), "{said}");
     assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
