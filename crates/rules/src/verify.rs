@@ -191,15 +191,10 @@ fn altered_rule(sent: &[u8], echo: &[u8]) -> Result<Option<Altered>, Malformed> 
     }
     let name = wanted.classifier.kind().unwrap_or("");
     let ignored = ignored_options(name, options(sent, TCMSG_BYTES)?, options(echo, TCMSG_BYTES)?);
-    let ignored = if wanted.actions.len() == stands.actions.len() && ignored.is_empty() {
-        let pairs = wanted.actions.iter().zip(&stands.actions);
-        pairs
-            .filter(|(wanted, stands)| is_other(wanted, stands))
-            .map(|(wanted, _)| of_action(wanted))
-            .collect()
-    } else {
-        ignored
-    };
+    // The kernel also writes a value in another way: the options of a tunnel that its version does not have.
+    if ignored.is_empty() {
+        return Ok(None);
+    }
     Ok(Some(Altered { words: describe(name, ignored), removal }))
 }
 

@@ -138,7 +138,8 @@ fn number_of_another() -> Result<(), Failed> {
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
-    for (what, number) in &object_cookies {
+    // The address only recognises a device that cannot be reached.
+    for (what, number) in object_cookies.iter().filter(|(what, _)| !what.starts_with("address of")) {
         kernel.recall(&[(what.clone(), other(number))].into());
         let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
         assert!(Kernel::is_gone(&error), "{error}");

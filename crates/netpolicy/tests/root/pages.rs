@@ -67,8 +67,8 @@ mount --rbind $0/sys /sys
 cp -a /etc/. $0/etc
 rm -rf $0/etc/netpolicy
 mount --bind $0/etc /etc
-mount -t tmpfs tmpfs /var/lib
-mount -t tmpfs tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /var/lib
+mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/netpolicy
 ";
 
