@@ -11,7 +11,6 @@ mod cpu_wait;
 mod cpuset;
 mod descriptors;
 mod epoll;
-mod executable;
 mod find;
 pub(crate) mod kthread;
 mod owner;
