@@ -68,6 +68,13 @@ impl fmt::Debug for Pinned {
 }
 
 impl Pinned {
+    /// Whether it has the capabilities that it seems to have: no user namespace gives it others. Unknown counts as no.
+    pub(crate) fn is_in_our_user_namespace(&self) -> bool {
+        let theirs = rustix::fs::statat(self.directory.as_fd(), "ns/user", rustix::fs::AtFlags::empty());
+        let ours = rustix::fs::statat(CWD, "/proc/self/ns/user", rustix::fs::AtFlags::empty());
+        matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs.st_ino == ours.st_ino)
+    }
+
     /// Holds the process that has this pid now.
     pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
         crate::attach::begin_with(pid);
