@@ -138,12 +138,19 @@ impl Page {
     }
 }
 
+/// Whether a character steers a terminal, or changes the order in which the text around it is read. This room knows no other: a
+/// test of `netpolicy` compares this with `model::is_misleading`.
+pub fn is_misleading(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A line in which a name cannot steer the terminal: of all control characters only our own styles are left.
 fn legible(line: &str, colour: bool) -> String {
     let mut text = String::with_capacity(line.len());
     for (at, c) in line.char_indices() {
         let ours = c == '\n' || (c == '\x1b' && colour && Style::begins(&line[at..]));
-        text.push(if model::is_misleading(c) && !ours { '\u{fffd}' } else { c });
+        text.push(if is_misleading(c) && !ours { '\u{fffd}' } else { c });
     }
     text
 }
