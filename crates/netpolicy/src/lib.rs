@@ -39,10 +39,7 @@ pub fn main() -> ExitCode {
     clap_complete::CompleteEnv::with_factory(args::Arguments::command).complete();
     let arguments = args::Arguments::of_this_process();
     let context = context::Context::new(arguments.globals);
-    // The attach service is confined as a whole; workers that it starts find no process there.
-    if !matches!(arguments.command, args::Command::AttachService(_)) {
-        ::daemon::inspector::install();
-    }
+    ::daemon::inspector::install();
     let exit = commands::run(&arguments.command, &context).unwrap_or_else(|fault| {
         context.console.fault(&fault);
         fault.exit
