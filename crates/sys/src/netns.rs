@@ -89,8 +89,17 @@ impl Netns {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| KernelError::errno(what(), errno))?;
-        let id = id_of(&file).map_err(|errno| KernelError::errno(what(), errno))?;
-        Ok(Self { file, id, path: path.to_owned(), sysfs: OnceLock::new() })
+        Self::of_file(file, path.to_owned())
+    }
+
+    /// The namespace that an open file stands for; `path` is what it is called.
+    ///
+    /// # Errors
+    /// EINVAL if it is not a network namespace.
+    pub fn of_file(file: OwnedFd, path: PathBuf) -> Result<Self, KernelError> {
+        let id = id_of(&file)
+            .map_err(|errno| KernelError::errno(format!("network namespace {}", path.display()), errno))?;
+        Ok(Self { file, id, path, sysfs: OnceLock::new() })
     }
 
     /// The same namespace by a descriptor of its own.

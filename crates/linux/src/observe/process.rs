@@ -12,7 +12,7 @@ use model::{EpollId, Fd, NapiId, NetnsId, Pid, RingId, SocketId, SocketPolling, 
 use netlink::sock_diag::{InetSockets, of_tcp};
 use rustix::fs::{AtFlags, statat};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
-use sys::error::{Cause, Errno};
+use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 
 use super::Processes;
@@ -357,7 +357,10 @@ impl Observer<'_> {
             let listed = if id == self.netns.id() {
                 InetSockets::of(self.netns)
             } else {
-                Netns::of_process(process.id.pid).and_then(|netns| InetSockets::of(&netns))
+                process
+                    .netns()
+                    .map_err(|cause| KernelError { what: process.id.to_string(), cause })
+                    .and_then(|netns| InetSockets::of(&netns))
             };
             let listed = listed.unwrap_or_else(|error| {
                 self.note(format!("network namespace {id}: {}", error.what), &error.cause);

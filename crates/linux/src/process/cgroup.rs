@@ -38,29 +38,50 @@ pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
     })
 }
 
+/// The units that systemd itself has put a process at `path` into: its slices, and the one service or scope in them. What
+/// is below a service or a scope was delegated, to a user's service manager or a container: whoever has it can give a cgroup
+/// any name.
+///
+/// systemd puts `_` before a component that the kernel could take for a file of its own
+/// (systemd, `src/basic/cgroup-util.c` `cg_escape()`). In a cgroup namespace, a path begins with `/..` as often as it leads above
+/// the namespace's root.
+fn units(path: &str) -> impl Iterator<Item = &str> {
+    let mut is_below = false;
+    path.split('/')
+        .filter(|part| !part.is_empty() && *part != "..")
+        .map(|part| part.strip_prefix('_').unwrap_or(part))
+        .take_while(move |part| {
+            let is_unit = !is_below && (part.ends_with(".slice") || ends_the_slices(part));
+            is_below = !part.ends_with(".slice");
+            is_unit
+        })
+}
+
+/// Whether a component is a unit that is no slice: what is below it is not systemd's.
+pub(super) fn ends_the_slices(part: &str) -> bool {
+    part.ends_with(".service") || part.ends_with(".scope")
+}
+
 /// As [`is_of_unit`], of any unit that meets a pattern.
-pub(crate) fn is_of_any_unit(path: &str, units: &Patterns) -> bool {
-    units.iter().any(|glob| {
+pub(crate) fn is_of_any_unit(path: &str, asked: &Patterns) -> bool {
+    asked.iter().any(|glob| {
         if glob.is_literal() {
             return is_of_unit(path, glob.as_str());
         }
         let typed = [".service", ".scope", ".slice"].iter().any(|suffix| glob.as_str().ends_with(suffix));
-        path.split('/').map(|part| part.strip_prefix('_').unwrap_or(part)).any(|part| {
-            let bare = part.strip_suffix(".service").filter(|_| !typed);
-            glob.meets(bare.unwrap_or(part)) && (typed || bare.is_some())
+        units(path).any(|unit| {
+            let bare = unit.strip_suffix(".service").filter(|_| !typed);
+            glob.meets(bare.unwrap_or(unit)) && (typed || bare.is_some())
         })
     })
 }
 
-/// Whether a process at `path` belongs to a systemd unit: one component of its path is the unit's name. As
-/// systemctl does, a name without a type means a service.
-///
-/// systemd puts `_` before a component that the kernel could take for a file of its own
-/// (systemd, `src/basic/cgroup-util.c` `cg_escape()`).
+/// Whether a process at `path` belongs to a unit of the system's service manager. As systemctl does, a name without a type means
+/// a service.
 pub(crate) fn is_of_unit(path: &str, unit: &str) -> bool {
     let typed = [".service", ".scope", ".slice"].iter().any(|suffix| unit.ends_with(suffix));
     let unit = if typed { unit.to_owned() } else { format!("{unit}.service") };
-    path.split('/').any(|part| part == unit || part.strip_prefix('_') == Some(&unit))
+    units(path).any(|of| of == unit)
 }
 
 #[cfg(test)]
@@ -100,6 +121,29 @@ mod test {
         assert!(is_of_any_unit(path, &asked("memcached@?.service")));
         assert!(!is_of_any_unit(path, &asked("system-*")), "without a type a service is meant");
         assert!(is_of_any_unit(path, &asked("system-*.slice")));
+    }
+
+    #[test]
+    fn a_cgroup_of_a_unit_s_name_below_what_is_delegated_is_no_unit() {
+        let web: Patterns = "web*".parse().expect("a pattern");
+        for path in [
+            "/user.slice/user-65534.slice/user@65534.service/app.slice/web.service",
+            "/user.slice/user-65534.slice/user@65534.service/web.service",
+            "/user.slice/user-65534.slice/session-3.scope/web.service",
+            "/system.slice/docker-1.scope/system.slice/web.service",
+            "/web.service.d/x",
+            "/lxc/one/web.service",
+            "/mine/web.service",
+        ] {
+            assert!(!is_of_unit(path, "web") && !is_of_unit(path, "web.service"), "{path}");
+            assert!(!is_of_any_unit(path, &web), "{path}");
+        }
+        for path in ["/system.slice/web.service/worker", "/../../system.slice/web.service", "/web.service"] {
+            assert!(is_of_unit(path, "web") && is_of_any_unit(path, &web), "{path}");
+        }
+        let path = "/user.slice/user-1000.slice/user@1000.service/app.slice/web.service";
+        assert!(is_of_unit(path, "user@1000") && is_of_unit(path, "user-1000.slice"));
+        assert!(!is_of_unit(path, "app.slice"));
     }
 
     #[test]

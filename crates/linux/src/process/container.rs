@@ -35,18 +35,39 @@ pub struct Container {
 
 impl Container {
     /// What a cgroup's path says; `None` for one that is of no container and no pod.
-    pub fn of_cgroup(path: &str) -> Option<Self> {
-        let parts = || path.split('/');
-        let id = parts().rev().find_map(id_in).map(str::to_owned);
-        let pod = parts().find_map(pod_in);
-        (id.is_some() || pod.is_some()).then_some(Self { id, pod })
+    ///
+    /// The outermost container counts, and no component below a service or scope that is not `is_roots`: a user can give the
+    /// cgroups of a delegated subtree any name.
+    pub fn of_cgroup(path: &str, is_roots: impl Fn(&str) -> bool) -> Option<Self> {
+        let mut found = Self::default();
+        let mut end = 0;
+        for part in path.split('/') {
+            end += part.len();
+            found.pod = found.pod.or_else(|| pod_in(part));
+            if let Some(id) = id_in(part) {
+                found.id = Some(id.to_owned());
+                break;
+            }
+            if super::cgroup::ends_the_slices(part) && !is_roots(&path[..end]) {
+                break;
+            }
+            end += 1;
+        }
+        (found != Self::default()).then_some(found)
     }
+}
+
+/// Whether root alone can create cgroups in this one: it is not delegated to another user. Unknown counts as no.
+pub(crate) fn belongs_to_root(cgroup: &str) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let found = super::place::MOUNTS.iter().find_map(|at| std::fs::metadata(format!("{at}{cgroup}")).ok());
+    found.is_some_and(|directory| directory.uid() == 0)
 }
 
 /// What the container of a process is called, by the text of its `/proc/PID/cgroup`: its name, or the beginning of its id.
 /// `names` are read at the first need.
 pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<String> {
-    let container = Container::of_cgroup(super::cgroup::path(cgroup)?)?;
+    let container = Container::of_cgroup(super::cgroup::path(cgroup)?, belongs_to_root)?;
     let names = names.get_or_insert_with(|| Names::read(Path::new("/")));
     let short = || container.id.as_ref().map(|id| id.chars().take(SHORT_ID_CHARS).collect());
     names.of(&container).or_else(short)
@@ -232,11 +253,32 @@ mod test {
             (format!("/machine.slice/libpod-{ID}.scope/container"), true, false),
         ] {
             let expected = Container { id: id.then(|| ID.to_owned()), pod: pod.then(|| UID.to_owned()) };
-            assert_eq!(Container::of_cgroup(&path), Some(expected), "{path}");
+            assert_eq!(Container::of_cgroup(&path, |_| false), Some(expected), "{path}");
         }
         for path in ["/system.slice/nginx.service", "/", "/user.slice/podman-1.scope", &format!("/x{ID}")] {
-            assert_eq!(Container::of_cgroup(path), None, "{path}");
+            assert_eq!(Container::of_cgroup(path, |_| false), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_cgroup_of_a_containers_name_below_what_is_delegated_is_no_container() {
+        let inner = "b".repeat(64);
+        let user = "/user.slice/user-65534.slice/user@65534.service";
+        for below in
+            [format!("docker-{ID}.scope"), format!("kubepods/pod{UID}/{ID}"), format!("x.slice/{ID}")]
+        {
+            assert_eq!(Container::of_cgroup(&format!("{user}/{below}"), |_| false), None, "{below}");
+        }
+        let nested = format!("/docker/{ID}/docker/{inner}");
+        let outermost = Container { id: Some(ID.to_owned()), pod: None };
+        assert_eq!(Container::of_cgroup(&nested, |_| true), Some(outermost.clone()));
+        // A runtime that keeps its containers below its own service, which is root's.
+        let path = format!("/system.slice/containerd.service/{ID}");
+        assert_eq!(
+            Container::of_cgroup(&path, |at| at == "/system.slice/containerd.service"),
+            Some(outermost)
+        );
+        assert_eq!(Container::of_cgroup(&path, |_| false), None);
     }
 
     #[test]

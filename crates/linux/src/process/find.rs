@@ -2,22 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use model::host::Unread;
-use model::{Fd, Glob, NetnsId, Pid, ProcessId};
+use model::{Fd, NetnsId, Pid, ProcessId};
 use netlink::sock_diag::InetSockets;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, openat2, statat};
+use rustix::fs::{AtFlags, statat};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 use sys::error::{Cause, KernelError};
-use sys::netns::Netns;
 use sys::sockopt;
 
 use super::cgroup;
-use super::container::{Container, Names};
+use super::container::{Container, Names, belongs_to_root};
 use super::descriptors::{Link, descriptors};
+use super::executable::Executables;
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
 use crate::attach;
@@ -164,60 +163,11 @@ pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<
 /// How many sockets are looked for apart: of AF_XDP there is one for a queue, or a few.
 const SOCKETS_APART_MAX: usize = 1024;
 
-/// Where a bare name is looked for, beside the directory of the executable.
-const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
-
-/// The most paths that are remembered: a search is for one executable, in some file systems.
-const LINKS_MAX: usize = 4096;
-
-/// A file, however it is reached: its device and inode.
-type FileId = (u64, u64);
-
-/// Where symbolic links lead, in the file systems that processes see: Debian's `redis-server` is one to `redis-check-rdb`.
-#[derive(Debug, Default)]
-struct Links {
-    /// By the process's mount namespace and root directory, and the path.
-    found: BTreeMap<(FileId, FileId, String), Option<FileId>>,
-}
-
-impl Links {
-    /// Whether this path, in the process's own file system, is the executable that the process runs.
-    fn lead_to(&mut self, path: &str, process: &Pinned) -> Result<bool, Cause> {
-        let root = process.file("root")?;
-        let key = (file_id(&process.file("ns/mnt")?)?, file_id(&root)?, path.to_owned());
-        let led = match self.found.get(&key) {
-            Some(known) => *known,
-            None => {
-                let opened = openat2(
-                    &root,
-                    path,
-                    OFlags::PATH | OFlags::CLOEXEC,
-                    Mode::empty(),
-                    ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-                );
-                // What is not there, is not what runs.
-                let led = opened.ok().and_then(|file| file_id(&file).ok());
-                if self.found.len() < LINKS_MAX {
-                    self.found.insert(key, led);
-                }
-                led
-            }
-        };
-        let Some(led) = led else { return Ok(false) };
-        Ok(led == file_id(&process.file("exe")?)?)
-    }
-}
-
-fn file_id(file: &OwnedFd) -> Result<FileId, Cause> {
-    let stat = fstat(file).map_err(unreadable)?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
 struct Search<'a> {
     criteria: &'a Criteria,
     /// The sockets of the namespaces seen so far.
     sockets: BTreeMap<NetnsId, InetSockets>,
-    links: Links,
+    executables: Executables,
     /// What containers and pods are called; read once, if it is asked.
     names: Option<Names>,
     text: Vec<u8>,
@@ -225,8 +175,8 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn for_those(criteria: &'a Criteria) -> Self {
-        let (sockets, links, names, text) = (BTreeMap::new(), Links::default(), None, Vec::new());
-        Self { criteria, sockets, links, names, text }
+        let (sockets, executables, names, text) = (BTreeMap::new(), Executables::default(), None, Vec::new());
+        Self { criteria, sockets, executables, names, text }
     }
 
     /// The process, if it meets the criteria; the cheap ones are looked at first.
@@ -261,7 +211,7 @@ impl<'a> Search<'a> {
         if !in_cgroup || !of_unit || pod.is_none() && container.is_none() {
             return Ok(in_cgroup && of_unit);
         }
-        let Some(found) = Container::of_cgroup(path) else { return Ok(false) };
+        let Some(found) = Container::of_cgroup(path, belongs_to_root) else { return Ok(false) };
         let names = self.names.get_or_insert_with(|| Names::read(Path::new("/")));
         Ok(pod.as_ref().is_none_or(|asked| names.is_pod(&found, asked))
             && container.as_ref().is_none_or(|asked| names.is_container(&found, asked)))
@@ -269,36 +219,17 @@ impl<'a> Search<'a> {
 
     fn lives_in_netns(&self, process: &Pinned) -> Result<bool, Cause> {
         let Some(asked) = self.criteria.netns else { return Ok(true) };
-        let netns = Netns::of_process(process.id.pid).map_err(|error| error.cause)?;
-        Ok(netns.id() == asked)
+        let netns = statat(process.directory(), "ns/net", AtFlags::empty()).map_err(unreadable)?;
+        Ok(netns.st_ino == asked.0)
     }
 
     fn runs_executable(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        let Some(asked) = &self.criteria.exe else { return Ok(true) };
-        let exe = process.executable()?;
+        let Criteria { exe, container, pod, .. } = self.criteria;
+        let Some(asked) = exe else { return Ok(true) };
+        // A section that names a container trusts that container's file system.
+        let in_container = container.is_some() || pod.is_some();
         for glob in asked.iter() {
-            if self.is_executable(&exe, glob, process)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether an executable is the one that is asked for. Symbolic links are followed where a name is given in full.
-    fn is_executable(&mut self, exe: &str, asked: &Glob, process: &Pinned) -> Result<bool, Cause> {
-        let (directory, name) = exe.rsplit_once('/').unwrap_or(("", exe));
-        let of_path = asked.as_str().contains('/');
-        if asked.meets(if of_path { exe } else { name }) {
-            return Ok(true);
-        }
-        if !asked.is_literal() {
-            return Ok(false);
-        }
-        if of_path {
-            return self.links.lead_to(asked.as_str(), process);
-        }
-        for directory in PROGRAMS.into_iter().chain([directory]) {
-            if self.links.lead_to(&format!("{directory}/{asked}"), process)? {
+            if self.executables.is_run_by(process, glob, in_container)? {
                 return Ok(true);
             }
         }
@@ -307,7 +238,7 @@ impl<'a> Search<'a> {
 
     fn serves_port(&mut self, process: &Pinned) -> Result<bool, Cause> {
         let Some(port) = self.criteria.port else { return Ok(true) };
-        let netns = Netns::of_process(process.id.pid).map_err(|error| error.cause)?;
+        let netns = process.netns()?;
         let sockets = match self.sockets.entry(netns.id()) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {

@@ -11,6 +11,7 @@ mod cpu_wait;
 mod cpuset;
 mod descriptors;
 mod epoll;
+mod executable;
 mod find;
 pub(crate) mod kthread;
 mod owner;

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use model::{Fd, KernelVersion, Pid, ProcessId, ThreadId, since};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, openat, readlinkat, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
 
 use super::stat::Stat;
 
@@ -68,13 +69,6 @@ impl fmt::Debug for Pinned {
 }
 
 impl Pinned {
-    /// Whether it has the capabilities that it seems to have: no user namespace gives it others. Unknown counts as no.
-    pub(crate) fn is_in_our_user_namespace(&self) -> bool {
-        let theirs = rustix::fs::statat(self.directory.as_fd(), "ns/user", rustix::fs::AtFlags::empty());
-        let ours = rustix::fs::statat(CWD, "/proc/self/ns/user", rustix::fs::AtFlags::empty());
-        matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs.st_ino == ours.st_ino)
-    }
-
     /// Holds the process that has this pid now.
     pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
         crate::attach::begin_with(pid);
@@ -158,6 +152,20 @@ impl Pinned {
     pub(super) fn file(&self, path: &str) -> Result<OwnedFd, Cause> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         openat(self.directory.as_fd(), path, flags, Mode::empty()).map_err(unreadable)
+    }
+
+    /// Whether it has the capabilities that it seems to have: no user namespace gives it others. Unknown counts as no.
+    pub(crate) fn is_in_our_user_namespace(&self) -> bool {
+        let theirs = statat(self.directory.as_fd(), "ns/user", AtFlags::empty());
+        let ours = statat(CWD, "/proc/self/ns/user", AtFlags::empty());
+        matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs.st_ino == ours.st_ino)
+    }
+
+    /// Its network namespace.
+    pub(crate) fn netns(&self) -> Result<Netns, Cause> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = openat(self.directory.as_fd(), "ns/net", flags, Mode::empty()).map_err(unreadable)?;
+        Netns::of_file(file, format!("/proc/{}/ns/net", self.id.pid).into()).map_err(|error| error.cause)
     }
 
     /// Calls `each` with the number that names an entry of one of its directories in `/proc`, until that says stop.

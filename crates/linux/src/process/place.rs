@@ -19,7 +19,7 @@ pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
 }
 
 /// Where the hierarchy that systemd keeps is mounted: the unified one, on hybrid hosts beside others, or a named one.
-const MOUNTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
+pub(super) const MOUNTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
 
 /// The systemd service whose only process this is, as in `netpolicy.service`; `None` for one that was started by hand. What is
 /// started in a session of sshd may be in the cgroup of a service too, which has other processes then.

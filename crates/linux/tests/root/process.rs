@@ -36,6 +36,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("process/a_thread_is_observed_and_moved", &[Need::Root], thread_affinity),
         test("process/a_process_is_found_by_what_is_known_of_it", &[Need::Root], found_by_criteria),
         test(
+            "process/a_path_that_a_user_mounted_something_over_is_not_the_operators",
+            &[Need::Root, Need::Unshare],
+            imitated_by_mounts,
+        ),
+        test("process/a_server_that_an_upgrade_replaced_is_found_by_its_path", &[Need::Root], upgraded),
+        test(
             "process/sock_diag_and_the_sockets_themselves_agree",
             &[Need::Root, Need::Unshare, Need::Ipv6],
             two_ways,
@@ -304,6 +310,91 @@ fn found_by_criteria() -> Result<(), Failed> {
         "every process of the host is not a service"
     );
     Ok(())
+}
+
+/// The pids of processes that run what one of these patterns names.
+fn running(exe: &str) -> Result<Vec<Pid>, Failed> {
+    let criteria = Criteria { exe: Some(exe.parse()?), ..Criteria::default() };
+    Ok(find(&criteria, &mut Vec::new())?.into_iter().map(|process| process.pid).collect())
+}
+
+/// A program that sleeps, at a path of root's.
+fn sleeper_at(scratch: &Scratch) -> Result<String, Failed> {
+    let path = scratch.path("sbin");
+    std::fs::create_dir(&path)?;
+    std::os::unix::fs::chown(&path, Some(0), Some(0))?;
+    let path = path.join("np-served");
+    std::fs::copy("/bin/sleep", &path)?;
+    Ok(path.display().to_string())
+}
+
+fn imitated_by_mounts() -> Result<(), Failed> {
+    let scratch = Scratch::new("imitated")?;
+    let path = sleeper_at(&scratch)?;
+    let real = Started(std::process::Command::new(&path).arg("60").spawn()?);
+    // In a file system of its own, in a directory of its own on the same file system, and removed from there.
+    let mount = ["mount -t tmpfs tmpfs", "mount --bind THEIRS", "mount --bind THEIRS"];
+    let then = ["", "", "; rm PATH"];
+    let mut imitations = Vec::new();
+    for (number, (mount, then)) in mount.into_iter().zip(then).enumerate() {
+        let theirs = scratch.path(&format!("theirs-{number}"));
+        std::fs::create_dir(&theirs)?;
+        std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534))?;
+        let script = format!(
+            "set -e; {mount} DIR; cp /bin/sleep PATH; PATH 60 & PID=$!; \
+             for _ in 1 2 3 4 5 6 7 8 9; do [ \"$(readlink /proc/$PID/exe)\" = PATH ] || sleep 0.1; done\
+             {then}; echo ready $PID; wait",
+        );
+        let (directory, _) = path.rsplit_once('/').ok_or("a path")?;
+        let script = script
+            .replace("DIR", directory)
+            .replace("PATH", &path)
+            .replace("THEIRS", &theirs.display().to_string());
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+        command.args(["unshare", "-Urm", "sh", "-c", &script]);
+        let (shell, numbers) = Subject::ready(&mut command)?;
+        let pid = Pid(numbers[0]);
+        let link = std::fs::read_link(format!("/proc/{pid}/exe"))?;
+        assert!(link.to_string_lossy().starts_with(&path), "{link:?}: it is seen under the operator's path");
+        imitations.push((shell, pid));
+    }
+    let pattern = path.replace("np-served", "np-ser*");
+    for exe in [&path, &pattern] {
+        assert_eq!(running(exe)?, [Pid(real.0.id())], "{exe}");
+    }
+    // A bare name says nothing of who runs it.
+    let by_name = running("np-served")?;
+    for (_, pid) in &imitations {
+        assert!(by_name.contains(pid), "{by_name:?}");
+        // The shell waits for it.
+        let number = rustix::process::Pid::from_raw(i32::try_from(pid.0)?).ok_or("a pid")?;
+        rustix::process::kill_process(number, rustix::process::Signal::KILL)?;
+    }
+    Ok(())
+}
+
+fn upgraded() -> Result<(), Failed> {
+    let scratch = Scratch::new("upgraded")?;
+    let path = sleeper_at(&scratch)?;
+    let old = Started(std::process::Command::new(&path).arg("60").spawn()?);
+    let new = format!("{path}.new");
+    std::fs::copy("/bin/sleep", &new)?;
+    std::fs::rename(&new, &path)?;
+    let pids = [Pid(old.0.id())];
+    assert_eq!(running(&path)?, pids);
+    assert_eq!(running(&path.replace("np-served", "np-ser*"))?, pids);
+    Ok(())
+}
+
+/// A child that is killed when the test ends.
+struct Started(std::process::Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Sockets are looked up by sock-diag in the process's namespace; those that a process brought along from another

@@ -57,3 +57,10 @@ fn the_drawing_is_well_formed_and_stands_alone() {
 fn the_drawing_of_a_cache_server() {
     insta::assert_snapshot!(svg(&cache_server()));
 }
+
+#[test]
+fn pages_and_names_agree_on_what_misleads_a_reader() {
+    for c in (0..=u32::from(char::MAX)).filter_map(char::from_u32) {
+        assert_eq!(page::is_misleading(c), model::is_misleading(c), "{c:?}");
+    }
+}
