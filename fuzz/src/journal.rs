@@ -1,12 +1,208 @@
-//! A line of the journal: whatever is read is written back to the same bytes.
+//! A journal, damaged or hostile.
+//!
+//! - A line that is read is written back to the same bytes.
+//! - A journal in which bytes, parts or lines were changed, or moved, is refused, or reads as an earlier state of itself: its undo is
+//!   never another.
+//! - Records of any order, with true check sums, undo nothing that the plan has not.
+
+use std::sync::LazyLock;
+
+use apply::{Asked, Begin, Ending, FORMAT, Fate, Moment, Record, Transaction, TransactionName, Why};
+use model::{
+    Change, DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Plan, QueueIndex, Reason,
+    RxQueue, Setting, Step,
+};
+
+const BOOT: &str = "this-boot";
+
+/// The most edits of one input.
+const EDITS_MAX: usize = 8;
 
 pub(crate) fn run(bytes: &[u8]) {
+    match bytes.split_first() {
+        Some((b'~', edits)) => damaged(edits),
+        Some((b'+', records)) => hostile(records),
+        _ => line(bytes),
+    }
+}
+
+fn line(bytes: &[u8]) {
     if let Ok((seq, record)) = apply::decode_line(bytes) {
         let line = apply::encode_line(seq, &record);
         let again =
             apply::decode_line(line.strip_suffix(b"\n").expect("a line ends")).expect("our own line is read");
         assert_eq!(again, (seq, record));
     }
+    let _ = read(bytes).map(|transaction| state_of(&transaction));
     // The check sum keeps most inputs out of the decoder behind it, so it is also tried alone.
-    let _ = serde_json::from_slice::<apply::Record>(bytes);
+    let _ = serde_json::from_slice::<Record>(bytes);
+}
+
+/// Edits one of [`JOURNALS`]: the first byte chooses it, and each four after that are an edit.
+fn damaged(edits: &[u8]) {
+    let Some((which, edits)) = edits.split_first() else { return };
+    let Known { bytes, states } = &JOURNALS[usize::from(*which) % JOURNALS.len()];
+    let mut bytes = bytes.clone();
+    for edit in edits.chunks_exact(4).take(EDITS_MAX) {
+        let at = usize::from(u16::from_le_bytes([edit[1], edit[2]]));
+        damage(&mut bytes, edit[0], at, edit[3]);
+    }
+    if let Some(transaction) = read(&bytes) {
+        let state = state_of(&transaction);
+        assert!(states.contains(&state), "it reads as what it never was: {state:?}");
+    }
+}
+
+fn damage(bytes: &mut Vec<u8>, how: u8, at: usize, by: u8) {
+    if bytes.is_empty() {
+        return;
+    }
+    let at = at % bytes.len();
+    let end = bytes.len().min(at + usize::from(by));
+    let lines = || {
+        let mut lines: Vec<Vec<u8>> = bytes.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+        let (one, other) = (at % lines.len(), usize::from(by) % lines.len());
+        match how % 8 {
+            5 => lines.swap(one, other),
+            6 => drop(lines.remove(one)),
+            _ => lines.insert(one, lines[other].clone()),
+        }
+        lines.concat()
+    };
+    match how % 8 {
+        0 => bytes[at] = by,
+        1 => bytes.insert(at, by),
+        2 => drop(bytes.drain(at..end)),
+        3 => bytes.truncate(at),
+        4 => {
+            let again = bytes[at..end].to_vec();
+            bytes.splice(at..at, again);
+        }
+        _ => *bytes = lines(),
+    }
+}
+
+/// Each line of the input is a record behind the true beginning.
+fn hostile(records: &[u8]) {
+    let mut bytes = apply::encode_line(0, &begin());
+    let records = records.split(|b| *b == b'\n').filter_map(|json| serde_json::from_slice(json).ok());
+    for (record, seq) in records.zip(1..) {
+        bytes.extend(apply::encode_line(seq, &record));
+    }
+    if let Some(transaction) = read(&bytes) {
+        let planned: Vec<Change> = plan().changes().cloned().collect();
+        let State { live, undone, .. } = state_of(&transaction);
+        assert!(live.iter().chain(&undone).all(|change| planned.contains(change)));
+    }
+}
+
+fn read(bytes: &[u8]) -> Option<Transaction> {
+    let name: TransactionName = "20261126T180000.000000Z-1a2b".parse().ok()?;
+    Transaction::from_journal(name, bytes, BOOT)
+}
+
+/// What a journal says of a transaction, as far as an undo depends on it.
+#[derive(Debug, PartialEq, Eq)]
+struct State {
+    standing: String,
+    live: Vec<Change>,
+    undone: Vec<Change>,
+    fates: Vec<Fate>,
+}
+
+fn state_of(transaction: &Transaction) -> State {
+    let (undone, fates) =
+        transaction.undone().changes.into_iter().map(|undone| (undone.change, undone.fate)).unzip();
+    State {
+        standing: format!("{:?} {:?}", transaction.standing(), transaction.why_undone()),
+        live: transaction.live_changes().cloned().collect(),
+        undone,
+        fates,
+    }
+}
+
+/// A journal, and each state that it went through.
+struct Known {
+    bytes: Vec<u8>,
+    states: Vec<State>,
+}
+
+impl Known {
+    fn new(records: &[Record]) -> Self {
+        let (mut bytes, mut states) = (Vec::new(), Vec::new());
+        for (record, seq) in records.iter().zip(0..) {
+            bytes.extend(apply::encode_line(seq, record));
+            states.push(state_of(&read(&bytes).expect("our own journal is read")));
+        }
+        Self { bytes, states }
+    }
+}
+
+/// A transaction that was kept; one that was confirmed and rolled back; one whose undo got stuck.
+static JOURNALS: LazyLock<[Known; 3]> = LazyLock::new(|| {
+    let at = Moment { unix_micros: 1_795_233_900_123_456, since_boot: Nanoseconds(1_000_000_000) };
+    let wrote = || {
+        let steps = (0..plan().steps.len()).flat_map(|step| [Record::Tried { step }, Record::Done { step }]);
+        std::iter::once(begin()).chain(steps)
+    };
+    let undone =
+        |step, fate: Fate| Record::Undone { step, fates: vec![fate; plan().steps[step].changes().len()] };
+    let stuck = Fate::Stuck { found: None, written: true, cause: "EBUSY".to_owned() };
+    let kept = wrote().chain([Record::Committed]);
+    let rolled_back = wrote().chain([
+        Record::HeldUntil { deadline: Nanoseconds(2_000_000_000) },
+        Record::Confirmed { at },
+        Record::Undoing { why: Why::Asked { at } },
+        undone(1, Fate::Restored),
+        undone(0, Fate::AlreadyBack),
+        Record::Closed { ending: Ending::RolledBack },
+    ]);
+    let incomplete = wrote().take(4).chain([
+        Record::Undoing { why: Why::Failed { cause: "EINVAL".to_owned() } },
+        undone(1, stuck),
+        undone(0, Fate::Gone),
+        Record::Closed { ending: Ending::Incomplete },
+        Record::Undoing { why: Why::NotKept },
+    ]);
+    [
+        Known::new(&kept.collect::<Vec<_>>()),
+        Known::new(&rolled_back.collect::<Vec<_>>()),
+        Known::new(&incomplete.collect::<Vec<_>>()),
+    ]
+});
+
+fn begin() -> Record {
+    let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(900_000_000) };
+    Record::Begin(Box::new(Begin {
+        format: FORMAT,
+        boot_id: BOOT.to_owned(),
+        asked: Asked {
+            at,
+            command: "netpolicy set device eth0 latency".to_owned(),
+            kernel_release: "6.18.44".to_owned(),
+            netpolicy: "0.1.0".to_owned(),
+            deadline: None,
+        },
+        owned_by: None,
+        left_in_force: false,
+        kept_by_daemon: false,
+        replaces: Vec::new(),
+        object_cookies: apply::ObjectCookies::default(),
+        plan: plan(),
+    }))
+}
+
+fn plan() -> Plan {
+    let device = DeviceId { netns: NetnsId(4_026_531_840), ifindex: IfIndex(2), name: Label::new("eth0") };
+    let step = |index| {
+        let queue = RxQueue { device, index: QueueIndex(index) };
+        let change = |from: NapiKnob, to: NapiKnob| {
+            let reason = Reason::new("short response times", "latency");
+            Change::new(Setting::Napi(queue, from), Setting::Napi(queue, to), reason)
+        };
+        let span = |us| NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(us));
+        let defer = |polls| NapiKnob::DeferHardIrqs(EmptyPolls(polls));
+        Step::new(vec![change(defer(0), defer(100)), change(span(0), span(20))])
+    };
+    Plan { steps: vec![step(0), step(1)] }
 }

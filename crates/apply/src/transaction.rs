@@ -82,11 +82,27 @@ pub struct Transaction {
 impl Transaction {
     /// Reads a transaction from its directory.
     pub(crate) fn read(name: TransactionName, directory: &Path, boot_id: &str) -> Result<Self, JournalError> {
-        let Transcript { begin, progress, lines, whole_bytes, torn_bytes } = Transcript::read(directory)?;
+        let transcript = Transcript::read(directory)?;
+        Ok(Self::from_transcript(name, transcript, directory, boot_id, Verdicts::read(directory)))
+    }
+
+    /// Reads a transaction from the bytes of its journal, without its verdicts; `None` if they are no journal.
+    pub fn from_journal(name: TransactionName, bytes: &[u8], boot_id: &str) -> Option<Self> {
+        let transcript = Transcript::from_bytes(bytes).ok()??;
+        Some(Self::from_transcript(name, transcript, Path::new(""), boot_id, Verdicts::default()))
+    }
+
+    fn from_transcript(
+        name: TransactionName,
+        transcript: Transcript,
+        directory: &Path,
+        boot_id: &str,
+        verdicts: Verdicts,
+    ) -> Self {
+        let Transcript { begin, progress, lines, whole_bytes, torn_bytes } = transcript;
         let rebooted = begin.boot_id != boot_id;
-        let verdicts = Verdicts::read(directory);
         let (directory, begin) = (directory.to_owned(), Arc::new(begin));
-        Ok(Self { name, directory, begin, progress, lines, whole_bytes, torn_bytes, rebooted, verdicts })
+        Self { name, directory, begin, progress, lines, whole_bytes, torn_bytes, rebooted, verdicts }
     }
 
     /// Its name.
