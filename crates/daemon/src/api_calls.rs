@@ -24,6 +24,7 @@ enum Outcome {
 impl Daemon<'_> {
     /// Does all waiting requests in this turn; says whether there were any.
     pub(crate) fn answer_requests(&mut self) -> bool {
+        self.telemetry.heard_requests();
         let mut waiting: VecDeque<(Request, Reply)> = VecDeque::new();
         while let Some(request) = self.telemetry.next_request() {
             waiting.push_back(request);

@@ -31,6 +31,7 @@ pub(crate) const FILES: u32 = 3;
 pub(crate) const APP_REQUESTS: u32 = 4;
 pub(crate) const MEASURED: u32 = 5;
 pub(crate) const GUARDED: u32 = 6;
+pub(crate) const REQUESTED: u32 = 7;
 
 /// How many process events one turn takes; the next turn takes the rest.
 const PROCESS_EVENTS_MAX: usize = 4096;

@@ -1,7 +1,6 @@
 //! Services that have a goal: how long their requests take, measured in a thread that the daemon never waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +9,9 @@ use live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Su
 use model::host::{Process, SocketState};
 use model::live::{LivePolls, PartOfSecond};
 use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, Severity, Target};
-use rustix::event::{EventfdFlags, eventfd};
 use session::{Exit, Fault};
 
+use crate::bell::Bell;
 use crate::event_loop::EventLoop;
 use crate::event_sources::MEASURED;
 use crate::placing::Members;
@@ -48,14 +47,14 @@ pub(crate) struct Goals {
     /// The rules that were ever found: what they found is mended when they find it no more.
     rules: BTreeSet<String>,
     /// The thread writes to it when there is something new.
-    new: Arc<OwnedFd>,
+    new: Arc<Bell>,
 }
 
 impl Goals {
     /// Nothing is measured yet; the loop reports what will be as [`MEASURED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
-        let new = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let new = Bell::new().map_err(failed)?;
         event_loop.watch(&new, MEASURED).map_err(failed)?;
         Ok(Self {
             part: PartOfSecond::OF_DAEMON,
@@ -96,8 +95,7 @@ impl Goals {
                 Pace { sample: Duration::from_nanos(sample.0), windows_per_summary: WINDOWS_PER_SUMMARY };
             let new = Arc::clone(&self.new);
             let rounds = Rounds::start(netns.again()?, pace, move || {
-                // A counter that is full says the same.
-                let _ = rustix::io::write(&new, &1_u64.to_ne_bytes());
+                new.ring();
             })?;
             rounds.measure(subjects.clone());
             self.rounds = Some(rounds);
@@ -108,9 +106,7 @@ impl Goals {
 
     /// Takes the new measurements.
     pub(crate) fn take(&mut self) {
-        let mut counter = [0; 8];
-        // It says only that there is something.
-        let _ = rustix::io::read(&self.new, &mut counter);
+        self.new.silence();
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
     }
 

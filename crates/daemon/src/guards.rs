@@ -1,7 +1,6 @@
 //! Changes for services that have a guard: judged in a thread of their own before they are made, while the daemon does nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -14,10 +13,10 @@ use model::{
     DeliveryMode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting,
     Severity,
 };
-use rustix::event::{EventfdFlags, eventfd};
 use session::guard_process::Guardian;
 use session::{Fault, Session, Silent, clock};
 
+use crate::bell::Bell;
 use crate::event_loop::EventLoop;
 use crate::event_sources::GUARDED;
 use crate::guard_groups::{Group, GuardedService, grouped};
@@ -94,7 +93,7 @@ pub(crate) struct Guards {
     reverted: BTreeMap<Knob, (Setting, Members)>,
     /// Not before this moment are changes for these services tried again that could not be judged.
     not_before: BTreeMap<BTreeSet<String>, Nanoseconds>,
-    done: Arc<OwnedFd>,
+    done: Arc<Bell>,
 }
 
 /// What became of a change.
@@ -118,7 +117,7 @@ impl Guards {
     /// Nothing is judged yet; the loop reports what was as [`GUARDED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
-        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let done = Bell::new().map_err(failed)?;
         event_loop.watch(&done, GUARDED).map_err(failed)?;
         Ok(Self {
             running: None,
@@ -236,8 +235,7 @@ impl Guards {
                 Ok(Some(outcome))
             });
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            // A counter that is full says the same.
-            let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
+            done.ring();
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
@@ -247,9 +245,7 @@ impl Guards {
 
     /// Takes what was judged, if it was.
     pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<Judged> {
-        let mut counter = [0; 8];
-        // It says only that there is something.
-        let _ = rustix::io::read(&self.done, &mut counter);
+        self.done.silence();
         let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let RunningTrial { thread, settings, members, stop, wrote, attempt, .. } = self.running.take()?;
         let _ended = thread.join();

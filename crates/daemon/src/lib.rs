@@ -3,7 +3,7 @@
 //!
 //! This room must not know the command line, a terminal, the simulator or the experiments.
 //!
-//! One thread and one epoll ([`event_loop`]), no async runtime. Read in this order: [`reconciler`] (what to do, and when: pure),
+//! One thread with one epoll ([`event_loop`]) keeps the policy, another one serves the sockets ([`api`]), no async runtime. Read in this order: [`reconciler`] (what to do, and when: pure),
 //! `daemon` (the parts, and a turn of the loop), `look` and `pass` (what a turn does: look at the host, plan, commit), and the
 //! parts, each of which owns its state: `event_sources`, `known` (the host), `requests` and `app_requests`, `current_plan` (what
 //! they come to), `held` (what is in force), `goals`, `guards` and `search` (the effect on services), `rejections`, `answers`,
@@ -15,6 +15,7 @@ pub mod api;
 mod api_calls;
 mod app_requests;
 pub mod attach_service;
+mod bell;
 mod current_plan;
 mod daemon;
 pub mod event_loop;

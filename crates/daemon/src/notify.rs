@@ -132,7 +132,7 @@ mod test {
             systemd.recv(&mut bytes).ok().map(|length| String::from_utf8_lossy(&bytes[..length]).into_owned())
         };
         let notifier = Notifier::at(&path.to_string_lossy()).expect("an address");
-        let shared = Shared::new();
+        let shared = Shared::new().expect("descriptors");
         let mut herald = Herald::new(notifier, shared.clone());
         herald.interest();
         assert_eq!(received(), None, "it has not converged");

@@ -34,7 +34,7 @@ pub struct Sockets {
 }
 
 /// Takes a line of the log of the sockets.
-pub type Log = Box<dyn Fn(&str)>;
+pub type Log = Box<dyn Fn(&str) + Send>;
 
 /// Runs until it is asked to end.
 ///
@@ -63,27 +63,28 @@ pub fn run(
     session.policy(operator)?;
     let mut event_loop =
         EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
-    let shared = Shared::new();
+    let shared = Shared::new().map_err(|errno| Fault::failed(format!("the daemon's status: {errno}")))?;
     // Before anything is looked at: what this process may not look into, another may for it.
     if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }
     let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;
-    admit(sockets, session, log, &shared, &mut event_loop)?;
+    let serving = admit(sockets, session, log, &shared, &mut event_loop)?;
     operator.say("netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.");
     daemon.run(&mut event_loop)?;
     daemon.end()?;
+    drop(serving);
     Ok(Exit::Done)
 }
 
-/// Opens the sockets, and notifies systemd where it started the daemon.
+/// Serves the sockets, and notifies systemd where it started the daemon.
 fn admit(
     sockets: Sockets,
     session: &Session,
     log: Log,
     shared: &Shared,
     event_loop: &mut EventLoop,
-) -> Result<(), Fault> {
+) -> Result<api::Serving, Fault> {
     let options = api::Options {
         socket: sockets.api.unwrap_or_else(|| session.api_socket()),
         group: sockets.api_group,
@@ -96,18 +97,16 @@ fn admit(
         log,
         answer_query: query::handler(session.clone()),
     };
-    let mut sources = api::open(shared, options).map_err(|error| match error {
+    let serving = api::Serving::begin(shared, options).map_err(|error| match error {
         api::OpenError::NoPlace(error) => Fault::from(error),
         other => not_opened(other),
     })?;
     let notifier = Notifier::of_environment().map_err(|error| Fault::file("NOTIFY_SOCKET", error))?;
     if let Some(notifier) = notifier {
-        sources.push(Box::new(Herald::new(notifier, shared.clone())));
+        let herald = Box::new(Herald::new(notifier, shared.clone()));
+        event_loop.admit(herald).map_err(|errno| Fault::failed(format!("the socket of systemd: {errno}")))?;
     }
-    for source in sources {
-        event_loop.admit(source).map_err(|errno| Fault::failed(format!("the daemon's sockets: {errno}")))?;
-    }
-    Ok(())
+    Ok(serving)
 }
 
 /// The fault of a socket that could not be opened. As shipped, the unit allows the daemon no network socket.

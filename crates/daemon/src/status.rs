@@ -1,19 +1,22 @@
 //! The daemon's status, and the requests that it accepts.
 //!
-//! The daemon is one thread: a [`Shared`] is cloned freely within it, and no part waits for another. The API and the metrics read
-//! [`Shared::status`]. The API submits [`Request`]s; each comes with a function, which the daemon calls with the answer at the end
-//! of the turn.
+//! One thread keeps the policy, and another serves the API and the metrics: a [`Shared`] is what they have in common. The API and
+//! the metrics read [`Shared::status`] while the daemon works. The API submits [`Request`]s; each comes with a function, which the
+//! daemon calls with the answer at the end of the turn.
 
-use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use live::{Cost, Estimator, Measured, Percentiles, Unit};
 use model::{Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::bell::{Bell, lock};
 
 /// The most requests that wait at the same time; the next one is refused.
 pub const REQUESTS_MAX: usize = 256;
@@ -423,70 +426,78 @@ pub struct HeldSetting {
     pub left_alone: Option<String>,
 }
 
-/// The function that takes a request's answer.
-pub type Reply = Box<dyn FnOnce(Answer)>;
+/// The function that takes a request's answer. The daemon's thread calls it.
+pub type Reply = Box<dyn FnOnce(Answer) + Send>;
 
 /// The daemon's state, and its queue of requests.
-#[derive(Clone, Default)]
-pub struct Shared(Rc<RefCell<State>>);
+#[derive(Clone)]
+pub struct Shared(Arc<State>);
 
-#[derive(Default)]
+/// No thread holds one of these locks while it waits for anything, or while it takes another.
 struct State {
-    status: Status,
-    services: Vec<Measured>,
-    requests: VecDeque<(Request, Reply)>,
+    status: Mutex<Status>,
+    services: Mutex<Vec<Measured>>,
+    requests: Mutex<VecDeque<(Request, Reply)>>,
+    /// Rings when there is a request.
+    requested: Bell,
+    /// Rings when the status has changed, or a request is answered.
+    changed: Bell,
+    /// Whether the API's thread has ended.
+    api_ended: AtomicBool,
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.0.borrow();
         f.debug_struct("Shared")
-            .field("status", &state.status)
-            .field("requests", &state.requests.len())
+            .field("status", &*self.status())
+            .field("requests", &lock(&self.0.requests).len())
             .finish()
     }
 }
 
 impl Shared {
     /// A daemon that has not begun yet.
-    pub fn new() -> Self {
-        Self::default()
+    ///
+    /// # Errors
+    /// The kernel's, when there are no descriptors left.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self(Arc::new(State {
+            status: Mutex::default(),
+            services: Mutex::default(),
+            requests: Mutex::default(),
+            requested: Bell::new()?,
+            changed: Bell::new()?,
+            api_ended: AtomicBool::new(false),
+        })))
     }
 
-    /// How the daemon stands. Drop it before the turn is over: the daemon writes it in the next.
-    ///
-    /// # Panics
-    /// While the daemon writes it.
-    pub fn status(&self) -> Ref<'_, Status> {
-        Ref::map(self.0.borrow(), |state| &state.status)
+    /// The status of the daemon. Drop it soon: the daemon waits to write it.
+    pub fn status(&self) -> MutexGuard<'_, Status> {
+        lock(&self.0.status)
     }
 
     /// What was counted of each service that is measured; as [`Shared::status`].
-    ///
-    /// # Panics
-    /// As [`Shared::status`].
-    pub fn services(&self) -> Ref<'_, [Measured]> {
-        Ref::map(self.0.borrow(), |state| state.services.as_slice())
+    pub fn services(&self) -> MutexGuard<'_, Vec<Measured>> {
+        lock(&self.0.services)
     }
 
     /// Publishes what was counted of services, for the daemon.
     pub fn note_services(&self, services: Vec<Measured>) {
-        self.0.borrow_mut().services = services;
+        *self.services() = services;
     }
 
-    /// Submits a request. It is done in this turn, after all events that are ready; `reply` is called with the answer
+    /// Submits a request. The daemon does it in its next turn, after all events that are ready; `reply` is called with the answer
     /// then, or immediately if too many requests wait already.
-    ///
-    /// # Panics
-    /// As [`Shared::status`].
     pub fn submit(&self, request: Request, reply: Reply) {
-        let mut state = self.0.borrow_mut();
-        if state.requests.len() < REQUESTS_MAX {
-            state.requests.push_back((request, reply));
+        let mut requests = lock(&self.0.requests);
+        if requests.len() < REQUESTS_MAX {
+            requests.push_back((request, reply));
+            drop(requests);
+            self.0.requested.ring();
             return;
         }
-        state.status.counters.evictions += 1;
-        drop(state);
+        drop(requests);
+        self.status().counters.evictions += 1;
         reply(Answer::Refused {
             exit: 1,
             why: format!("{REQUESTS_MAX} requests wait already"),
@@ -496,14 +507,37 @@ impl Shared {
 
     /// The next request, for the daemon.
     pub fn next_request(&self) -> Option<(Request, Reply)> {
-        self.0.borrow_mut().requests.pop_front()
+        lock(&self.0.requests).pop_front()
     }
 
     /// Changes the status, for the daemon; the generation moves on.
     pub fn update(&self, change: impl FnOnce(&mut Status)) {
-        let mut state = self.0.borrow_mut();
-        change(&mut state.status);
-        state.status.generation += 1;
+        let mut status = self.status();
+        change(&mut status);
+        status.generation += 1;
+        drop(status);
+        self.0.changed.ring();
+    }
+
+    /// Rings when there is a request: for the daemon's loop.
+    pub(crate) fn requested(&self) -> &Bell {
+        &self.0.requested
+    }
+
+    /// Rings when the status has changed, or a request is answered: for the API's loop.
+    pub(crate) fn changed(&self) -> &Bell {
+        &self.0.changed
+    }
+
+    /// The API's thread has ended, and the daemon cannot be asked any more.
+    pub(crate) fn end_api(&self) {
+        self.0.api_ended.store(true, Ordering::Release);
+        self.0.requested.ring();
+    }
+
+    /// Whether the API's thread has ended.
+    pub(crate) fn has_api_ended(&self) -> bool {
+        self.0.api_ended.load(Ordering::Acquire)
     }
 }
 
@@ -525,20 +559,20 @@ mod test {
 
     #[test]
     fn requests_beyond_the_limit_are_refused_and_counted() {
-        let shared = Shared::new();
-        let refused = Rc::new(RefCell::new(0));
+        let shared = Shared::new().expect("descriptors");
+        let refused = Arc::new(Mutex::new(0));
         for _ in 0..=REQUESTS_MAX {
-            let refused = Rc::clone(&refused);
+            let refused = Arc::clone(&refused);
             shared.submit(
                 Request::Reload,
                 Box::new(move |answer| {
                     if matches!(answer, Answer::Refused { .. }) {
-                        *refused.borrow_mut() += 1;
+                        *lock(&refused) += 1;
                     }
                 }),
             );
         }
-        assert_eq!((*refused.borrow(), shared.status().counters.evictions), (1, 1));
+        assert_eq!((*lock(&refused), shared.status().counters.evictions), (1, 1));
         assert!(shared.next_request().is_some());
     }
 }

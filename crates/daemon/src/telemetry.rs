@@ -131,6 +131,16 @@ impl<'a> Telemetry<'a> {
         }
     }
 
+    /// Whether no client can ask anything any more.
+    pub(crate) fn has_api_ended(&self) -> bool {
+        self.shared.has_api_ended()
+    }
+
+    /// From now on, new requests are announced again.
+    pub(crate) fn heard_requests(&self) {
+        self.shared.requested().silence();
+    }
+
     /// The next request of others.
     pub(crate) fn next_request(&self) -> Option<(Request, Reply)> {
         self.shared.next_request()

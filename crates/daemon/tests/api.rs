@@ -7,7 +7,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use daemon::api::{CLIENTS_MAX, method};
+use daemon::api::{CLIENTS_MAX, Options, Serving, method};
+use daemon::{Answer, Shared};
 use desk::{Desk, Talk};
 use model::{Finding, Severity};
 use serde_json::{Value, json};
@@ -75,6 +76,43 @@ fn a_set_is_done_by_the_daemon_and_a_refusal_keeps_its_words() {
         json!({"exit": 2, "why": "task 812 was not set", "hint": "netpolicy status"})
     );
     assert!(desk.log().iter().any(|line| line.contains("calls io.netpolicy.Set")), "{:?}", desk.log());
+}
+
+#[test]
+fn the_status_is_answered_while_the_daemon_is_at_work() {
+    let directory = tempfile::TempDir::with_prefix("netpolicy-desk-").expect("a directory");
+    let shared = Shared::new().expect("descriptors");
+    let options = Options {
+        socket: directory.path().join("io.netpolicy"),
+        group: Some(rustix::process::getegid().as_raw()),
+        metrics_socket: Some(directory.path().join("metrics")),
+        metrics_file: None,
+        metrics_address: None,
+        log: Box::new(|_| ()),
+        answer_query: std::sync::Arc::new(|_| Ok(serde_json::Map::new())),
+    };
+    let (socket, metrics) = (options.socket.clone(), options.metrics_socket.clone().expect("a path"));
+    let serving = Serving::begin(&shared, options).expect("sockets");
+    // This thread is the daemon's, and it takes no request yet.
+    let (mut asking, mut other) = (Talk::to(&socket), Talk::to(&socket));
+    asking.say(r#"{"method":"io.netpolicy.Reload"}"#);
+    let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
+    assert_eq!(said["parameters"]["status"]["phase"], "starting");
+    let mut collector = UnixStream::connect(&metrics).expect("a connection");
+    collector.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("asked");
+    let mut page = String::new();
+    collector.read_to_string(&mut page).expect("read");
+    assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+
+    let (_, reply) = std::iter::repeat_with(|| shared.next_request()).flatten().next().expect("a request");
+    let (summary, none) = ("it is read".to_owned(), Vec::new);
+    reply(Answer::Done { summary, changes: none(), transactions: none(), notes: none(), pending: false });
+    shared.update(|status| status.phase = daemon::status::Phase::Managing);
+    assert_eq!(asking.receive().expect("an answer")["parameters"]["summary"], "it is read");
+    let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
+    assert_eq!(said["parameters"]["status"]["phase"], "managing");
+    drop(serving);
+    assert!(other.receive().is_none(), "the connections end with the thread");
 }
 
 #[test]

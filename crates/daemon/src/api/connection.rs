@@ -1,10 +1,11 @@
 //! One connection: calls come, are answered one after the other, and a client that is too slow or sends too much is dropped.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use linux::peer::{Peer, owner};
@@ -17,6 +18,7 @@ use super::job;
 use super::log_budget::Whose;
 use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
 use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
+use crate::bell::lock;
 use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};
 
 /// How long a message may take to come whole, and an answer to be taken.
@@ -74,7 +76,8 @@ pub(super) struct Connection {
     begun: Option<Instant>,
     /// When something last happened.
     last: Instant,
-    out: Rc<RefCell<Outbox>>,
+    /// Replies to requests are put in by the daemon's thread.
+    out: Arc<Mutex<Outbox>>,
     listening: Option<Listening>,
     /// When this window began, and how many calls it has had.
     window: (Instant, u32),
@@ -93,7 +96,7 @@ impl Connection {
             frames: Frames::default(),
             begun: None,
             last: now,
-            out: Rc::default(),
+            out: Arc::default(),
             listening: None,
             window: (now, 0),
             finished: false,
@@ -143,7 +146,7 @@ impl Connection {
     }
 
     fn gives(&mut self) -> Result<(), &'static str> {
-        let mut out = self.out.borrow_mut();
+        let mut out = lock(&self.out);
         while out.waits() {
             match (&self.stream).write(&out.bytes[out.taken..]) {
                 Ok(length) => {
@@ -162,14 +165,14 @@ impl Connection {
 
     /// Does the calls that have come, up to one whose reply comes later.
     fn serve(&mut self, registrar: &mut Registrar) -> Result<(), String> {
-        while !self.out.borrow().pending && self.may_call() {
+        while !lock(&self.out).pending && self.may_call() {
             let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
             self.begun = (!self.frames.is_empty()).then(Instant::now);
             let call = decode_call(&message).map_err(|bad| bad.to_string())?;
             self.window.1 += 1;
             self.office.stats.count(|tally| tally.calls += 1);
             self.do_call(&call, registrar);
-            if self.out.borrow().bytes.len() > OUTPUT_BYTES_MAX {
+            if lock(&self.out).bytes.len() > OUTPUT_BYTES_MAX {
                 return Err("the client does not read replies".to_owned());
             }
         }
@@ -212,9 +215,9 @@ impl Connection {
             Method::Ask(question) => {
                 let (office, reply) = (Rc::clone(&self.office), self.later(call));
                 let jobs: &Rc<Cell<usize>> = &office.jobs;
-                let out = Rc::clone(&self.out);
+                let out = Arc::clone(&self.out);
                 if let Err(refusal) = job::start(question, &office.answer_query, jobs, registrar, reply) {
-                    out.borrow_mut().pending = false;
+                    lock(&out).pending = false;
                     self.answer(call, Err(refusal));
                 }
             }
@@ -231,11 +234,11 @@ impl Connection {
     }
 
     /// The function that replies to a call later, and lets the next call begin.
-    fn later(&mut self, call: &Call) -> Box<dyn FnOnce(job::Found)> {
-        self.out.borrow_mut().pending = true;
-        let (out, oneway) = (Rc::clone(&self.out), call.oneway);
+    fn later(&mut self, call: &Call) -> Box<dyn FnOnce(job::Found) + Send> {
+        lock(&self.out).pending = true;
+        let (out, oneway) = (Arc::clone(&self.out), call.oneway);
         Box::new(move |found| {
-            let mut out = out.borrow_mut();
+            let mut out = lock(&out);
             out.pending = false;
             if !oneway {
                 out.put(&reply(found));
@@ -245,7 +248,7 @@ impl Connection {
 
     fn answer(&mut self, call: &Call, found: job::Found) {
         if !call.oneway {
-            self.out.borrow_mut().put(&reply(found));
+            lock(&self.out).put(&reply(found));
         }
     }
 
@@ -255,7 +258,7 @@ impl Connection {
             (status.generation, status.findings.clone())
         };
         let parameters = object(json!({ "findings": findings }));
-        self.out.borrow_mut().put(&Reply { parameters, continues: call.more, error: None });
+        lock(&self.out).put(&Reply { parameters, continues: call.more, error: None });
         if call.more {
             self.listening = Some(Listening { generation, sent: findings });
         }
@@ -264,7 +267,7 @@ impl Connection {
     /// Sends the findings again, if they have changed and the client has read the last ones.
     fn send_findings(&mut self) {
         let Some(listening) = &mut self.listening else { return };
-        let mut out = self.out.borrow_mut();
+        let mut out = lock(&self.out);
         if out.waits() {
             return;
         }
@@ -305,7 +308,7 @@ impl Connection {
 
     /// When the connection is dropped if nothing arrives, and why.
     fn due(&self) -> Option<(Instant, &'static str)> {
-        let out = self.out.borrow();
+        let out = lock(&self.out);
         if let Some(since) = out.since.filter(|_| out.waits()) {
             return Some((since + PATIENCE, "the client does not read replies"));
         }
@@ -328,7 +331,7 @@ impl Source for Connection {
     fn interest(&mut self) -> Interest {
         self.send_findings();
         let due = self.due().map(|(at, _)| at);
-        let out = self.out.borrow();
+        let out = lock(&self.out);
         let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
         // Calls that came together with one that had to wait, and those beyond what is done in a second.
         let next = if !out.pending && !out.waits() && (self.frames.has_message() || self.finished) {
@@ -351,7 +354,7 @@ impl Source for Connection {
         if let Err(why) = self.gives() {
             return self.drop_for(why);
         }
-        if !self.out.borrow().waits()
+        if !lock(&self.out).waits()
             && let Err(why) = self.serve(registrar)
         {
             return self.drop_for(&why);
@@ -363,7 +366,7 @@ impl Source for Connection {
             let (_, why) = self.due().unwrap_or((self.last, ""));
             return self.drop_for(why);
         }
-        let out = self.out.borrow();
+        let out = lock(&self.out);
         let done = !out.pending && !out.waits() && !self.frames.has_message();
         if (self.finished && done) || ready.hung_up { Stay::Leave } else { Stay::Stay }
     }

@@ -1,4 +1,4 @@
-//! Queries that take a look at the host: a thread of their own answers them, so that the daemon's turn does not wait.
+//! Queries that take a look at the host: a thread of their own answers them, so that no other client waits.
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,7 +26,7 @@ pub(super) type Found = Result<Map<String, Value>, Refusal>;
 struct Job {
     done: PipeReader,
     answer: Receiver<Found>,
-    reply: Option<Box<dyn FnOnce(Found)>>,
+    reply: Option<Box<dyn FnOnce(Found) + Send>>,
     running: Rc<Cell<usize>>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn start(
     answer_query: &QueryHandler,
     running: &Rc<Cell<usize>>,
     registrar: &mut Registrar,
-    reply: Box<dyn FnOnce(Found)>,
+    reply: Box<dyn FnOnce(Found) + Send>,
 ) -> Result<(), Refusal> {
     if running.get() >= JOBS_MAX || registrar.room() == 0 {
         return Err(Refusal::busy(format!("{JOBS_MAX} queries are running already")));

@@ -1,8 +1,8 @@
 //! The daemon's sockets: the API by Varlink, and metrics by OpenMetrics.
 //!
 //! Read in this order: `wire` (bytes), `method` (what can be called), `connection_stats` (how many may), `connection` (one client),
-//! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in the daemon's one thread, as
-//! sources of its loop, and none of it blocks.
+//! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in one thread (`thread`), as sources of
+//! a loop, and none of it blocks: the daemon is asked and answers also while its own thread works.
 //!
 //! Permissions: the kernel identifies the client (`SO_PEERCRED`). Root, and the members of a group that the operator may name, may
 //! call every method. Any other user may read the status, and sees the requests for its own processes only. Refusals are answered,
@@ -17,6 +17,7 @@ pub mod method;
 mod metrics;
 mod page;
 mod text_format;
+mod thread;
 pub mod wire;
 
 use std::cell::Cell;
@@ -36,6 +37,7 @@ pub use connection_stats::{
 };
 pub use job::{JOBS_MAX, QueryHandler};
 pub use metrics::open_metrics;
+pub use thread::Serving;
 
 use self::connection::Connection;
 use crate::socket_file;
@@ -58,7 +60,7 @@ pub struct Options {
     /// An address of this machine that answers HTTP with metrics.
     pub metrics_address: Option<SocketAddr>,
     /// Where lines for the log go.
-    pub log: Box<dyn Fn(&str)>,
+    pub log: Box<dyn Fn(&str) + Send>,
     /// Answers the queries that take a look at the host.
     pub answer_query: QueryHandler,
 }
@@ -104,12 +106,15 @@ pub enum OpenError {
         /// Why.
         error: std::io::Error,
     },
+    /// There is no thread for them, or its loop cannot be.
+    #[error("the thread of the sockets: {0}")]
+    Thread(std::io::Error),
     /// Metrics are served on loopback addresses only.
     #[error("{0}: metrics are served on addresses of this machine alone (127.0.0.1, ::1)")]
     NotLoopback(SocketAddr),
 }
 
-/// Opens the sockets: sources for the daemon's loop. They are gone with it; the files of the sockets stay, and the next
+/// Opens the sockets: sources for a loop. They are gone with it; the files of the sockets stay, and the next
 /// daemon takes their place.
 ///
 /// # Errors

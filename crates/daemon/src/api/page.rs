@@ -253,14 +253,17 @@ impl TextFile {
     /// Written to a temporary file first: a collector sees a whole page.
     fn write(&mut self) -> io::Result<()> {
         self.next = Instant::now() + FILE_EVERY;
-        let status = self.shared.status();
-        if self.written == Some(status.generation) {
-            return Ok(());
-        }
-        let page = text_format(&open_metrics(&status, &self.shared.services(), self.stats.tally()));
+        let (generation, page) = {
+            let status = self.shared.status();
+            if self.written == Some(status.generation) {
+                return Ok(());
+            }
+            (status.generation, open_metrics(&status, &self.shared.services(), self.stats.tally()))
+        };
+        let page = text_format(&page);
         // The unfinished file ends in `.new`: no collector reads what does not end in `.prom`.
         replace_file(&self.path, FILE_MODE, page.as_bytes(), Durability::Unsynced)?;
-        self.written = Some(status.generation);
+        self.written = Some(generation);
         Ok(())
     }
 }

@@ -24,8 +24,8 @@ use crate::app_requests::AppRequests;
 use crate::current_plan::CurrentPlan;
 use crate::event_loop::EventLoop;
 use crate::event_sources::{
-    APP_REQUESTS, EventSources, FILES, Files, GUARDED, Holds, MEASURED, NOTICES, PROCESS_EVENTS, SIGNALS,
-    directory_of,
+    APP_REQUESTS, EventSources, FILES, Files, GUARDED, Holds, MEASURED, NOTICES, PROCESS_EVENTS, REQUESTED,
+    SIGNALS, directory_of,
 };
 use crate::goals::Goals;
 use crate::guards::{Guards, Judged, REVERTED, WAITS};
@@ -104,6 +104,9 @@ impl<'a> Daemon<'a> {
             netns.enter()?;
         }
         let journal = session.journal()?.waiting(JOURNAL_PATIENCE).kept_by_this_daemon()?;
+        event_loop
+            .watch(shared.requested(), REQUESTED)
+            .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
         let mut telemetry = Telemetry::new(operator, shared);
         match InstanceLock::claim()? {
             Claimed::Locked(lock) => event_loop
@@ -187,6 +190,9 @@ impl<'a> Daemon<'a> {
     pub(crate) fn run(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
         while self.telemetry.phase() != Phase::Ending {
             self.turn(event_loop)?;
+            if self.telemetry.has_api_ended() {
+                return Err(Fault::failed("the thread of the daemon's sockets has ended"));
+            }
         }
         self.publish();
         Ok(())

@@ -87,7 +87,7 @@ fn serve(
         let said = Value::String(format!("{question:?}"));
         Ok([("said".to_owned(), said)].into_iter().collect())
     });
-    let shared = Shared::new();
+    let shared = Shared::new().expect("descriptors");
     shared.update(|status| {
         status.phase = Phase::Managing;
         status.instance.version = "0.1.0".to_owned();
