@@ -132,7 +132,7 @@ impl Ran {
         let (number, name) = rest.split_once("] (")?.1.split_once(") ")?;
         let (number, of) = number.split_once('/')?;
         let (number, of) = (number.trim().parse().ok()?, of.trim().parse().ok()?);
-        let passed = ["PASS", "LEAK"].contains(&status);
+        let passed = ["PASS", "LEAK", "SLOW"].contains(&status);
         if !passed {
             self.failed.insert(name.trim().to_owned());
         }
@@ -148,14 +148,15 @@ mod test {
     fn passed_and_failed_tests_are_counted_by_what_nextest_prints() {
         let mut ran = Ran::default();
         for line in [
-            "    Starting 3 tests across 2 binaries (1 test skipped)",
-            "        PASS [   0.005s] (1/3) netpolicy::root watched/a",
+            "    Starting 4 tests across 2 binaries (1 test skipped)",
+            "        PASS [   0.005s] (1/4) netpolicy::root watched/a",
             "        SLOW [> 60.000s] (───) netpolicy::root watched/b",
-            "        FAIL [   0.100s] (2/3) netpolicy::root watched/b",
+            "        FAIL [   0.100s] (2/4) netpolicy::root watched/b",
             " TERMINATING [>300.000s] (───) netpolicy-plan a::b",
-            "     TIMEOUT [ 300.005s] (3/3) netpolicy-plan a::b",
-            "     Summary [ 300.110s] 3 tests run: 1 passed, 1 failed, 1 timed out, 1 skipped",
-            "        FAIL [   0.100s] (2/3) netpolicy::root watched/b",
+            "     TIMEOUT [ 300.005s] (3/4) netpolicy-plan a::b",
+            "     Summary [ 300.110s] 4 tests run: 2 passed (1 slow), 1 failed, 1 timed out, 1 skipped",
+            "        SLOW [  61.000s] (4/4) netpolicy::root watched/c",
+            "        FAIL [   0.100s] (2/4) netpolicy::root watched/b",
         ] {
             ran.read(line);
         }
@@ -165,7 +166,7 @@ mod test {
             "(binary_id(=netpolicy::root) & test(=watched/b))",
             "it selects this test alone"
         );
-        assert_eq!(ran, Ran { passed: 1, failed: failed.into() });
+        assert_eq!(ran, Ran { passed: 2, failed: failed.into() });
         ran.read("     Summary [   0.110s] 2104 tests run: 2104 passed (3 slow, 1 leaky), 5 skipped");
         assert_eq!(ran.passed, 2104);
     }

@@ -62,6 +62,7 @@ impl Target {
             selection => processes(selection, session, operator)?,
         };
         let netns = namespace(&name, &processes, selection, session, operator)?;
+        let processes = inside(processes, &netns)?;
         let port = match selection {
             Selection::Port(port) => Some(*port),
             _ => None,
@@ -278,6 +279,20 @@ fn namespace(
         .hint("name one by a process in it: netpolicy --netns pid:N watch …")),
         None => Err(Fault::failed(format!("{name} ended"))),
     }
+}
+
+/// Those of these processes that are in a namespace. Others have settings, ports and CPU time of their own.
+fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>, Fault> {
+    let mut failed = None;
+    processes.retain(|process| match Netns::of_process(process.pid) {
+        Ok(of) => of.id() == netns.id(),
+        Err(error) if matches!(error.cause, linux::Cause::Gone(_)) => false,
+        Err(error) => {
+            failed.get_or_insert(error);
+            false
+        }
+    });
+    failed.map_or(Ok(processes), |error| Err(error.into()))
 }
 
 /// Properties of a host that hide when packets came.

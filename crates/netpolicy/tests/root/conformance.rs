@@ -3,11 +3,15 @@
 //!
 //! A veth has no interrupt of its own, and which of two CPUs does something is a matter of placement: neither is
 //! compared.
+//!
+//! The model is compared with what a kernel did on a quiet machine, recorded in `recorded/`; `RECORD=1` in the environment records it
+//! anew. On the machine at hand, which may be busy, only the events that a mode is made of are looked for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
@@ -31,19 +35,55 @@ const WARM_UP: usize = 60;
 const SUSPENSION_MIN: u64 = 5_000_000;
 /// The niceness of both ends: what is compared shall not depend on what else this machine does.
 const FIRST: i32 = -19;
-/// A busy machine is looked at again.
-const ATTEMPTS: usize = 4;
+/// How often a quiet moment is tried for while recording.
+const ATTEMPTS: usize = 8;
+
+struct Mode {
+    name: &'static str,
+    /// The share of the kernel's events that may have to be added, taken out or changed.
+    bound: f64,
+    /// What a kernel did, a line for each cycle.
+    recorded: &'static str,
+    /// What every kernel does in this mode.
+    made_of: &'static [Kind],
+}
+
+const MODES: [Mode; 3] = [
+    Mode {
+        name: "interrupt",
+        bound: 0.03,
+        recorded: include_str!("recorded/cycles-interrupt.txt"),
+        made_of: &[Kind::Softirq],
+    },
+    Mode {
+        name: "defer200",
+        bound: 0.20,
+        recorded: include_str!("recorded/cycles-defer200.txt"),
+        made_of: &[Kind::Softirq, Kind::Timer],
+    },
+    Mode {
+        name: "suspend200",
+        bound: 0.20,
+        recorded: include_str!("recorded/cycles-suspend200.txt"),
+        made_of: &[Kind::Softirq, Kind::Timer, Kind::Application, Kind::Suspend],
+    },
+];
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Tracefs];
-    let case =
-        |name: &'static str, mode: &'static str, bound: f64| test(name, NEEDS, move || compare(mode, bound));
-    // Bounds are shares of the kernel's events that would have to be added, taken out or changed.
-    vec![
-        case("conformance/interrupts_come_in_the_models_sequence", "interrupt", 0.03),
-        case("conformance/deferral_polls_in_the_models_sequence", "defer200", 0.20),
-        case("conformance/suspension_polls_in_the_models_sequence", "suspend200", 0.20),
-    ]
+    let mut tests = Vec::new();
+    for mode in &MODES {
+        let name = mode.name;
+        tests.push(test(format!("conformance/the_model_goes_as_a_kernel_went_in_{name}"), &[], || {
+            compare(mode)
+        }));
+        tests.push(test(
+            format!("conformance/this_kernel_does_what_the_model_knows_in_{name}"),
+            NEEDS,
+            || live(mode),
+        ));
+    }
+    tests
 }
 
 /// An event of either, without places and times.
@@ -61,40 +101,124 @@ enum Poll {
     Application,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Timer,
+    Suspend,
+    Softirq,
+    Application,
+}
+
+impl Event {
+    fn is(self, kind: Kind) -> bool {
+        matches!(
+            (self, kind),
+            (Self::Timer, Kind::Timer)
+                | (Self::Suspend, Kind::Suspend)
+                | (Self::Poll(Poll::Softirq, _), Kind::Softirq)
+                | (Self::Poll(Poll::Application, _), Kind::Application)
+        )
+    }
+
+    fn read(word: &str) -> Option<Self> {
+        let (by, packets) = match word.split_once(':') {
+            None if word == "timer" => return Some(Self::Timer),
+            None if word == "suspend" => return Some(Self::Suspend),
+            None => return None,
+            Some((by, packets)) => (by, packets.parse().ok()?),
+        };
+        let by = match by {
+            "softirq" => Poll::Softirq,
+            "kthread" => Poll::Kthread,
+            "application" => Poll::Application,
+            _ => return None,
+        };
+        Some(Self::Poll(by, packets))
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Timer => f.write_str("timer"),
+            Self::Suspend => f.write_str("suspend"),
+            Self::Poll(Poll::Softirq, packets) => write!(f, "softirq:{packets}"),
+            Self::Poll(Poll::Kthread, packets) => write!(f, "kthread:{packets}"),
+            Self::Poll(Poll::Application, packets) => write!(f, "application:{packets}"),
+        }
+    }
+}
+
 /// What happened between two returns of `epoll_wait`.
 type Cycle = Vec<Event>;
 
-#[expect(clippy::print_stdout, reason = "the numbers are what it is for")]
-fn compare(mode: &str, bound: f64) -> Result<(), Failed> {
-    let model = modelled(mode)?;
-    let mut said = String::new();
-    for attempt in 1..=ATTEMPTS {
-        let kernel = match recorded(mode) {
-            Ok(kernel) => kernel,
-            Err(failed) => {
-                let _ = writeln!(said, "{mode}, attempt {attempt}: {failed:?}");
-                continue;
-            }
-        };
-        let events: usize = kernel.iter().map(Vec::len).sum();
-        let differ: usize = kernel.iter().zip(&model).map(|(kernel, model)| distance(kernel, model)).sum();
-        let same = kernel.iter().zip(&model).filter(|(kernel, model)| kernel == model).count();
-        let share = count(differ) / count(events.max(1));
-        let _ = writeln!(
-            said,
-            "{mode}, attempt {attempt}: of the kernel's {events} events for {} requests {differ} differ from the model's \
-             ({:.1} %); {same} requests go as the model says\n  kernel, most often: {}\n  model, most often:  {}",
-            kernel.len(),
-            100.0 * share,
-            most_often(&kernel),
-            most_often(&model),
-        );
-        if share <= bound {
-            println!("{said}");
-            return Ok(());
-        }
+/// The model beside a recorded kernel.
+fn compare(mode: &Mode) -> Result<(), Failed> {
+    let lines = mode.recorded.lines().filter(|line| !line.starts_with('#'));
+    let kernel: Option<Vec<Cycle>> =
+        lines.map(|line| line.split_whitespace().map(Event::read).collect()).collect();
+    let kernel = kernel.ok_or("the recorded cycles have an unknown word")?;
+    let model = modelled(mode.name)?;
+    assert_eq!(kernel.len(), model.len());
+    let (share, said) = differ(&kernel, &model);
+    if share <= mode.bound { Ok(()) } else { Err(said.into()) }
+}
+
+/// The kernel at hand.
+fn live(mode: &Mode) -> Result<(), Failed> {
+    if std::env::var_os("RECORD").is_some() {
+        return record(mode);
     }
-    Err(format!("at most {:.0} % may differ:\n{said}", 100.0 * bound).into())
+    let kernel = recorded(mode.name)?;
+    for kind in mode.made_of {
+        let is_there = kernel.iter().flatten().any(|event| event.is(*kind));
+        assert!(is_there, "{kind:?} is missing in {}, most often {}", mode.name, most_often(&kernel));
+    }
+    Ok(())
+}
+
+/// Writes down what this kernel does, where the model says the same: a machine that is busy does other things.
+fn record(mode: &Mode) -> Result<(), Failed> {
+    let model = modelled(mode.name)?;
+    let mut said = String::new();
+    for _ in 0..ATTEMPTS {
+        let kernel = recorded(mode.name)?;
+        let (share, words) = differ(&kernel, &model);
+        if share > mode.bound {
+            said.push_str(&words);
+            continue;
+        }
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let mut text = format!(
+            "# A veth pair, one connection, a request every {GAP:?}; Linux {release}",
+            release = release.trim()
+        );
+        for cycle in &kernel {
+            let words: Vec<String> = cycle.iter().map(Event::to_string).collect();
+            let _ = write!(text, "\n{}", words.join(" "));
+        }
+        text.push('\n');
+        let file = format!("tests/root/recorded/cycles-{}.txt", mode.name);
+        return Ok(std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(file), text)?);
+    }
+    Err(format!("at most {:.0} % may differ:\n{said}", 100.0 * mode.bound).into())
+}
+
+/// The share of the kernel's events in which the model differs, and that in words.
+fn differ(kernel: &[Cycle], model: &[Cycle]) -> (f64, String) {
+    let events: usize = kernel.iter().map(Vec::len).sum();
+    let differ: usize = kernel.iter().zip(model).map(|(kernel, model)| distance(kernel, model)).sum();
+    let same = kernel.iter().zip(model).filter(|(kernel, model)| kernel == model).count();
+    let share = count(differ) / count(events.max(1));
+    let said = format!(
+        "of the kernel's {events} events for {} requests {differ} differ from the model's ({:.1} %); {same} requests go as the \
+         model says\n  kernel, most often: {}\n  model, most often:  {}\n",
+        kernel.len(),
+        100.0 * share,
+        most_often(kernel),
+        most_often(model),
+    );
+    (share, said)
 }
 
 /// The model's cycles.

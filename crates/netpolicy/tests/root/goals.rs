@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::operator::{Operator, Started, at_work, caught, waited_for};
 use crate::requests::{connect, while_asked_in_turn};
-use crate::watched::{attached, programs};
+use crate::watched::{is_loaded, links, programs};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -71,10 +71,8 @@ fn ask(connection: &mut BufReader<TcpStream>, requests: u64) -> Result<(), Faile
 }
 
 /// How a daemon's programs are attached now: other numbers in each window.
-fn links(pid: u32) -> Result<BTreeSet<u32>, Failed> {
-    let programs = live_programs(pid)?;
-    let links = libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id));
-    Ok(links.map(|link| link.id).collect())
+fn live_links(pid: u32) -> Result<BTreeSet<u32>, Failed> {
+    links(pid, &live_programs(pid)?)
 }
 
 /// The programs that measure for a process.
@@ -99,18 +97,19 @@ fn counted() -> Result<(), Failed> {
     ask(&mut connection, 10)?;
     waited_for("the first window", || Ok((windows(&page(&operator)?) > 0).then_some(())))?;
     for _ in 0..ATTEMPTS {
-        caught("a moment between two windows", || Ok(links(pid)?.is_empty().then_some(())))?;
-        let of_window = caught("an open window", || Ok(Some(links(pid)?).filter(|links| links.len() >= 4)))?;
+        caught("a moment between two windows", || Ok(live_links(pid)?.is_empty().then_some(())))?;
+        let of_window =
+            caught("an open window", || Ok(Some(live_links(pid)?).filter(|links| links.len() >= 4)))?;
         std::thread::sleep(OPENS_WITHIN);
         let before = page(&operator)?;
         ask(&mut connection, REQUESTS)?;
-        if !links(pid)?.is_superset(&of_window) {
+        if !live_links(pid)?.is_superset(&of_window) {
             continue; // the machine was too busy for so many in one window
         }
         let last = windows(&before);
         let after = waited_for("the end of the window", || {
             let page = page(&operator)?;
-            let ended = links(pid)?.is_disjoint(&of_window);
+            let ended = live_links(pid)?.is_disjoint(&of_window);
             Ok((ended && windows(&page) > last).then_some(page))
         })?;
         let difference = |name: &str, labels: &str| {
@@ -202,16 +201,13 @@ fn killed() -> Result<(), Failed> {
     let pid = daemon.child.id();
     let found = waited_for("its programs to be attached", || {
         let programs = live_programs(pid)?;
-        Ok((attached(&programs) >= 4).then_some(programs))
+        Ok((links(pid, &programs)?.len() >= 4).then_some(programs))
     })?;
-    caught("a moment between two windows", || Ok((attached(&found) == 0).then_some(())))?;
-    caught("the next window", || Ok((attached(&found) >= 4).then_some(())))?;
+    caught("a moment between two windows", || Ok(links(pid, &found)?.is_empty().then_some(())))?;
+    caught("the next window", || Ok((links(pid, &found)?.len() >= 4).then_some(())))?;
     daemon.child.kill()?; // SIGKILL
     daemon.child.wait()?;
-    waited_for("the end of its programs", || {
-        let left = libbpf_rs::query::ProgInfoIter::default().any(|program| found.contains(&program.id));
-        Ok((!left && attached(&found) == 0).then_some(()))
-    })
+    waited_for("the end of its programs", || Ok((!is_loaded(&found)).then_some(())))
 }
 
 /// Whether the daemon has the thread that measures.

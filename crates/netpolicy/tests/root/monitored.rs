@@ -299,7 +299,9 @@ fn every_panel_has_data(operator: &Operator) -> Result<(), Failed> {
     let expressions = expressions(&dashboard);
     assert!(expressions.len() > 30, "{expressions:?}");
     for (title, expression) in expressions {
-        assert!(!asked(operator, &expression)?.is_empty(), "panel `{title}` has no data: {expression}");
+        waited_for(&format!("data of panel `{title}`: {expression}"), || {
+            Ok((!asked(operator, &expression)?.is_empty()).then_some(()))
+        })?;
     }
     Ok(())
 }

@@ -176,7 +176,10 @@ impl Operator {
         const NOBODY: u32 = 65_534;
         // The build directory may be one that only root can enter.
         let (binary, state) = (self.scratch.path("netpolicy"), self.scratch.path("nobodys"));
-        std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &binary)?;
+        // Workers of an earlier command may still run it.
+        if !binary.exists() {
+            std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &binary)?;
+        }
         std::fs::create_dir_all(&state)?;
         std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
         // A user without privileges cannot enter a namespace nor mount its sysfs: what is started has both already.

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::operator::{Operator, Started, waited_for};
+use crate::watched::is_loaded;
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -131,10 +132,7 @@ fn has_ended_with(pid: u32, programs: &BTreeSet<u32>) -> Result<(), Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         Ok(stat.map_or(true, |stat| stat.contains(") Z ")).then_some(()))
     })?;
-    waited_for("the end of its BPF programs", || {
-        let left = libbpf_rs::query::ProgInfoIter::default().any(|program| programs.contains(&program.id));
-        Ok((!left).then_some(()))
-    })
+    waited_for("the end of its BPF programs", || Ok((!is_loaded(programs)).then_some(())))
 }
 
 fn a_terminal_that_hangs_up() -> Result<(), Failed> {

@@ -13,7 +13,7 @@ use model::live::LiveCounts;
 use serde_json::Value;
 
 use crate::operator::{Operator, Started, caught, waited_for};
-use crate::requests::{connect, while_asked_in_turn};
+use crate::requests::{connect, while_asked, while_asked_in_turn};
 use crate::scratch::Scratch;
 use crate::{Need, test};
 
@@ -72,6 +72,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/a_record_that_finds_no_space_costs_no_report", MEMCACHED, without_space),
         test("watched/more_connections_than_can_be_measured_are_reported", MEMCACHED, too_many),
         test("watched/one_request_gives_no_percentile", MEMCACHED, one_request),
+        test("watched/a_namesake_in_another_namespace_is_left_out", MEMCACHED, namesake),
         test(
             "watched/a_namespace_that_goes_is_reported_and_nothing_stays_attached",
             MEMCACHED,
@@ -633,7 +634,7 @@ fn one_request() -> Result<(), Failed> {
         .stderr(Stdio::null())
         .spawn()?;
     let pid = watch.id();
-    caught("an open window", || Ok((attached(&programs(pid)?) >= 4).then_some(())))?;
+    caught("an open window", || Ok((links(pid, &programs(pid)?)?.len() >= 4).then_some(())))?;
     std::thread::sleep(Duration::from_millis(100));
     let mut answer = String::new();
     connection.get_mut().write_all(b"get nothing\r\n")?;
@@ -645,6 +646,30 @@ fn one_request() -> Result<(), Failed> {
     assert!(rules.iter().any(|rule| ["live-few-requests", "live-nothing-arrived"].contains(rule)), "{found}");
     let p99 = found["data"]["response"].as_object().and_then(|response| response.get("p99"));
     assert_eq!(p99, Some(&Value::Null), "one request has no p99: {found}");
+    Ok(())
+}
+
+/// A program of the same name in another namespace.
+fn namesake() -> Result<(), Failed> {
+    let operator = Operator::new("watched-namesake", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let other = Lab::new(&LabOptions::with_queues(1))?;
+    let namesake = other.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?;
+    // As in a shell on this host, where no namespace is named.
+    let said = while_asked(&operator, || {
+        let compare =
+            operator.netpolicy_here(&["compare", "memcached", "--b", "defer50", "--max-seconds", "8"]);
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+        let output = command.arg(compare.get_program()).args(compare.get_args()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        Ok(said)
+    })?;
+    assert!(said.contains("memcached has processes in other network namespaces, too"), "{said}");
+    assert!(!said.contains(&format!("memcached[{}]", namesake.process().pid)), "{said}");
+    assert_eq!(operator.host()?, before);
     Ok(())
 }
 
@@ -662,7 +687,7 @@ fn namespace_goes() -> Result<(), Failed> {
     let pid = watch.id();
     let held = caught("an open window", || {
         let held = programs(pid)?;
-        Ok((attached(&held) >= 4).then_some(held))
+        Ok((links(pid, &held)?.len() >= 4).then_some(held))
     })?;
     drop(server);
     drop(other);
@@ -670,25 +695,38 @@ fn namespace_goes() -> Result<(), Failed> {
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(words.contains("ended while it was watched"), "{words}");
-    assert_eq!(attached(&held), 0, "what is left attached costs every packet");
+    waited_for("the end of its programs: what is left attached costs every packet", || {
+        Ok((!is_loaded(&held)).then_some(()))
+    })?;
     Ok(())
 }
 
 /// The BPF programs that a process holds.
 pub(crate) fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
-    let mut found = BTreeSet::new();
+    Ok(held(pid, "prog_id:")?.into_iter().map(|(_, program)| program).collect())
+}
+
+/// The links by which a process has attached these programs. Its own descriptors are read: going through all links of the kernel ends
+/// early where other processes close theirs.
+pub(crate) fn links(pid: u32, programs: &BTreeSet<u32>) -> Result<BTreeSet<u32>, Failed> {
+    let links = held(pid, "link_id:")?.into_iter();
+    Ok(links.filter_map(|(link, program)| programs.contains(&program).then_some(link)).collect())
+}
+
+/// A field of descriptors of BPF objects, with the program that each stands for.
+fn held(pid: u32, field: &str) -> Result<Vec<(u32, u32)>, Failed> {
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
         let Ok(text) = std::fs::read_to_string(entry?.path()) else { continue };
-        found.extend(
-            text.lines().filter_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()),
-        );
+        let read = |field: &str| text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok());
+        found.extend(read(field).zip(read("prog_id:")));
     }
     Ok(found)
 }
 
-/// How often these programs are attached.
-pub(crate) fn attached(programs: &BTreeSet<u32>) -> usize {
-    libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).count()
+/// Whether the kernel still has one of these programs.
+pub(crate) fn is_loaded(programs: &BTreeSet<u32>) -> bool {
+    programs.iter().any(|program| libbpf_rs::Program::fd_from_id(*program).is_ok())
 }
 
 fn killed() -> Result<(), Failed> {
@@ -700,14 +738,11 @@ fn killed() -> Result<(), Failed> {
     let pid = watch.child.id();
     let found = waited_for("its programs to be attached", || {
         let programs = programs(pid)?;
-        Ok((attached(&programs) >= 4).then_some(programs))
+        Ok((links(pid, &programs)?.len() >= 4).then_some(programs))
     })?;
     watch.child.kill()?; // SIGKILL
     watch.child.wait()?;
-    waited_for("the end of its programs", || {
-        let left = libbpf_rs::query::ProgInfoIter::default().any(|program| found.contains(&program.id));
-        Ok((!left && attached(&found) == 0).then_some(()))
-    })
+    waited_for("the end of its programs", || Ok((!is_loaded(&found)).then_some(())))
 }
 
 fn refused() -> Result<(), Failed> {
