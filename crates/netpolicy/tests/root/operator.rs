@@ -14,8 +14,8 @@ use model::{Host, Pid, Setting};
 use crate::fits::misfit;
 use crate::scratch::Scratch;
 
-/// How long something that is about to happen is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long something that is about to happen is waited for: what a machine with much other work may need, and a test that fails.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An operator. Dropping it unmakes the host and removes the journal.
 pub(crate) struct Operator {
