@@ -3,9 +3,11 @@
 //! They are built on the stable compiler: coverage counters are a pass of LLVM, and libFuzzer comes with its crate.
 //! There is no address sanitizer, which the parsers, being safe Rust, would give nothing to do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::files;
+use crate::release;
 use crate::shell::{self, Result};
 
 /// What `rustc` needs to count coverage as libFuzzer reads it.
@@ -42,7 +44,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err(format!("no fuzz target `{unknown}`: there are {}", targets.join(", ")));
     }
     let folder = shell::root().join("target/fuzz");
-    let triple = host_triple()?;
+    // With `--target`, coverage is not asked of build scripts and procedural macros.
+    let triple = release::host_target()?;
     let mut build = shell::cargo();
     build.args(["build", "--quiet", "--profile", "fuzz", "-p", "netpolicy-fuzz", "--features", "libfuzzer"]);
     build.args(["--bins", "--target", &triple, "--target-dir"]).arg(folder.join("build"));
@@ -58,7 +61,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u32) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
-    std::fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
+    files::make_directory(&found)?;
     let fuzzer = || {
         let mut command = Command::new(program);
         command.env(TARGET_VARIABLE, target);
@@ -89,17 +92,6 @@ fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u32) -> Result {
 /// The targets, by the folders of what they begin with.
 fn targets() -> Result<Vec<String>> {
     let folder = shell::root().join("fuzz/corpus");
-    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut names: Vec<String> =
-        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    Ok(names)
-}
-
-/// The triple of the machine: with `--target`, coverage is not asked of build scripts and procedural macros.
-fn host_triple() -> Result<String> {
-    let output = Command::new("rustc").arg("-vV").output().map_err(|error| format!("rustc -vV: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let triple = text.lines().find_map(|line| line.strip_prefix("host: "));
-    triple.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
+    let name = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
+    Ok(files::entries(&folder)?.iter().filter_map(name).collect())
 }

@@ -1,10 +1,10 @@
 //! `image`: an OCI image of the program, as one file. It is built from nothing, so no registry is asked; podman builds it in a
 //! storage of its own, so the machine's images stay as they are.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::files::{self, About as _};
 use crate::linked;
 use crate::shell::{self, Result};
 
@@ -45,7 +45,7 @@ impl Asked {
 /// Makes the image.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let asked = Asked::read(arguments)?;
-    let version = linked::version()?;
+    let version = shell::manifest_value("version")?;
     let target = shell::root().join("target");
     let program = match asked.program {
         Some(program) => program,
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
     };
     let out = asked.out.unwrap_or_else(|| target.join(format!("netpolicy-{version}.oci.tar")));
-    let out = std::path::absolute(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let out = std::path::absolute(&out).about(&out)?;
     pack(&program, &version, &out)?;
     println!("{}", out.display());
     Ok(())
@@ -71,7 +71,7 @@ pub(crate) fn pack(program: &Path, version: &str, out: &Path) -> Result {
     let made = make(program, version, &making, out);
     let removed = std::fs::remove_dir_all(&making);
     made?;
-    removed.map_err(|error| format!("{}: {error}", making.display()))
+    removed.about(&making)
 }
 
 fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
@@ -79,7 +79,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let root = context.join("root");
     lay(program, version, &root)?;
     let packaging = shell::root().join("packaging/container");
-    copy(&packaging.join("Containerfile"), &context.join("Containerfile"), 0o644)?;
+    files::put(&packaging.join("Containerfile"), &context.join("Containerfile"), 0o644)?;
     let tag = format!("localhost/netpolicy:{version}");
     let mut build = podman(making);
     build.args(["build", "--quiet", "--format", "oci", "--tag", &tag]);
@@ -99,7 +99,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let mut save = podman(making);
     shell::run(save.args(["save", "--quiet", "--format", "oci-archive", "--output"]).arg(&saved).arg(&tag))?;
     // podman's archive has the time of its making.
-    std::fs::create_dir_all(&layout).map_err(|error| format!("{}: {error}", layout.display()))?;
+    files::make_directory(&layout)?;
     shell::run(
         Command::new("tar").arg("--extract").arg("--file").arg(&saved).arg("--directory").arg(&layout),
     )?;
@@ -121,26 +121,25 @@ fn podman(making: &Path) -> Command {
 fn lay(program: &Path, version: &str, root: &Path) -> Result {
     for directory in MOUNT_POINTS {
         let directory = root.join(directory);
-        std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        files::make_directory(&directory)?;
     }
     let inside = root.join("usr/sbin/netpolicy");
-    copy(program, &inside, 0o755)?;
+    files::put(program, &inside, 0o755)?;
     if shell::has("strip") {
         shell::run(Command::new("strip").arg("--strip-all").arg(&inside))?;
     }
     for library in libraries(program)? {
         let place = library.strip_prefix("/").unwrap_or(&library);
-        copy(&library, &root.join(place), 0o755)?;
+        files::put(&library, &root.join(place), 0o755)?;
         if let Some(copyright) = copyright_of(&library) {
-            copy(&copyright, &root.join(copyright.strip_prefix("/").unwrap_or(&copyright)), 0o644)?;
+            files::put(&copyright, &root.join(copyright.strip_prefix("/").unwrap_or(&copyright)), 0o644)?;
         }
     }
     for licence in LICENCES {
-        copy(&shell::root().join(licence), &root.join("usr/share/doc/netpolicy").join(licence), 0o644)?;
+        files::put(&shell::root().join(licence), &root.join("usr/share/doc/netpolicy").join(licence), 0o644)?;
     }
     let sbom = root.join("usr/share/doc/netpolicy/netpolicy.cdx.json");
-    std::fs::write(&sbom, linked::sbom(&linked::crates()?, version))
-        .map_err(|error| format!("{}: {error}", sbom.display()))
+    files::write(&sbom, &linked::sbom(&linked::crates()?, version))
 }
 
 /// The shared libraries and the loader that a program needs; none for one that is linked statically.
@@ -178,15 +177,6 @@ fn read_ldd(text: &str) -> std::result::Result<Vec<PathBuf>, String> {
         }
     }
     Ok(found)
-}
-
-fn copy(from: &Path, to: &Path, mode: u32) -> Result {
-    if let Some(directory) = to.parent() {
-        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    }
-    std::fs::copy(from, to)
-        .and_then(|_| std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode)))
-        .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
 }
 
 /// SOURCE_DATE_EPOCH, or the time of the last commit; 0 for sources without either.

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::files::About as _;
 use crate::shell::Result;
 
 /// The variable that marks the processes of a run. Its value is the pid of the run.
@@ -35,7 +36,7 @@ impl Run {
         std::fs::create_dir_all(&directory)
             // Tests start programs as other users.
             .and_then(|()| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)))
-            .map_err(|error| format!("{}: {error}", directory.display()))?;
+            .about(&directory)?;
         let here = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
         let mut sweeper = Command::new("setsid");
         sweeper.arg(here).args(["sweep", &pid.to_string()]).stdin(Stdio::piped());

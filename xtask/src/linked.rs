@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::deny;
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     match words[..] {
         [] => {
             let path = shell::root().join(FILE);
-            write(&path, &third_party(&crates()?)?)?;
+            files::write(&path, &third_party(&crates()?)?)?;
             println!("{}", path.display());
             Ok(())
         }
@@ -57,14 +58,16 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             deny::check()?.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
             Ok(())
         }
-        ["--sbom", file] => write(Path::new(file), &sbom(&crates()?, &version()?)),
+        ["--sbom", file] => {
+            files::write(Path::new(file), &sbom(&crates()?, &shell::manifest_value("version")?))
+        }
         _ => Err(USAGE.to_owned()),
     }
 }
 
 /// Whether `THIRD-PARTY` is what is linked now.
 pub(crate) fn check() -> Result {
-    if read(&shell::root().join(FILE))? == third_party(&crates()?)? {
+    if files::read(&shell::root().join(FILE))? == third_party(&crates()?)? {
         return Ok(());
     }
     Err(format!("{FILE} is not what is linked: `cargo xtask linked` writes it"))
@@ -72,7 +75,7 @@ pub(crate) fn check() -> Result {
 
 /// Every crate that is linked.
 pub(crate) fn crates() -> Result<Vec<Component>> {
-    let lock = read(&shell::root().join("Cargo.lock"))?;
+    let lock = files::read(&shell::root().join("Cargo.lock"))?;
     let registries = registries()?;
     let mut found = BTreeMap::new();
     for (name, version, licence) in resolved()? {
@@ -131,8 +134,7 @@ fn registries() -> Result<Vec<PathBuf>> {
         PathBuf::from,
     );
     let sources = home.join("registry/src");
-    let listing = std::fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
-    Ok(listing.flatten().map(|entry| entry.path()).collect())
+    files::entries(&sources)
 }
 
 /// The checksum of a package in `Cargo.lock`.
@@ -145,15 +147,11 @@ fn checksum(lock: &str, name: &str, version: &str) -> Option<String> {
 
 /// The licence texts of a directory, in the order of their names.
 fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
-    let listing =
-        std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let mut texts: Vec<PathBuf> =
-        listing.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    let mut texts = files::files_of(directory)?;
     texts.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
         TEXTS.iter().any(|text| name.starts_with(text))
     });
-    texts.sort();
     Ok(texts)
 }
 
@@ -172,7 +170,7 @@ pub(crate) fn listing(head: &str, components: &[Component]) -> Result<String> {
     let mut add = |part: &str, licence: &str, texts: &[PathBuf]| -> Result {
         let _infallible = writeln!(text, "{part}: {licence}");
         for path in texts {
-            let words = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let words = std::fs::read(path).about(path)?;
             let words = String::from_utf8_lossy(&words).replace('\r', "");
             let lines: Vec<&str> = words.trim_end().lines().map(str::trim_end).collect();
             let owners = shared.entry(lines.join("\n")).or_default();
@@ -223,14 +221,6 @@ pub(crate) fn sbom(components: &[Component], version: &str) -> String {
     )
 }
 
-/// The workspace's version.
-pub(crate) fn version() -> Result<String> {
-    let manifest = shell::root().join("Cargo.toml");
-    let text = read(&manifest)?;
-    let number = text.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
-    number.map(str::to_owned).ok_or_else(|| format!("{}: no version", manifest.display()))
-}
-
 /// A text as JSON.
 fn json(text: &str) -> String {
     let mut quoted = String::from("\"");
@@ -245,14 +235,6 @@ fn json(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result {
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod bench;
 mod demo;
 mod deny;
+mod files;
 mod fuzz;
 mod guest;
 mod image;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::files::About as _;
 use crate::shell::{self, Result};
 
 /// A test program and the directory where cargo would start it.
@@ -25,7 +26,7 @@ impl Program {
     pub(crate) fn skipped(&self) -> Result<Vec<String>> {
         let mut list = Command::new(&self.executable);
         list.current_dir(&self.directory).args(["--list", "--ignored"]);
-        let output = list.output().map_err(|error| format!("{}: {error}", self.executable.display()))?;
+        let output = list.output().about(&self.executable)?;
         if !output.status.success() {
             return Err(format!("{} --list: {}", self.executable.display(), output.status));
         }

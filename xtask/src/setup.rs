@@ -6,223 +6,78 @@ use std::process::Command;
 use crate::shell::{self, Result};
 use crate::{deny, guest, nextest};
 
-/// A need: what shows that it is there, the package that brings it, and what it is for.
-struct Need {
-    shown_by: Shown,
-    package: &'static str,
-    /// What needs it. The demo needs what begins with [`PROGRAM`] or [`DEMO`].
-    purpose: &'static str,
-}
+/// A need: the program or the file (an absolute path) that shows it is there, its package, and what needs it. The demo needs what
+/// begins with [`PROGRAM`] or [`DEMO`].
+type Need = (&'static str, &'static str, &'static str);
 
 /// How the purposes begin of what building the program takes, and of what the demo starts.
 const PROGRAM: &str = "the program: ";
 const DEMO: &str = "the demo: ";
 
-enum Shown {
-    Program(&'static str),
-    File(&'static str),
-}
-
 const NEEDS: &[Need] = &[
-    Need {
-        shown_by: Shown::Program("cc"),
-        package: "gcc",
-        purpose: "the program: linking, libbpf, the preload library",
-    },
-    Need { shown_by: Shown::Program("c++"), package: "g++", purpose: "the fuzz targets: libFuzzer" },
-    Need { shown_by: Shown::Program("make"), package: "make", purpose: "the program: building libbpf" },
-    Need {
-        shown_by: Shown::Program("pkg-config"),
-        package: "pkg-config",
-        purpose: "the program: building libbpf",
-    },
-    Need {
-        shown_by: Shown::Program("clang"),
-        package: "clang",
-        purpose: "the program: compiling what is BPF",
-    },
-    Need {
-        shown_by: Shown::File("/usr/include/libelf.h"),
-        package: "libelf-dev",
-        purpose: "the program: libbpf",
-    },
-    Need {
-        shown_by: Shown::File("/usr/include/zlib.h"),
-        package: "zlib1g-dev",
-        purpose: "the program: libbpf",
-    },
-    Need {
-        shown_by: Shown::File("/usr/include/linux/bpf.h"),
-        package: "linux-libc-dev",
-        purpose: "the program: BPF headers",
-    },
-    Need {
-        shown_by: Shown::Program("memcached"),
-        package: "memcached",
-        purpose: "the demo: the server of the lab",
-    },
-    Need {
-        shown_by: Shown::Program("redis-server"),
-        package: "redis-server",
-        purpose: "the demo: its second server; tests",
-    },
-    Need {
-        shown_by: Shown::Program("curl"),
-        package: "curl",
-        purpose: "tests: uploads by an independent client",
-    },
-    Need {
-        shown_by: Shown::Program("wrk"),
-        package: "wrk",
-        purpose: "tests: an independent client that pipelines",
-    },
-    Need {
-        shown_by: Shown::Program("h2load"),
-        package: "nghttp2-client",
-        purpose: "tests: an independent client of HTTP/2",
-    },
-    Need {
-        shown_by: Shown::Program("nghttpd"),
-        package: "nghttp2-server",
-        purpose: "tests: a server of HTTP/2 in the clear",
-    },
-    Need {
-        shown_by: Shown::Program("openssl"),
-        package: "openssl",
-        purpose: "tests: the certificate of a server",
-    },
-    Need {
-        shown_by: Shown::Program("nginx"),
-        package: "nginx-light",
-        purpose: "tests: a server that answers by sendfile",
-    },
-    Need { shown_by: Shown::Program("haproxy"), package: "haproxy", purpose: "tests: a proxy" },
-    Need {
-        shown_by: Shown::Program("ip"),
-        package: "iproute2",
-        purpose: "tests: making namespaces, cross-checks",
-    },
-    Need { shown_by: Shown::Program("ethtool"), package: "ethtool", purpose: "tests: cross-checks" },
-    Need { shown_by: Shown::Program("strace"), package: "strace", purpose: "tests: what tc sends" },
-    Need {
-        shown_by: Shown::Program("redis-benchmark"),
-        package: "redis-tools",
-        purpose: "bench selfcheck: a closed loop to compare with",
-    },
-    Need {
-        shown_by: Shown::Program("wrk"),
-        package: "wrk",
-        purpose: "bench selfcheck: a closed loop to compare with",
-    },
-    Need {
-        shown_by: Shown::Program("memcaslap"),
-        package: "libmemcached-tools",
-        purpose: "the demo: its clients; bench: the client to compare with",
-    },
-    Need {
-        shown_by: Shown::Program("python3"),
-        package: "python3",
-        purpose: "tests: the undo script's epoll line",
-    },
-    Need {
-        shown_by: Shown::Program("taskset"),
-        package: "util-linux",
-        purpose: "tests: the undo script's affinity line",
-    },
-    Need { shown_by: Shown::Program("flex"), package: "flex", purpose: "guests: the kernel's build" },
-    Need { shown_by: Shown::Program("bison"), package: "bison", purpose: "guests: the kernel's build" },
-    Need { shown_by: Shown::Program("bc"), package: "bc", purpose: "guests: the kernel's build" },
-    Need { shown_by: Shown::Program("perl"), package: "perl", purpose: "guests: the kernel's build" },
-    Need {
-        shown_by: Shown::File("/usr/include/sys/capability.h"),
-        package: "libcap-dev",
-        purpose: "guests: the kernel's own tests",
-    },
-    Need { shown_by: Shown::Program("socat"), package: "socat", purpose: "guests: the kernel's own tests" },
-    Need {
-        shown_by: Shown::File("/usr/lib/python3/dist-packages/yaml/__init__.py"),
-        package: "python3-yaml",
-        purpose: "guests: the kernel's own tests",
-    },
-    Need {
-        shown_by: Shown::File("/usr/lib/python3/dist-packages/jsonschema/__init__.py"),
-        package: "python3-jsonschema",
-        purpose: "guests: the kernel's own tests",
-    },
-    Need {
-        shown_by: Shown::Program("sparse"),
-        package: "sparse",
-        purpose: "the kernel patches: their checks",
-    },
-    Need {
-        shown_by: Shown::File("/usr/include/openssl/ssl.h"),
-        package: "libssl-dev",
-        purpose: "guests: the kernel's build",
-    },
-    Need { shown_by: Shown::Program("xz"), package: "xz-utils", purpose: "guests: the kernel's source" },
-    Need { shown_by: Shown::Program("patch"), package: "patch", purpose: "guests: a patched kernel" },
-    Need { shown_by: Shown::Program("cpio"), package: "cpio", purpose: "guests: the first root" },
-    Need { shown_by: Shown::Program("depmod"), package: "kmod", purpose: "guests: the kernel's modules" },
-    Need {
-        shown_by: Shown::Program("varlink-go-interface-generator"),
-        package: "varlink-go",
-        purpose: "tests: another reader of the API's description",
-    },
-    Need {
-        shown_by: Shown::Program("mmdebstrap"),
-        package: "mmdebstrap",
-        purpose: "tests: roots that packages are installed in",
-    },
-    Need {
-        shown_by: Shown::Program("systemd-nspawn"),
-        package: "systemd-container",
-        purpose: "tests: packages on a host with systemd",
-    },
-    Need { shown_by: Shown::Program("rpmbuild"), package: "rpm", purpose: "packages: rpm, and its tests" },
-    Need {
-        shown_by: Shown::Program("lintian"),
-        package: "lintian",
-        purpose: "tests: the packages for Debian",
-    },
-    Need {
-        shown_by: Shown::Program("objcopy"),
-        package: "binutils",
-        purpose: "packages: debug symbols apart",
-    },
-    Need {
-        shown_by: Shown::Program("podman"),
-        package: "podman",
-        purpose: "the image: building and running it",
-    },
-    Need { shown_by: Shown::Program("runc"), package: "runc", purpose: "tests: running the image" },
-    Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
+    ("cc", "gcc", "the program: linking, libbpf, the preload library"),
+    ("c++", "g++", "the fuzz targets: libFuzzer"),
+    ("make", "make", "the program: building libbpf"),
+    ("pkg-config", "pkg-config", "the program: building libbpf"),
+    ("clang", "clang", "the program: compiling what is BPF"),
+    ("/usr/include/libelf.h", "libelf-dev", "the program: libbpf"),
+    ("/usr/include/zlib.h", "zlib1g-dev", "the program: libbpf"),
+    ("/usr/include/linux/bpf.h", "linux-libc-dev", "the program: BPF headers"),
+    ("memcached", "memcached", "the demo: the server of the lab"),
+    ("redis-server", "redis-server", "the demo: its second server; tests"),
+    ("curl", "curl", "tests: uploads by an independent client"),
+    ("wrk", "wrk", "tests: an independent client that pipelines"),
+    ("h2load", "nghttp2-client", "tests: an independent client of HTTP/2"),
+    ("nghttpd", "nghttp2-server", "tests: a server of HTTP/2 in the clear"),
+    ("openssl", "openssl", "tests: the certificate of a server"),
+    ("nginx", "nginx-light", "tests: a server that answers by sendfile"),
+    ("haproxy", "haproxy", "tests: a proxy"),
+    ("ip", "iproute2", "tests: making namespaces, cross-checks"),
+    ("ethtool", "ethtool", "tests: cross-checks"),
+    ("strace", "strace", "tests: what tc sends"),
+    ("redis-benchmark", "redis-tools", "bench selfcheck: a closed loop to compare with"),
+    ("wrk", "wrk", "bench selfcheck: a closed loop to compare with"),
+    ("memcaslap", "libmemcached-tools", "the demo: its clients; bench: the client to compare with"),
+    ("python3", "python3", "tests: the undo script's epoll line"),
+    ("taskset", "util-linux", "tests: the undo script's affinity line"),
+    ("flex", "flex", "guests: the kernel's build"),
+    ("bison", "bison", "guests: the kernel's build"),
+    ("bc", "bc", "guests: the kernel's build"),
+    ("perl", "perl", "guests: the kernel's build"),
+    ("/usr/include/sys/capability.h", "libcap-dev", "guests: the kernel's own tests"),
+    ("socat", "socat", "guests: the kernel's own tests"),
+    ("/usr/lib/python3/dist-packages/yaml/__init__.py", "python3-yaml", "guests: the kernel's own tests"),
+    (
+        "/usr/lib/python3/dist-packages/jsonschema/__init__.py",
+        "python3-jsonschema",
+        "guests: the kernel's own tests",
+    ),
+    ("sparse", "sparse", "the kernel patches: their checks"),
+    ("/usr/include/openssl/ssl.h", "libssl-dev", "guests: the kernel's build"),
+    ("xz", "xz-utils", "guests: the kernel's source"),
+    ("patch", "patch", "guests: a patched kernel"),
+    ("cpio", "cpio", "guests: the first root"),
+    ("depmod", "kmod", "guests: the kernel's modules"),
+    ("varlink-go-interface-generator", "varlink-go", "tests: another reader of the API's description"),
+    ("mmdebstrap", "mmdebstrap", "tests: roots that packages are installed in"),
+    ("systemd-nspawn", "systemd-container", "tests: packages on a host with systemd"),
+    ("rpmbuild", "rpm", "packages: rpm, and its tests"),
+    ("lintian", "lintian", "tests: the packages for Debian"),
+    ("objcopy", "binutils", "packages: debug symbols apart"),
+    ("podman", "podman", "the image: building and running it"),
+    ("runc", "runc", "tests: running the image"),
+    ("shellcheck", "shellcheck", "tests: the undo script"),
 ];
 
-/// A package that is unpacked and not installed, because it would start a service: irqbalance moves interrupts, and
-/// Prometheus takes a port. Where it is installed already, it is taken as it is.
-struct Unpacked {
-    package: &'static str,
-    /// Its program, below `/`.
-    program: &'static str,
-    purpose: &'static str,
-}
-
-const UNPACKED: &[Unpacked] = &[
-    Unpacked { package: "irqbalance", program: "usr/sbin/irqbalance", purpose: "tests: living with it" },
-    Unpacked {
-        package: "prometheus",
-        program: "usr/bin/prometheus",
-        purpose: "tests: what reads the metrics, and the alert rules",
-    },
+/// Packages that are unpacked and not installed, because they would start a service (irqbalance moves interrupts, Prometheus takes
+/// a port): package, program below `/`, purpose. An installed one is used as it is.
+const UNPACKED: &[Need] = &[
+    ("irqbalance", "usr/sbin/irqbalance", "tests: living with it"),
+    ("prometheus", "usr/bin/prometheus", "tests: what reads the metrics, and the alert rules"),
 ];
 
-impl Need {
-    fn met(&self) -> bool {
-        match self.shown_by {
-            Shown::Program(program) => shell::has(program),
-            Shown::File(path) => Path::new(path).exists(),
-        }
-    }
+fn is_met(&(shown_by, ..): &Need) -> bool {
+    if shown_by.starts_with('/') { Path::new(shown_by).exists() } else { shell::has(shown_by) }
 }
 
 /// Installs what is missing, or of that what the demo needs (`demo`); a second run does nothing and needs no network.
@@ -232,7 +87,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         [only] if only == "demo" => return install(for_the_demo()),
         _ => return Err("usage: cargo xtask setup [demo]".to_owned()),
     }
-    for Unpacked { package, program, purpose } in UNPACKED {
+    for (package, program, purpose) in UNPACKED {
         if !Path::new("/").join(program).exists() && !guest::is_unpacked(package) {
             eprintln!("setup: unpacking {package} ({purpose})");
             guest::unpack(package, program)?;
@@ -246,25 +101,15 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let version = oldest_rust()?;
     if shell::has("rustup") && !has_rust(&version) {
         eprintln!("setup: installing Rust {version} (tests: the oldest that is promised)");
-        shell::run(Command::new("rustup").args([
-            "toolchain",
-            "install",
-            &version,
-            "--profile",
-            "minimal",
-            "--no-self-update",
-        ]))?;
+        let install = ["toolchain", "install", &version, "--profile", "minimal", "--no-self-update"];
+        shell::run(Command::new("rustup").args(install))?;
     }
     Ok(())
 }
 
-/// The oldest Rust that the workspace promises to build with: `rust-version` of its manifest.
+/// The oldest Rust that the workspace promises to build with.
 pub(crate) fn oldest_rust() -> Result<String> {
-    let manifest = shell::root().join("Cargo.toml");
-    let text =
-        std::fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
-    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
-    version.map(str::to_owned).ok_or_else(|| format!("{}: no rust-version", manifest.display()))
+    shell::manifest_value("rust-version")
 }
 
 /// Whether rustup has that Rust.
@@ -275,20 +120,19 @@ pub(crate) fn has_rust(version: &str) -> bool {
 }
 
 fn for_the_demo() -> Vec<&'static Need> {
-    let begins = |need: &&Need| need.purpose.starts_with(PROGRAM) || need.purpose.starts_with(DEMO);
-    NEEDS.iter().filter(begins).collect()
+    NEEDS.iter().filter(|(.., purpose)| purpose.starts_with(PROGRAM) || purpose.starts_with(DEMO)).collect()
 }
 
 fn install(needs: Vec<&Need>) -> Result {
-    let missing: Vec<&Need> = needs.into_iter().filter(|need| !need.met()).collect();
+    let missing: Vec<&Need> = needs.into_iter().filter(|need| !is_met(need)).collect();
     if missing.is_empty() {
         eprintln!("setup: everything is here");
         return Ok(());
     }
-    for need in &missing {
-        eprintln!("setup: missing {} ({})", need.package, need.purpose);
+    for (_, package, purpose) in &missing {
+        eprintln!("setup: missing {package} ({purpose})");
     }
-    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
     if !shell::has("apt-get") {
         return Err(format!("no apt-get here: install these by your system's means: {}", packages.join(" ")));
     }
@@ -297,9 +141,9 @@ fn install(needs: Vec<&Need>) -> Result {
     }
     shell::run(apt().arg("update"))?;
     shell::run(apt().args(["install", "-y", "--no-install-recommends"]).args(&packages))?;
-    match missing.iter().find(|need| !need.met()) {
-        Some(need) => {
-            Err(format!("package {} was installed, but what it should bring is not there", need.package))
+    match missing.iter().find(|need| !is_met(need)) {
+        Some((shown_by, package, _)) => {
+            Err(format!("package {package} was installed and did not bring {shown_by}"))
         }
         None => Ok(()),
     }
@@ -330,7 +174,7 @@ mod needs {
 
     #[test]
     fn the_demo_needs_what_builds_the_program_and_servers_with_clients() {
-        let packages: Vec<_> = for_the_demo().iter().map(|need| need.package).collect();
+        let packages: Vec<_> = for_the_demo().iter().map(|(_, package, _)| *package).collect();
         let builds = ["gcc", "make", "pkg-config", "clang", "libelf-dev", "zlib1g-dev", "linux-libc-dev"];
         assert_eq!(packages[..builds.len()], builds);
         assert_eq!(packages[builds.len()..], ["memcached", "redis-server", "libmemcached-tools"]);

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::files;
+
 /// Begins a command that runs while the CPUs have nothing else to do. `/proc/stat` has its time as `nice`.
 pub(crate) const IN_IDLE_TIME: [&str; 6] = ["chrt", "--idle", "0", "nice", "-n", "19"];
 
@@ -66,6 +68,40 @@ pub(crate) fn name(command: &Command) -> String {
     let program = begins.and_then(|_| words.next()).unwrap_or_else(|| command.get_program());
     let program = PathBuf::from(program);
     program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
+}
+
+/// A command that ends when we do, however we end. It gets SIGTERM, and may take a moment to clean up.
+pub(crate) fn tied(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--", program]);
+    command
+}
+
+/// Refuses with the package that brings a missing program.
+pub(crate) fn need_program(program: &str, package: &str) -> Result {
+    if has(program) {
+        return Ok(());
+    }
+    Err(format!("this needs `{program}` (package {package}): `cargo xtask setup` installs it"))
+}
+
+/// Runs a command and returns what it printed; what it complained of is the error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let said = command.output().map_err(|error| format!("{}: {error}", name(command)))?;
+    if said.status.success() {
+        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
+    }
+    let complaint = String::from_utf8_lossy(&said.stderr);
+    Err(format!("{} ended with {}: {}", name(command), said.status, complaint.trim()))
+}
+
+/// A value of the workspace's manifest: `version`, `rust-version`.
+pub(crate) fn manifest_value(key: &str) -> Result<String> {
+    let manifest = root().join("Cargo.toml");
+    let text = files::read(&manifest)?;
+    let begins = format!("{key} = \"");
+    let value = text.lines().find_map(|line| line.strip_prefix(&begins)?.strip_suffix('"'));
+    value.map(str::to_owned).ok_or_else(|| format!("{}: no {key}", manifest.display()))
 }
 
 /// Whether a program can be found.

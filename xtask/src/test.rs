@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::files;
 use crate::guest::{Making, Skipped};
 use crate::leftovers::Run;
 use crate::programs::{self, Program, Verdict, read_line};
@@ -154,7 +155,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
 
 fn begin(record: &str, further: &[(&'static str, u64)]) -> Result<Steps> {
     let target = shell::root().join("target");
-    std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
+    files::make_directory(&target)?;
     Ok(Steps::begin(&target.join(record), &[STEPS, further].concat()))
 }
 

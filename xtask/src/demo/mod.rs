@@ -2,6 +2,7 @@
 
 mod judged;
 
+use crate::files;
 use crate::shell::{self, Result};
 
 /// What the second experiment runs, in which every policy has the same load.
@@ -19,7 +20,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         eprintln!("demo: {words}");
     }
     let folder = shell::root().join("target/demo");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    files::make_directory(&folder)?;
     let program = shell::root().join("target/release/netpolicy");
     let mut command = std::process::Command::new(&program);
     command.args(["bench", "memcached", "--matrix", "--short"]);

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::cache::{self, Cache, Lock};
+use super::cache::{Cache, Lock};
+use crate::files;
 use crate::shell::{self, Result};
 
 /// How old the lists of packages may be before they are fetched again.
@@ -39,7 +40,7 @@ impl Apt {
     /// Finds the mirror and the suites, and fetches their lists unless they are fresh.
     pub(super) fn open(cache: &Cache) -> Result<Self> {
         for (program, package) in [("apt-get", "apt"), ("apt-cache", "apt"), ("dpkg", "dpkg")] {
-            cache::need_program(program, package)
+            shell::need_program(program, package)
                 .map_err(|missing| format!("{missing}; guests are made of Debian packages"))?;
         }
         let mirror = Mirror::of_this_system()?;
@@ -47,7 +48,7 @@ impl Apt {
         let release = mirror.release.clone();
         let mut apt = Self { directory: cache.at("apt"), release, suites: Vec::new(), _lock: lock };
         for below in ["lists/partial", "cache/archives/partial"] {
-            cache::make_directory(&apt.directory.join(below))?;
+            files::make_directory(&apt.directory.join(below))?;
         }
         let stamp = apt.directory.join("fetched");
         let recorded = std::fs::read_to_string(&stamp).unwrap_or_default();
@@ -66,7 +67,7 @@ impl Apt {
         if apt.suites.is_empty() {
             return Err(format!("{} offers none of the suites {}", mirror.uri, suites.join(", ")));
         }
-        cache::write(&stamp, &(apt.suites.join("\n") + "\n"))?;
+        files::write(&stamp, &(apt.suites.join("\n") + "\n"))?;
         Ok(apt)
     }
 
@@ -75,7 +76,7 @@ impl Apt {
         let key = mirror.signed_by.as_ref().map_or(String::new(), |key| format!("[signed-by={key}] "));
         let lines: Vec<_> =
             suites.iter().map(|suite| format!("deb {key}{} {suite} main\n", mirror.uri)).collect();
-        cache::write(&self.directory.join("sources.list"), &lines.concat())?;
+        files::write(&self.directory.join("sources.list"), &lines.concat())?;
         eprintln!("guest: fetching the package lists of {} from {}", suites.join(", "), mirror.uri);
         // A suite that the mirror lacks is an error of `update`; what it could fetch is there nevertheless.
         let said = self.client("apt-get").args(["-q", "update"]).output();
@@ -105,7 +106,7 @@ impl Apt {
 
     /// A client of apt's with the private configuration.
     fn client(&self, program: &str) -> Command {
-        let mut command = cache::tied(program);
+        let mut command = shell::tied(program);
         let set = |name: &str, below: &str| format!("{name}={}", self.directory.join(below).display());
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         for option in [
@@ -150,12 +151,12 @@ impl Apt {
 
     /// Every version on offer of the packages whose names begin so.
     pub(super) fn offers(&self, prefix: &str) -> Result<Vec<Offer>> {
-        let names = cache::output(self.client("apt-cache").args(["pkgnames", prefix]))?;
+        let names = shell::output(self.client("apt-cache").args(["pkgnames", prefix]))?;
         let names: Vec<_> = names.split_whitespace().collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let table = cache::output(self.client("apt-cache").arg("madison").args(names))?;
+        let table = shell::output(self.client("apt-cache").arg("madison").args(names))?;
         Ok(read_madison(&table))
     }
 
@@ -168,7 +169,7 @@ impl Apt {
 
     /// Downloads a package, and of what it depends on whatever this system has not installed.
     pub(super) fn download_with_dependencies(&self, package: &str, suite: &str, into: &Path) -> Result {
-        cache::make_directory(&into.join("partial"))?;
+        files::make_directory(&into.join("partial"))?;
         let mut command = self.client("apt-get");
         command.arg("-o").arg(format!("Dir::Cache::archives={}", into.display()));
         command.args([
@@ -185,10 +186,9 @@ impl Apt {
 
 /// Unpacks every package in a directory.
 pub(super) fn unpack_all(packages: &Path, into: &Path) -> Result {
-    let listing = std::fs::read_dir(packages).map_err(|error| format!("{}: {error}", packages.display()))?;
-    for package in listing.flatten().map(|entry| entry.path()) {
+    for package in files::entries(packages)? {
         if package.extension().is_some_and(|ending| ending == "deb") {
-            shell::run(cache::tied("dpkg").arg("-x").arg(&package).arg(into))?;
+            shell::run(shell::tied("dpkg").arg("-x").arg(&package).arg(into))?;
         }
     }
     Ok(())
@@ -203,7 +203,7 @@ pub(super) fn newer(left: &str, right: &str) -> bool {
 impl Mirror {
     /// The repository that this release itself comes from.
     pub(crate) fn of_this_system() -> Result<Self> {
-        let release = cache::read(Path::new("/etc/os-release"))?;
+        let release = files::read(Path::new("/etc/os-release"))?;
         let field = |name: &str| {
             let line = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
             line.map(|value| value.trim_matches('"').to_owned())
@@ -214,7 +214,7 @@ impl Mirror {
             );
         };
         let format = "$(SITE)\t$(RELEASE)\t$(COMPONENT)";
-        let targets = cache::output(Command::new("apt-get").env("LC_ALL", "C").args([
+        let targets = shell::output(Command::new("apt-get").env("LC_ALL", "C").args([
             "indextargets",
             "--format",
             format,

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::cache::{self, Cache};
+use super::cache::Cache;
+use crate::files;
 use crate::shell::{self, Result};
 
 /// A guest's memory, in mebibytes: the machine may be running several.
@@ -84,7 +85,7 @@ pub(super) fn execute(
 ) -> Result<Ended> {
     need_root()?;
     for program in ["setpriv", "unshare"] {
-        cache::need_program(program, "util-linux")?;
+        shell::need_program(program, "util-linux")?;
     }
     watch(cache, guest, order, received)
 }
@@ -108,7 +109,7 @@ fn watch(
     run.write_script("stage", include_str!("stage.sh"))?;
     run.write_script("command", &order.script())?;
     if let Some(modules) = guest.modules() {
-        cache::write(&run.directory.join("modules"), &format!("{}\n", modules.display()))?;
+        files::write(&run.directory.join("modules"), &format!("{}\n", modules.display()))?;
     }
     let console = run.create("console")?;
     let complaints = console.try_clone().map_err(|error| format!("the guest's console: {error}"))?;
@@ -173,17 +174,17 @@ impl Run {
     fn begin(cache: &Cache) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let runs = cache.at("run");
-        cache::make_directory(&runs)?;
+        files::make_directory(&runs)?;
         for left in std::fs::read_dir(&runs).into_iter().flatten().flatten() {
             let name = left.file_name().to_string_lossy().into_owned();
             let of = name.split('-').next().unwrap_or_default();
             if !Path::new("/proc").join(of).exists() {
-                cache::remove(&left.path())?;
+                files::remove(&left.path())?;
             }
         }
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = runs.join(format!("{}-{count}", std::process::id()));
-        cache::make_directory(&directory)?;
+        files::make_directory(&directory)?;
         Ok(Self { directory })
     }
 
@@ -199,7 +200,7 @@ impl Run {
 
     /// Writes a script that the guest runs.
     pub(super) fn write_script(&self, name: &str, text: &str) -> Result {
-        cache::write_script(&self.directory.join(name), text)
+        files::write_script(&self.directory.join(name), text)
     }
 
     /// `unshare` with namespaces of the guest's own, to which the guest's program is added: whatever ends us ends
@@ -248,7 +249,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Err(left) = cache::remove(&self.directory) {
+        if let Err(left) = files::remove(&self.directory) {
             eprintln!("guest: {left}");
         }
     }
@@ -339,7 +340,7 @@ mod watching {
         let ended = watch(&cache, &Pretender(script), &order, &mut |_, _| ());
         let left = std::fs::read_dir(root.join("run")).expect("runs were here").count();
         assert_eq!(left, 0, "a run leaves nothing");
-        cache::remove(&root)?;
+        files::remove(&root)?;
         ended
     }
 
@@ -371,10 +372,10 @@ mod watching {
         let root = std::env::temp_dir().join(format!("netpolicy-sweep-{}", std::process::id()));
         let cache = Cache::in_directory(root.clone()).expect("a directory");
         // No process has this number: the kernel's largest is 4194304.
-        cache::make_directory(&root.join("run/99999999-0")).expect("a directory");
+        files::make_directory(&root.join("run/99999999-0")).expect("a directory");
         let own = Run::begin(&cache).expect("a run");
         assert!(!root.join("run/99999999-0").exists() && own.directory().exists());
         drop(own);
-        cache::remove(&root).expect("it was there");
+        files::remove(&root).expect("it was there");
     }
 }

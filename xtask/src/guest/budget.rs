@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::cache;
 use crate::shell::{self, Result};
 
 /// How long kernels may be built before tests. It takes about six minutes of two quiet CPUs; a machine that needs more than
@@ -37,7 +36,7 @@ pub(super) fn make(objects: &Path) -> Command {
 fn limited_make(objects: &Path, left: Option<Duration>) -> Command {
     let mut lock = objects.as_os_str().to_owned();
     lock.push(".lock");
-    let mut command = cache::tied("flock");
+    let mut command = shell::tied("flock");
     // The lock's descriptor goes to `make` and to all that it starts.
     command.arg("--no-fork").arg(lock);
     if let Some(left) = left {

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::files;
 use crate::shell::{self, Result};
 
 /// `${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest`. A finished thing has its final name and a [`SUMS`] file; whatever is
@@ -35,7 +36,7 @@ impl Cache {
     }
 
     pub(crate) fn in_directory(root: PathBuf) -> Result<Self> {
-        make_directory(&root)?;
+        files::make_directory(&root)?;
         Ok(Self { root })
     }
 
@@ -47,13 +48,13 @@ impl Cache {
     /// Waits until no other process makes `what`.
     pub(crate) fn lock(&self, what: &str) -> Result<Lock> {
         for program in ["flock", "setpriv"] {
-            need_program(program, "util-linux")?;
+            shell::need_program(program, "util-linux")?;
         }
         let file = self.at(&format!("{what}.lock"));
         if !try_lock(&file)? {
             eprintln!("guest: another process is making {what} in {}: waiting for it", self.root.display());
         }
-        let mut holder = tied("flock")
+        let mut holder = shell::tied("flock")
             .arg(&file)
             .args(["sh", "-c", "echo held; exec cat"])
             .stdin(Stdio::piped())
@@ -82,26 +83,27 @@ impl Cache {
 
     fn free_mebibytes(&self) -> Option<u64> {
         let mut df = Command::new("df");
-        let said = output(df.args(["--output=avail", "--block-size=1M", "--"]).arg(&self.root)).ok()?;
+        let said =
+            shell::output(df.args(["--output=avail", "--block-size=1M", "--"]).arg(&self.root)).ok()?;
         said.lines().last()?.trim().parse().ok()
     }
 
     /// An empty place to make `name` in, free of what an interrupted maker left. The lock must be held.
     pub(crate) fn begin(&self, name: &str) -> Result<PathBuf> {
         let making = self.at("making").join(name);
-        remove(&making)?;
-        make_directory(&making)?;
+        files::remove(&making)?;
+        files::make_directory(&making)?;
         Ok(making)
     }
 
     /// Gives what was made its checksums (of `files`) and, in one step, its final name.
     pub(crate) fn finish(&self, making: &Path, name: &str, files: &[&str]) -> Result<PathBuf> {
-        let sums = output(Command::new("sha256sum").current_dir(making).arg("--").args(files))?;
-        write(&making.join(SUMS), &sums)?;
+        let sums = shell::output(Command::new("sha256sum").current_dir(making).arg("--").args(files))?;
+        files::write(&making.join(SUMS), &sums)?;
         let done = self.at(name);
-        remove(&done)?;
+        files::remove(&done)?;
         if let Some(above) = done.parent() {
-            make_directory(above)?;
+            files::make_directory(above)?;
         }
         std::fs::rename(making, &done)
             .map_err(|error| format!("{} to {}: {error}", making.display(), done.display()))?;
@@ -153,13 +155,6 @@ fn with_space_left(failed: &str, root: &Path, free: u64) -> String {
     format!("{failed}: {} has {free} MiB left: make room, or set XDG_CACHE_HOME", root.display())
 }
 
-/// A command that ends when we do, however we end. It gets SIGTERM, and may take a moment to clean up.
-pub(crate) fn tied(program: &str) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM", "--", program]);
-    command
-}
-
 /// Whether no process holds a lock at this moment.
 fn try_lock(file: &Path) -> Result<bool> {
     let tried = Command::new("flock").arg("--nonblock").arg(file).arg("true").stderr(Stdio::piped()).output();
@@ -190,66 +185,6 @@ pub(crate) fn digest(texts: &[&str]) -> Result<String> {
     said.get(..16).map(str::to_owned).ok_or_else(|| "sha256sum said nothing".to_owned())
 }
 
-/// Refuses with the package that brings a missing program.
-pub(crate) fn need_program(program: &str, package: &str) -> Result {
-    if shell::has(program) {
-        return Ok(());
-    }
-    Err(format!("this needs `{program}` (package {package}): `cargo xtask setup` installs it"))
-}
-
-/// Runs a command and returns what it printed; what it complained of is the error.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let said = command.output().map_err(|error| format!("{}: {error}", shell::name(command)))?;
-    if said.status.success() {
-        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
-    }
-    let complaint = String::from_utf8_lossy(&said.stderr);
-    Err(format!("{} ended with {}: {}", shell::name(command), said.status, complaint.trim()))
-}
-
-/// Writes a file, with its name in the error.
-pub(crate) fn write(path: &Path, text: &str) -> Result {
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Writes a file that can be run.
-pub(crate) fn write_script(path: &Path, text: &str) -> Result {
-    write(path, text)?;
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(path, executable).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Reads a file, with its name in the error.
-pub(crate) fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Makes a directory and those above it.
-pub(crate) fn make_directory(path: &Path) -> Result {
-    std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Removes a file that may not be there.
-pub(crate) fn remove_file(path: &Path) -> Result {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {error}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Removes a directory that may not be there.
-pub(crate) fn remove(path: &Path) -> Result {
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {error}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod trimming {
     use std::time::{Duration, Instant};
@@ -268,7 +203,7 @@ mod trimming {
 
     impl Drop for Own {
         fn drop(&mut self) {
-            remove(&self.0.root).expect("it can be removed");
+            files::remove(&self.0.root).expect("it can be removed");
         }
     }
 
@@ -285,15 +220,15 @@ mod trimming {
     fn what_was_not_finished_is_not_taken_for_a_guest_and_is_thrown_away() {
         let cache = Own::new("halves");
         let half = cache.0.begin("kernel").expect("a place");
-        write(&half.join("vmlinuz"), "half").expect("written");
+        files::write(&half.join("vmlinuz"), "half").expect("written");
         assert!(cache.0.finished("making/kernel").is_none(), "it has no checksums");
         // Its maker was killed; the next one begins again.
         let making = cache.0.begin("kernel").expect("a place");
         assert!(!making.join("vmlinuz").exists());
-        write(&making.join("vmlinuz"), "whole").expect("written");
+        files::write(&making.join("vmlinuz"), "whole").expect("written");
         cache.0.finish(&making, "kernel/1", &["vmlinuz"]).expect("finished");
         let done = cache.0.finished("kernel/1").expect("it is whole");
-        write(&done.join("vmlinuz"), "whol").expect("written");
+        files::write(&done.join("vmlinuz"), "whol").expect("written");
         assert!(cache.0.finished("kernel/1").is_none(), "a damaged file is noticed");
     }
 

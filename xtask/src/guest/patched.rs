@@ -12,6 +12,7 @@ use super::budget;
 use super::cache::{self, Cache};
 use super::selftests;
 use super::source::Source;
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 /// What it is built with, beyond `allnoconfig`.
@@ -56,7 +57,7 @@ impl Patched {
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
         need_tools()?;
         selftests::need()?;
-        cache::need_program("patch", "patch")?;
+        shell::need_program("patch", "patch")?;
         let _lock = cache.lock("patched")?;
         let apt = Apt::open(cache)?;
         let source = Source::newest(cache, &apt)?;
@@ -66,7 +67,7 @@ impl Patched {
             cache.need_space(SPACE, "building a kernel")?;
             compile(cache, &source, patches, &name)?;
         }
-        cache::write(&cache.at(&latest(patches)?), &name)?;
+        files::write(&cache.at(&latest(patches)?), &name)?;
         let directory = cache.finished(&name).ok_or_else(|| format!("{name} was built and is not whole"))?;
         Ok(Self { directory })
     }
@@ -74,15 +75,12 @@ impl Patched {
 
 /// Every `*.patch` of a directory, in the order of their names.
 pub(super) fn in_order(directory: &Path) -> Result<Vec<PathBuf>> {
-    let listing =
-        std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let mut files: Vec<_> = listing
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "patch"))
-        .filter(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("0000-")))
-        .map(|path| path.canonicalize().unwrap_or(path))
-        .collect();
+    let mut files = files::entries(directory)?;
+    files.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".patch") && !name.starts_with("0000-")
+    });
+    let mut files: Vec<_> = files.into_iter().map(|path| path.canonicalize().unwrap_or(path)).collect();
     files.sort();
     if files.is_empty() {
         return Err(format!("{} has no *.patch", directory.display()));
@@ -93,12 +91,12 @@ pub(super) fn in_order(directory: &Path) -> Result<Vec<PathBuf>> {
 fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> Result {
     let tree = cache.at(&format!("build/patched-source-{}", source.version));
     let objects = cache.at(&format!("build/patched-{}-{}", source.version, cache::digest(&[CONFIG])?));
-    cache::make_directory(&objects)?;
+    files::make_directory(&objects)?;
     if !tree.join("Kconfig").is_file() {
         let copying = beside(&tree, "copying");
-        cache::remove(&copying)?;
+        files::remove(&copying)?;
         source.patched(&[], &copying)?;
-        std::fs::rename(&copying, &tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+        std::fs::rename(&copying, &tree).about(&tree)?;
     }
     repatch(cache, source, &tree, patches)?;
     let wanted = objects.join("wanted.config");
@@ -114,14 +112,14 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     // Noted last: one that was interrupted between its steps is configured again.
     let configured = objects.join("configured");
     if !configured.is_file() {
-        cache::write(&wanted, CONFIG)?;
+        files::write(&wanted, CONFIG)?;
         make(&["allnoconfig"])?;
-        let refused = refused_switches(CONFIG, &cache::read(&objects.join(".config"))?);
+        let refused = refused_switches(CONFIG, &files::read(&objects.join(".config"))?);
         if !refused.is_empty() {
-            cache::remove(&objects)?;
+            files::remove(&objects)?;
             return Err(format!("this kernel's configuration does not take {}", refused.join(", ")));
         }
-        cache::write(&configured, "")?;
+        files::write(&configured, "")?;
     }
     eprintln!("guest: building the patched kernel; the first time takes ten minutes of two CPUs");
     make(&["bzImage"]).map_err(|failed| {
@@ -131,7 +129,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let making = cache.begin("patched")?;
     std::fs::copy(objects.join("arch/x86/boot/bzImage"), making.join("vmlinuz"))
         .map_err(|error| format!("bzImage: {error}"))?;
-    cache::write(&making.join("release"), &cache::read(&objects.join("include/config/kernel.release"))?)?;
+    files::write(&making.join("release"), &files::read(&objects.join("include/config/kernel.release"))?)?;
     selftests::build(&tree, &making.join("selftests"))?;
     cache.finish(&making, name, &["vmlinuz", "release", "selftests/run"])?;
     Ok(())
@@ -143,14 +141,14 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     let mut touched: BTreeSet<String> =
         std::fs::read_to_string(&record).unwrap_or_default().lines().map(str::to_owned).collect();
     for patch in patches {
-        touched.extend(touched_by(&cache::read(patch)?));
+        touched.extend(touched_by(&files::read(patch)?));
     }
     // Noted before the first file changes: a run that is interrupted here leaves them all to the next one.
-    cache::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
+    files::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
     let scratch = cache.begin("patching")?;
     let copy = |from: &Path, to: &Path| {
-        to.parent().map_or(Ok(()), cache::make_directory)?;
-        std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+        to.parent().map_or(Ok(()), files::make_directory)?;
+        std::fs::copy(from, to).map(drop).about(from)
     };
     for file in &touched {
         let pristine = source.tree.join(file);
@@ -169,13 +167,13 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
         let (now, then) = (std::fs::read(tree.join(file)).ok(), std::fs::read(scratch.join(file)).ok());
         if now != then {
             // The tree's file may be one with the pristine one's: a link that must be cut before it is written.
-            cache::remove_file(&tree.join(file))?;
+            files::remove(&tree.join(file))?;
             if then.is_some() {
                 copy(&scratch.join(file), &tree.join(file))?;
             }
         }
     }
-    cache::remove(&scratch)
+    files::remove(&scratch)
 }
 
 /// A tree's name with something after it. Versions have dots, so that it is not an extension.
@@ -195,7 +193,7 @@ fn touched_by(patch: &str) -> Vec<String> {
 fn key(patches: &[PathBuf]) -> Result<String> {
     let mut texts = vec![CONFIG.to_owned(), selftests::RECIPE.to_owned()];
     for patch in patches {
-        texts.push(cache::read(patch)?);
+        texts.push(files::read(patch)?);
     }
     cache::digest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
 }
@@ -208,7 +206,7 @@ fn latest(patches: &[PathBuf]) -> Result<String> {
 /// Refuses to begin without the programs that build a kernel.
 fn need_tools() -> Result {
     for (program, package) in TOOLS {
-        cache::need_program(program, package)?;
+        shell::need_program(program, package)?;
     }
     if let Some((_, package)) = HEADERS.iter().find(|(header, _)| !Path::new(header).exists()) {
         return Err(format!("a guest needs package {package}: `cargo xtask setup` installs it"));

@@ -9,6 +9,7 @@ use super::boot::{self, Guest, Order, Run};
 use super::cache::{self, Cache};
 use super::patched::Patched;
 use super::source;
+use crate::files;
 use crate::shell::{self, Result};
 
 /// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at the same time.
@@ -57,7 +58,7 @@ impl Qemu {
 
     /// Fetches and unpacks the newest kernel on offer and an emulator, unless that was done.
     pub(super) fn build(cache: &Cache) -> Result<Self> {
-        let architecture = cache::output(Command::new("dpkg").arg("--print-architecture"))?;
+        let architecture = shell::output(Command::new("dpkg").arg("--print-architecture"))?;
         if architecture.trim() != "amd64" {
             return Err(format!(
                 "the emulated guest is an amd64 machine; this one is {}",
@@ -96,7 +97,7 @@ impl Qemu {
                 (patched, emulator, first_root(cache, &apt)?)
             }
         };
-        let release = cache::read(&patched.directory.join("release"))?.trim().to_owned();
+        let release = files::read(&patched.directory.join("release"))?.trim().to_owned();
         let kernel = Kernel { directory: patched.directory, initrd, release, patched: true };
         Ok(Self { kernel, emulator, accelerator: "tcg" })
     }
@@ -234,26 +235,26 @@ impl Kernel {
         if Self::finished(cache, &name).is_none() {
             cache.need_space(SPACE, "a kernel with its modules")?;
             for (program, package) in [("cpio", "cpio"), ("xz", "xz-utils"), ("depmod", "kmod")] {
-                cache::need_program(program, package)?;
+                shell::need_program(program, package)?;
             }
             eprintln!("guest: fetching {} {}", newest.package, newest.version);
             let making = cache.begin("kernel")?;
             let packages = making.join("packages");
-            cache::make_directory(&packages)?;
+            files::make_directory(&packages)?;
             let modules = format!("linux-modules-{release}");
             apt.download(&[(&newest.package, &newest.version), (&modules, &newest.version)], &packages)?;
             apt::unpack_all(&packages, &making)?;
             let busybox = apt.own_newest("busybox-static")?;
-            cache::make_directory(&making.join("busybox"))?;
+            files::make_directory(&making.join("busybox"))?;
             apt.download(&[(&busybox.package, &busybox.version)], &making.join("busybox"))?;
             assemble(&making, &release)?;
             for done in ["packages", "busybox", "usr", "initrd.d"] {
-                cache::remove(&making.join(done))?;
+                files::remove(&making.join(done))?;
             }
-            cache::write(&making.join("release"), &release)?;
+            files::write(&making.join("release"), &release)?;
             cache.finish(&making, &name, &["vmlinuz", "initrd", "release"])?;
         }
-        cache::write(&cache.at("kernel-latest"), &name)?;
+        files::write(&cache.at("kernel-latest"), &name)?;
         Self::finished(cache, &name).ok_or_else(|| format!("{name} was made and is not whole"))
     }
 }
@@ -272,13 +273,13 @@ fn assemble(making: &Path, release: &str) -> Result {
             .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
     };
     let modules = making.join("lib/modules").join(release);
-    cache::make_directory(&making.join("lib/modules"))?;
+    files::make_directory(&making.join("lib/modules"))?;
     moved(making.join("usr/lib/modules").join(release), modules.clone())?;
     moved(modules.join("vmlinuz"), making.join("vmlinuz"))?;
     shell::run(Command::new("depmod").arg("-b").arg(making).arg(release))?;
 
     let root = lay_out(making)?;
-    let index = cache::read(&modules.join("modules.dep"))?;
+    let index = files::read(&modules.join("modules.dep"))?;
     for early in EARLY_MODULES {
         let file =
             index.lines().filter_map(|line| line.split(':').next()).find(|path| module_name(path) == *early);
@@ -296,14 +297,14 @@ fn assemble(making: &Path, release: &str) -> Result {
 fn lay_out(making: &Path) -> Result<PathBuf> {
     let root = making.join("initrd.d");
     for below in ["bin", "modules", "proc"] {
-        cache::make_directory(&root.join(below))?;
+        files::make_directory(&root.join(below))?;
     }
     apt::unpack_all(&making.join("busybox"), &making.join("busybox"))?;
     let busybox = ["usr/bin/busybox", "bin/busybox"].map(|below| making.join("busybox").join(below));
     let busybox =
         busybox.iter().find(|path| path.is_file()).ok_or("package busybox-static brought no busybox")?;
     std::fs::copy(busybox, root.join("bin/busybox")).map_err(|error| format!("busybox: {error}"))?;
-    cache::write(&root.join("init"), include_str!("qemu-init.sh"))?;
+    files::write(&root.join("init"), include_str!("qemu-init.sh"))?;
     shell::run(Command::new("chmod").arg("755").arg(root.join("init")))?;
     Ok(root)
 }
@@ -327,23 +328,23 @@ fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     if let Some(initrd) = first_root_ready(cache) {
         return Ok(initrd);
     }
-    cache::need_program("cpio", "cpio")?;
+    shell::need_program("cpio", "cpio")?;
     let making = cache.begin("first-root")?;
     let busybox = apt.own_newest("busybox-static")?;
-    cache::make_directory(&making.join("busybox"))?;
+    files::make_directory(&making.join("busybox"))?;
     apt.download(&[(&busybox.package, &busybox.version)], &making.join("busybox"))?;
     let root = lay_out(&making)?;
     pack(&root, &making.join("initrd"))?;
     for done in ["busybox", "initrd.d"] {
-        cache::remove(&making.join(done))?;
+        files::remove(&making.join(done))?;
     }
     Ok(cache.finish(&making, &first_root_name()?, &["initrd"])?.join("initrd"))
 }
 
 /// Keeps each of the machine's CPUs on one of ours. Left alone, the host may put two that idle half of the time on one.
 fn pin_cpus(process: u32) -> Result {
-    let children = cache::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
-    let status = cache::read(Path::new("/proc/self/status"))?;
+    let children = files::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
+    let status = files::read(Path::new("/proc/self/status"))?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or("0");
     let cpus = read_cpu_list(allowed.trim());
     for child in children.split_whitespace() {
@@ -353,7 +354,7 @@ fn pin_cpus(process: u32) -> Result {
             let Some(cpu) = emulated_cpu(name.trim()) else { continue };
             let Some(own) = cpus.get(cpu) else { continue };
             let thread = thread.file_name();
-            cache::output(Command::new("taskset").args(["-p", "-c", &own.to_string()]).arg(thread))?;
+            shell::output(Command::new("taskset").args(["-p", "-c", &own.to_string()]).arg(thread))?;
         }
     }
     Ok(())
@@ -393,7 +394,7 @@ impl Emulator {
             return None;
         }
         let version =
-            cache::output(Command::new("dpkg-query").args(["-W", "-f", "${Version}", "qemu-system-x86"]))
+            shell::output(Command::new("dpkg-query").args(["-W", "-f", "${Version}", "qemu-system-x86"]))
                 .ok()?;
         apt::newer(&version, OLDEST_QEMU).then_some(Self { unpacked: None, version })
     }
@@ -419,11 +420,11 @@ impl Emulator {
             let packages = making.join("packages");
             apt.download_with_dependencies("qemu-system-x86", &newest.suite, &packages)?;
             apt::unpack_all(&packages, &making)?;
-            cache::remove(&packages)?;
-            cache::write(&making.join("version"), &newest.version)?;
+            files::remove(&packages)?;
+            files::write(&making.join("version"), &newest.version)?;
             cache.finish(&making, &name, &["usr/bin/qemu-system-x86_64", "version"])?;
         }
-        cache::write(&cache.at("qemu-latest"), &name)?;
+        files::write(&cache.at("qemu-latest"), &name)?;
         Self::finished(cache, &name).ok_or_else(|| format!("{name} was made and is not whole"))
     }
 

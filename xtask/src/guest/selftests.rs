@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::cache;
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 /// How they are run, and which: part of what a build is known by.
@@ -83,7 +83,7 @@ pub(super) fn need() -> Result {
 /// Builds them from a tree into a directory, with `run`, which runs them all.
 pub(super) fn build(tree: &Path, into: &Path) -> Result {
     let selftests = tree.join("tools/testing/selftests");
-    cache::make_directory(&into.join("lib/sh"))?;
+    files::make_directory(&into.join("lib/sh"))?;
     for (test, library) in PROGRAMS {
         let mut compiler = compiler(&into.join(test.rsplit('/').next().unwrap_or(test)));
         compiler.arg("-I").arg(&selftests).arg(selftests.join(format!("{test}.c")));
@@ -91,25 +91,24 @@ pub(super) fn build(tree: &Path, into: &Path) -> Result {
     }
     for (from, to) in SCRIPTS {
         let from = selftests.join(from);
-        std::fs::copy(&from, into.join(to)).map_err(|error| format!("{}: {error}", from.display()))?;
+        std::fs::copy(&from, into.join(to)).about(&from)?;
     }
     for (from, below) in PYTHON_TREE {
-        cache::make_directory(&into.join(below))?;
+        files::make_directory(&into.join(below))?;
         let mut copy = Command::new("cp");
         shell::run(copy.arg("-rL").arg(tree.join(from)).arg(into.join(below)))?;
     }
     let helper = into.join("napi_id_helper");
-    std::fs::rename(&helper, into.join("drivers/net/napi_id_helper"))
-        .map_err(|error| format!("{}: {error}", helper.display()))?;
+    std::fs::rename(&helper, into.join("drivers/net/napi_id_helper")).about(&helper)?;
     // By this file their library knows that it is not in the kernel's tree.
-    cache::write(&into.join("kselftest-list.txt"), "")?;
-    cache::make_directory(&into.join("shims"))?;
+    files::write(&into.join("kselftest-list.txt"), "")?;
+    files::make_directory(&into.join("shims"))?;
     for (name, text) in SHIMS {
-        cache::write_script(&into.join("shims").join(name), text)?;
+        files::write_script(&into.join("shims").join(name), text)?;
     }
     busy_poller(tree, into)?;
-    cache::write(&into.join("counts"), &counts())?;
-    cache::write(&into.join("run"), include_str!("selftests.sh"))
+    files::write(&into.join("counts"), &counts())?;
+    files::write(&into.join("run"), include_str!("selftests.sh"))
 }
 
 /// [`TESTS`], as `selftests.sh` reads it.
@@ -153,7 +152,7 @@ mod reading {
     /// Runs `selftests.sh` on programs of which one says these words, or is this script, and returns its lines.
     fn lines_of(name: &str, other: &str, words: &str) -> Vec<String> {
         let place = std::env::temp_dir().join(format!("netpolicy-selftests-{name}-{}", std::process::id()));
-        cache::make_directory(&place.join("drivers/net")).expect("a directory");
+        files::make_directory(&place.join("drivers/net")).expect("a directory");
         for (program, tests) in TESTS {
             let all: String = (1..=*tests).map(|n| format!("ok {n} a.t{n}\n")).collect();
             let all = format!("1..{tests}\n{all}");
@@ -163,13 +162,13 @@ mod reading {
                 None if words.starts_with("#!") => ("", words.to_owned()),
                 None => ("", format!("#!/bin/sh\ncat <<'END'\n{words}END\n")),
             };
-            cache::write_script(&place.join(below).join(program), &script).expect("written");
+            files::write_script(&place.join(below).join(program), &script).expect("written");
         }
-        cache::write(&place.join("counts"), &counts()).expect("written");
+        files::write(&place.join("counts"), &counts()).expect("written");
         let mut shell = Command::new("sh");
         let said =
             shell.args(["-c", include_str!("selftests.sh"), "sh"]).arg(&place).output().expect("it runs");
-        cache::remove(&place).expect("it was there");
+        files::remove(&place).expect("it was there");
         String::from_utf8_lossy(&said.stdout).lines().map(str::to_owned).collect()
     }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::apt::{self, Apt, Offer};
-use super::cache::{self, Cache};
+use super::cache::Cache;
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 /// The oldest kernel that has everything the tests speak of.
@@ -32,24 +33,24 @@ impl Source {
             return Ok(Self { version, tree });
         }
         cache.need_space(SPACE, "the kernel's source")?;
-        cache::need_program("xz", "xz-utils")?;
+        shell::need_program("xz", "xz-utils")?;
         eprintln!("guest: unpacking {} {} as {}", newest.package, newest.version, tree.display());
         let making = cache.begin("source")?;
         apt.download(&[(&newest.package, &newest.version)], &making)?;
         apt::unpack_all(&making, &making)?;
         let tarball = making.join("usr/src").join(format!("{}.tar.xz", newest.package));
-        shell::run(cache::tied("tar").arg("-C").arg(&making).arg("-xf").arg(&tarball))?;
+        shell::run(shell::tied("tar").arg("-C").arg(&making).arg("-xf").arg(&tarball))?;
         let unpacked = making.join(&newest.package);
-        cache::make_directory(&cache.at("source"))?;
-        std::fs::rename(&unpacked, &tree).map_err(|error| format!("{}: {error}", unpacked.display()))?;
-        cache::remove(&making)?;
+        files::make_directory(&cache.at("source"))?;
+        std::fs::rename(&unpacked, &tree).about(&unpacked)?;
+        files::remove(&making)?;
         Ok(Self { version, tree })
     }
 
     /// A copy with patches applied, in `into`. Hard links: `patch` replaces the files that it changes.
     pub(super) fn patched(&self, patches: &[PathBuf], into: &Path) -> Result {
-        cache::need_program("patch", "patch")?;
-        shell::run(cache::tied("cp").arg("-al").arg(&self.tree).arg(into))?;
+        shell::need_program("patch", "patch")?;
+        shell::run(shell::tied("cp").arg("-al").arg(&self.tree).arg(into))?;
         for patch in patches {
             let mut apply = Command::new("patch");
             apply.current_dir(into).args(["-p1", "--silent", "--fuzz=0", "--forward", "-i"]).arg(patch);

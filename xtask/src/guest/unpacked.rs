@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::apt::{self, Apt};
-use super::cache::{self, Cache};
+use super::cache::Cache;
+use crate::files;
 use crate::shell::{self, Result};
 
 /// How much room it takes at most, in MiB, with what it needs and is not installed.
@@ -23,7 +24,7 @@ pub(crate) fn unpack(package: &str, shown_by: &str) -> Result {
     let [own, _] = apt.own_suites();
     apt.download_with_dependencies(package, &own, &packages)?;
     apt::unpack_all(&packages, &making)?;
-    cache::remove(&packages)?;
+    files::remove(&packages)?;
     cache.finish(&making, package, &[shown_by]).map(drop)
 }
 
@@ -43,7 +44,7 @@ pub(crate) fn install_wheel(name: &str, pinned: &str, shown_by: &str) -> Result 
     cache.need_space(SPACE, name)?;
     let making = cache.begin(name)?;
     let requirements = making.join("requirements.txt");
-    cache::write(&requirements, pinned)?;
+    files::write(&requirements, pinned)?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]);
     pip.args(["--disable-pip-version-check", "--root-user-action", "ignore", "--target"]).arg(&making);

@@ -1,10 +1,9 @@
 //! What is installed, and where: the one list of `make install`, of both packages and of the archive.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::guest::cache::{output, read};
+use crate::files;
 use crate::shell::{self, Result};
 
 /// Where the units say that the program is; with another prefix they are written with that.
@@ -48,30 +47,30 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Lays everything out below a directory, for programs that will see it at `prefix`. `program` must run on this machine:
 /// it writes its own manual pages, completions and schemas.
 pub(crate) fn lay(program: &Path, below: &Path, prefix: &str) -> Result {
-    put(program, &below.join(PROGRAM), 0o755)?;
+    files::put(program, &below.join(PROGRAM), 0o755)?;
     let packaging = shell::root().join("packaging");
     for unit in UNITS {
-        let text = read(&packaging.join("systemd").join(unit))?;
+        let text = files::read(&packaging.join("systemd").join(unit))?;
         let text = text.replace(IN_UNITS, &format!("{prefix}/{PROGRAM}"));
-        write(&below.join("lib/systemd/system").join(unit), &text)?;
+        files::write(&below.join("lib/systemd/system").join(unit), &text)?;
     }
     for (from, to) in FILES {
-        put(&shell::root().join(from), &below.join(to), 0o644)?;
+        files::put(&shell::root().join(from), &below.join(to), 0o644)?;
     }
     for (from, to) in DIRECTORIES {
-        for file in files_of(&shell::root().join(from))? {
+        for file in files::files_of(&shell::root().join(from))? {
             let name = file.file_name().unwrap_or_default();
-            put(&file, &below.join(to).join(name), 0o644)?;
+            files::put(&file, &below.join(to).join(name), 0o644)?;
         }
     }
     for (command, directory) in [("man", MANUAL), ("schema", "share/netpolicy/schema")] {
         let directory = below.join(directory);
-        make_directory(&directory)?;
-        output(Command::new(program).args(["--quiet", command, "--dir"]).arg(&directory))?;
+        files::make_directory(&directory)?;
+        shell::output(Command::new(program).args(["--quiet", command, "--dir"]).arg(&directory))?;
     }
     for (shell, file) in COMPLETIONS {
-        let script = output(Command::new(program).args(["completions", shell]))?;
-        write(&below.join(file), &script)?;
+        let script = shell::output(Command::new(program).args(["completions", shell]))?;
+        files::write(&below.join(file), &script)?;
     }
     Ok(())
 }
@@ -79,46 +78,5 @@ pub(crate) fn lay(program: &Path, below: &Path, prefix: &str) -> Result {
 /// Lays out the licences below a directory, of netpolicy and of all that is linked.
 pub(crate) fn lay_licences(below: &Path) -> Result {
     let documents = below.join("share/doc/netpolicy");
-    LICENCES.iter().try_for_each(|file| put(&shell::root().join(file), &documents.join(file), 0o644))
-}
-
-/// The files of a directory, in the order of their names.
-pub(super) fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |error| format!("{}: {error}", directory.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.is_file() {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// Copies a file: beside its place first, for a program that runs is not written over.
-pub(super) fn put(from: &Path, to: &Path, mode: u32) -> Result {
-    make_room(to)?;
-    let beside = to.with_extension("new");
-    std::fs::copy(from, &beside)
-        .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))?;
-    let permissions = std::fs::Permissions::from_mode(mode);
-    std::fs::set_permissions(&beside, permissions)
-        .and_then(|()| std::fs::rename(&beside, to))
-        .map_err(|error| format!("{}: {error}", to.display()))
-}
-
-/// Writes a file and makes the directories above it.
-pub(super) fn write(path: &Path, text: &str) -> Result {
-    make_room(path)?;
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn make_room(path: &Path) -> Result {
-    path.parent().map_or(Ok(()), make_directory)
-}
-
-/// Makes a directory and those above it.
-pub(super) fn make_directory(path: &Path) -> Result {
-    std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+    LICENCES.iter().try_for_each(|file| files::put(&shell::root().join(file), &documents.join(file), 0o644))
 }

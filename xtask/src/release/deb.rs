@@ -4,11 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::contents::{make_directory, put, write};
 use super::script;
 use super::stage::{Stage, settle};
 use super::{Effort, Version};
-use crate::guest::cache::{need_program, output, read, remove};
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 /// Packs the program and its debug symbols into `out`, and returns the first file.
@@ -19,12 +18,12 @@ pub(crate) fn pack(
     out: &Path,
     effort: Effort,
 ) -> Result<PathBuf> {
-    need_program("dpkg-deb", "dpkg")?;
-    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    shell::need_program("dpkg-deb", "dpkg")?;
+    let architecture = shell::output(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
     let templates = shell::root().join("packaging/debian");
     let filled = |template: &str, tree: &Path| -> Result<String> {
-        let text = read(&templates.join(template))?;
+        let text = files::read(&templates.join(template))?;
         let size = Stage::kibibytes(tree)?.to_string();
         Ok(text
             .replace("@VERSION@", &version.debian())
@@ -34,34 +33,34 @@ pub(crate) fn pack(
             .replace("@BUILD_ID@", build_id))
     };
     let overrides = templates.join("netpolicy.lintian-overrides");
-    put(&overrides, &stage.root.join("usr/share/lintian/overrides/netpolicy"), 0o644)?;
+    files::put(&overrides, &stage.root.join("usr/share/lintian/overrides/netpolicy"), 0o644)?;
     let documents = stage.debug_root.join("usr/share/doc");
-    make_directory(&documents)?;
+    files::make_directory(&documents)?;
     let link = documents.join("netpolicy-dbgsym");
     if !link.is_symlink() {
-        std::os::unix::fs::symlink("netpolicy", &link).map_err(|e| format!("{}: {e}", link.display()))?;
+        std::os::unix::fs::symlink("netpolicy", &link).about(&link)?;
     }
 
     // A script makes it: dpkg would remove a link to another disk, and the journal would be lost.
-    remove(&stage.root.join("var"))?;
+    files::remove(&stage.root.join("var"))?;
 
     let control = stage.root.join("DEBIAN");
-    write(&control.join("control"), &filled("control.in", &stage.root)?)?;
+    files::write(&control.join("control"), &filled("control.in", &stage.root)?)?;
     for name in ["preinst", "postinst", "prerm", "postrm"] {
-        let text = read(&templates.join(name))?.replace("@VERSION@", &version.debian());
+        let text = files::read(&templates.join(name))?.replace("@VERSION@", &version.debian());
         let text = script::filled(&text, "sh $script, or purge the package")?;
         let file = control.join(name);
-        write(&file, &text)?;
+        files::write(&file, &text)?;
         let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&file, mode).map_err(|error| format!("{}: {error}", file.display()))?;
+        std::fs::set_permissions(&file, mode).about(&file)?;
     }
-    let sums = output(
+    let sums = shell::output(
         Command::new("sh")
             .current_dir(&stage.root)
             .args(["-c", "find usr etc -type f | LC_ALL=C sort | xargs -r md5sum"]),
     )?;
-    write(&control.join("md5sums"), &sums)?;
-    write(&stage.debug_root.join("DEBIAN/control"), &filled("control-dbgsym.in", &stage.debug_root)?)?;
+    files::write(&control.join("md5sums"), &sums)?;
+    files::write(&stage.debug_root.join("DEBIAN/control"), &filled("control-dbgsym.in", &stage.debug_root)?)?;
 
     let place = |name: &str| out.join(format!("{name}_{}_{architecture}.deb", version.debian()));
     let (trees, compression) = match effort {
@@ -80,12 +79,12 @@ pub(crate) fn pack(
         }
         dpkg.arg("--build").arg(tree).arg(place(name));
         dpkg.env("SOURCE_DATE_EPOCH", version.epoch.to_string()).env("DPKG_DEB_THREADS_MAX", "1");
-        output(&mut dpkg)?;
+        shell::output(&mut dpkg)?;
     }
     // What is Debian's own is in no other package.
     for (tree, ours) in [(&stage.root, "usr/share/lintian"), (&stage.debug_root, "usr/share/doc")] {
-        remove(&tree.join(ours))?;
-        remove(&tree.join("DEBIAN"))?;
+        files::remove(&tree.join(ours))?;
+        files::remove(&tree.join("DEBIAN"))?;
     }
     Ok(place("netpolicy"))
 }

@@ -12,9 +12,10 @@ pub(crate) mod trial;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::guest::cache::{output, read, remove, write};
+use crate::files::{self, About as _};
 use crate::image;
 use crate::shell::{self, Result};
+pub(crate) use program::host_target;
 use sources::Licences;
 use stage::Stage;
 
@@ -48,14 +49,12 @@ pub(crate) struct Version {
 impl Version {
     /// The workspace's, at the time that SOURCE_DATE_EPOCH says, or that of the last commit.
     pub(crate) fn of_workspace(suffix: Option<String>) -> Result<Self> {
-        let manifest = read(&shell::root().join("Cargo.toml"))?;
-        let number = manifest.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
-        let number = number.ok_or("Cargo.toml has no version")?.to_owned();
+        let number = shell::manifest_value("version")?;
         let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
             Ok(said) => said,
             Err(_) => {
                 let mut git = Command::new("git");
-                output(git.current_dir(shell::root()).args(["log", "-1", "--format=%ct"]))?
+                shell::output(git.current_dir(shell::root()).args(["log", "-1", "--format=%ct"]))?
             }
         };
         let epoch =
@@ -104,13 +103,13 @@ pub(crate) struct Artefacts {
 
 /// Makes all of them of a program.
 pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
-    contents::make_directory(out)?;
+    files::make_directory(out)?;
     let making = out.join("making");
-    remove(&making)?;
+    files::remove(&making)?;
     let program = program::split(built, &making.join("program"))?;
     let licences = Licences::of_program(version)?;
     let stage = Stage::new(&making, &program, &program.stripped, version, &licences)?;
-    write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
+    files::write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
     let archive = archive(&stage, version, out, effort)?;
     let rpm = rpm::pack(&stage, version, out, effort)?;
     let deb = deb::pack(&stage, version, &program.build_id, out, effort)?;
@@ -118,7 +117,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
         let image = out.join(format!("netpolicy-{}-{}.oci.tar", version.debian(), std::env::consts::ARCH));
         image::pack(&program.stripped, &version.number, &image)?;
     }
-    remove(&making)?;
+    files::remove(&making)?;
     sums(out)?;
     Ok(Artefacts { directory: out.to_path_buf(), deb, rpm, archive })
 }
@@ -131,19 +130,19 @@ fn archive(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Resu
     let gzip = if effort == Effort::Release { "gzip -9n" } else { "gzip -1n" };
     tar.arg(format!("--mtime=@{}", version.epoch)).args(["--use-compress-program", gzip]);
     tar.arg("--file").arg(&file).arg("--directory").arg(&stage.root).arg(".");
-    output(&mut tar)?;
+    shell::output(&mut tar)?;
     Ok(file)
 }
 
 /// The checksums of everything that is there.
 fn sums(out: &Path) -> Result {
-    let names: Vec<_> = contents::files_of(out)?
+    let names: Vec<_> = files::files_of(out)?
         .into_iter()
         .filter_map(|file| Some(file.file_name()?.to_owned()))
         .filter(|name| name != "SHA256SUMS")
         .collect();
-    let sums = output(Command::new("sha256sum").current_dir(out).arg("--").args(names))?;
-    write(&out.join("SHA256SUMS"), &sums)
+    let sums = shell::output(Command::new("sha256sum").current_dir(out).arg("--").args(names))?;
+    files::write(&out.join("SHA256SUMS"), &sums)
 }
 
 /// What was asked for.
@@ -185,8 +184,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     }
     let version = Version::of_workspace(asked.suffix)?;
     let out = asked.out.unwrap_or_else(|| shell::root().join(format!("target/release-{}", version.debian())));
-    let out = std::path::absolute(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-    remove(&out)?;
+    let out = std::path::absolute(&out).about(&out)?;
+    files::remove(&out)?;
     let built = match &asked.program {
         Some(program) => program.clone(),
         None => program::build(None)?,
@@ -199,9 +198,10 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         let again = out.join("again");
         let built = program::build(Some(&again.join("target")))?;
         pack(&built, &version, &again.join("out"), Effort::Release)?;
-        let said = output(Command::new("diff").arg(out.join("SHA256SUMS")).arg(again.join("out/SHA256SUMS")));
+        let said =
+            shell::output(Command::new("diff").arg(out.join("SHA256SUMS")).arg(again.join("out/SHA256SUMS")));
         said.map_err(|differs| format!("two builds differ: {differs}"))?;
-        remove(&again)?;
+        files::remove(&again)?;
         eprintln!("release: the second build has the same bytes");
     }
     if asked.test {

@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::contents::make_directory;
-use crate::guest::cache::{need_program, output};
+use crate::files;
 use crate::shell::{self, Result};
 
 /// A program and what was taken out of it.
@@ -22,17 +21,17 @@ pub(crate) struct Program {
 const BUILD_ID_DIGITS: usize = 40;
 
 /// The target that is built for: that of this machine, named, so that the flags do not reach what runs during the build.
-pub(crate) fn target() -> Result<String> {
-    let said = output(Command::new("rustc").arg("-vV"))?;
+pub(crate) fn host_target() -> Result<String> {
+    let said = shell::output(Command::new("rustc").arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
 }
 
 /// Builds it, in `directory` if it is not to be the usual one.
 pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
-    let target = target()?;
+    let target = host_target()?;
     let root = shell::root();
-    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let sysroot = shell::output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
         None => PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
@@ -63,20 +62,21 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
 /// Takes the debug information apart, into `directory`.
 pub(crate) fn split(built: &Path, directory: &Path) -> Result<Program> {
     for program in ["objcopy", "readelf"] {
-        need_program(program, "binutils")?;
+        shell::need_program(program, "binutils")?;
     }
-    make_directory(directory)?;
-    let notes = output(Command::new("readelf").args(["--notes", "--wide"]).arg(built))?;
+    files::make_directory(directory)?;
+    let notes = shell::output(Command::new("readelf").args(["--notes", "--wide"]).arg(built))?;
     let build_id = match read_build_id(&notes) {
         Some(id) => id,
         // Of a program that was linked without one, as those of the tests are, no debugger will find the symbols.
-        None => output(Command::new("sha1sum").arg(built))?.chars().take(BUILD_ID_DIGITS).collect(),
+        None => shell::output(Command::new("sha1sum").arg(built))?.chars().take(BUILD_ID_DIGITS).collect(),
     };
     let (stripped, debug) = (directory.join("netpolicy"), directory.join("netpolicy.debug"));
-    let copy =
-        |option: &str, to: &Path| output(Command::new("objcopy").arg(option).arg(built).arg(to)).map(drop);
+    let copy = |option: &str, to: &Path| {
+        shell::output(Command::new("objcopy").arg(option).arg(built).arg(to)).map(drop)
+    };
     copy("--strip-all", &stripped)?;
-    output(
+    shell::output(
         Command::new("objcopy")
             .args(["--only-keep-debug", "--compress-debug-sections"])
             .arg(built)
@@ -87,8 +87,9 @@ pub(crate) fn split(built: &Path, directory: &Path) -> Result<Program> {
 
 /// Whether a program needs no shared library and no loader.
 pub(crate) fn is_static(program: &Path) -> Result<bool> {
-    let said =
-        output(Command::new("readelf").args(["--dynamic", "--program-headers", "--wide"]).arg(program))?;
+    let said = shell::output(
+        Command::new("readelf").args(["--dynamic", "--program-headers", "--wide"]).arg(program),
+    )?;
     Ok(!said.contains("(NEEDED)") && !said.contains("INTERP"))
 }
 

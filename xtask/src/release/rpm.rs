@@ -4,22 +4,22 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::contents::{files_of, make_directory, put, write};
 use super::script;
 use super::stage::Stage;
 use super::{Effort, Version};
-use crate::guest::cache::{need_program, output, read, remove};
+use crate::files;
 use crate::shell::{self, Result};
 
 /// Packs the program and its debug symbols into `out`, and returns the first file.
 pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<PathBuf> {
-    need_program("rpmbuild", "rpm")?;
+    shell::need_program("rpmbuild", "rpm")?;
     let mut files = String::new();
     for file in stage.files()? {
         let _infallible = writeln!(files, "{}\"{file}\"", kind(&file));
     }
-    let debug = output(Command::new("find").arg(&stage.debug_root).args(["-type", "f", "-printf", "/%P"]))?;
-    let spec = read(&shell::root().join("packaging/rpm/netpolicy.spec.in"))?;
+    let debug =
+        shell::output(Command::new("find").arg(&stage.debug_root).args(["-type", "f", "-printf", "/%P"]))?;
+    let spec = files::read(&shell::root().join("packaging/rpm/netpolicy.spec.in"))?;
     let spec = match (effort, spec.split_once("%package debuginfo")) {
         (Effort::Trial, Some((before, after))) => {
             let after = after.split_once("%post\n").map_or("", |(_, after)| after);
@@ -39,16 +39,16 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     // The scripts are text of a spec file, where a per cent sign begins a macro.
     let spec = script::filled(&spec, "sh $script")?;
     let top = out.join("rpmbuild");
-    remove(&top)?;
-    make_directory(&top)?;
+    files::remove(&top)?;
+    files::make_directory(&top)?;
     let file = top.join("netpolicy.spec");
-    write(&file, &spec)?;
+    files::write(&file, &spec)?;
     let root = top.join("BUILDROOT");
-    make_directory(&root)?;
+    files::make_directory(&root)?;
     let trees =
         if effort == Effort::Release { &[&stage.root, &stage.debug_root][..] } else { &[&stage.root][..] };
     for tree in trees {
-        output(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(tree).arg(&root))?;
+        shell::output(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(tree).arg(&root))?;
     }
     let mut rpmbuild = Command::new("rpmbuild");
     rpmbuild.args(["-bb", "--quiet", "--noclean", "--buildroot"]).arg(&root);
@@ -69,16 +69,16 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         rpmbuild.arg("--define").arg(format!("{name} {value}"));
     }
     rpmbuild.env("SOURCE_DATE_EPOCH", version.epoch.to_string());
-    output(rpmbuild.arg(&file))?;
+    shell::output(rpmbuild.arg(&file))?;
     let mut packed = None;
-    for rpm in files_of(&top.join("RPMS"))? {
+    for rpm in files::files_of(&top.join("RPMS"))? {
         let place = out.join(rpm.file_name().unwrap_or_default());
-        put(&rpm, &place, 0o644)?;
+        files::put(&rpm, &place, 0o644)?;
         if !place.to_string_lossy().contains("-debuginfo-") {
             packed = Some(place);
         }
     }
-    remove(&top)?;
+    files::remove(&top)?;
     packed.ok_or_else(|| "rpmbuild made no package".to_owned())
 }
 

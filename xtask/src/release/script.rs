@@ -1,6 +1,6 @@
 //! The shell of maintainer scripts, which both kinds of packages share.
 
-use crate::guest::cache::read;
+use crate::files;
 use crate::shell::{self, Result};
 
 /// The parts that a script may name, and their files.
@@ -11,7 +11,7 @@ const PARTS: [(&str, &str); 2] =
 pub(super) fn filled(script: &str, put_back: &str) -> Result<String> {
     let mut script = script.to_owned();
     for (name, file) in PARTS {
-        let part = read(&shell::root().join("packaging/scripts").join(file))?;
+        let part = files::read(&shell::root().join("packaging/scripts").join(file))?;
         script = script.replace(name, part.trim_end());
     }
     Ok(script.replace("@PUT_BACK@", put_back))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::{MAINTAINER, Version};
-use crate::guest::cache::{output, read};
+use crate::files;
 use crate::linked::{self, Component, purl};
 use crate::shell::{self, Result};
 
@@ -48,7 +48,7 @@ impl Licences {
 
 /// Rust's own library.
 fn rust() -> Result<Component> {
-    let said = output(Command::new("rustc").arg("-vV"))?;
+    let said = shell::output(Command::new("rustc").arg("-vV"))?;
     let version =
         said.lines().find_map(|line| line.strip_prefix("release: ")).unwrap_or("unknown").to_owned();
     Ok(Component {
@@ -66,7 +66,7 @@ fn rust() -> Result<Component> {
 fn libraries() -> Vec<Component> {
     let mut found = Vec::new();
     for (package, name, licence) in C_LIBRARIES {
-        let version = output(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]));
+        let version = shell::output(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]));
         let Ok(version) = version else { continue };
         let text = PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
         found.push(Component {
@@ -84,8 +84,8 @@ fn libraries() -> Vec<Component> {
 
 /// The changelog in Debian's form: what `CHANGELOG.md` says of this version.
 pub(crate) fn changelog(version: &Version) -> Result<String> {
-    let text = read(&shell::root().join("CHANGELOG.md"))?;
-    let date = output(
+    let text = files::read(&shell::root().join("CHANGELOG.md"))?;
+    let date = shell::output(
         Command::new("date").args(["--utc", "--rfc-email"]).arg(format!("--date=@{}", version.epoch)),
     )?;
     Ok(format!(

@@ -3,7 +3,7 @@
 use super::container::Container;
 use super::life::{POLICY, ask, daemon, deferred, install, settings};
 use super::{Packages, must};
-use crate::release::contents;
+use crate::files;
 use crate::shell::Result;
 
 /// Unpacked and never configured, as after a loss of power; the daemon of before goes on.
@@ -61,7 +61,7 @@ pub(super) fn var_full(container: &Container, packages: &Packages) -> Result {
 pub(super) fn later_policy_file(container: &Container, _: &Packages) -> Result {
     let before = settings(container)?;
     let later = "[device.veth-server]\npolicy = \"latency\"\ndelivery = \"defer50\"\nforesight = 3\n";
-    contents::write(&container.root().0.join(&POLICY[1..]), later)?;
+    files::write(&container.root().0.join(&POLICY[1..]), later)?;
     container.runs("systemctl reload netpolicy && sleep 1")?;
     let said = container.runs("netpolicy plan; netpolicy status; true")?;
     must(

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::files::{self, About as _};
 use crate::guest::Mirror;
-use crate::guest::cache::{Cache, need_program, output, remove, tied};
-use crate::release::contents::make_directory;
+use crate::guest::cache::Cache;
 use crate::shell::{self, Result};
 
 /// How long a container may take to boot.
@@ -28,10 +28,10 @@ impl Root {
         let cache = Cache::open()?;
         let archive = archive(&cache, suite, packages)?;
         let directory = cache.at(&format!("trial/{suite}-{}-{}", packages.len(), std::process::id()));
-        remove(&directory)?;
-        make_directory(&directory)?;
+        files::remove(&directory)?;
+        files::make_directory(&directory)?;
         let root = Self(directory);
-        output(
+        shell::output(
             Command::new("tar").arg("--directory").arg(&root.0).arg("--extract").arg("--file").arg(archive),
         )?;
         Ok(root)
@@ -39,7 +39,7 @@ impl Root {
 
     /// Runs a shell command in it, without systemd and with a network namespace of its own. Returns all that it printed.
     pub(super) fn runs(&self, command: &str) -> Result<String> {
-        let mut unshare = tied("unshare");
+        let mut unshare = shell::tied("unshare");
         unshare.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]);
         // /proc and /sys as a chroot of an operator has them.
         unshare.arg(
@@ -54,7 +54,7 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        if let Err(why) = remove(&self.0) {
+        if let Err(why) = files::remove(&self.0) {
             eprintln!("trial: {why}");
         }
     }
@@ -68,7 +68,7 @@ pub(super) fn own_suite() -> Result<String> {
 /// The archive of a root, made unless it is there.
 fn archive(cache: &Cache, suite: &str, packages: &[&str]) -> Result<PathBuf> {
     const FILE: &str = "root.tar";
-    need_program("mmdebstrap", "mmdebstrap")?;
+    shell::need_program("mmdebstrap", "mmdebstrap")?;
     let name = format!("roots/{suite}-{}", packages.join("-"));
     let _lock = cache.lock("roots")?;
     if let Some(done) = cache.finished(&name) {
@@ -78,12 +78,12 @@ fn archive(cache: &Cache, suite: &str, packages: &[&str]) -> Result<PathBuf> {
     let mirror = Mirror::of_this_system()?;
     let key = mirror.signed_by.as_ref().map_or(String::new(), |key| format!("[signed-by={key}] "));
     let making = cache.begin("root")?;
-    let mut mmdebstrap = tied("mmdebstrap");
+    let mut mmdebstrap = shell::tied("mmdebstrap");
     mmdebstrap.args(["--variant=minbase", "--quiet", "--mode=root"]);
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
     mmdebstrap.arg(suite).arg(making.join(FILE)).arg(format!("deb {key}{} {suite} main", mirror.uri));
     shell::show(&mmdebstrap);
-    output(&mut mmdebstrap)?;
+    shell::output(&mut mmdebstrap)?;
     cache.finish(&making, &name, &[FILE]).map(|done| done.join(FILE))
 }
 
@@ -97,17 +97,17 @@ pub(super) struct Container {
 impl Container {
     /// Boots a root, with a directory of packages at `/packages`.
     pub(super) fn boot(root: Root, packages: &Path) -> Result<Self> {
-        need_program("systemd-nspawn", "systemd-container")?;
-        make_directory(&root.0.join("packages"))?;
-        let mut nspawn = tied("systemd-nspawn");
+        shell::need_program("systemd-nspawn", "systemd-container")?;
+        files::make_directory(&root.0.join("packages"))?;
+        let mut nspawn = shell::tied("systemd-nspawn");
         nspawn.args(["--quiet", "--register=no", "--keep-unit", "--private-network", "--capability=all"]);
         nspawn.args(["--boot", "--console=read-only", "--directory"]).arg(&root.0);
         nspawn.arg(format!("--bind-ro={}:/packages", packages.display()));
         // What is set there is set in its own network namespace; nothing else of /proc and /sys can be written.
         nspawn.env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "network");
         let log = root.0.with_extension("log");
-        let file = std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let errors = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+        let file = std::fs::File::create(&log).about(&log)?;
+        let errors = file.try_clone().about(&log)?;
         nspawn.stdin(Stdio::null()).stdout(file).stderr(errors);
         let nspawn = nspawn.spawn().map_err(|error| format!("systemd-nspawn: {error}"))?;
         let mut container = Self { nspawn, leader: 0, root };
@@ -140,7 +140,7 @@ impl Container {
 
     /// Runs a shell command in it. Returns all that it printed; a failure has that, too.
     pub(super) fn runs(&self, command: &str) -> Result<String> {
-        let mut nsenter = tied("nsenter");
+        let mut nsenter = shell::tied("nsenter");
         nsenter.arg(format!("--target={}", self.leader));
         nsenter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root"]);
         nsenter.args(["/usr/bin/env", "--chdir=/", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]);

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use super::container::Container;
 use super::{Packages, must};
-use crate::guest::cache::read;
-use crate::release::contents;
+use crate::files;
 use crate::shell::{self, Result};
 
 /// How long a fresh root may take to its first policy in force, in seconds.
@@ -34,7 +33,7 @@ pub(super) fn prepare(container: &Container) -> Result {
          ethtool -K veth-server gro on && ip netns exec client ethtool -K veth-client tso off",
     )?;
     for (name, text) in [("server.pl", include_str!("server.pl")), ("client.pl", include_str!("client.pl"))] {
-        contents::write(&container.root().0.join("usr/local/bin").join(name), text)?;
+        files::write(&container.root().0.join("usr/local/bin").join(name), text)?;
     }
     container
         .runs("systemd-run --quiet --unit=trial-server perl /usr/local/bin/server.pl 192.0.2.1 7000")
@@ -72,7 +71,7 @@ pub(super) fn start(container: &Container, delivery: &str) -> Result {
     ask(container, delivery)?;
     for unit in ["netpolicy", "netpolicy-attach"] {
         let drop_in = format!("/etc/systemd/system/{unit}.service.d/container.conf");
-        contents::write(&container.root().0.join(&drop_in[1..]), "[Unit]\nConditionVirtualization=\n")?;
+        files::write(&container.root().0.join(&drop_in[1..]), "[Unit]\nConditionVirtualization=\n")?;
     }
     container.runs("systemctl daemon-reload && systemctl enable --now netpolicy.service").map(drop)
 }
@@ -80,7 +79,7 @@ pub(super) fn start(container: &Container, delivery: &str) -> Result {
 /// Writes the policy file.
 pub(super) fn ask(container: &Container, delivery: &str) -> Result {
     let text = format!("[device.veth-server]\npolicy = \"latency\"\ndelivery = \"{delivery}\"\n");
-    contents::write(&container.root().0.join(&POLICY[1..]), &text)
+    files::write(&container.root().0.join(&POLICY[1..]), &text)
 }
 
 /// Two commands, and they have said what else to look at.
@@ -214,7 +213,7 @@ pub(super) fn downgraded(container: &Container, packages: &Packages) -> Result {
 
 /// The drop-ins of the page on monitoring, each with the unit as it is shipped: the confined daemon starts and serves metrics.
 pub(super) fn monitored(container: &Container, _: &Packages) -> Result {
-    let page = read(&shell::root().join(MONITORING))?;
+    let page = files::read(&shell::root().join(MONITORING))?;
     let blocks = page.split("```ini\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let drop_ins: Vec<&str> = blocks.map(|(text, _)| text).collect();
     must(drop_ins.len() == DROP_INS, "the page has other drop-ins", &drop_ins.join("\n"))?;
@@ -226,7 +225,7 @@ pub(super) fn monitored(container: &Container, _: &Packages) -> Result {
          cat /var/lib/node_exporter/textfile/netpolicy.prom",
     ];
     for (drop_in, look) in drop_ins.into_iter().zip(looks) {
-        contents::write(&container.root().0.join(&file[1..]), drop_in)?;
+        files::write(&container.root().0.join(&file[1..]), drop_in)?;
         container.runs("systemctl daemon-reload && systemctl restart netpolicy.service").map_err(|why| {
             let log = container.runs("journalctl --unit=netpolicy --no-pager --lines=20").unwrap_or_default();
             format!("{why}\nwith\n{drop_in}\n{log}")

@@ -9,9 +9,9 @@ mod other_roots;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::contents::{make_directory, put};
 use super::{Artefacts, Effort, Version, pack};
-use crate::guest::cache::{Cache, output, remove};
+use crate::files;
+use crate::guest::cache::Cache;
 use crate::shell::{self, Result};
 use container::{Container, Root};
 
@@ -91,7 +91,7 @@ pub(crate) fn by_hand(only: Option<&str>, program: Option<&Path>) -> Result {
     }
     let version = Version::of_workspace(None)?;
     let out = shell::root().join("target/release-trial");
-    remove(&out)?;
+    files::remove(&out)?;
     let artefacts = pack(&built, &version, &out, Effort::Trial)?;
     tried(&artefacts, &version, false, only)
 }
@@ -121,14 +121,14 @@ fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<
     let directory = artefacts.directory.join("trial");
     let program = directory.join("program");
     let unpacked = directory.join("unpacked");
-    remove(&directory)?;
-    make_directory(&unpacked)?;
-    output(Command::new("dpkg-deb").arg("-x").arg(&artefacts.deb).arg(&unpacked))?;
-    put(&unpacked.join("usr/sbin/netpolicy"), &program, 0o755)?;
+    files::remove(&directory)?;
+    files::make_directory(&unpacked)?;
+    shell::output(Command::new("dpkg-deb").arg("-x").arg(&artefacts.deb).arg(&unpacked))?;
+    files::put(&unpacked.join("usr/sbin/netpolicy"), &program, 0o755)?;
     let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for deb in [&earlier.deb, &artefacts.deb] {
-        put(deb, &directory.join(name(deb)), 0o644)?;
+        files::put(deb, &directory.join(name(deb)), 0o644)?;
     }
     let packages = Packages {
         earlier: name(&earlier.deb),
@@ -170,7 +170,7 @@ fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<
         if failed.is_empty() { "ok" } else { "FAILED" },
         failed.len()
     );
-    remove(&packages.directory)?;
+    files::remove(&packages.directory)?;
     let _ = Cache::open().map(|cache| std::fs::remove_dir(cache.at("trial")));
     if failed.is_empty() {
         Ok(())

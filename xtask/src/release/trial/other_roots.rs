@@ -5,10 +5,9 @@ use std::process::Command;
 
 use super::container::{Root, own_suite};
 use super::{Packages, WITH_SYSTEMD, must};
-use crate::guest::cache::{need_program, output, read};
-use crate::release::contents::{make_directory, put};
+use crate::files::{self, About as _};
 use crate::release::{Effort, pack};
-use crate::shell::Result;
+use crate::shell::{self, Result};
 
 /// A device with NAPIs, in the namespace of one command.
 const LAB: &str = "ip link add veth-server numrxqueues 2 numtxqueues 2 type veth peer name veth-client && \
@@ -20,7 +19,7 @@ const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
 /// A chroot, as containers and rescue systems are: nothing runs as process 1.
 pub(super) fn without_systemd(packages: &Packages) -> Result {
     let root = Root::of(&own_suite()?, &WITH_SYSTEMD)?;
-    put(&packages.directory.join(&packages.this), &root.0.join("netpolicy.deb"), 0o644)?;
+    files::put(&packages.directory.join(&packages.this), &root.0.join("netpolicy.deb"), 0o644)?;
     let said = root.runs(&format!(
         "dpkg --install /netpolicy.deb && {LAB} && netpolicy set device veth-server defer200 && netpolicy verify && \
          dpkg --purge netpolicy && ls -d /var/lib/netpolicy || true"
@@ -45,17 +44,16 @@ pub(super) fn by_rpm(packages: &Packages) -> Result {
             "-c",
             "mount --bind /proc \"$0/proc\" && exec rpm --root \"$0\" \"$@\" 2>&1",
         ]);
-        output(rpm.arg(&root.0).args(arguments))
+        shell::output(rpm.arg(&root.0).args(arguments))
     };
     // The journal is on another disk: rpm must not take the link to it.
     let link = root.0.join("var/lib/netpolicy");
-    make_directory(&root.0.join("srv/journal"))?;
-    std::os::unix::fs::symlink("../../srv/journal", &link)
-        .map_err(|error| format!("{}: {error}", link.display()))?;
+    files::make_directory(&root.0.join("srv/journal"))?;
+    std::os::unix::fs::symlink("../../srv/journal", &link).about(&link)?;
     let file = root.0.join("netpolicy.rpm");
-    put(&packages.rpm, &file, 0o644)?;
+    files::put(&packages.rpm, &file, 0o644)?;
     let file = file.display().to_string();
-    output(Command::new("rpm").args(["--checksig", "--nosignature", &file]))?;
+    shell::output(Command::new("rpm").args(["--checksig", "--nosignature", &file]))?;
     // /bin/sh is there, by dpkg, of which rpm's database has no word.
     rpm(&["--install", "--nodeps", &file])?;
     // Every file is as the package says.
@@ -81,24 +79,24 @@ pub(super) fn by_rpm(packages: &Packages) -> Result {
 pub(super) fn packed_twice(packages: &Packages) -> Result {
     let again =
         pack(&packages.program, &packages.earlier_version, &packages.directory.join("again"), Effort::Trial)?;
-    let sums = |directory: &Path| read(&directory.join("SHA256SUMS"));
+    let sums = |directory: &Path| files::read(&directory.join("SHA256SUMS"));
     let (first, second) = (sums(&packages.directory.join("earlier"))?, sums(&again.directory)?);
     must(first == second && first.lines().count() == 4, "other bytes", &format!("{first}{second}"))
 }
 
 /// Debian's own judge; what it may find is in the package's overrides, with reasons.
 pub(super) fn lintian(packages: &Packages) -> Result {
-    need_program("lintian", "lintian")?;
+    shell::need_program("lintian", "lintian")?;
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
-    let said = output(lintian.arg(packages.directory.join(&packages.this)))?;
+    let said = shell::output(lintian.arg(packages.directory.join(&packages.this)))?;
     must(said.trim().is_empty(), "lintian", &said)
 }
 
 /// The archive, for distributions that have neither.
 pub(super) fn by_archive(packages: &Packages) -> Result {
     let root = Root::of(&own_suite()?, &WITH_SYSTEMD)?;
-    output(
+    shell::output(
         Command::new("tar")
             .arg("--directory")
             .arg(&root.0)
@@ -114,7 +112,7 @@ pub(super) fn by_archive(packages: &Packages) -> Result {
 pub(super) fn older_distributions(packages: &Packages) -> Result {
     for suite in SUITES {
         let root = Root::of(suite, &["iproute2", "ethtool"])?;
-        put(&packages.directory.join(&packages.this), &root.0.join("netpolicy.deb"), 0o644)?;
+        files::put(&packages.directory.join(&packages.this), &root.0.join("netpolicy.deb"), 0o644)?;
         let said = root.runs(&format!(
             "dpkg --install /netpolicy.deb && {LAB} && netpolicy set device veth-server defer200 && netpolicy verify && \
              netpolicy doctor --seconds 0; dpkg --purge netpolicy"

@@ -1,0 +1,91 @@
+//! Files, with their names in errors.
+
+use std::fmt::Display;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::shell::Result;
+
+/// An error with what it is about.
+pub(crate) trait About<T> {
+    /// The same; its error begins with the file.
+    fn about(self, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Display> About<T> for std::result::Result<T, E> {
+    fn about(self, path: &Path) -> Result<T> {
+        self.map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+/// Reads a file.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).about(path)
+}
+
+/// Writes a file, and makes the directories above it.
+pub(crate) fn write(path: &Path, text: &str) -> Result {
+    make_room(path)?;
+    std::fs::write(path, text).about(path)
+}
+
+/// Writes a file that can be run.
+pub(crate) fn write_script(path: &Path, text: &str) -> Result {
+    write(path, text)?;
+    set_mode(path, 0o755)
+}
+
+/// Copies a file. It has another name until it is complete: a program that runs is not written over.
+pub(crate) fn put(from: &Path, to: &Path, mode: u32) -> Result {
+    make_room(to)?;
+    let beside = to.with_extension("new");
+    std::fs::copy(from, &beside).about(from)?;
+    set_mode(&beside, mode)?;
+    rename(&beside, to)
+}
+
+/// Gives a file or directory another name.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result {
+    make_room(to)?;
+    std::fs::rename(from, to).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+}
+
+/// Sets the mode of a file or directory.
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).about(path)
+}
+
+/// Makes a directory and those above it.
+pub(crate) fn make_directory(path: &Path) -> Result {
+    std::fs::create_dir_all(path).about(path)
+}
+
+fn make_room(path: &Path) -> Result {
+    path.parent().map_or(Ok(()), make_directory)
+}
+
+/// The entries of a directory, in the order of their names.
+pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths: Vec<_> =
+        std::fs::read_dir(directory).about(directory)?.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// The files of a directory, in the order of their names.
+pub(crate) fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
+    Ok(entries(directory)?.into_iter().filter(|path| path.is_file()).collect())
+}
+
+/// Removes a file, or a directory with all that is in it, that may not be there.
+pub(crate) fn remove(path: &Path) -> Result {
+    let removed = if path.is_dir() && !path.is_symlink() {
+        std::fs::remove_dir_all(path)
+    } else {
+        std::fs::remove_file(path)
+    };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).about(path),
+        _ => Ok(()),
+    }
+}
