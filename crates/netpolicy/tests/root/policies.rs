@@ -236,7 +236,9 @@ fn another_protocol() -> Result<(), Failed> {
     let output = of_server(redis, "6379", "http", &["--policy", "none"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_ne!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("is not a valid answer here") || said.contains("lost"), "{said}");
+    // Or its client was too late to count, on a busy machine.
+    let words = ["is not a valid answer here", "lost", "No run counts"];
+    assert!(words.iter().any(|words| said.contains(words)), "{said}");
     let output = of_server("no-such-server-anywhere", "6379", "redis", &["--policy", "none"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");

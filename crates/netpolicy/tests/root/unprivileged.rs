@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::operator::{Operator, Started, are, at_work};
+use crate::operator::{Operator, Started, are, at_work, waited_for};
 use crate::{Need, test};
 
 const NOBODY: u32 = 65_534;
@@ -227,8 +227,10 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     let policy =
         "[service.theirs]\nmatch = { uid = 65534 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
     let daemon = at_work(&operator, policy)?;
-    let said = ends(&operator.netpolicy(&["status"]))?;
-    assert!(said.contains("not readable") || said.contains("theirs"), "{said}");
+    waited_for("what the daemon says of the process", || {
+        let said = ends(&operator.netpolicy(&["status"]))?;
+        Ok((said.contains("not readable") || said.contains("theirs")).then_some(()))
+    })?;
     ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
     are(&operator, &[50_000])?;
     assert_eq!(daemon.terminated()?, Some(0), "the daemon ends when it is asked to");
