@@ -48,11 +48,19 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// What is counted while the server is asked, and of its NAPI.
 fn counted(server: &AskedServer) -> Result<(Delivered, Option<NapiDelivered>), Failed> {
+    /// Where all queues of a machine are polled often, some polls are not counted, and it says so.
+    const ATTEMPTS: usize = 5;
     let mut counter = DeliveryCounter::load()?;
     assert!(!counter.timers_hidden(), "root may read /proc/kallsyms");
-    let earlier = counter.snapshot()?;
-    server.ask(SPAN)?;
-    let delivered = between(&earlier, &counter.snapshot()?);
+    let mut delivered = Delivered::default();
+    for _ in 0..ATTEMPTS {
+        let earlier = counter.snapshot()?;
+        server.ask(SPAN)?;
+        delivered = between(&earlier, &counter.snapshot()?);
+        if delivered.lost == 0 {
+            break;
+        }
+    }
     assert_eq!(delivered.lost, 0, "{delivered:?}");
     let napis = server.napis()?;
     let ours = delivered.napis.iter().filter(|napi| napis.contains(&napi.napi));

@@ -50,7 +50,7 @@ fn runs<'a>(grid: &'a Grid, label: &str) -> Vec<&'a Evidence> {
 
 fn threaded() -> Result<(), Failed> {
     let grid = grid(
-        "threaded --matrix --no-storage --size 1 --flows 8 --rate 2K --repeats 2 --seconds 300ms --warmup 50ms --background 1",
+        "threaded --matrix --no-storage --size 1 --flows 8 --rate 2K --repeats 2 --seconds 1s --warmup 50ms --background 1",
     )?;
     let polls = |label: &str| {
         let (mut softirq, mut kthread) = (0, 0);

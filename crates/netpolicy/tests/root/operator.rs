@@ -377,7 +377,7 @@ fn waited<T>(
     }
 }
 
-/// A daemon that has read this policy.
+/// A daemon that has read this policy, and has planned by it.
 pub(crate) fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
     at_work_with(operator, policy, &[])
 }
@@ -387,6 +387,12 @@ pub(crate) fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) 
     operator.asks(policy)?;
     let daemon = operator.starts(&[&["daemon"], options].concat())?;
     operator.waits_to_hear("at work")?;
+    waited_for("the daemon's first plan", || {
+        let said = operator.netpolicy(&["-o", "json", "status"]).output()?.stdout;
+        // One without an API says nothing.
+        let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) else { return Ok(Some(())) };
+        Ok((said["data"]["phase"] != "starting").then_some(()))
+    })?;
     Ok(daemon)
 }
 

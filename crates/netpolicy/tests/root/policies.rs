@@ -81,7 +81,7 @@ fn matrix() -> Result<(), Failed> {
 
 fn delivered() -> Result<(), Failed> {
     let grid = grid(
-        "--meant-for 2 --at-once 2 --mix 1:1 --policy none --delivery suspend20 --repeats 2 --seconds 300ms --warmup 50ms",
+        "--meant-for 2 --at-once 2 --mix 1:1 --policy none --delivery suspend20 --repeats 2 --seconds 1s --warmup 50ms",
     )?;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if cpus == 2 {
@@ -184,6 +184,7 @@ fn foreign() -> Result<(), Failed> {
         (&http, "8080", "http", &["--path", "/there"]),
         (&echo, "7009", "echo", &[]),
     ];
+    const SAMPLED_MIN: u64 = 20;
     let mut sampled = 0;
     for (server, port, protocol, more) in servers {
         let output = of_server(
@@ -215,8 +216,8 @@ fn foreign() -> Result<(), Failed> {
             };
             // A timer of the run before may be the last to poll.
             let (by_timer, all) = (polls(|napi| napi.timer.polls), polls(|napi| napi.total().polls));
-            // On a busy machine the samples of a short run can all fall between its packets.
-            if all > 0 {
+            // On a busy machine the samples of a short run can fall between most of its packets.
+            if all >= SAMPLED_MIN {
                 sampled += 1;
                 let deferred = by_timer > all / 2;
                 assert_eq!(
