@@ -292,7 +292,7 @@ impl Guards {
             self.keep(settings, &outcome.judgements);
             return Some(Judged::Asked { services: of, said, finding: None, verdicts });
         }
-        if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged) {
+        if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged | Ruling::ClientsLeft) {
             let again = match outcome.ruling {
                 Ruling::Interrupted => now,
                 _ => Nanoseconds(now.0.saturating_add(AGAIN_AFTER.0)),

@@ -57,6 +57,13 @@ impl Report for GuardReport {
         for verdict in &self.verdicts {
             page.line(verdict.to_string());
         }
+        for verdict in self.verdicts.iter().filter(|_| self.kept) {
+            let worse: Vec<String> = verdict.worse().map(ToString::to_string).collect();
+            if !worse.is_empty() {
+                let words = format!("{} is worse, within the limits: {}", verdict.service, worse.join(", "));
+                page.styled(Style::Bad, words);
+            }
+        }
         if let Some(why) = &self.unnoted {
             page.styled(Style::Bad, format!("The verdict is not in the journal: {why}"));
         }

@@ -14,7 +14,7 @@ use model::{
     Target as Subject,
 };
 use plan::{Part, Placement, Running};
-use session::{Exit, Fault, Operator, Session, cycle};
+use session::{Exit, Fault, HostState, Operator, Session, cycle};
 
 use crate::alternation::Alternation;
 use crate::held::{HeldChange, Proposed};
@@ -299,7 +299,7 @@ impl<'a> Trial<'a> {
         // What is polled, and when clients come back, is known after a window.
         self.refer(1, stop)?;
         self.refer(self.reference_windows(), stop)?;
-        self.services.iter().try_for_each(Service::can_be_judged)?;
+        self.services.iter_mut().try_for_each(Service::can_be_judged)?;
         for service in &mut self.services {
             service.connected = linux::live::connections(&service.target.netns, &service.target.ports)? > 0;
         }
@@ -349,12 +349,14 @@ impl<'a> Trial<'a> {
         let ruling = match &judged {
             Ok(None) if self.services.iter().any(|one| one.rounds.rounds() < PAIRS_MIN) => Ruling::NotJudged,
             Ok(None) => self.services.iter().find_map(Service::on_gain).unwrap_or(Ruling::Kept),
-            Ok(Some(Early::Left)) => Ruling::NotJudged,
+            Ok(Some(Early::Left)) => Ruling::ClientsLeft,
             Ok(Some(Early::Interrupted)) => Ruling::Interrupted,
             Ok(Some(Early::Ended(_))) => Ruling::ServiceEnded,
             Ok(Some(Early::Stalled)) => Ruling::Stalled,
             Ok(Some(Early::Beyond)) => Ruling::BeyondLimit,
             Ok(Some(Early::NoGain)) => Ruling::Worse,
+            // What measures it fails, too, when a process ends.
+            Err(_) if self.ended().is_some() => Ruling::ServiceEnded,
             Err(_) => Ruling::Interrupted,
         };
         // Before anything else is looked at: the service waits.
@@ -370,7 +372,9 @@ impl<'a> Trial<'a> {
                 held.transactions().to_vec()
             }
         };
-        judged?;
+        if let (Err(fault), true) = (judged, ruling != Ruling::ServiceEnded) {
+            return Err(Fault { exit: Exit::RolledBack, ..fault }.leaving(HostState::Restored));
+        }
         let by = self.by();
         let judgements = self.services.iter().map(|service| service.judgement(ruling, by, took)).collect();
         let switches = std::mem::take(&mut self.switches);

@@ -56,18 +56,21 @@ pub enum Ruling {
     ServiceEnded,
     /// Put back: too little could be measured to judge by.
     NotJudged,
+    /// Put back: the service's clients closed their connections, and nothing was left to judge by.
+    ClientsLeft,
     /// Put back: the operator, or the system, ended the guard.
     Interrupted,
 }
 
 impl Ruling {
     /// What a guard comes to.
-    pub const OF_GUARDS: [Self; 6] = [
+    pub const OF_GUARDS: [Self; 7] = [
         Self::Kept,
         Self::BeyondLimit,
         Self::Stalled,
         Self::ServiceEnded,
         Self::NotJudged,
+        Self::ClientsLeft,
         Self::Interrupted,
     ];
 
@@ -84,6 +87,7 @@ impl Ruling {
             Self::Stalled => "reverted: requests stalled",
             Self::ServiceEnded => "reverted: the service ended",
             Self::NotJudged => "reverted: too little was measured to judge by",
+            Self::ClientsLeft => "reverted: its clients left",
             Self::Interrupted => "reverted: interrupted",
         }
     }
@@ -175,6 +179,15 @@ impl JudgedChange {
         }
     }
 
+    /// Whether the whole interval shows a change for the worse: longer or dearer, or fewer a second.
+    pub fn is_worse(&self) -> bool {
+        match self.unit {
+            JudgedUnit::Nanoseconds => self.low.is_some_and(|low| low > 0.0),
+            JudgedUnit::PerSecond => self.high.is_some_and(|high| high < 0.0),
+            JudgedUnit::Share => false,
+        }
+    }
+
     /// Its values: `412 → 187 µs `.
     fn values(&self) -> String {
         let (Some(before), Some(after)) = (self.before, self.after) else { return String::new() };
@@ -228,6 +241,11 @@ impl fmt::Display for JudgedChange {
 }
 
 impl Judgement {
+    /// What became worse.
+    pub fn worse(&self) -> impl Iterator<Item = &JudgedChange> {
+        self.changes.iter().filter(|change| change.is_worse())
+    }
+
     /// What going back to the settings before would change, by this verdict; `None` where nothing is known.
     pub fn of_going_back(&self) -> Option<String> {
         if self.changes.is_empty() {
@@ -309,6 +327,16 @@ mod test {
         assert_eq!(there, "p99 412 → 185 µs (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback");
         let none = Judgement { changes: Vec::new(), ..judgement() };
         assert_eq!((none.of_going_back(), none.of_change().as_str()), (None, "40 pairs, switchback"));
+    }
+
+    #[test]
+    fn only_a_whole_interval_on_the_worse_side_is_called_worse() {
+        let mut all = judgement();
+        all.changes[1].low = Some(0.01);
+        let requests = JudgedChange { unit: JudgedUnit::PerSecond, ..all.changes[0].clone() };
+        all.changes.push(JudgedChange { metric: "requests".to_owned(), ..requests });
+        let worse: Vec<&str> = all.worse().map(|change| change.metric.as_str()).collect();
+        assert_eq!(worse, ["cpu", "requests"]);
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Search {
     /// Whether a mode has had its try: it was put back, or another was found to be better.
     pub fn is_closed(&self, mode: DeliveryMode) -> bool {
         self.tried.iter().any(|tried| match tried.ruling {
-            None | Some(Ruling::Interrupted | Ruling::NotJudged) => false,
+            None | Some(Ruling::Interrupted | Ruling::NotJudged | Ruling::ClientsLeft) => false,
             Some(Ruling::Better | Ruling::Kept) => tried.instead_of == mode,
             Some(_) => tried.mode == mode,
         })

@@ -197,6 +197,7 @@ mod test {
             Ruling::Stalled,
             Ruling::ServiceEnded,
             Ruling::NotJudged,
+            Ruling::ClientsLeft,
             Ruling::Interrupted,
         ]);
         prop_oneof![
@@ -249,7 +250,7 @@ mod test {
                                 closed.push(in_force);
                                 in_force = rung.mode;
                             }
-                            Ruling::NotJudged | Ruling::Interrupted => {}
+                            Ruling::NotJudged | Ruling::ClientsLeft | Ruling::Interrupted => {}
                             _ => closed.push(rung.mode),
                         }
                         if matches!(ruling, Ruling::Stalled | Ruling::ServiceEnded) {

@@ -503,7 +503,9 @@ impl Daemon<'_> {
                 }
                 self.telemetry.count(|counters| match ruling {
                     Ruling::Better | Ruling::Kept => counters.searches.kept += 1,
-                    Ruling::NotJudged | Ruling::Interrupted => counters.searches.not_judged += 1,
+                    Ruling::NotJudged | Ruling::ClientsLeft | Ruling::Interrupted => {
+                        counters.searches.not_judged += 1
+                    }
                     _ => counters.searches.put_back += 1,
                 });
                 match ruling {
@@ -512,7 +514,7 @@ impl Daemon<'_> {
                         self.quality.search.missed.remove(&name);
                         self.quality.goals.begin_again(&name);
                     }
-                    Ruling::NotJudged => {
+                    Ruling::NotJudged | Ruling::ClientsLeft => {
                         let summary = "a try could not be judged on its traffic".to_owned();
                         self.quality.search.holds_up(
                             &name,

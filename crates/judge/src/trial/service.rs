@@ -18,7 +18,10 @@ use crate::judgement::changes_of;
 pub(super) struct Service {
     pub(super) target: Target,
     pub(super) sampler: Sampler,
+    /// What was named, and its limits.
     pub(super) limits: Vec<(Metric, f64)>,
+    /// What was not named, as far as it can be measured, with [the limits](IMPLIED) of that.
+    pub(super) implied: Vec<(Metric, f64)>,
     /// The metric that must fall.
     pub(super) gain: Option<Metric>,
     pub(super) rounds: Switchback,
@@ -67,7 +70,18 @@ impl Service {
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
         let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
         let silence = [Silence::default(); 2];
-        Ok(Self { target, sampler, limits, gain, rounds, reference: Vec::new(), silence, connected: false })
+        let implied = implied_by(&limits, gain);
+        Ok(Self {
+            target,
+            sampler,
+            limits,
+            implied,
+            gain,
+            rounds,
+            reference: Vec::new(),
+            silence,
+            connected: false,
+        })
     }
 
     /// The shortest window that holds the requests for all that is guarded, at the lowest rate so far.
@@ -84,10 +98,14 @@ impl Service {
         settles.clamp(SETTLES_LEAST, SETTLES_MOST)
     }
 
-    /// Whether there are requests enough for what is guarded.
-    pub(super) fn can_be_judged(&self) -> Result<(), Fault> {
+    /// Whether there are requests enough for what is guarded. What was not named and cannot be measured is not judged.
+    pub(super) fn can_be_judged(&mut self) -> Result<(), Fault> {
         let name = &self.target.name;
         let windows = self.reference.len();
+        let reference = &self.reference;
+        self.implied.retain(|(metric, _)| {
+            reference.iter().filter(|figures| metric.of(figures).is_some()).count() * 2 > windows
+        });
         let limits = self.limits.iter().map(|(metric, _)| *metric);
         let all: BTreeSet<Metric> = limits.chain(self.gain).collect();
         for metric in all {
@@ -130,7 +148,7 @@ impl Service {
 
     /// For each limit, the logarithm of what a stake of one has become that was bet against "it has grown by no more than its limit".
     pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
-        self.limits.iter().map(move |(metric, limit)| {
+        self.limits.iter().chain(&self.implied).map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
             let most = (limit.ln_1p() + spread).exp_m1();
             match self.rounds.rounds() >= PAIRS_MIN {
@@ -158,7 +176,8 @@ impl Service {
     pub(super) fn judgement(&self, ruling: Ruling, by: JudgedBy, took: Duration) -> Judgement {
         let mut changes = changes_of(&self.rounds.changes(CHANGED));
         for change in &mut changes {
-            let limit = self.limits.iter().find(|(metric, _)| metric.as_str() == change.metric);
+            let mut limits = self.limits.iter().chain(&self.implied);
+            let limit = limits.find(|(metric, _)| metric.as_str() == change.metric);
             change.limit = limit.map(|(_, limit)| *limit);
             let must_gain = self.gain.is_some_and(|gain| gain.as_str() == change.metric);
             change.decides = limit.is_some() || must_gain;
@@ -212,6 +231,17 @@ fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
     seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
 }
 
+/// By how much what a guard does not name may grow: who guards one figure does not give the others away.
+const IMPLIED: [(Guarded, f64); 4] =
+    [(Guarded::P50, 0.15), (Guarded::P90, 0.15), (Guarded::P99, 0.15), (Guarded::Cpu, 0.25)];
+
+/// The limits of what is not named. Where a metric must fall, as in a search, that alone decides beside what is named.
+fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f64)> {
+    let all = IMPLIED.map(|(guarded, limit)| (metric_of(guarded), limit));
+    let not_named = all.into_iter().filter(|(metric, _)| limits.iter().all(|(named, _)| named != metric));
+    not_named.filter(|_| gain.is_none()).collect()
+}
+
 /// The metric that a limit is about.
 pub const fn metric_of(guarded: Guarded) -> Metric {
     match guarded {
@@ -225,6 +255,43 @@ pub const fn metric_of(guarded: Guarded) -> Metric {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    /// 30 pairs of windows: the median grows 17-fold, the 90th percentile by 29 %, the 99th by 14 %, CPU by 17 %.
+    #[test]
+    fn a_guard_that_names_one_figure_does_not_give_the_others_away() {
+        let figures = |p50: f64, p90: f64, p99: f64, cpu: f64, nth: u32| {
+            let near = 1.0 + f64::from(nth % 3) / 200.0;
+            Figures {
+                requests: 5_000,
+                seconds: 1.0,
+                p50: Some(p50 * near),
+                p90: Some(p90 * near),
+                p99: Some(p99 * near),
+                cpu_service: Some(cpu * near),
+                cpu_delivery: Some(0.0),
+                engaged: None,
+                oldest: None,
+                waits: None,
+                unit: None,
+                estimator: measure::live::Estimator::Residence,
+            }
+        };
+        let limits = vec![(Metric::P99, 0.15)];
+        let rule = Rule { deciding: vec![Metric::P99, Metric::Requests], margin: 0.0, alpha: Rule::ALPHA };
+        let mut rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
+        for nth in 0..30 {
+            let before = figures(1e5, 1e6, 1e7, 2e4, nth);
+            rounds.add(&[before, figures(1.7e6, 1.29e6, 1.14e7, 2.34e4, nth + 1)], None);
+        }
+        let bets = |limits: &[(Metric, f64)]| -> Vec<f64> {
+            limits.iter().map(|(metric, most)| rounds.against_growth(CHANGED, *metric, *most)).collect()
+        };
+        assert!(!super::super::is_refused(&bets(&limits)), "the named figure alone is within its limit");
+        let implied = implied_by(&limits, None);
+        assert_eq!(implied.len(), 3);
+        assert!(super::super::is_refused(&bets(&[limits, implied].concat())));
+        assert!(implied_by(&[], Some(Metric::P99)).is_empty());
+    }
 
     #[test]
     fn a_gain_is_shown_by_the_whole_interval_and_nothing_less() {

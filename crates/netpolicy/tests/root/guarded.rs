@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::operator::{
     Operator, Started, at_work, caught, delivered_by, flushes, waited_for, waited_long_for,
 };
-use crate::requests::while_asked;
+use crate::requests::{while_asked, while_asked_every};
 use crate::{Need, test};
 
 /// Packets wait for two milliseconds.
@@ -20,6 +20,14 @@ const WORSE: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndeliv
 /// timers alone take a CPU on some virtual machines.
 const SLIGHT: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\n\
                       defer_hard_irqs = 1\ngro_flush_timeout = \"10us\"\n";
+
+/// Limits of all that is measured at the clients' rate: what a busy machine does to their requests ends no trial that is not about it.
+const WIDE: &str = "p50=+1000%,p90=+1000%,cpu=+1000%";
+
+/// The guard of a policy file that is about the median, with wide limits for the rest.
+fn guard(p50: &str, within: &str) -> String {
+    format!("guard = {{ p50 = \"{p50}\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"{within}\" }}\n")
+}
 
 /// What no packet of these clients is about.
 const HARMLESS: &str =
@@ -86,7 +94,10 @@ fn worse() -> Result<(), Failed> {
     operator.asks(WORSE)?;
     let before = operator.host()?;
     let report = while_asked(&operator, || {
-        judged(&operator, &["-o", "json", "try", "--guard", "p50=+20%,cpu=+1000%", "--seconds", "90"])
+        judged(
+            &operator,
+            &["-o", "json", "try", "--guard", "p50=+20%,p90=+1000%,cpu=+1000%", "--seconds", "90"],
+        )
     })?;
     operator.is_again(&before)?;
     let Some(report) = report else { return Ok(()) };
@@ -107,8 +118,7 @@ fn harmless() -> Result<(), Failed> {
     operator.asks(HARMLESS)?;
     let before = operator.host()?;
     let report = while_asked(&operator, || {
-        let guard =
-            ["-o", "json", "try", "--guard", "p50=+100%,cpu=+100%", "--seconds", "25", "--on", "11211"];
+        let guard = ["-o", "json", "try", "--guard", WIDE, "--seconds", "25", "--on", "11211"];
         judged(&operator, &guard)
     })?;
     let Some(report) = report else { return operator.is_again(&before) };
@@ -132,7 +142,7 @@ fn stalled() -> Result<(), Failed> {
     let pid =
         i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
     let code = while_asked(&operator, || {
-        let guard = ["-o", "json", "try", "--guard", "p50=+1000%", "--seconds", "120"];
+        let guard = ["-o", "json", "try", "--guard", WIDE, "--seconds", "120"];
         let mut trial = operator.starts(&guard)?;
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
@@ -159,12 +169,13 @@ fn held() -> Result<(), Failed> {
     let tried = |limit: &str| {
         let guard = guard(limit);
         let guard: Vec<&str> = guard.iter().map(String::as_str).collect();
-        while_asked(&operator, || judged(&operator, &guard))
+        // Too few requests for the 99th percentile, which a busy machine moves most.
+        while_asked_every(&operator, Duration::from_millis(16), || judged(&operator, &guard))
     };
     operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { qdisc = \"pfifo\" }\n")?;
-    let said = operator.runs(&["try", "--guard", "p50=+1000%", "--on", "11211"], 7)?;
+    let said = operator.runs(&["try", "--guard", WIDE, "--on", "11211"], 7)?;
     assert!(said.words.contains("--disruptive"), "{}", said.words);
-    let Some(report) = tried("p50=+1000%")? else {
+    let Some(report) = tried(WIDE)? else {
         assert_eq!(delivered_by(&operator)?, before);
         return Ok(());
     };
@@ -179,7 +190,7 @@ fn held() -> Result<(), Failed> {
     assert_eq!(delivered_by(&operator)?, before);
     operator.asks("[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\nsettings = { qdisc = \"pfifo\" }\n")?;
     // Which of the two it comes to depends on what else this machine does: before and after are two looks at it.
-    let Some(report) = tried("p50=+20%")? else {
+    let Some(report) = tried("p50=+20%,p90=+1000%,cpu=+1000%")? else {
         assert_eq!(delivered_by(&operator)?, before);
         return Ok(());
     };
@@ -211,7 +222,7 @@ fn killed() -> Result<(), Failed> {
     while_asked(&operator, || {
         let before = operator.devices()?.devices;
         for kill in 0..KILLS {
-            let mut command = operator.netpolicy(&["try", "--guard", "p50=+1000%", "--seconds", "60"]);
+            let mut command = operator.netpolicy(&["try", "--guard", WIDE, "--seconds", "60"]);
             let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             let mut trial = Started { child };
             caught("the change in force", || Ok((flushes(&operator.devices()?) != [0]).then_some(())))?;
@@ -239,7 +250,7 @@ fn ended() -> Result<(), Failed> {
     operator.asks(SLIGHT)?;
     let before = operator.devices()?.devices;
     let code = while_asked(&operator, || {
-        let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "120"])?;
+        let mut trial = operator.starts(&["try", "--guard", WIDE, "--seconds", "120"])?;
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         // Its parent has not waited for it yet.
         let pid = i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw);
@@ -257,13 +268,12 @@ fn applied() -> Result<(), Failed> {
     let operator = Operator::new("guarded-applied", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.devices()?.devices;
-    let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
-    operator.asks(&format!("{WORSE}{}", guard("+20%")))?;
+    operator.asks(&format!("{WORSE}{}", guard("+20%", "25s")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"]))?;
     assert!(report.is_none_or(|report| report["ruling"] == "beyond-limit"));
     assert_eq!(operator.devices()?.devices, before);
     let of_service = "[service.memcached]\nmatch = { exe = \"memcached\" }\npolicy = \"none\"\n";
-    operator.asks(&format!("{HARMLESS}{of_service}{}", guard("+200%")))?;
+    operator.asks(&format!("{HARMLESS}{of_service}{}", guard("+1000%", "25s")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"]))?;
     let Some(report) = report else {
         assert_eq!(operator.devices()?.devices, before);
@@ -310,9 +320,8 @@ fn by_daemon() -> Result<(), Failed> {
     let operator = Operator::new("guarded-daemon", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.devices()?.devices;
-    let guard = |limit: &str| format!("guard = {{ p50 = \"{limit}\", within = \"25s\" }}\n");
     while_asked(&operator, || {
-        let hurts = format!("{WORSE}{}", guard("+20%"));
+        let hurts = format!("{WORSE}{}", guard("+20%", "25s"));
         let daemon = at_work(&operator, &hurts)?;
         operator.waits_to_hear("judged on live traffic")?;
         // A file that is touched and says the same ends no trial.
@@ -335,7 +344,7 @@ fn by_daemon() -> Result<(), Failed> {
         assert_eq!((&verdict["ruling"], &verdict["service"]), (&"beyond-limit".into(), &"memcached".into()));
         assert_eq!(status["data"]["counters"]["verdicts"]["beyond-limit"], 1, "{status}");
         // The same policy, read again because a file was touched, is another word of the operator; one that is milder is judged and made.
-        operator.asks(&format!("{SLIGHT}{}", guard("+1000%")))?;
+        operator.asks(&format!("{SLIGHT}{}", guard("+1000%", "25s")))?;
         waited_long_for("what does not hurt", || {
             Ok(operator.said()?.contains("kept by the guard").then_some(()))
         })
@@ -356,7 +365,7 @@ fn daemon_killed() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.devices()?.devices;
     while_asked(&operator, || {
-        let policy = format!("{SLIGHT}guard = {{ p50 = \"+1000%\", within = \"300s\" }}\n");
+        let policy = format!("{SLIGHT}{}", guard("+1000%", "300s"));
         let mut daemon = at_work(&operator, &policy)?;
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         daemon.child.kill()?; // SIGKILL
@@ -374,7 +383,7 @@ fn stopped() -> Result<(), Failed> {
     let before = operator.devices()?.devices;
     let is_as_before = || Ok((operator.devices()?.devices == before).then_some(()));
     while_asked(&operator, || {
-        let mut trial = operator.starts(&["try", "--guard", "p50=+1000%", "--seconds", "3600"])?;
+        let mut trial = operator.starts(&["try", "--guard", WIDE, "--seconds", "3600"])?;
         caught("the change in force", || {
             if is_as_before()?.is_some() {
                 return Ok(None);
@@ -407,7 +416,7 @@ fn left() -> Result<(), Failed> {
     operator.asks(SLIGHT)?;
     let before = operator.devices()?.devices;
     let mut trial = while_asked(&operator, || {
-        let guard = ["-o", "json", "try", "--guard", "p50=+1000%", "--seconds", "120"];
+        let guard = ["-o", "json", "try", "--guard", WIDE, "--seconds", "120"];
         let trial = operator.starts(&guard)?;
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         Ok(trial)
@@ -415,7 +424,7 @@ fn left() -> Result<(), Failed> {
     let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?;
     let said = operator.said()?;
     assert_eq!(ended.code(), Some(4), "{said}");
-    assert!(said.contains("not-judged"), "{said}");
+    assert!(said.contains("clients-left"), "{said}");
     assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }

@@ -33,7 +33,7 @@ const HARMLESS: &str =
 
 /// A mode with settings of queues and epolls, and a guard that nothing is beyond.
 const GUARDED: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"suspend20\"\n\
-                       guard = { p50 = \"+1000%\", within = \"3600s\" }\n";
+                       guard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
 
 fn verdict() -> Result<(), Failed> {
     // A change takes a directory with two files; before its verdict one of a window is forgotten.
@@ -44,7 +44,7 @@ fn verdict() -> Result<(), Failed> {
     let state = operator.state();
     std::fs::create_dir_all(&state)?;
     let before = operator.devices()?.devices;
-    let guard = ["try", "--guard", "p50=+1000%", "--seconds", "20", "--on", "11211"];
+    let guard = ["try", "--guard", "p50=+1000%,p90=+1000%,cpu=+1000%", "--seconds", "20", "--on", "11211"];
     while_asked(&operator, || {
         for files in FILES {
             let output = judged(|| operator.netpolicy_with_few_files(&state, files, &guard))?;

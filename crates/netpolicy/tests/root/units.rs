@@ -121,7 +121,7 @@ fn put_back(server: &Server) -> Result<(), Failed> {
     std::fs::write(drop_in.join("50-test.conf"), "[Service]\nRestart=no\n")?;
     said("systemctl", &["daemon-reload"])?;
     let policy = "[service.cache]\nmatch = { exe = \"/usr/bin/memcached\" }\npolicy = \"latency\"\n\
-                  delivery = \"suspend20\"\nguard = { p50 = \"+1000%\", within = \"3600s\" }\n";
+                  delivery = \"suspend20\"\nguard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
     std::fs::write(POLICY_FILE, policy)?;
     while_asked(|| {
         // The daemon alone, as by the kernel for lack of memory: systemd asks its guard process to end then. And all of the unit.
