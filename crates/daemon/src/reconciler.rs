@@ -62,7 +62,7 @@ pub enum Event {
     Exit(Pid),
     /// A managed process listens.
     Listener(Pid),
-    /// A managed process of another network namespace has its first connection.
+    /// A managed process that had shown by no packet where it receives has a connection.
     Connection(Pid),
     /// A managed process has a new epoll.
     Epoll(Pid),

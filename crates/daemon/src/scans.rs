@@ -1,5 +1,5 @@
-//! Scans for what shows soon and has no event: new processes where BPF reports none, and the first packet of a server of
-//! another network namespace where BPF does not report that.
+//! Scans for what shows soon and has no event: new processes where BPF reports none, and the first packet of a server
+//! where BPF does not report that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};

@@ -310,7 +310,7 @@ pub enum Kind {
     Exit,
     /// A socket listens.
     Listener,
-    /// A managed process of another network namespace has its first connection.
+    /// A managed process that had shown by no packet where it receives has a connection.
     Connection,
     /// A managed process has a new epoll.
     Epoll,

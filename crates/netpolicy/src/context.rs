@@ -1,7 +1,7 @@
 //! What every command works with: the operator's choices, the session that they make, and the way to speak to them.
 
 use linux::Netns;
-use model::{Intent, Policy};
+use model::{Intent, Policy, Setting};
 use policy_file::Merged;
 use session::cycle::Planned;
 use session::{Fault, Session};
@@ -60,6 +60,12 @@ impl Context {
     /// Reports what a placement leaves out, and what could not be read.
     pub(crate) fn report(&self, planned: &Planned) {
         Session::report(planned, &self.console);
+        let wanted: Vec<&Setting> = planned.plan.changes().map(|change| change.to()).collect();
+        if let Some(evidence) = plan::evidence_on(&wanted, &self.session.evidence())
+            && evidence.is_against()
+        {
+            self.console.say(&format!("Some of these settings were {}", evidence.sentence()));
+        }
     }
 }
 

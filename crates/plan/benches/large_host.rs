@@ -256,6 +256,7 @@ fn process(service: u32, online: &CpuSet) -> Process {
     });
     Process {
         id,
+        parent: None,
         uid: 0,
         exe: String::new(),
         netns: Some(NETNS),

@@ -139,6 +139,7 @@ fn server(pod: u32, online: &CpuSet) -> Process {
     let members = sockets.iter().map(|s| model::host::Membership { fd: s.fd, inode: s.inode }).collect();
     Process {
         id,
+        parent: None,
         uid: 0,
         exe: "/usr/bin/server".to_owned(),
         netns: Some(NetnsId(u64::from(100 + pod))),

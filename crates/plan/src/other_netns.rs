@@ -12,6 +12,7 @@ use model::host::{Process, Socket, SocketState};
 use model::{Host, NetnsId, Pid};
 
 use crate::index::Index;
+use crate::listeners::{Listeners, Role};
 
 /// Whether a process of another namespace receives by a NAPI of this one's devices.
 pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
@@ -23,12 +24,14 @@ pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
 }
 
-/// Those of these processes that serve a port in another namespace, and have shown by no packet yet by which NAPI they receive.
+/// Those of these processes that serve a port, and have shown by no packet yet by which NAPI they receive: of this namespace,
+/// all queues are claimed for them meanwhile. Who only holds a listener for others will show none, and is none of them.
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
+    let listeners = Listeners::new(&host.processes);
     let processes = pids.into_iter().filter_map(|pid| host.process(pid));
-    processes.filter(|process| {
-        is_in_other_netns(process, host)
-            && process.sockets.iter().any(serves)
+    processes.filter(move |process| {
+        process.sockets.iter().any(serves)
+            && listeners.role(process) == Role::Receives
             && process.sockets.iter().all(|socket| socket.napi.is_none())
             && matches!(Path::of(process), Path::NotSeen)
     })

@@ -15,6 +15,7 @@ use crate::claim::{self, ResolvedRequest};
 use crate::cpu_locality::{self, NearCores};
 use crate::divide;
 use crate::index::Index;
+use crate::listeners::{Listeners, Role};
 use crate::objects::{check_queues, objects};
 use crate::other_netns::{Path, is_in_other_netns, receives_here};
 use crate::parameters;
@@ -70,7 +71,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         let placed = placed_process(share, &mut parts[*part])?;
         parts[*part].processes.push(placed);
     }
-    let owners = owners_of_processes(policy, resolved, &index, &requests, &mut parts)?;
+    let listeners = Listeners::new(&host.processes);
+    let owners = owners_of_processes(policy, resolved, (&index, &listeners), &requests, &mut parts)?;
     let mut divisions = Vec::new();
     for (device, claimants) in queues.to_divide(&owners, &requests, &index) {
         let division = divide::divide(device, &claimants, &requests, &index, &after)?;
@@ -84,8 +86,12 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
+        // Whoever hands its connections on will never show by a packet where it receives.
+        let hands_on = listeners.role(process) == Role::HandsOn;
         let process = shares.rest(process);
-        queues.claim_for_process(part, process, &requests, &mut parts[part])?;
+        if !hands_on {
+            queues.claim_for_process(part, process, &requests, &mut parts[part])?;
+        }
         let placed = placed_process(process, &mut parts[part])?;
         parts[part].processes.push(placed);
     }
@@ -202,7 +208,7 @@ fn queues_without_irq(objects: &Objects, index: &Index<'_>) -> usize {
 fn owners_of_processes<'h>(
     policy: &Policy,
     resolved: &Resolved,
-    index: &Index<'h>,
+    (index, listeners): (&Index<'h>, &Listeners<'h>),
     requests: &[ResolvedRequest<'_>],
     parts: &mut [Part],
 ) -> Result<Vec<(usize, &'h Process)>, Refusal> {
@@ -217,6 +223,16 @@ fn owners_of_processes<'h>(
             Target::Service(..) => without_elsewhere(pids, index),
             _ => (pids, Vec::new()),
         };
+        let (pids, holders) = match &intent.target {
+            Target::Service(..) => without_holders(pids, index, listeners),
+            _ => (pids, Vec::new()),
+        };
+        let more = holders.len().saturating_sub(ELSEWHERE_MAX);
+        let left_out = !away.is_empty() || !holders.is_empty();
+        parts[part].notes.extend(holders.into_iter().take(ELSEWHERE_MAX));
+        if more > 0 {
+            parts[part].notes.push(format!("and so do {more} more"));
+        }
         let others_away = away.len().saturating_sub(ELSEWHERE_MAX);
         for process in away.iter().take(ELSEWHERE_MAX) {
             let path = Path::of(process);
@@ -232,7 +248,7 @@ fn owners_of_processes<'h>(
         if others_away > 0 {
             parts[part].notes.push(format!("and so are {others_away} more"));
         }
-        if pids.is_empty() && !away.is_empty() {
+        if pids.is_empty() && left_out {
             parts[part].runs = Running::No;
         } else if pids.is_empty() {
             let none = format!(
@@ -281,6 +297,38 @@ fn owners_of_processes<'h>(
         found.push((part, process_with(pid, requests[part].intent, index)?));
     }
     Ok(found)
+}
+
+/// A service's processes without those that only hold its listener open, and a note on each of these.
+fn without_holders(
+    pids: BTreeSet<Pid>,
+    index: &Index<'_>,
+    listeners: &Listeners<'_>,
+) -> (BTreeSet<Pid>, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut receive = BTreeSet::new();
+    for pid in pids {
+        let process = index.processes.get(&pid);
+        let note = process.and_then(|process| match listeners.role(process) {
+            Role::HoldsForUnit => Some(format!(
+                "{} holds the listener of a socket unit, and is left out: the unit's service receives",
+                process.id
+            )),
+            Role::HoldsFor(child) => {
+                let child = index.processes.get(&child)?;
+                Some(format!(
+                    "{} only holds the listener open from which {} accepts, and is left out",
+                    process.id, child.id
+                ))
+            }
+            Role::Receives | Role::HandsOn => None,
+        });
+        match note {
+            Some(note) => notes.push(note),
+            None => drop(receive.insert(pid)),
+        }
+    }
+    (receive, notes)
 }
 
 /// How many processes in other namespaces are named one by one.

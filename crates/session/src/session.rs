@@ -8,6 +8,7 @@ use apply::{Asked, Journal, Standing};
 use linux::Netns;
 use linux::bpf::app_requests::RequestStore;
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
+use plan::Evidence;
 use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
 
 use crate::app_requests;
@@ -147,6 +148,24 @@ impl Session {
     pub fn journal_in(&self, state_dir: &Path) -> Result<Journal, Fault> {
         let boot_id = linux::machine::boot_id()?;
         Ok(Journal::new(state_dir.join("journal"), boot_id))
+    }
+
+    /// What measurements said of the settings of transactions, the newest first. A journal that cannot be read says nothing.
+    pub fn evidence(&self) -> Vec<Evidence> {
+        let history = self.journal().and_then(|journal| Ok(journal.history()?));
+        let transactions = history.map(|history| history.transactions).unwrap_or_default();
+        let mut known = Vec::new();
+        for transaction in transactions.iter().rev() {
+            known.extend(transaction.judgements().iter().rev().map(|verdict| Evidence {
+                transaction: transaction.name().to_string(),
+                command: transaction.begin().asked.command.clone(),
+                settings: transaction.begin().plan.changes().map(|change| change.to().clone()).collect(),
+                service: verdict.service.clone(),
+                ruling: verdict.ruling,
+                measured: verdict.of_change(),
+            }));
+        }
+        known
     }
 
     /// Forgets the oldest transactions that are not in force any more, beyond the newest [`HISTORY_MAX`].

@@ -166,6 +166,20 @@ int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct lin
 	return 0;
 }
 
+/* A client at the address of its server is on this host: its packets come by no NAPI. */
+static __always_inline bool is_from_own_address(const struct sock *sk)
+{
+	const struct sock_common *common = &sk->__sk_common;
+	__u64 client[2], server[2];
+
+	/* Without CONFIG_IPV6 there is no such field, and no such family. */
+	if (common->skc_family != AF_INET6 || !bpf_core_field_exists(common->skc_v6_daddr))
+		return common->skc_daddr == common->skc_rcv_saddr;
+	BPF_CORE_READ_INTO((struct in6_addr *)client, sk, __sk_common.skc_v6_daddr);
+	BPF_CORE_READ_INTO((struct in6_addr *)server, sk, __sk_common.skc_v6_rcv_saddr);
+	return client[0] == server[0] && client[1] == server[1];
+}
+
 /* Runs in a softirq: whose task is interrupted says nothing. */
 static __always_inline void connected(const struct sock *sk)
 {
@@ -176,7 +190,8 @@ static __always_inline void connected(const struct sock *sk)
 	struct process_event *event;
 
 	/* To look takes no lock. Of connections that come together, one deletes the key. */
-	if (!bpf_map_lookup_elem(&awaited, &key) || bpf_map_delete_elem(&awaited, &key))
+	if (!bpf_map_lookup_elem(&awaited, &key) || is_from_own_address(sk) ||
+	    bpf_map_delete_elem(&awaited, &key))
 		return;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {

@@ -172,7 +172,8 @@ impl Observer<'_> {
     /// The process with everything that does not come from its files.
     fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
         process.read("status", &mut self.text)?;
-        let uid = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?.uid;
+        let Status { parent, uid, .. } =
+            Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
         process.read("cgroup", &mut self.text)?;
         let cgroup = String::from_utf8_lossy(&self.text);
         let cpuset = self.cpusets.of(&cgroup);
@@ -182,6 +183,7 @@ impl Observer<'_> {
         let Files { epolls, sockets, rings } = files;
         let whole = Process {
             id: process.id,
+            parent,
             uid,
             exe,
             netns: netns_of(process),
@@ -476,6 +478,7 @@ mod test {
         let waits_on = epolls.checked_sub(1).map(Fd);
         Process {
             id,
+            parent: None,
             uid,
             exe: String::new(),
             netns: None,

@@ -1,6 +1,6 @@
 //! `/proc/PID/stat` and `/proc/PID/status`, the parts that identify and place a task.
 
-use model::{CpuSet, Label};
+use model::{CpuSet, Label, Pid};
 
 /// What identifies a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,11 @@ impl Stat {
     }
 }
 
-/// The user of a task and the CPUs that it may run on.
+/// The parent and the user of a task, and the CPUs that it may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
+    /// Its parent; `None` where that is of another pid namespace, or there is none.
+    pub(crate) parent: Option<Pid>,
     /// Its effective user.
     pub(crate) uid: u32,
     /// The CPUs it may run on.
@@ -47,16 +49,18 @@ pub(crate) struct Status {
 impl Status {
     /// Reads the text of `/proc/PID/status` or `/proc/PID/task/TID/status`; `None` if it is not what the kernel writes.
     ///
-    /// Kernel: 6.18, `fs/proc/array.c` `task_state()` (`Uid`), `task_cpus_allowed()` (`Cpus_allowed_list`). A line
+    /// Kernel: 6.18, `fs/proc/array.c` `task_state()` (`PPid`, `Uid`), `task_cpus_allowed()` (`Cpus_allowed_list`). A line
     /// break in the task's name is escaped there, so a name cannot pass for a line.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let line = |name: &str| {
             let line = text.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
             std::str::from_utf8(line).ok()
         };
+        let parent: Option<u32> = line("PPid:").and_then(|parent| parent.trim().parse().ok());
         let effective = line("Uid:")?.split_ascii_whitespace().nth(1)?;
         let affinity = line("Cpus_allowed_list:")?;
-        Some(Self { uid: effective.parse().ok()?, affinity: affinity.parse().ok()? })
+        let parent = parent.filter(|parent| *parent > 0).map(Pid);
+        Some(Self { parent, uid: effective.parse().ok()?, affinity: affinity.parse().ok()? })
     }
 }
 
@@ -101,8 +105,11 @@ mod test {
 
     #[test]
     fn the_effective_user_counts() {
-        let text = b"Name:\ta\\nUid:\t1\nUmask:\t0022\nUid:\t0\t65534\t0\t65534\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1,4\n";
+        let text = b"Name:\ta\\nUid:\t1\nPPid:\t7\nUmask:\t0022\nUid:\t0\t65534\t0\t65534\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1,4\n";
         let status = Status::parse(text).expect("parses");
-        assert_eq!((status.uid, status.affinity.to_string()), (65534, "0-1,4".to_owned()));
+        assert_eq!(
+            (status.parent, status.uid, status.affinity.to_string()),
+            (Some(Pid(7)), 65534, "0-1,4".to_owned())
+        );
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
-use crate::ids::{EpollId, Fd, NapiId, NetnsId, ProcessId, RingId, ThreadId};
+use crate::ids::{EpollId, Fd, NapiId, NetnsId, Pid, ProcessId, RingId, ThreadId};
 use crate::setting::{EpollParams, RingNapi, SocketPolling};
 
 /// A process that was inspected.
@@ -15,6 +15,9 @@ use crate::setting::{EpollParams, RingNapi, SocketPolling};
 pub struct Process {
     /// Its identity.
     pub id: ProcessId,
+    /// Its parent; `None` for the first process of a pid namespace, and where that is of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Pid>,
     /// Its effective user.
     pub uid: u32,
     /// Its executable, as `/proc/PID/exe` names it; empty where that could not be read.

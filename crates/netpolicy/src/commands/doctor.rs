@@ -149,6 +149,7 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
     let newest = history.transactions.last().filter(|newest| newest.standing() == Standing::RolledBack);
     let pending = Pending {
         rolled_back: newest.map(|newest| newest.name().to_string()),
+        evidence: context.session.evidence(),
         daemon: journal.daemon(),
         ..Pending::default()
     };

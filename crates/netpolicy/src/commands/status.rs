@@ -1,12 +1,27 @@
 //! `status`: how the daemon stands, in its own words.
 
 use daemon::api::Client;
+use model::{Change, Setting};
 use serde_json::{Map, Value};
 use session::{Exit, Fault};
 
 use crate::args::Status;
 use crate::context::Context;
 use crate::render::StatusReport;
+
+/// Says if settings that are in force were measured as worse.
+fn say_what_was_worse(context: &Context) {
+    let known = context.session.evidence();
+    if known.iter().all(|evidence| !evidence.is_against()) {
+        return;
+    }
+    let Ok(history) = context.session.journal().and_then(|journal| Ok(journal.history()?)) else { return };
+    let live: Vec<&Change> = history.transactions.iter().flat_map(|one| one.live_changes()).collect();
+    let settings: Vec<&Setting> = live.iter().map(|change| change.to()).collect();
+    if let Some(evidence) = plan::evidence_on(&settings, &known).filter(|evidence| evidence.is_against()) {
+        context.console.say(&format!("Some settings in force were {}", evidence.sentence()));
+    }
+}
 
 /// Asks the daemon, and prints what it says.
 pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> {
@@ -23,5 +38,6 @@ pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> 
     let report = StatusReport::of(said.get("status").unwrap_or(&Value::Null))
         .map_err(|error| Fault::failed(format!("the daemon's answer is malformed: {error}")))?;
     context.console.report(&report)?;
+    say_what_was_worse(context);
     Ok(if arguments.alive || report.is_in_order() { Exit::Done } else { Exit::Pending })
 }

@@ -1,14 +1,17 @@
 //! The daemon, on a host of the lab: the events it sees, what it keeps, and what it leaves alone.
 
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
-use linux::lab::SERVER_DEVICE;
+use linux::lab::{MemcachedOptions, SERVER_DEVICE};
 use model::{ChannelKind, CpuSet, EpollParams, Nanoseconds, NapiKnob, NicKnob, Pid, RxQueueKnob, Setting};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
+use crate::requests::connect;
 use crate::{Need, test};
 
 /// What the daemon says when it has read the policy files and listens.
@@ -20,12 +23,18 @@ const DEFER50: u64 = 50_000;
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
     const BPF: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
+    const SERVED: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Memcached];
     vec![
         test("daemon/a_kill_changes_nothing_and_the_next_one_goes_on", NEEDS, killed_and_started_again),
         test("daemon/asked_to_revert_it_puts_everything_back_at_its_end", NEEDS, on_stop_revert),
         test("daemon/a_second_one_is_refused_with_the_number_of_the_first", NEEDS, second),
         test("daemon/a_service_gets_its_policy_when_it_starts_and_each_new_epoll_too", BPF, exec_and_epoll),
         test("daemon/a_service_known_by_its_port_gets_its_policy_when_it_listens", BPF, listener),
+        test(
+            "daemon/the_first_connection_of_a_server_ends_its_claim_on_all_queues",
+            SERVED,
+            first_connection,
+        ),
         test("daemon/processes_that_end_half_way_do_not_disturb_it", BPF, ends_half_way),
         test("daemon/a_device_that_comes_up_or_is_renamed_gets_its_policy", NEEDS, links),
         test(
@@ -152,6 +161,36 @@ fn listener() -> Result<(), Failed> {
     maker.send("listen 11999")?;
     waited_for("its parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     is_set(&operator, &[20_000])
+}
+
+/// A server that has shown by no packet where it receives has all queues, until its first connection, which is an event.
+fn first_connection() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-first-connection", 2)?;
+    operator.asks(
+        "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
+    )?;
+    let _daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let status = || -> Result<Value, Failed> {
+        let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
+        Ok(serde_json::from_slice::<Value>(&output.stdout)?["data"].clone())
+    };
+    let queues = |wanted: u64| {
+        waited_for(&format!("{wanted} queues of its own"), || {
+            Ok((status()?["requests"][0]["queues"] == wanted).then_some(()))
+        })
+    };
+    queues(2)?;
+    assert!(status()?["requests"][0]["notes"].to_string().contains("no packet has shown yet"));
+    let mut connection = BufReader::new(connect(&operator.lab, 11_211)?);
+    connection.get_mut().write_all(b"get nothing\r\n")?;
+    connection.read_line(&mut String::new())?;
+    queues(1)?;
+    let status = status()?;
+    assert!(!status["requests"][0]["notes"].to_string().contains("no packet has shown yet"), "{status}");
+    assert!(status["counters"]["events"]["connection"].as_u64() >= Some(1), "{status}");
+    Ok(())
 }
 
 fn ends_half_way() -> Result<(), Failed> {

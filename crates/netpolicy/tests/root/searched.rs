@@ -47,7 +47,7 @@ fn policy(goal: &str) -> String {
 
 /// The same, with a guard of its own.
 fn guarded(goal: &str) -> String {
-    policy(goal) + "guard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"40s\" }\n"
+    policy(goal) + "guard = { cpu = \"+1000%\", within = \"40s\" }\n"
 }
 
 /// Recipes of the operator's own.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::evidence::Evidence;
 use model::host::{ConflictingTool, IdleDepth};
 use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, NicFacts, Object, Pid, Plan};
 
@@ -43,6 +44,8 @@ pub struct Pending {
     pub refused: Option<String>,
     /// The newest transaction, if that was rolled back.
     pub rolled_back: Option<String>,
+    /// What was measured of settings, the newest first.
+    pub evidence: Vec<Evidence>,
     /// The daemon that keeps these files true, where one runs.
     pub daemon: Option<Pid>,
 }

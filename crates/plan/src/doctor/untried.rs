@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{NapiId, PolicyName, Severity};
+use model::{NapiId, PolicyName, Setting, Severity};
+
+use crate::evidence::{Evidence, evidence_on};
 
 use super::case::{Case, ProcessCase};
 use super::context::{Pending, THEN};
@@ -58,7 +60,7 @@ fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    let Pending { plan, rolled_back, daemon, .. } = &case.context.pending;
+    let Pending { plan, rolled_back, daemon, evidence, .. } = &case.context.pending;
     let changes: Vec<String> = plan.changes().map(ToString::to_string).collect();
     if changes.is_empty() {
         return Vec::new();
@@ -66,8 +68,18 @@ fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let what =
         if changes.len() == 1 { "1 setting".to_owned() } else { format!("{} settings", changes.len()) };
     let are = if changes.len() == 1 { "is" } else { "are" };
-    let mut found =
-        Found::new(Severity::Warning, "policy files", format!("they ask for {what} that {are} not in force"));
+    let wanted: Vec<&Setting> = plan.changes().map(|change| change.to()).collect();
+    let evidence = evidence_on(&wanted, evidence);
+    let was_worse = evidence.is_some_and(Evidence::is_against);
+    let worse = if was_worse { ", and were measured as worse" } else { "" };
+    let mut found = Found::new(
+        Severity::Warning,
+        "policy files",
+        format!("they ask for {what} that {are} not in force{worse}"),
+    );
+    if let Some(evidence) = evidence {
+        found = found.evidence(evidence.sentence());
+    }
     for change in changes.iter().take(NAMED_MAX) {
         found = found.evidence(change);
     }
@@ -78,6 +90,9 @@ fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         found = found.evidence(format!("the newest transaction, {name}, was rolled back"));
     }
     vec![found.remedy(match daemon {
+        _ if was_worse => {
+            "take them out of the policy files, or measure them again (netpolicy compare)".to_owned()
+        }
         Some(pid) => format!("kill -HUP {pid}"),
         None => format!("netpolicy plan{THEN}netpolicy apply"),
     })]
@@ -140,6 +155,11 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
         true => (PolicyName::Latency, "may shorten its response times"),
         false => (PolicyName::Cpu, "may save CPU, at longer response times"),
     };
+    if let Some(evidence) = against(policy, process, &napis, case) {
+        let words =
+            format!("`{policy}` was measured for it as worse than no policy, and is not proposed again");
+        return Found::new(Severity::Note, process.process.id, words).evidence(evidence.sentence());
+    }
     let names: Vec<String> = napis.keys().map(|id| case.name(*id)).collect();
     let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
     let more = names.len().saturating_sub(NAMED_MAX);
@@ -155,6 +175,26 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
         found = found.evidence(format!("packets on these queues: {}", case.rate(packets)));
     }
     found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
+}
+
+/// The newest evidence on a policy that a comparison tried on the queues of a process, if it speaks against the policy.
+fn against<'c>(
+    policy: PolicyName,
+    process: &ProcessCase<'_>,
+    napis: &BTreeMap<NapiId, usize>,
+    case: &Case<'c>,
+) -> Option<&'c Evidence> {
+    let word = policy.to_string();
+    let is_tried = |evidence: &&Evidence| evidence.command.split_whitespace().any(|given| given == word);
+    let is_own = |setting: &Setting| {
+        let object = setting.object();
+        let device = |id: &NapiId| case.napis.get(id).map(|napi| napi.device.id.ifindex);
+        object.process().is_some_and(|owner| owner == process.process.id)
+            || object.device().is_some_and(|found| napis.keys().any(|id| device(id) == Some(found.ifindex)))
+    };
+    let known = &case.context.pending.evidence;
+    let newest = known.iter().filter(is_tried).find(|evidence| evidence.settings.iter().any(is_own));
+    newest.filter(|evidence| evidence.is_against())
 }
 
 /// How many devices or queues are named.

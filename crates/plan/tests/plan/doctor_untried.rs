@@ -1,7 +1,9 @@
 //! What the doctor proposes where no policy is in force, and what it says that it cannot know.
 
 use model::host::{Confidence, IrqEdge};
-use model::{Delivered, Finding, Host, IrqNumber, Nanoseconds, Pid, PolicyName};
+use model::{
+    Delivered, EmptyPolls, Finding, Host, IrqNumber, Nanoseconds, NapiKnob, Pid, PolicyName, Ruling, Setting,
+};
 use plan::doctor::{HostContext, Pending, not_known};
 use plan::{Asked, Resolved, doctor_with};
 
@@ -40,6 +42,32 @@ fn proposed(host: &Host, counts: Option<&Delivered>, asked: &[Asked], proposes: 
 fn on_a_host_without_a_policy_the_busiest_processes_are_proposed_first() {
     let findings = proposed(&unprepared(), Some(&counts()), &[], true);
     insta::assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn a_word_that_was_measured_as_worse_is_not_proposed_again() {
+    let host = unprepared();
+    let queue = host.devices[1].rx_queues[0].id;
+    let tried = |word: &str, ruling| plan::Evidence {
+        transaction: "20261122T030000.000000Z-0c01".to_owned(),
+        command: format!("netpolicy compare --pid 814 --b {word}"),
+        settings: vec![Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100)))],
+        service: "proxy".to_owned(),
+        ruling,
+        measured: "cpu +19.6 %, 40 pairs, switchback".to_owned(),
+    };
+    let of_proxy = |evidence: Vec<plan::Evidence>| {
+        let pending = Pending { evidence, ..Pending::default() };
+        let context = HostContext { proposes: true, pending, ..HostContext::default() };
+        let findings = doctor_with(&host, Some(&counts()), &[], &context);
+        findings.into_iter().find(|finding| finding.object == "proxy[814]").expect("it is busy")
+    };
+    let found = of_proxy(vec![tried("cpu", Ruling::Worse)]);
+    assert!(found.summary.contains("`cpu` was measured for it as worse"), "{}", found.summary);
+    assert_eq!(found.remedy, None);
+    assert!(found.evidence[0].contains("cpu +19.6 %"), "{:?}", found.evidence);
+    assert!(of_proxy(vec![tried("power", Ruling::Worse)]).remedy.is_some(), "of another word");
+    assert!(of_proxy(vec![tried("cpu", Ruling::Better), tried("cpu", Ruling::Worse)]).remedy.is_some());
 }
 
 #[test]
@@ -108,6 +136,33 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
     };
     let pending = Pending { plan, rolled_back, ..Pending::default() };
     insta::assert_snapshot!(read_aloud::findings(&said(pending.clone())));
+    let measured = |ruling, transaction: &str| plan::Evidence {
+        transaction: transaction.to_owned(),
+        command: "netpolicy compare --pid 812 --b policy".to_owned(),
+        settings: pending.plan.changes().map(|change| change.to().clone()).collect(),
+        service: "memcached".to_owned(),
+        ruling,
+        measured: "p50 10 → 200 µs (+1900 %, +1500…+2300), 40 pairs, switchback".to_owned(),
+    };
+    let worse = Pending {
+        evidence: vec![measured(Ruling::CannotTell, "newest"), measured(Ruling::Worse, "the-one-before")],
+        ..pending.clone()
+    };
+    let found = said(worse.clone()).remove(0);
+    assert!(found.summary.ends_with("not in force, and were measured as worse"), "{}", found.summary);
+    assert!(found.evidence[0].starts_with("measured on memcached as worse: p50 10"), "{:?}", found.evidence);
+    assert!(!found.remedy.expect("one").contains("apply"), "what was worse is not recommended");
+    let better = Pending {
+        evidence: vec![measured(Ruling::Better, "newest"), measured(Ruling::Worse, "before")],
+        ..worse
+    };
+    assert!(
+        said(better)[0].remedy.as_deref().is_some_and(|remedy| remedy.ends_with("netpolicy apply")),
+        "the newest counts"
+    );
+    let mut other = measured(Ruling::Worse, "of-other-values");
+    other.settings.clear();
+    assert!(!said(Pending { evidence: vec![other], ..pending.clone() })[0].summary.contains("worse"));
     let by_daemon = said(Pending { daemon: Some(Pid(812)), ..pending });
     assert_eq!(by_daemon[0].remedy.as_deref(), Some("kill -HUP 812"));
     assert!(said(Pending::default()).is_empty(), "all of it is in force");

@@ -242,7 +242,19 @@ pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
     }
     let (uid, exe, rings, cpuset) = (0, format!("/usr/bin/{comm}"), Vec::new(), None);
     let container = None;
-    Process { id, uid, exe, netns: Some(NETNS), container, cpuset, threads, epolls, sockets, rings }
+    Process {
+        id,
+        parent: None,
+        uid,
+        exe,
+        netns: Some(NETNS),
+        container,
+        cpuset,
+        threads,
+        epolls,
+        sockets,
+        rings,
+    }
 }
 
 /// Lets an epoll of a process watch a listening socket, too.

@@ -573,7 +573,7 @@ fn connections_on_no_napi_are_not_called_silence_either() {
 }
 
 #[test]
-fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_pods_server_receives() {
+fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_server_receives() {
     let pid = Pid(812);
     let away = NetnsId(4_026_532_000);
     let mut host = two_services();
@@ -586,9 +586,15 @@ fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_pods_
     let awaited = |host: &Host| -> BTreeSet<(NetnsId, u16)> {
         plan::without_packets([pid], host).flat_map(plan::listened_ports).collect()
     };
-    assert!(awaited(&host).is_empty(), "of this namespace all queues are taken meanwhile");
+    host.processes[0].netns = Some(host.netns);
+    let port = 6379;
+    assert_eq!(
+        awaited(&host),
+        [(host.netns, port)].into(),
+        "of this namespace all queues are taken meanwhile"
+    );
     host.processes[0].netns = Some(away);
-    assert_eq!(awaited(&host), [(away, 6379)].into());
+    assert_eq!(awaited(&host), [(away, port)].into());
     let mut connection = host.processes[0].sockets[0].clone();
     connection.state = SocketState::TcpEstablished;
     connection.remote = Some("10.77.0.1:40000".parse().expect("address"));

@@ -1,0 +1,66 @@
+//! What measurements said of settings: evidence on a plan that would make them again, and on what is in force.
+
+use model::{Ruling, Setting};
+
+/// A verdict of the journal on the settings of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The transaction that made the settings.
+    pub transaction: String,
+    /// The command of that transaction.
+    pub command: String,
+    /// The settings.
+    pub settings: Vec<Setting>,
+    /// On whose traffic they were judged.
+    pub service: String,
+    /// What the measurement came to.
+    pub ruling: Ruling,
+    /// What was measured, in words.
+    pub measured: String,
+}
+
+impl Evidence {
+    /// Whether it speaks against the settings.
+    pub const fn is_against(&self) -> bool {
+        matches!(self.ruling, Ruling::Worse | Ruling::BeyondLimit | Ruling::Stalled)
+    }
+
+    /// Whether the measurement decided anything of the settings.
+    const fn is_conclusive(&self) -> bool {
+        self.is_against() || matches!(self.ruling, Ruling::Better | Ruling::Kept | Ruling::Mixed)
+    }
+
+    /// Whether some of these settings were measured, and none with another value.
+    fn is_on(&self, settings: &[&Setting]) -> bool {
+        let mut has = false;
+        for setting in settings {
+            let same =
+                |known: &&Setting| known.object() == setting.object() && known.knob() == setting.knob();
+            match self.settings.iter().find(same) {
+                Some(known) if known == *setting => has = true,
+                Some(_) => return false,
+                None => {}
+            }
+        }
+        has
+    }
+
+    /// The evidence in a sentence.
+    pub fn sentence(&self) -> String {
+        let word = match self.ruling {
+            Ruling::Better | Ruling::Kept => "better, or not worse",
+            Ruling::Mixed => "better in one figure and worse in another",
+            Ruling::Stalled => "stalling requests",
+            _ => "worse",
+        };
+        format!(
+            "measured on {} as {word}: {} (transaction {}, `{}`)",
+            self.service, self.measured, self.transaction, self.command
+        )
+    }
+}
+
+/// The newest evidence that decides something of these settings; `known` has the newest first.
+pub fn evidence_on<'e>(settings: &[&Setting], known: &'e [Evidence]) -> Option<&'e Evidence> {
+    known.iter().find(|evidence| evidence.is_conclusive() && evidence.is_on(settings))
+}
