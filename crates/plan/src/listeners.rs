@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::Pid;
 use model::host::{Process, Socket, SocketState};
 
-use crate::other_netns::serves;
-
 /// How many ancestors of a process are followed.
 const ANCESTORS_MAX: usize = 64;
 
@@ -33,6 +31,15 @@ pub(crate) struct Listeners<'h> {
     holders: BTreeMap<u64, Vec<Pid>>,
     /// Processes with connections, by their own port.
     connected: BTreeMap<u16, BTreeSet<Pid>>,
+}
+
+/// Whether others come to this socket: it listens, or is a UDP socket with a port and without a peer.
+pub fn serves(socket: &Socket) -> bool {
+    match socket.state {
+        SocketState::TcpListen => true,
+        SocketState::Udp => socket.remote.is_none() && socket.local.is_some_and(|local| local.port() != 0),
+        _ => false,
+    }
 }
 
 fn is_listener(socket: &&Socket) -> bool {

@@ -12,7 +12,7 @@ use model::host::{Process, Socket, SocketState};
 use model::{Host, NetnsId, Pid};
 
 use crate::index::Index;
-use crate::listeners::{Listeners, Role};
+use crate::listeners::{Listeners, Role, serves};
 
 /// Whether a process of another namespace receives by a NAPI of this one's devices.
 pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
@@ -35,15 +35,6 @@ pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl
             && process.sockets.iter().all(|socket| socket.napi.is_none())
             && matches!(Path::of(process), Path::NotSeen)
     })
-}
-
-/// Whether others come to this socket: it listens, or is a UDP socket with a port and without a peer.
-pub fn serves(socket: &Socket) -> bool {
-    match socket.state {
-        SocketState::TcpListen => true,
-        SocketState::Udp => socket.remote.is_none() && socket.local.is_some_and(|local| local.port() != 0),
-        _ => false,
-    }
 }
 
 /// The TCP ports, each with its network namespace, on which this process listens: the first connection to one of them shows
