@@ -11,7 +11,7 @@ use crate::app_requests::{self, Asker};
 use crate::guard_groups::GuardedService;
 use crate::held::knob_of;
 use crate::placing::{self, Members, Placed};
-use crate::request_status;
+use crate::request_status::{self, is_of};
 use crate::status::{Polling, RequestStatus};
 
 /// What all requests come to.
@@ -230,11 +230,6 @@ fn kept_for(
         }
     }
     kept
-}
-
-/// Whether a reason's source is a request, or a rule that begins with its name.
-fn is_of(source: &str, origin: &str) -> bool {
-    source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
     }
     let each = policy.intents.iter().enumerate();
     each.map(|(place, intent)| match by_place.get(&place) {
-        Some(part) => followed(intent, part, &wanted, &differing),
+        Some(part) => followed(intent, part, &objects_of(part, placed), &wanted, &differing),
         None => waiting(intent, place, placed),
     })
     .collect()
@@ -31,10 +31,10 @@ pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
 fn followed(
     intent: &Intent,
     part: &Part,
+    objects: &BTreeSet<Object>,
     wanted: &BTreeMap<Object, usize>,
     differing: &BTreeMap<Object, usize>,
 ) -> RequestStatus {
-    let objects = part.all_objects();
     let sum =
         |of: &BTreeMap<Object, usize>| objects.iter().filter_map(|object| of.get(object)).sum::<usize>();
     let epolls = part.processes.iter().map(|process| process.epolls.len() + process.rings.len()).sum();
@@ -57,6 +57,18 @@ fn followed(
         search: None,
         notes: part.notes.clone(),
     }
+}
+
+/// The objects of a request, also those that are set where it has no queue: a device without a NAPI, or one below it.
+fn objects_of(part: &Part, placed: &Placed) -> BTreeSet<Object> {
+    let wanted = placed.desired.wanted.iter();
+    let own = wanted.filter(|wanted| is_of(&wanted.because.source, &part.intent.origin));
+    own.map(|wanted| wanted.setting.object()).chain(part.all_objects()).collect()
+}
+
+/// Whether a reason's source is a request, or a rule that begins with its name.
+pub(crate) fn is_of(source: &str, origin: &str) -> bool {
+    source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
@@ -88,7 +100,7 @@ pub(crate) fn of<'r>(
     let place = policy.intents.iter().position(|intent| intent.target == *target)?;
     let parts = &placed.placement.as_ref()?.parts;
     let part = parts.get(placed.followed.iter().position(|followed| *followed == place)?)?;
-    Some((part.all_objects(), requests.get(place)?))
+    Some((objects_of(part, placed), requests.get(place)?))
 }
 
 /// The CPUs that poll without traffic by what the host shows, and that may: a NAPI's thread that polls without a pause, and an

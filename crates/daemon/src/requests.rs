@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use linux::KernelError;
 use linux::bpf::process_events::{NAMES_MAX, Waited};
-use linux::process::{Criteria, find, identify, meets};
+use linux::process::{Criteria, find_each, identify, meets};
 use model::host::{AppRequest, Unread};
 use model::policy::Match;
 use model::{Glob, Host, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
@@ -385,11 +385,10 @@ impl Requests {
     /// Looks for the processes of all services among all that run, in whatever network namespace.
     pub(crate) fn find_all(&mut self, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
         let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
-        for (name, matching) in self.matches() {
-            for process in find(&criteria(matching), unread)?
-                .into_iter()
-                .filter(|process| !is_netpolicy_itself(process.pid))
-            {
+        let all: Vec<Criteria> = self.matches().map(|(_, matching)| criteria(matching)).collect();
+        for ((name, _), (found, unjudged)) in self.matches().zip(find_each(&all)?) {
+            unread.extend(unjudged);
+            for process in found.into_iter().filter(|process| !is_netpolicy_itself(process.pid)) {
                 services.entry(process.pid).or_default().insert(name.clone());
             }
         }

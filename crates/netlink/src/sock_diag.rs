@@ -43,12 +43,17 @@ pub struct InetSocket {
 impl InetSocket {
     /// Whether new peers may reach it at this port: a TCP listener, or a UDP socket that is not connected.
     pub fn serves(&self, port: u16) -> bool {
+        self.served_port() == Some(port)
+    }
+
+    /// The port at which new peers may reach it.
+    pub fn served_port(&self) -> Option<u16> {
         let open = match self.state {
             SocketState::TcpListen => true,
             SocketState::Udp => self.remote.is_none(),
             SocketState::TcpEstablished | SocketState::TcpOther | SocketState::Other => false,
         };
-        open && self.local.is_some_and(|local| local.port() == port)
+        self.local.map(|local| local.port()).filter(|_| open)
     }
 }
 

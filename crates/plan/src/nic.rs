@@ -205,7 +205,18 @@ fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) ->
 
 fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
-    check_max(kind.as_str(), count, channels.of(kind).max, part, device)?;
+    let separate = [ChannelKind::Rx, ChannelKind::Tx].map(|kind| (kind, channels.of(kind)));
+    check_max(kind.as_str(), count, channels.of(kind).max, part, device).map_err(|refusal| {
+        // Of a driver without combined channels, receive and transmit queues are counted apart.
+        if kind != ChannelKind::Combined || channels.of(kind).max > 0 || separate[0].1.max == 0 {
+            return refusal;
+        }
+        let has = separate.into_iter().filter(|(_, channels)| channels.max > 0);
+        let nearest = has.map(|(kind, channels)| format!("{} = {}", kind.as_str(), count.min(channels.max)));
+        refusal
+            .because("its driver has receive and transmit channels that are set separately")
+            .nearest(nearest.collect::<Vec<_>>().join(", "))
+    })?;
     let after = |other| channels_after(other, &part.intent.nic, channels);
     let combined = after(ChannelKind::Combined);
     for other in [ChannelKind::Rx, ChannelKind::Tx] {

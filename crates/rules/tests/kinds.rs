@@ -196,6 +196,21 @@ fn read(line: &str) -> Result<Filter, ReadError> {
     Ok(command.rule().expect("a rule").clone())
 }
 
+#[test]
+fn the_name_of_pedit_may_be_there_again_before_each_change() {
+    let beginning = "filter add dev d0 ingress protocol ip flower action";
+    let once = format!("{beginning} pedit ex munge ip ttl set 64 munge ip tos set 0x10 pipe");
+    for words in [
+        "pedit pedit ex munge ip ttl set 64 munge ip tos set 0x10 pipe",
+        "pedit ex pedit munge ip ttl set 64 pedit munge ip tos set 0x10 pipe",
+    ] {
+        let again = read(&format!("{beginning} {words}")).unwrap_or_else(|error| panic!("{words}\n{error}"));
+        assert_eq!(again.canonical(), read(&once).expect("well-formed").canonical(), "{words}");
+    }
+    let late = read(&format!("{beginning} pedit munge ip ttl set 64 pedit ex munge ip tos set 0x10 pipe"));
+    assert!(late.is_err_and(|error| error.to_string().contains("before the first")), "as tc refuses it");
+}
+
 /// A line of this beginning, of which each place says one of what it may.
 fn line(beginning: String, kind: &str, places: Places, choices: &[usize]) -> String {
     let said = places.iter().zip(choices).map(|(place, choice)| place[choice % place.len()]);

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use linux::process::{Criteria, find};
+use linux::process::{Criteria, find_each};
 use linux::{Netns, Processes};
-use model::host::Unread;
 use model::policy::Match;
-use model::{Host, Pid, Policy, Target};
+use model::{Host, Intent, Pid, Policy, Target};
 use plan::Resolved;
 
 use crate::fault::Fault;
@@ -18,12 +17,18 @@ use crate::fault::Fault;
 /// If `/proc` cannot be listed.
 pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
     let (mut resolved, mut asked, mut any_device) = (Resolved::default(), BTreeSet::new(), false);
+    let services: Vec<Criteria> = policy.intents.iter().filter_map(criteria).collect();
+    let mut of_services = find_each(&services)?.into_iter();
     for (index, intent) in policy.intents.iter().enumerate() {
         match &intent.target {
             Target::Device(_) | Target::Devices(..) => any_device = true,
             Target::Task(pid) | Target::Epolls(pid, _) => drop(asked.insert(*pid)),
-            Target::Service(_, matching) => {
-                let Found { found, unjudged } = processes_of(matching)?;
+            Target::Service(..) => {
+                let (found, unjudged) = of_services.next().unwrap_or_default();
+                // A match by user or cgroup may include this process itself: it is not meant.
+                let own = std::process::id();
+                let found: Vec<Pid> =
+                    found.into_iter().map(|process| process.pid).filter(|pid| pid.0 != own).collect();
                 asked.extend(&found);
                 resolved = resolved.with(index, found);
                 if let Some(first) = unjudged.first() {
@@ -61,23 +66,12 @@ pub fn add_elsewhere(host: &mut Host, netns: &Netns, which: &Processes) {
     host.processes.sort_unstable_by_key(|process| process.id.pid);
 }
 
-/// What a search for a service's processes came to.
-struct Found {
-    /// Its processes, in whatever network namespace: which of them receive by a device here shows when they are observed.
-    found: Vec<Pid>,
-    /// Those that could not be inspected, as a user without privileges may not look into those of others.
-    unjudged: Vec<Unread>,
-}
-
-fn processes_of(matching: &Match) -> Result<Found, Fault> {
+/// What a service's processes are known by, in whatever network namespace: which of them receive by a device here shows when
+/// they are observed.
+fn criteria(intent: &Intent) -> Option<Criteria> {
+    let Target::Service(_, matching) = &intent.target else { return None };
     let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();
-    let mut unjudged = Vec::new();
-    let criteria = Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None };
-    let found = find(&criteria, &mut unjudged)?;
-    // A match by user or cgroup may include this process itself: it is not meant.
-    let own = std::process::id();
-    let found = found.into_iter().map(|process| process.pid).filter(|pid| pid.0 != own).collect();
-    Ok(Found { found, unjudged })
+    Some(Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None })
 }
 
 #[cfg(test)]

@@ -448,17 +448,23 @@ impl<'a> Daemon<'a> {
                 }
                 Ok(())
             }
-            OnStop::Revert => self.roll_back_all().map(|put_back| {
+            // Its own roll back is nobody's word to leave alone what it had set.
+            OnStop::Revert => self.put_back_all(|_| Ok(())).map(|put_back| {
                 self.telemetry.say(&format!("Put back: {put_back} settings."));
             }),
         }
     }
 
-    /// Puts back all that the daemons have set. Says how many settings were.
+    /// Puts back all that the daemons have set, at an operator's word: it is left alone then. Says how many settings were.
     pub(crate) fn roll_back_all(&mut self) -> Result<usize, Fault> {
+        self.put_back_all(|daemon| daemon.look_at_journal().map(drop))
+    }
+
+    /// Puts back all that the daemons have set, and takes it in. Says how many settings were.
+    fn put_back_all(&mut self, take_in: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<usize, Fault> {
         let asked = self.asked();
         let (undone, failed) = self.held.roll_back_all(&asked);
-        self.look_at_journal()?;
+        take_in(self)?;
         let mut left_alone = undone.iter().flat_map(|(_, undone)| undone.left_alone());
         for (change, found) in left_alone.by_ref().take(LEFT_ALONE_MAX) {
             self.telemetry.say(&left_to_others(change, found));

@@ -128,19 +128,32 @@ pub struct Pedit {
 
 impl Pedit {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
-        words.skip();
         let mut action = Self {
             instance: Instance { index: 0, control: Control::PASS },
             extended: false,
             keys: Vec::new(),
         };
-        if words.peek().is_some_and(|word| abbreviates(word, "ex")) {
-            words.skip();
-            action.extended = true;
-        }
-        while words.peek().is_some_and(|word| abbreviates(word, "munge")) {
-            words.skip();
-            action.munge(words)?;
+        // iproute2 6.1, `tc/m_pedit.c` `parse_pedit()`: its name may be there again, before each change.
+        words.skip();
+        let mut named = true;
+        while let Some(word) = words.peek() {
+            if named && abbreviates(word, "ex") {
+                if !action.keys.is_empty() {
+                    return Err(words.wrong_here("`ex` must be before the first `munge`"));
+                }
+                words.skip();
+                action.extended = true;
+                named = false;
+            } else if abbreviates(word, "pedit") {
+                words.skip();
+                named = true;
+            } else if abbreviates(word, "munge") {
+                words.skip();
+                action.munge(words)?;
+                named = false;
+            } else {
+                break;
+            }
         }
         // An instance that is there may be named alone.
         let names = |word| abbreviates(word, "index") || Control::begins(word);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use model::host::Unread;
 use model::{Fd, NetnsId, Pid, ProcessId};
-use netlink::sock_diag::InetSockets;
+use netlink::sock_diag::{InetSocket, InetSockets};
 use rustix::fs::{AtFlags, statat};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
@@ -47,6 +47,49 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
         }
     }
     found.sort_unstable_by_key(|process| process.pid);
+    Ok(found)
+}
+
+/// What a search for the processes of one service came to: those that meet its criteria, and those that could not be judged.
+pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
+
+/// As [`find`] for each of many criteria, and reads each process once for all of them.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_each(all: &[Criteria]) -> Result<Vec<FoundProcesses>, KernelError> {
+    let (Some(first), None) = (all.first(), attach::service()) else {
+        let one = |criteria| {
+            let mut unread = Vec::new();
+            Ok((find(criteria, &mut unread)?, unread))
+        };
+        return all.iter().map(one).collect();
+    };
+    if all.contains(&Criteria::default()) {
+        return Err(KernelError::malformed("find processes", "no criterion is given"));
+    }
+    let mut found: Vec<FoundProcesses> = vec![Default::default(); all.len()];
+    let mut search = Search::for_those(first);
+    for pid in pids()? {
+        let unread = |cause: &Cause| Unread { what: format!("process {pid}"), why: cause.to_string() };
+        let process = match Pinned::open(pid) {
+            Ok(process) => process,
+            Err(Cause::Gone(_)) => continue,
+            Err(cause) => {
+                found.iter_mut().for_each(|(_, unjudged)| unjudged.push(unread(&cause)));
+                continue;
+            }
+        };
+        for (criteria, (meeting, unjudged)) in all.iter().zip(&mut found) {
+            search.criteria = criteria;
+            match search.judge_pinned(&process) {
+                Ok(Some(process)) => meeting.push(process),
+                Ok(None) | Err(Cause::Gone(_)) => {}
+                Err(cause) => unjudged.push(unread(&cause)),
+            }
+        }
+    }
+    found.iter_mut().for_each(|(meeting, _)| meeting.sort_unstable_by_key(|process| process.pid));
     Ok(found)
 }
 
@@ -165,8 +208,10 @@ const SOCKETS_APART_MAX: usize = 1024;
 
 struct Search<'a> {
     criteria: &'a Criteria,
-    /// The sockets of the namespaces seen so far.
-    sockets: BTreeMap<NetnsId, InetSockets>,
+    /// The sockets of the namespaces seen so far, and the ports that any of them serves.
+    sockets: BTreeMap<NetnsId, (InetSockets, BTreeSet<u16>)>,
+    /// The process that was looked at last, its namespace, and the ports that it serves once they were read.
+    last: Option<(ProcessId, NetnsId, Option<BTreeSet<u16>>)>,
     executables: Executables,
     /// What containers and pods are called; read once, if it is asked.
     names: Option<Names>,
@@ -176,18 +221,21 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn for_those(criteria: &'a Criteria) -> Self {
         let (sockets, executables, names, text) = (BTreeMap::new(), Executables::default(), None, Vec::new());
-        Self { criteria, sockets, executables, names, text }
+        Self { criteria, sockets, last: None, executables, names, text }
     }
 
     /// The process, if it meets the criteria; the cheap ones are looked at first.
     fn judge(&mut self, pid: Pid) -> Result<Option<ProcessId>, Cause> {
-        let process = Pinned::open(pid)?;
+        self.judge_pinned(&Pinned::open(pid)?)
+    }
+
+    fn judge_pinned(&mut self, process: &Pinned) -> Result<Option<ProcessId>, Cause> {
         let judged = !process.kernel_thread
-            && self.is_of_user(&process)?
-            && self.is_in_cgroup(&process)?
-            && self.runs_executable(&process)?
-            && self.lives_in_netns(&process)?
-            && self.serves_port(&process)?;
+            && self.is_of_user(process)?
+            && self.is_in_cgroup(process)?
+            && self.runs_executable(process)?
+            && self.lives_in_netns(process)?
+            && self.serves_port(process)?;
         Ok(judged.then_some(process.id))
     }
 
@@ -238,16 +286,67 @@ impl<'a> Search<'a> {
 
     fn serves_port(&mut self, process: &Pinned) -> Result<bool, Cause> {
         let Some(port) = self.criteria.port else { return Ok(true) };
-        let netns = process.netns()?;
-        let sockets = match self.sockets.entry(netns.id()) {
-            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::Entry::Vacant(new) => {
-                new.insert(InetSockets::of(&netns).map_err(|error| error.cause)?)
+        let last = match self.last.take().filter(|(of, ..)| *of == process.id) {
+            Some(last) => last,
+            None => {
+                let netns = process.netns()?;
+                if !self.sockets.contains_key(&netns.id()) {
+                    let sockets = InetSockets::of(&netns).map_err(|error| error.cause)?;
+                    let served = sockets.iter().filter_map(InetSocket::served_port).collect();
+                    self.sockets.insert(netns.id(), (sockets, served));
+                }
+                (process.id, netns.id(), None)
             }
         };
-        let serves = |inode| sockets.with_inode(inode).is_some_and(|socket| socket.serves(port));
-        let anyone_serves = sockets.iter().any(|socket| socket.serves(port));
-        let own = if anyone_serves { descriptors(process)? } else { Vec::new() };
-        Ok(own.iter().any(|(_, link)| matches!(link, Link::Socket(inode) if serves(*inode))))
+        let (_, netns, ports) = self.last.insert(last);
+        let Some((sockets, served)) = self.sockets.get(netns) else { return Ok(false) };
+        // Which sockets are a process's own is read only where any of them serves the port.
+        if !served.contains(&port) {
+            return Ok(false);
+        }
+        let ports = match ports {
+            Some(known) => known,
+            None => {
+                let own = descriptors(process)?.into_iter().filter_map(|(_, link)| match link {
+                    Link::Socket(inode) => sockets.with_inode(inode)?.served_port(),
+                    _ => None,
+                });
+                ports.insert(own.collect())
+            }
+        };
+        Ok(ports.contains(&port))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use model::Patterns;
+
+    use super::*;
+
+    #[test]
+    fn many_services_are_found_as_each_would_be() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
+        let port = listener.local_addr().expect("bound").port();
+        let own = Pinned::open(Pid(std::process::id())).expect("it runs").id;
+        let exe = Some(Patterns::exactly("no-such-program"));
+        let all = [
+            Criteria { port: Some(port), ..Criteria::default() },
+            Criteria { exe, port: Some(port), ..Criteria::default() },
+            Criteria { port: Some(1), ..Criteria::default() },
+        ];
+        let found = find_each(&all).expect("found");
+        for (criteria, (found, _)) in all.iter().zip(&found) {
+            let same = find(criteria, &mut Vec::new()).expect("found");
+            assert_eq!(found.contains(&own), same.contains(&own), "{criteria:?}");
+        }
+        assert_eq!(
+            found.iter().map(|(found, _)| found.contains(&own)).collect::<Vec<_>>(),
+            [true, false, false]
+        );
+        assert!(find_each(&[Criteria::default(), all[0].clone()]).is_err(), "no criterion is given");
+        assert!(find_each(&[]).expect("nothing").is_empty());
     }
 }

@@ -98,6 +98,7 @@ fn on_stop_revert() -> Result<(), Failed> {
     let (operator, daemon) = begun("daemon-revert", 2, &["--on-stop", "revert"])?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.waits_to_hear("Put back")?;
+    assert!(!operator.said()?.contains("was rolled back"), "no warning of its own: {}", operator.said()?);
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let config = operator.file("daemon.toml", b"on_stop = \"revert\"\n")?;
     let daemon = operator.starts(&["daemon", "--config", &config])?;

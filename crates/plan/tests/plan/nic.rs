@@ -1,6 +1,6 @@
 //! What an expert wants of a device besides its mode.
 
-use model::host::{Coalesce, Pair, Rings, TxQueueState};
+use model::host::{Channels, Coalesce, Pair, Rings, TxQueueState};
 use model::nic::{NicRequest, Rss};
 use model::{
     ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Nanoseconds, NicKnob, Offload, PolicyName, QdiscKind,
@@ -150,6 +150,12 @@ fn what_the_driver_cannot_is_refused_before_anything_is_touched() {
     assert_eq!((many.kind, many.nearest.as_deref()), (RefusalKind::Usage, Some("combined-channels = 8")));
     let none = refused(&host, NicRequest::Channels(ChannelKind::Combined, 0));
     assert!(none.to_string().contains("left without rx-channels"), "{none}");
+    let mut apart = with_nic();
+    let pair = |current, max| Pair { current, max };
+    apart.devices[0].channels = Some(Channels { rx: pair(4, 8), tx: pair(4, 8), combined: pair(0, 0) });
+    let refusal = refused(&apart, NicRequest::Channels(ChannelKind::Combined, 2));
+    assert_eq!(refusal.kind, RefusalKind::Unsupported);
+    assert_eq!(refusal.nearest.as_deref(), Some("rx-channels = 2, tx-channels = 2"));
     let ring = refused(&host, NicRequest::Ring(RingKind::Tx, 8192));
     assert_eq!(ring.nearest.as_deref(), Some("tx-ring = 4096"));
     let wide = refused(&host, NicRequest::RssQueues(5));

@@ -1,11 +1,15 @@
 //! How far the host is from what was applied.
 
+use std::collections::BTreeSet;
+
 use apply::TransactionName;
-use model::{Change, Setting};
+use model::{Change, Object, Setting};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::count::count;
 
 /// `verify`'s data: one entry per setting that was applied and is not as it was applied.
 #[derive(Debug, Default, JsonSchema, Serialize)]
@@ -25,6 +29,37 @@ struct Line {
     found: Option<String>,
     note: &'static str,
     cause: Option<String>,
+    /// The device or process whose object it is; in JSON, each object names it.
+    #[serde(skip)]
+    subject: Subject,
+}
+
+/// Whose objects go together when they go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Device(String),
+    Process(String),
+    #[default]
+    Object,
+}
+
+impl Subject {
+    fn of(object: Object) -> Self {
+        match (object.device(), object.process()) {
+            (Some(device), _) => Self::Device(device.to_string()),
+            (None, Some(process)) => Self::Process(process.to_string()),
+            (None, None) => Self::Object,
+        }
+    }
+
+    /// The name, and where it went.
+    fn gone(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Self::Device(name) => Some((name, "it left this network namespace or was removed")),
+            Self::Process(name) => Some((name, "it ended, or closed them")),
+            Self::Object => None,
+        }
+    }
 }
 
 /// Why a setting that was applied cannot be read.
@@ -80,7 +115,8 @@ impl DriftReport {
     ) {
         let (object, knob, applied) =
             (change.to().object().to_string(), change.to().knob(), change.to().value());
-        self.drifted.push(Line { transaction, object, knob, applied, found, note, cause });
+        let subject = Subject::of(change.to().object());
+        self.drifted.push(Line { transaction, object, knob, applied, found, note, cause, subject });
     }
 
     /// How many settings are as they were applied.
@@ -99,7 +135,29 @@ impl Report for DriftReport {
 
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["OBJECT", "SETTING", "APPLIED", "FOUND", "", "TRANSACTION", "NOTE"]);
+        let mut folded = BTreeSet::new();
         for line in &self.drifted {
+            let gone = line.subject.gone().filter(|_| line.note == Unread::Gone.word());
+            if let Some((subject, went)) = gone {
+                let together = (line.transaction, &line.subject);
+                if !folded.insert(together) {
+                    continue;
+                }
+                let is_one = |other: &&Line| {
+                    other.note == line.note && (other.transaction, &other.subject) == together
+                };
+                let settings = self.drifted.iter().filter(is_one).count();
+                table.row([
+                    Cell::new(subject),
+                    Cell::new(count(settings, "setting")),
+                    Cell::new(""),
+                    Cell::new(""),
+                    Cell::new(line.note).style(Style::Faint),
+                    Cell::new(line.transaction.to_string()),
+                    Cell::new(went),
+                ]);
+                continue;
+            }
             let style = if line.note == Unread::Gone.word() { Style::Faint } else { Style::Bad };
             table.row([
                 Cell::new(line.object.as_str()),
@@ -122,5 +180,39 @@ impl Report for DriftReport {
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
         self.drifted.iter().map(|line| ("drift", to_json(line))).collect()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::{
+        DeviceId, EmptyPolls, IfIndex, Label, NapiKnob, NetnsId, QueueIndex, Reason, RxQueue, Setting,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_went_with_a_device_is_one_line_and_says_where_it_may_be() {
+        let change = |name: &str, ifindex: u32, queue: u32| {
+            let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(ifindex), name: Label::new(name) };
+            let queue = RxQueue { device, index: QueueIndex(queue) };
+            let value = |polls| Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(polls)));
+            Change::new(value(0), value(100), Reason::new("a test", "here"))
+        };
+        let name: TransactionName = "20261122T030000.000000Z-0c01".parse().expect("a name");
+        let mut report = DriftReport::default();
+        for queue in 0..12 {
+            report.unreadable(name, &change("lxc12", 9, queue), Unread::Gone, "no such device".to_owned());
+        }
+        report.unreadable(name, &change("eth0", 2, 0), Unread::Unreadable, "EPERM".to_owned());
+        let mut page = Page::new(false);
+        report.page(&mut page);
+        let page = page.into_text();
+        let rows: Vec<&str> = page.lines().collect();
+        assert_eq!(rows.len(), 3, "{page}");
+        assert!(rows[1].contains("lxc12") && rows[1].contains("12 settings"), "{page}");
+        assert!(rows[1].contains("it left this network namespace or was removed"), "{page}");
+        assert!(rows[2].contains("eth0") && rows[2].contains("EPERM"), "{page}");
+        assert_eq!(report.lines().len(), 13, "programs get each");
     }
 }

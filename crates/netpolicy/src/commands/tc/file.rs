@@ -3,16 +3,20 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rules::batch::ReadError;
 use rules::{Batch, Command, Lookup};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
 use session::{Exit, Fault};
 
 /// How much is kept of what cannot be read twice: standard input, a pipe, a FIFO, a device.
 const SPOOLED_BYTES_MAX: u64 = 1 << 30;
+
+/// For how long the writer of a FIFO is waited for.
+const WRITER_SECONDS: i64 = 10;
 
 /// A shorter file is read by one thread: to begin another one takes as long as to read this much.
 const HALVED_BYTES_MIN: u64 = 256 * 1024;
@@ -54,7 +58,7 @@ impl BatchFile {
             return Self::spooled("-".to_owned(), Path::new("standard input"), io::stdin().lock());
         }
         let unreadable = |error| unreadable(path, error);
-        let file = File::open(path).map_err(unreadable)?;
+        let file = open(path)?;
         let metadata = file.metadata().map_err(unreadable)?;
         let name = path.display().to_string();
         match metadata.is_file() {
@@ -163,6 +167,26 @@ impl BatchFile {
             }
         }
     }
+}
+
+/// Opens a file. Of a FIFO, waits for a writer, but not for ever.
+fn open(path: &Path) -> Result<File, Fault> {
+    let unreadable = |error| unreadable(path, error);
+    let is_fifo = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+    if !is_fifo {
+        return File::open(path).map_err(unreadable);
+    }
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(unreadable)?;
+    let mut waits = [PollFd::new(&file, PollFlags::IN)];
+    let within = Timespec { tv_sec: WRITER_SECONDS, tv_nsec: 0 };
+    if poll(&mut waits, Some(&within)).map_err(|error| unreadable(error.into()))? == 0 {
+        let words = format!("{}: no program wrote to this FIFO within {WRITER_SECONDS} s", path.display());
+        return Err(Fault::new(Exit::Usage, words).hint("start the program that writes the rules first"));
+    }
+    let blocking = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK));
+    blocking.map_err(|error| unreadable(error.into()))?;
+    Ok(file)
 }
 
 fn unreadable(path: &Path, error: io::Error) -> Fault {
