@@ -21,6 +21,11 @@ impl TransactionName {
         self.tag
     }
 
+    /// Whether both were made by one run of a program, as far as their names say.
+    pub const fn is_of_same_program(self, other: Self) -> bool {
+        self.tag == other.tag
+    }
+
     /// The name of a transaction that begins at this moment, after all others.
     pub(crate) fn after(newest: Option<Self>, at: Moment, tag: u16) -> Self {
         let earliest = newest.map_or(0, |n| n.unix_micros + 1);

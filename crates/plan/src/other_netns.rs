@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use model::host::{Process, Socket, SocketState};
+use model::host::{Process, SocketState};
 use model::{Host, NetnsId, Pid};
 
 use crate::index::Index;

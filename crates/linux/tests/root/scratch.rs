@@ -8,12 +8,28 @@ use std::process::Command;
 use libtest_mimic::Failed;
 use tempfile::TempDir;
 
+/// Removes the directories of tests that were killed: the process that each is named by runs no more.
+fn remove_abandoned() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some((rest, _)) = name.strip_prefix("netpolicy-").and_then(|rest| rest.rsplit_once('-')) else {
+            continue;
+        };
+        let pid = rest.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Another test may be about to do the same.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A directory that every user can enter, removed with all that is in it.
 pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
     pub(crate) fn new(test: &str) -> Result<Self, Failed> {
-        let directory = TempDir::with_prefix(format!("netpolicy-{test}-"))?;
+        remove_abandoned();
+        let directory = TempDir::with_prefix(format!("netpolicy-{test}-{}-", std::process::id()))?;
         std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?; // whatever the umask is
         Ok(Self(directory))
     }

@@ -15,8 +15,8 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     if arguments.script {
         return print_script(&journal, context);
     }
-    let name = match arguments.id {
-        Some(name) => name,
+    let names = match arguments.id {
+        Some(name) => vec![name],
         None => {
             let history = journal.history()?;
             let newest = history.newest_live().map(apply::Transaction::name);
@@ -40,9 +40,29 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
             if history.transactions.iter().any(|t| t.name() == name && t.begin().kept_by_daemon) {
                 return all_of_the_daemons(&journal, context);
             }
-            name
+            stages(&history.transactions, name)
         }
     };
+    names.into_iter().try_for_each(|name| one(name, &journal, context))?;
+    Ok(Exit::Done)
+}
+
+/// The transactions in force of the command that made the newest one, the newest first: an `apply` that recreates queues makes
+/// one for the queues and one for what stands on them.
+fn stages(all: &[Transaction], newest: TransactionName) -> Vec<TransactionName> {
+    let live = all.iter().rev().filter(|transaction| transaction.standing().is_live());
+    let mut stages = live.skip_while(|transaction| transaction.name() != newest);
+    let Some(last) = stages.next() else { return vec![newest] };
+    let is_of_the_same = |transaction: &&Transaction| {
+        let (one, other) = (transaction.begin(), last.begin());
+        transaction.name().is_of_same_program(newest)
+            && one.asked.command == other.asked.command
+            && (one.owned_by, other.owned_by) == (None, None)
+    };
+    std::iter::once(newest).chain(stages.take_while(is_of_the_same).map(Transaction::name)).collect()
+}
+
+fn one(name: TransactionName, journal: &Journal, context: &Context) -> Result<(), Fault> {
     let before = journal.transaction(name).ok();
     let of_daemon = before.as_ref().is_some_and(|transaction| transaction.begin().kept_by_daemon);
     let mut kernel = linux::Kernel::new();
@@ -53,10 +73,10 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     context.console.say(&format!("Rolled back {name}."));
     say_what_it_costs(before.as_ref(), context);
     if of_daemon {
-        tell_of_daemon(&journal, context, "these settings");
+        tell_of_daemon(journal, context, "these settings");
     }
     report_left_alone(std::iter::once(&undone), context);
-    Ok(Exit::Done)
+    Ok(())
 }
 
 /// Prints a script that runs the undo script of each transaction in force, the newest first. What a running `attach` owns is
