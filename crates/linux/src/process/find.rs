@@ -1,5 +1,6 @@
 //! Finds processes by an operator's criteria.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use std::path::Path;
@@ -290,10 +291,10 @@ impl<'a> Search<'a> {
             Some(last) => last,
             None => {
                 let netns = process.netns()?;
-                if !self.sockets.contains_key(&netns.id()) {
+                if let Entry::Vacant(new) = self.sockets.entry(netns.id()) {
                     let sockets = InetSockets::of(&netns).map_err(|error| error.cause)?;
                     let served = sockets.iter().filter_map(InetSocket::served_port).collect();
-                    self.sockets.insert(netns.id(), (sockets, served));
+                    new.insert((sockets, served));
                 }
                 (process.id, netns.id(), None)
             }
