@@ -5,12 +5,19 @@
 //! GoogleCloudPlatform/guest-agent `instance_configs.cfg`, GoogleCloudPlatform/guest-configs `google_set_multiqueue`;
 //! scylladb/seastar `scripts/perftune.py`; cloud-init's `cloud.cfg`.
 
+mod commands;
+mod link;
+mod netplan;
+mod sysctl;
+mod tuned;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use model::Sysctl;
 use model::host::{ConflictingTool, ConflictingToolKind};
+
+use commands::{of_udev_rule, runs_ethtool, sets_by_command};
 
 /// How many files of a directory are read, and how much of each.
 const FILES_MAX: usize = 512;
@@ -21,11 +28,14 @@ const LINES_MAX: usize = 256;
 
 /// The configuration lines of other tools. `root` is `/`, or that of a recorded host.
 pub fn conflicting_tools(root: &Path) -> Vec<ConflictingTool> {
-    let mut found = sysctl_files(root);
-    found.extend(link_files(root));
+    let mut found = sysctl::sysctl_files(root);
+    let profile = tuned::tuned(root, &found);
+    found.extend(link::link_files(root));
     found.extend(network_manager(root));
+    found.extend(netplan::netplan(root));
     found.extend(ifupdown(root));
-    found.extend(tuned(root));
+    found.extend(ifcfg(root));
+    found.extend(profile);
     found.extend(google(root));
     found.extend(cloud_init(root));
     found.extend(perftune(root));
@@ -50,6 +60,11 @@ fn drop_ins(root: &Path, directories: &[&str], ending: &str) -> Vec<(PathBuf, St
     by_name.into_values().filter_map(|path| text(&path).map(|text| (path, text))).collect()
 }
 
+/// The last part of a path.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 fn text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     std::fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -60,43 +75,6 @@ fn text(path: &Path) -> Option<String> {
 fn place(root: &Path, path: &Path, line: usize) -> String {
     let inside = path.strip_prefix(root).unwrap_or(path);
     format!("/{}:{}", inside.display(), line + 1)
-}
-
-fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
-    const DIRECTORIES: [&str; 4] =
-        ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
-    let mut files = drop_ins(root, &DIRECTORIES, "conf");
-    let old = root.join("etc/sysctl.conf");
-    // systemd reads it only where something in sysctl.d is a link to it; procps always.
-    if let Some(text) = text(&old)
-        && !files.iter().any(|(path, _)| std::fs::canonicalize(path).ok() == std::fs::canonicalize(&old).ok())
-    {
-        files.push((old, text));
-    }
-    let mut found = Vec::new();
-    for (path, text) in files {
-        for (number, line) in text.lines().enumerate() {
-            if let Some((sysctl, value)) = net_core(line) {
-                found.push(ConflictingTool {
-                    kind: ConflictingToolKind::SysctlFile,
-                    place: place(root, &path, number),
-                    line: line.trim().to_owned(),
-                    device: None,
-                    sysctl: Some((sysctl, value)),
-                });
-            }
-        }
-    }
-    found
-}
-
-/// `net.core.netdev_budget = 600`, also with slashes and a minus before it.
-fn net_core(line: &str) -> Option<(Sysctl, String)> {
-    let (key, value) = line.trim().split_once('=')?;
-    let key = key.trim().trim_start_matches('-').replace('/', ".");
-    let name = key.strip_prefix("net.core.")?;
-    let sysctl = Sysctl::ALL.iter().copied().find(|sysctl| sysctl.as_str() == name)?;
-    Some((sysctl, value.trim().to_owned()))
 }
 
 /// The sections and keys of an INI file: line, section, key, value.
@@ -132,28 +110,6 @@ fn of_device(
             device: device.clone(),
             sysctl: None,
         })
-        .collect()
-}
-
-fn link_files(root: &Path) -> Vec<ConflictingTool> {
-    const DIRECTORIES: [&str; 4] = [
-        "etc/systemd/network",
-        "run/systemd/network",
-        "usr/local/lib/systemd/network",
-        "usr/lib/systemd/network",
-    ];
-    const NAMES: &[(&str, &str)] = &[("Match", "OriginalName"), ("Match", "MACAddress"), ("Match", "Driver")];
-    let sets = |section: &str, key: &str| {
-        section == "Link"
-            && (["Channels", "BufferSize", "Offload"].iter().any(|ending| key.ends_with(ending))
-                || ["Coalesce", "IRQAffinity", "ReceivePacketSteering", "SR-IOV"]
-                    .iter()
-                    .any(|word| key.contains(word)))
-    };
-    let files = drop_ins(root, &DIRECTORIES, "link");
-    files
-        .iter()
-        .flat_map(|(path, text)| of_device(ConflictingToolKind::LinkFile, (root, path, text), NAMES, sets))
         .collect()
 }
 
@@ -203,52 +159,47 @@ fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// The words of ethtool's hooks (`/etc/network/if-up.d/ethtool`), and commands that run it.
-fn sets_nic(key: &str, line: &str) -> bool {
-    let hook = ["offload-", "hardware-dma-ring-", "hardware-irq-coalesce-", "ethernet-"];
-    let command = ["up", "pre-up", "post-up"].contains(&key) && line.contains("ethtool -");
-    command || hook.iter().any(|beginning| key.starts_with(beginning) && *beginning != "ethernet-")
-}
-
-/// What the profile that is active sets, and the profiles that it includes; nothing where tuned does not run.
-fn tuned(root: &Path) -> Vec<ConflictingTool> {
-    const INCLUDES_MAX: usize = 8;
-    if !runs(root, "tuned") {
-        return Vec::new();
-    }
-    let Some(active) = text(&root.join("etc/tuned/active_profile")) else { return Vec::new() };
-    let mut names: Vec<String> = active.split_whitespace().map(str::to_owned).collect();
+/// `ETHTOOL_OPTS` of the network scripts of Red Hat's distributions.
+fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
+    let directory = root.join("etc/sysconfig/network-scripts");
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries
+        .take(FILES_MAX)
+        .map(|entry| entry.path())
+        .filter(|path| file_name(path).starts_with("ifcfg-"))
+        .collect();
+    files.sort();
     let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(name) = names.get(at).filter(|_| at < INCLUDES_MAX).cloned() {
-        at += 1;
-        // A name that leads elsewhere is none.
-        if name.contains('/') {
-            continue;
-        }
-        let places = ["etc/tuned", "etc/tuned/profiles", "usr/lib/tuned", "usr/lib/tuned/profiles"];
-        let paths = places.map(|place| root.join(place).join(&name).join("tuned.conf"));
-        let Some((path, text)) = paths.into_iter().find_map(|path| text(&path).map(|text| (path, text)))
-        else {
-            continue;
+    for path in files {
+        let Some(text) = text(&path) else { continue };
+        let value = |line: &str, key: &str| {
+            let value = line.trim().strip_prefix(key)?.strip_prefix('=')?;
+            Some(value.trim_matches(['"', '\'']).to_owned())
         };
-        for (number, section, key, value) in ini(&text) {
-            let other = |sysctl| ConflictingTool {
-                kind: ConflictingToolKind::Tuned,
-                place: place(root, &path, number),
-                line: format!("[{section}] {key}={value}"),
-                device: None,
-                sysctl,
-            };
-            match section {
-                "main" if key == "include" => names.extend(value.split([',', ' ']).map(str::to_owned)),
-                "net" | "irq" | "irqbalance" => found.push(other(None)),
-                "sysctl" => found.extend(net_core(&format!("{key}={value}")).map(|set| other(Some(set)))),
-                _ => {}
+        let device = text.lines().find_map(|line| value(line, "DEVICE"));
+        let device = device.or_else(|| file_name(&path).strip_prefix("ifcfg-").map(str::to_owned));
+        for (number, line) in text.lines().enumerate() {
+            // Without an option, it is for `ethtool -s`, which sets speed and duplex.
+            let Some(options) = value(line, "ETHTOOL_OPTS") else { continue };
+            if options.split(';').any(|one| runs_ethtool(&format!("ethtool {one}"))) {
+                found.push(ConflictingTool {
+                    kind: ConflictingToolKind::Ifcfg,
+                    place: place(root, &path, number),
+                    line: line.trim().to_owned(),
+                    device: device.clone(),
+                    sysctl: None,
+                });
             }
         }
     }
     found
+}
+
+/// The words of ethtool's hooks (`/etc/network/if-up.d/ethtool`), and commands that run it.
+fn sets_nic(key: &str, line: &str) -> bool {
+    let hook = ["offload-", "hardware-dma-ring-", "hardware-irq-coalesce-", "ethernet-"];
+    let command = ["up", "pre-up", "post-up"].contains(&key) && runs_ethtool(line);
+    command || hook.iter().any(|beginning| key.starts_with(beginning) && *beginning != "ethernet-")
 }
 
 /// A line of another tool that sets something of the whole host.
@@ -309,13 +260,41 @@ fn perftune(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
+/// Directories of scripts and units that run at boot, or when a device goes up.
+const SCRIPTS: [&str; 26] = [
+    "etc/systemd/system",
+    "etc/cron.d",
+    "etc/NetworkManager/dispatcher.d",
+    "etc/NetworkManager/dispatcher.d/pre-up.d",
+    "etc/NetworkManager/dispatcher.d/no-wait.d",
+    "usr/lib/NetworkManager/dispatcher.d",
+    "usr/lib/NetworkManager/dispatcher.d/pre-up.d",
+    "usr/lib/NetworkManager/dispatcher.d/no-wait.d",
+    "etc/network/if-pre-up.d",
+    "etc/network/if-up.d",
+    "etc/networkd-dispatcher/carrier.d",
+    "etc/networkd-dispatcher/configured.d",
+    "etc/networkd-dispatcher/configuring.d",
+    "etc/networkd-dispatcher/degraded.d",
+    "etc/networkd-dispatcher/dormant.d",
+    "etc/networkd-dispatcher/enslaved.d",
+    "etc/networkd-dispatcher/initialized.d",
+    "etc/networkd-dispatcher/no-carrier.d",
+    "etc/networkd-dispatcher/off.d",
+    "etc/networkd-dispatcher/routable.d",
+    "usr/lib/networkd-dispatcher/carrier.d",
+    "usr/lib/networkd-dispatcher/configured.d",
+    "usr/lib/networkd-dispatcher/degraded.d",
+    "usr/lib/networkd-dispatcher/no-carrier.d",
+    "usr/lib/networkd-dispatcher/off.d",
+    "usr/lib/networkd-dispatcher/routable.d",
+];
+
 /// Lines of rc.local, of cron's tables and of units that pin interrupts or set a NIC by a command.
 fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
     let mut files: Vec<PathBuf> =
         ["etc/rc.local", "etc/rc.d/rc.local", "etc/crontab"].iter().map(|file| root.join(file)).collect();
-    for directory in
-        ["etc/systemd/system", "etc/cron.d", "etc/NetworkManager/dispatcher.d", "etc/network/if-up.d"]
-    {
+    for directory in SCRIPTS {
         let entries = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
         let mut more: Vec<PathBuf> =
             entries.take(FILES_MAX).map(|entry| entry.path()).filter(|path| path.is_file()).collect();
@@ -329,7 +308,7 @@ fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// Rules of udev that set a NIC of Amazon's or Azure's, or run a program that does.
+/// Rules of udev that set a NIC, or run a program that does.
 fn udev_rules(root: &Path) -> Vec<ConflictingTool> {
     const DIRECTORIES: [&str; 4] =
         ["etc/udev/rules.d", "run/udev/rules.d", "usr/local/lib/udev/rules.d", "usr/lib/udev/rules.d"];
@@ -337,18 +316,7 @@ fn udev_rules(root: &Path) -> Vec<ConflictingTool> {
     for (path, text) in drop_ins(root, &DIRECTORIES, "rules") {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'))
         {
-            let sets =
-                ["queues/", "ATTR{napi", "ATTR{gro", "ATTR{threaded", "ethtool", "irq", "smp_affinity"];
-            if !sets.iter().any(|word| line.contains(word)) || !line.contains("net") {
-                continue;
-            }
-            let kind = if line.contains("ena") && !line.contains("rename") {
-                ConflictingToolKind::Ena
-            } else if line.contains("hv_netvsc") || line.contains("mana") || line.contains("azure") {
-                ConflictingToolKind::Azure
-            } else {
-                continue;
-            };
+            let Some(kind) = of_udev_rule(line) else { continue };
             found.push(of_host(kind, place(root, &path, number), line));
         }
     }
@@ -372,18 +340,6 @@ fn lines_of(
         }
     }
     found
-}
-
-/// The tool behind a line with a command that pins interrupts or sets a NIC; `None` for any other line.
-fn sets_by_command(line: &str) -> Option<ConflictingToolKind> {
-    let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
-    if has(&["perftune.py", "perftune "]) {
-        return Some(ConflictingToolKind::Perftune);
-    }
-    let pins = has(&["set_irq_affinity", "mlnx_tune", "smp_affinity", "irqbalance --oneshot"]);
-    let sets = has(&["ethtool -C", "ethtool -G", "ethtool -L", "ethtool -X", "ethtool -K", "ethtool --set"]);
-    (pins || sets || has(&["rps_cpus", "xps_cpus", "napi_defer_hard_irqs", "gro_flush_timeout"]))
-        .then_some(ConflictingToolKind::IrqAffinityScript)
 }
 
 /// Whether a process of this name runs.
@@ -455,8 +411,8 @@ mod test {
         assert_eq!(
             root.found(),
             [
-                "sysctl.d /usr/lib/sysctl.d/50-x.conf:1: -net/core/netdev_budget_usecs=8000",
                 "sysctl.d /etc/sysctl.d/90-net.conf:2: net.core.netdev_budget = 600",
+                "sysctl.d /usr/lib/sysctl.d/50-x.conf:1: -net/core/netdev_budget_usecs=8000",
                 "systemd .link /etc/systemd/network/10-eth.link:5 of eth*: CombinedChannels=4",
                 "systemd .link /etc/systemd/network/10-eth.link:6 of eth*: RxBufferSize=max",
                 "NetworkManager /etc/NetworkManager/system-connections/lan.nmconnection:5 of eth1: coalesce-rx-usecs=8",
@@ -535,5 +491,188 @@ mod test {
             ],
         );
         assert!(root.found().is_empty(), "{:?}", root.found());
+    }
+
+    #[test]
+    fn of_several_files_for_a_number_the_last_name_wins_over_all_directories() {
+        let root = Root::new(
+            "sysctl",
+            &[
+                ("usr/lib/sysctl.d/99-z.conf", "net.core.netdev_budget = 0x12c\n"),
+                ("etc/sysctl.d/10-a.conf", "net.core.netdev_budget = 600\nnet.core.busy_poll=50\n"),
+                (
+                    "run/sysctl.d/20-b.conf",
+                    "; net.core.busy_poll=1\nnet/core/busy_poll = 0\nnet.core.rps_default_mask=3\n",
+                ),
+                ("etc/sysctl.conf", "net.core.busy_poll = 25\n"),
+            ],
+        );
+        assert_eq!(
+            root.found(),
+            [
+                "sysctl.d /etc/sysctl.conf:1: net.core.busy_poll = 25",
+                "sysctl.d /usr/lib/sysctl.d/99-z.conf:1: net.core.netdev_budget = 0x12c",
+                "sysctl.d /run/sysctl.d/20-b.conf:3: net.core.rps_default_mask=3",
+            ]
+        );
+        // As on Debian: a link to it is read at the place of the link.
+        let root = Root::new(
+            "sysctl-link",
+            &[
+                ("etc/sysctl.conf", "net.core.busy_poll = 25\n"),
+                ("etc/sysctl.d/99-z.conf", "net.core.busy_poll=7\n"),
+            ],
+        );
+        std::os::unix::fs::symlink("../sysctl.conf", root.0.path().join("etc/sysctl.d/50-sysctl.conf"))
+            .expect("a link");
+        assert_eq!(root.found(), ["sysctl.d /etc/sysctl.d/99-z.conf:1: net.core.busy_poll=7"]);
+    }
+
+    #[test]
+    fn a_profile_of_tuned_is_what_its_includes_and_its_own_sections_merge_to() {
+        let profile = |name: &str| format!("usr/lib/tuned/profiles/{name}/tuned.conf");
+        let (base, middle, top, odd) = (profile("base"), profile("middle"), profile("top"), profile("odd"));
+        let root = Root::new(
+            "tuned",
+            &[
+                ("proc/9/comm", "tuned\n"),
+                ("etc/tuned/active_profile", "top odd\n"),
+                (
+                    &base,
+                    "[sysctl]\nnet.core.busy_poll=50\nnet.core.netdev_budget=>600\nkernel.x=1\n[net]\nfeatures=tso off\n",
+                ),
+                (&middle, "[main]\ninclude=base, absent\n[sysctl]\nnet.core.busy_poll=25 # a comment\n"),
+                (
+                    &top,
+                    "[main]\ninclude=${below};\n[variables]\nbelow=nothing\n[net_1]\ntype=net\ndevices=eth0\nchannels=combined ${queues}\nwake_on_lan=d\n",
+                ),
+                (
+                    &odd,
+                    "[main]\ninclude=middle;base\n[variables]\nqueues=4\n[net]\nreplace=1\nring=rx 4096\n[irqbalance]\nenabled=false\nbanned_cpus=1\n",
+                ),
+            ],
+        );
+        assert_eq!(
+            root.found(),
+            [
+                "tuned /usr/lib/tuned/profiles/odd/tuned.conf:7: [net] ring=rx 4096",
+                "tuned /usr/lib/tuned/profiles/top/tuned.conf:8 of eth0: [net_1] channels=combined 4",
+                "tuned /usr/lib/tuned/profiles/middle/tuned.conf:4: [sysctl] net.core.busy_poll=25",
+                "tuned /usr/lib/tuned/profiles/base/tuned.conf:3: [sysctl] net.core.netdev_budget=>600",
+            ]
+        );
+        // tuned applies the files of sysctl.d again after its own.
+        let file = root.0.path().join("etc/sysctl.d/z.conf");
+        std::fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        std::fs::write(&file, "net.core.busy_poll=0\n").expect("written");
+        let of_busy_poll =
+            |root: &Root| root.found().into_iter().filter(|line| line.contains("busy_poll")).count();
+        assert_eq!(of_busy_poll(&root), 1);
+        std::fs::write(root.0.path().join("etc/tuned/tuned-main.conf"), "reapply_sysctl = 0\n")
+            .expect("written");
+        assert_eq!(of_busy_poll(&root), 2);
+    }
+
+    #[test]
+    fn a_link_file_is_read_with_its_drop_ins_and_all_keys_of_a_nic() {
+        let root = Root::new(
+            "link",
+            &[
+                (
+                    "usr/lib/systemd/network/20-nic.link",
+                    "[Match]\nPermanentMACAddress=00:11:22:33:44:55\n[Link]\nNTupleFilter=yes\nGenericReceiveOffloadHardware=no\nMTUBytes=9000\n\
+                     GenericSegmentOffloadMaxBytes=65536\nReceiveQueues=4\nTransmitQueues=4\nRxCoalesceIrqSec=5us\nRxMaxCoalescedFrames=8\nCombinedChannels=8\n",
+                ),
+                (
+                    "etc/systemd/network/20-nic.link.d/10-own.conf",
+                    "[Link]\nCombinedChannels=\nReceiveQueues=2\n",
+                ),
+                ("run/systemd/network/20-nic.link.d/10-own.conf", "[Link]\nTxChannels=9\n"),
+            ],
+        );
+        let mut lines: Vec<String> =
+            root.found().iter().filter_map(|line| line.rsplit(' ').next().map(str::to_owned)).collect();
+        lines.sort();
+        assert_eq!(
+            lines,
+            [
+                "GenericReceiveOffloadHardware=no",
+                "GenericSegmentOffloadMaxBytes=65536",
+                "NTupleFilter=yes",
+                "ReceiveQueues=2",
+                "RxCoalesceIrqSec=5us",
+                "RxMaxCoalescedFrames=8",
+                "TransmitQueues=4",
+            ]
+        );
+        assert!(root.found()[0].contains(" of 00:11:22:33:44:55: "), "{:?}", root.found());
+    }
+
+    #[test]
+    fn netplan_names_the_device_and_a_later_file_wins() {
+        let root = Root::new(
+            "netplan",
+            &[
+                (
+                    "etc/netplan/01.yaml",
+                    "network:\n  version: 2\n  ethernets:\n    eth0: # the uplink\n      dhcp4: true\n      generic-receive-offload: false\n    \"eth1\":\n      match:\n        driver: ixgbe\n      large-receive-offload: true\n",
+                ),
+                (
+                    "etc/netplan/90.yaml",
+                    "network:\n  ethernets:\n    eth0:\n      generic-receive-offload: true\n",
+                ),
+            ],
+        );
+        assert_eq!(
+            root.found(),
+            [
+                "netplan /etc/netplan/01.yaml:10 of eth1: large-receive-offload: true",
+                "netplan /etc/netplan/90.yaml:4 of eth0: generic-receive-offload: true",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_script_that_sets_a_nic_is_found_wherever_it_runs_and_one_that_reads_is_not() {
+        let root = Root::new(
+            "scripts",
+            &[
+                (
+                    "etc/networkd-dispatcher/routable.d/50-nic",
+                    "#!/bin/sh\nethtool -S $IFACE\n/usr/sbin/ethtool  --set-ring \"$IFACE\" rx 4096\n",
+                ),
+                ("etc/network/if-up.d/nic", "$ETHTOOL -K $IFACE gro off\n"),
+                (
+                    "etc/NetworkManager/dispatcher.d/pre-up.d/nic",
+                    "echo 3 > /sys/class/net/$1/queues/rx-0/rps_cpus\ncat /sys/class/net/$1/queues/rx-0/rps_cpus\n",
+                ),
+                (
+                    "etc/sysconfig/network-scripts/ifcfg-lan",
+                    "DEVICE=\"eth7\"\nETHTOOL_OPTS=\"speed 100 duplex full; -G ${DEVICE} rx 4096\"\n",
+                ),
+                ("etc/sysconfig/network-scripts/ifcfg-eth8", "ETHTOOL_OPTS=\"autoneg off\"\n"),
+                (
+                    "etc/udev/rules.d/70-nic.rules",
+                    "SUBSYSTEM==\"net\", ACTION==\"add\", RUN+=\"/sbin/ethtool -K $name tso off\"\n\
+                     SUBSYSTEM==\"net\", ENV{enabled}==\"1\", ATTR{gro_flush_timeout}=\"20000\"\n\
+                     SUBSYSTEM==\"net\", ATTR{queues/rx-0/rps_cpus}==\"0\", NAME=\"x\"\n\
+                     SUBSYSTEM==\"net\", DRIVERS==\"ena\", ATTR{queues/rx-0/rps_cpus}=\"3\"\n",
+                ),
+            ],
+        );
+        let kinds: Vec<String> =
+            root.found().iter().filter_map(|line| line.split(": ").next().map(str::to_owned)).collect();
+        assert_eq!(
+            kinds,
+            [
+                "ifcfg /etc/sysconfig/network-scripts/ifcfg-lan:2 of eth7",
+                "set_irq_affinity /etc/NetworkManager/dispatcher.d/pre-up.d/nic:1",
+                "set_irq_affinity /etc/network/if-up.d/nic:1",
+                "set_irq_affinity /etc/networkd-dispatcher/routable.d/50-nic:3",
+                "udev rule /etc/udev/rules.d/70-nic.rules:1",
+                "udev rule /etc/udev/rules.d/70-nic.rules:2",
+                "ENA helpers /etc/udev/rules.d/70-nic.rules:4",
+            ]
+        );
     }
 }

@@ -31,6 +31,12 @@ pub enum ConflictingToolKind {
     IrqAffinityScript,
     /// Amazon's: udev rules and scripts for ENA devices.
     Ena,
+    /// netplan: offloads and virtual functions, whenever its backend configures the device.
+    Netplan,
+    /// `ETHTOOL_OPTS` of a network script of Red Hat's: whenever the interface goes up.
+    Ifcfg,
+    /// A rule of udev that sets a NIC or runs a program that does: when udev adds the device.
+    UdevRule,
     /// Azure's: the agent, and udev rules for accelerated networking.
     Azure,
 }
@@ -48,6 +54,9 @@ impl fmt::Display for ConflictingToolKind {
             Self::Perftune => "perftune",
             Self::IrqAffinityScript => "set_irq_affinity",
             Self::Ena => "ENA helpers",
+            Self::Netplan => "netplan",
+            Self::Ifcfg => "ifcfg",
+            Self::UdevRule => "udev rule",
             Self::Azure => "Azure's agent",
         })
     }

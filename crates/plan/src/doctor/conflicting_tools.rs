@@ -86,7 +86,11 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     for other in &case.context.others {
         let Some((sysctl, value)) = &other.sysctl else { continue };
         let now = case.host.sysctls.get(sysctl);
-        let differs = now.is_some_and(|now| now.to_string() != *value);
+        // What the tool would write is in force already.
+        if now.is_some_and(|now| agrees(value, *now)) {
+            continue;
+        }
+        let differs = now.is_some();
         let (severity, summary) = match now {
             Some(now) if differs => (
                 Severity::Warning,
@@ -106,8 +110,28 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
+/// Whether a value as a tool's file has it leaves a number as it is. The kernel reads `0x12c` and `0454` as C does; tuned writes
+/// `>600` only where the number is smaller, and `<600` only where it is larger.
+fn agrees(value: &str, now: u64) -> bool {
+    let value = value.trim().trim_matches(['"', '\'']);
+    let number = |text: &str| {
+        let text = text.trim();
+        match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
+            None => text.parse().ok(),
+        }
+    };
+    match (value.strip_prefix('>'), value.strip_prefix('<')) {
+        (Some(least), _) => number(least).is_some_and(|least| now >= least),
+        (_, Some(most)) => number(most).is_some_and(|most| now <= most),
+        (None, None) => number(value) == Some(now),
+    }
+}
+
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    const KINDS: [ConflictingToolKind; 10] = [
+    const KINDS: [ConflictingToolKind; 14] = [
+        ConflictingToolKind::SysctlFile,
         ConflictingToolKind::LinkFile,
         ConflictingToolKind::NetworkManager,
         ConflictingToolKind::Ifupdown,
@@ -118,6 +142,9 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         ConflictingToolKind::IrqAffinityScript,
         ConflictingToolKind::Ena,
         ConflictingToolKind::Azure,
+        ConflictingToolKind::Netplan,
+        ConflictingToolKind::Ifcfg,
+        ConflictingToolKind::UdevRule,
     ];
     let mut found = Vec::new();
     for kind in KINDS {
@@ -125,18 +152,20 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
         let Some(first) = lines.first() else { continue };
         let when = match kind {
-            ConflictingToolKind::LinkFile | ConflictingToolKind::Ena | ConflictingToolKind::Azure => {
-                "when udev adds the device"
-            }
+            ConflictingToolKind::LinkFile
+            | ConflictingToolKind::Ena
+            | ConflictingToolKind::Azure
+            | ConflictingToolKind::UdevRule => "when udev adds the device",
             ConflictingToolKind::GoogleGuestAgent => "at boot, and when a device is added",
             ConflictingToolKind::CloudInit => "at boot",
             ConflictingToolKind::Perftune => "whenever the database starts",
             ConflictingToolKind::IrqAffinityScript => "whenever it is run",
             ConflictingToolKind::NetworkManager => "whenever the connection is activated",
-            ConflictingToolKind::Ifupdown => "whenever the interface goes up",
-            ConflictingToolKind::Tuned | ConflictingToolKind::SysctlFile => {
-                "while it runs, and when its profile changes"
-            }
+            ConflictingToolKind::Ifupdown | ConflictingToolKind::Ifcfg => "whenever the interface goes up",
+            ConflictingToolKind::Netplan => "whenever its backend configures the device",
+            ConflictingToolKind::Tuned => "while it runs, and when its profile changes",
+            // `rps_default_mask`: what it sets now is for devices that come later.
+            ConflictingToolKind::SysctlFile => "for devices that are made later",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());

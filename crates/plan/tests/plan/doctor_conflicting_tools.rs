@@ -52,7 +52,7 @@ fn a_placed_interrupt_that_irqbalance_may_move_is_a_warning_until_it_is_banned()
 }
 
 #[test]
-fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_a_note() {
+fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_is_none() {
     let mut host = nic(None);
     host.sysctls.insert(Sysctl::NetdevBudget, 300);
     let file = |value: &str| ConflictingTool {
@@ -65,8 +65,13 @@ fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_a_note() 
     let warning = found(&host, &[], vec![file("600")], "others-set-sysctl").expect("found");
     assert_eq!(warning.severity, Severity::Warning);
     assert_eq!(warning.evidence, ["/etc/sysctl.d/90-net.conf:3: net.core.netdev_budget=600"]);
-    let note = found(&host, &[], vec![file("300")], "others-set-sysctl").expect("found");
-    assert_eq!((note.severity, note.remedy), (Severity::Note, None));
+    for agreeing in ["300", "0x12c", "0454", "\"300\"", ">200", ">300", "<300", "<400"] {
+        assert_eq!(found(&host, &[], vec![file(agreeing)], "others-set-sysctl"), None, "{agreeing}");
+    }
+    for other in [">301", "<299", "0x300", "none"] {
+        let finding = found(&host, &[], vec![file(other)], "others-set-sysctl").expect(other);
+        assert_eq!(finding.severity, Severity::Warning, "{other}");
+    }
 }
 
 #[test]

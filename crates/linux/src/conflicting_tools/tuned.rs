@@ -1,0 +1,160 @@
+//! tuned.conf(5): what the active profile sets when its includes are merged.
+//!
+//! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile that names it,
+//! `merger.py` merges sections of one name option by option, `plugins/base.py` knows `>` and `<` before a value.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use model::host::{ConflictingTool, ConflictingToolKind};
+
+use super::sysctl::{net_core, sysctl_named};
+use super::{ini, place, runs, text};
+
+/// Where profiles are, the first of which wins; each is a directory with a `tuned.conf`.
+const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
+
+/// How many profiles are read.
+const PROFILES_MAX: usize = 16;
+
+/// The options of the plugin `net` that set what netpolicy sets, too.
+const NET_OPTIONS: [&str; 4] = ["channels", "coalesce", "features", "ring"];
+
+/// A value with the place that it is from.
+struct Value {
+    text: String,
+    place: String,
+}
+
+/// The merged sections of profiles: by section and option.
+#[derive(Default)]
+struct Merged {
+    sections: BTreeMap<String, BTreeMap<String, Value>>,
+    variables: BTreeMap<String, String>,
+    read: BTreeSet<PathBuf>,
+}
+
+/// What the profile that is active sets; nothing where tuned does not run. Of numbers that a file of sysctl.d sets, too, that file's
+/// value stays.
+pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
+    if !runs(root, "tuned") {
+        return Vec::new();
+    }
+    let Some(active) = text(&root.join("etc/tuned/active_profile")) else { return Vec::new() };
+    let mut merged = Merged::default();
+    for name in active.split_whitespace() {
+        merged.load(root, name);
+    }
+    let mut found = merged.tools();
+    if reapplies_sysctl(root) {
+        let number = |tool: &ConflictingTool| tool.sysctl.as_ref().map(|(sysctl, _)| *sysctl);
+        found.retain(|tool| {
+            let own = number(tool);
+            own.is_none() || !of_sysctl_files.iter().any(|file| number(file) == own)
+        });
+    }
+    found
+}
+
+/// Whether tuned lets the files of sysctl.d win over its profiles, as it does by default: `reapply_sysctl`.
+fn reapplies_sysctl(root: &Path) -> bool {
+    let main = text(&root.join("etc/tuned/tuned-main.conf")).unwrap_or_default();
+    let mut said = main
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .filter(|(key, _)| key.trim() == "reapply_sysctl");
+    said.next_back().is_none_or(|(_, value)| {
+        !matches!(value.trim().to_lowercase().as_str(), "0" | "false" | "no" | "off")
+    })
+}
+
+impl Merged {
+    /// Merges a profile into what was read, its includes first.
+    fn load(&mut self, root: &Path, name: &str) {
+        let name = name.trim();
+        // A name that leads elsewhere is none. An include that only a function gives is not known here.
+        let is_safe = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if name.is_empty() || !name.chars().all(is_safe) || self.read.len() >= PROFILES_MAX {
+            return;
+        }
+        let paths = PLACES.map(|place| root.join(place).join(name).join("tuned.conf"));
+        let mut unread = paths.into_iter().filter(|path| !self.read.contains(path));
+        let Some((path, text)) = unread.find_map(|path| text(&path).map(|text| (path, text))) else { return };
+        self.read.insert(path.clone());
+        let of_main = ini(&text).filter(|(_, section, key, _)| *section == "main" && *key == "include");
+        if let Some((.., include)) = of_main.last() {
+            let include = self.expand(without_comment(include));
+            include.split([',', ';']).for_each(|name| self.load(root, name));
+        }
+        let mut replaced = BTreeSet::new();
+        for (_, section, key, value) in ini(&text) {
+            let on = matches!(without_comment(value).to_lowercase().as_str(), "1" | "true" | "yes" | "on");
+            if key == "replace" && on && replaced.insert(section) {
+                self.sections.remove(section);
+            }
+        }
+        for (number, section, key, value) in ini(&text) {
+            let value = without_comment(value);
+            if section == "variables" {
+                let value = self.expand(value);
+                self.variables.insert(key.to_owned(), value);
+            } else if section != "main" {
+                let value = Value { text: value.to_owned(), place: place(root, &path, number) };
+                self.sections.entry(section.to_owned()).or_default().insert(key.to_owned(), value);
+            }
+        }
+    }
+
+    /// A text with the variables that are known. Functions (`${f:…}`) stay.
+    fn expand(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (name, value) in &self.variables {
+            text = text.replace(&format!("${{{name}}}"), value);
+        }
+        text
+    }
+
+    /// What of it is about settings of netpolicy's.
+    fn tools(&self) -> Vec<ConflictingTool> {
+        let mut found = Vec::new();
+        for (section, options) in &self.sections {
+            let option = |key: &str| options.get(key).map(|value| self.expand(&value.text));
+            // `[net_1]` with `type=net` is of the plugin `net`.
+            let plugin = option("type").unwrap_or_else(|| section.clone());
+            let device = option("devices").filter(|devices| devices != "*");
+            for (key, Value { text, place }) in options {
+                let text = self.expand(text);
+                let line = format!("{key}={text}");
+                let sysctl = net_core(&line).and_then(|(name, _)| sysctl_named(name));
+                let is_ours = match plugin.as_str() {
+                    "net" => NET_OPTIONS.contains(&key.as_str()),
+                    "irq" | "irqbalance" => {
+                        !matches!(key.as_str(), "type" | "devices" | "enabled" | "replace")
+                    }
+                    "sysctl" => sysctl.is_some(),
+                    _ => false,
+                };
+                if !is_ours || options.get("enabled").is_some_and(|value| is_off(&value.text)) {
+                    continue;
+                }
+                found.push(ConflictingTool {
+                    kind: ConflictingToolKind::Tuned,
+                    place: place.clone(),
+                    line: format!("[{section}] {line}"),
+                    device: device.clone().filter(|_| plugin == "net"),
+                    sysctl: sysctl.map(|sysctl| (sysctl, text.clone())),
+                });
+            }
+        }
+        found
+    }
+}
+
+fn is_off(text: &str) -> bool {
+    matches!(text.to_lowercase().as_str(), "0" | "false" | "no" | "off")
+}
+
+/// A value without what a `#` after a space begins.
+fn without_comment(value: &str) -> &str {
+    value.split_once(" #").map_or(value, |(value, _)| value).trim()
+}
