@@ -12,6 +12,9 @@ use libbpf_rs::{
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
+/// What loading a program takes.
+const CAPABILITIES: &str = "CAP_BPF and CAP_PERFMON";
+
 /// The most that is kept of what libbpf and the verifier say, in bytes. The verifier ends with what is wrong, so
 /// the end is kept.
 const WORDS_BYTES_MAX: usize = 4096;
@@ -51,7 +54,7 @@ impl Loaded {
             .and_then(|builder| builder.open_memory(bytes))
             .and_then(|mut open| prepare(&mut open).map(|()| open))
             .and_then(OpenObject::load)
-            .map_err(|_| refused(format!("load BPF programs {name}")))?;
+            .map_err(|_| refused(format!("load BPF programs {name}")).needing(CAPABILITIES))?;
         Ok(Self { name, links: Vec::new(), object })
     }
 
@@ -202,12 +205,16 @@ pub(super) fn refused(what: String) -> KernelError {
     KernelError { what, cause }
 }
 
-/// What libbpf said, on one line, without its advice about `ulimit -l`: it gives that whenever root is refused, for whatever
-/// reason, and since Linux 5.11 programs and maps are not counted there (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`).
+/// What libbpf said, on one line, without what it says whenever it may not load anything: that it could not raise a limit, and
+/// advice about that limit. Since Linux 5.11 programs and maps are not counted there (`kernel/bpf/syscall.c`
+/// `bpf_map_save_memcg()`). What is missing then is a capability.
 fn words_of(said: &str) -> String {
     const ADVICE: &str = " Make sure your kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.";
     let lines = said.lines().map(|line| line.trim_start_matches("libbpf: ").replace(ADVICE, ""));
-    lines.filter(|line| !line.contains("ulimit -l")).collect::<Vec<_>>().join("; ")
+    let is_of_limit = |line: &str| {
+        line.contains("ulimit -l") || line.contains("RLIMIT_MEMLOCK") || line.contains("trivial BPF program")
+    };
+    lines.filter(|line| !is_of_limit(line)).collect::<Vec<_>>().join("; ")
 }
 
 /// Makes libbpf pass its messages to us, and not print them.
@@ -241,7 +248,9 @@ mod test {
         let said = "libbpf: Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program. Make sure your \
                     kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.\n\
                     libbpf: permission error while running as root; try raising 'ulimit -l'? current value: 8.0 MiB\n";
-        let expected = "Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program.";
-        assert_eq!(words_of(said), expected);
+        assert_eq!(words_of(said), "", "only the error number is left, with the capabilities that it takes");
+        let said = "libbpf: Failed to bump RLIMIT_MEMLOCK (err = -EPERM), you might need to do it explicitly!\n\
+                    libbpf: prog 'polled': BPF program load failed: -EINVAL\n";
+        assert_eq!(words_of(said), "prog 'polled': BPF program load failed: -EINVAL");
     }
 }

@@ -9,7 +9,7 @@ use live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Su
 use model::host::{Process, SocketState};
 use model::live::{LivePolls, PartOfSecond};
 use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, Severity, Target};
-use session::{Exit, Fault};
+use session::{Exit, Fault, quoted};
 
 use crate::bell::Bell;
 use crate::event_loop::EventLoop;
@@ -161,13 +161,15 @@ impl Goals {
         findings.extend(refused_all);
         let more = self.subjects.len().saturating_sub(Rounds::services_max());
         if more > 0 {
+            let measured = Rounds::services_max();
+            let first = self.subjects.get(measured).map(|subject| subject.name.as_str());
             findings.push(Finding {
                 rule: NOT_MEASURED.to_owned(),
                 severity: Severity::Note,
                 object: "policy files".to_owned(),
                 summary: format!("{more} services that have a goal are not measured"),
-                evidence: vec![format!("the most on this machine: {}", Rounds::services_max())],
-                remedy: Some("netpolicy watch SERVICE measures one of them".to_owned()),
+                evidence: vec![format!("the most on this machine: {measured}")],
+                remedy: first.map(|name| format!("netpolicy watch {}", quoted(name))),
             });
         }
         self.rules.extend(findings.iter().map(|finding| finding.rule.clone()));

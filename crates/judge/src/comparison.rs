@@ -403,7 +403,7 @@ impl<'a> Comparison<'a> {
         let takes = first + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
         if takes > self.options.most {
             self.operator.say(&format!(
-                "{} s are too short for a verdict: {least} rounds are the fewest that decide, and take {:.0} s (--max-seconds).",
+                "{} s are too short for a verdict: {least} rounds are the fewest that decide, and take {:.0} s (--seconds).",
                 self.options.most.as_secs(),
                 takes.as_secs_f64().ceil()
             ));

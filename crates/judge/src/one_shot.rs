@@ -74,7 +74,7 @@ impl<'a> OneShot<'a> {
                 "{} s are too short: what disturbs traffic takes {WINDOWS_MIN} windows before, with and after it",
                 options.most.as_secs()
             ))
-            .hint("give it more time: --max-seconds 60"));
+            .hint("give it more time: --seconds 60"));
         }
         let journal = session.journal()?;
         let (plans, mut once): (Vec<_>, Vec<_>) =

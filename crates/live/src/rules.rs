@@ -33,7 +33,7 @@ pub const RULES: &[(&str, &str)] = &[
         "Candidates differ in how long the NIC delays its interrupts, which no response time includes: more delay looks better than it is.",
     ),
     ("live-uniform-alone", "No window had interrupts enabled: estimate U is all there is."),
-    ("live-estimators-disagree", "U and C are more than 30 µs and 30 % apart."),
+    ("live-estimators-disagree", "U and C are more than 30 us and 30 % apart."),
     (
         "live-stamps-disagree",
         "The clients' stamps and the polls say different response times: requests wait before the ring, or a clock is being slewed.",
@@ -53,7 +53,7 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     ("live-connections", "There are more connections than can be measured."),
     ("live-few-requests", "There were too few requests for a percentile."),
-    ("live-answers-late", "Linux before 6.16: answers are noted 10 to 25 µs late."),
+    ("live-answers-late", "Linux before 6.16: answers are noted 10 to 25 us late."),
     ("live-nothing-arrived", "No request came by TCP; UDP and QUIC cannot be measured."),
     (
         "live-not-measured",

@@ -1,6 +1,6 @@
 //! From what the operator names to the ports that are measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use linux::live::listening;
 use linux::process::{Criteria, find, identify};
@@ -9,7 +9,7 @@ use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
 use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Target as Asked};
 
-use session::{Exit, Fault, Operator, Session, count, privileges};
+use session::{Exit, Fault, Operator, Session, count, nearest, privileges, quoted};
 
 use crate::subject::Subject;
 
@@ -45,6 +45,35 @@ pub struct Target {
     pub findings: Vec<Finding>,
     /// Its goal by the policy files.
     pub goal: Goal,
+}
+
+impl Selection {
+    /// What an operator means by a word: a number is a TCP port, everything else a name.
+    pub fn named(word: &str) -> Self {
+        match word.parse() {
+            Ok(port) if port > 0 => Self::Port(port),
+            Ok(_) | Err(_) => Self::Service(word.to_owned()),
+        }
+    }
+
+    /// The conditions that find the processes of a service by a word: its section of the policy files, the port, the unit or the
+    /// executable. With them, the processes that meet them now.
+    ///
+    /// # Errors
+    /// No process meets any.
+    pub fn conditions(
+        word: &str,
+        session: &Session,
+        operator: &dyn Operator,
+    ) -> Result<(Match, Vec<ProcessId>), Fault> {
+        match Self::named(word) {
+            Self::Port(port) => {
+                let (_, found, _) = processes(&Self::Port(port), session, operator)?;
+                Ok((Match { port: Some(port), ..Match::default() }, found))
+            }
+            _ => by_name(word, session, operator).map(|(matching, found, _)| (matching, found)),
+        }
+    }
 }
 
 impl Target {
@@ -158,11 +187,11 @@ fn processes(
     session: &Session,
     operator: &dyn Operator,
 ) -> Result<(String, Vec<ProcessId>, Goal), Fault> {
-    let name = match selection {
+    match selection {
         Selection::Process(pid) => {
             let first = identify(*pid)?;
             let family = family(first.pid).into_iter().filter_map(|pid| identify(pid).ok());
-            return Ok((first.to_string(), family.collect(), Goal::default()));
+            Ok((first.to_string(), family.collect(), Goal::default()))
         }
         Selection::Port(port) => {
             let netns = Some(session.netns()?.id());
@@ -173,7 +202,7 @@ fn processes(
                     "netpolicy show names who listens; --netns pid:N looks into a container's namespace";
                 return Err(not_found(what, unread, Some(hint)));
             }
-            return Ok((format!("port {port}"), found, Goal::default()));
+            Ok((format!("port {port}"), found, Goal::default()))
         }
         Selection::Unit(unit) => {
             let (found, unread) =
@@ -181,13 +210,24 @@ fn processes(
             if found.is_empty() {
                 return Err(not_found(format!("unit {unit} has no running process"), unread, None));
             }
-            return Ok((unit.clone(), found, Goal::default()));
+            Ok((unit.clone(), found, Goal::default()))
         }
         Selection::Known(Subject { name, processes, goal, .. }) => {
-            return Ok((name.clone(), processes.clone(), *goal));
+            Ok((name.clone(), processes.clone(), *goal))
         }
-        Selection::Service(name) => name.clone(),
-    };
+        Selection::Service(name) => {
+            let (_, found, goal) = by_name(name, session, operator)?;
+            Ok((name.clone(), found, goal))
+        }
+    }
+}
+
+/// The processes of the service with this name, by its section of the policy files, or else by unit or executable.
+fn by_name(
+    name: &str,
+    session: &Session,
+    operator: &dyn Operator,
+) -> Result<(Match, Vec<ProcessId>, Goal), Fault> {
     let named =
         session.policy(operator)?.policy().intents.into_iter().find_map(|intent| match intent.target {
             Asked::Service(service, matching) if service == name => Some((matching, intent.goal)),
@@ -200,25 +240,50 @@ fn processes(
     let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
     // Where the operator named a namespace, a service of the same name in another is another.
     let netns = session.netns.is_some().then(|| session.netns().map(|netns| netns.id())).transpose()?;
-    let ways: Vec<Criteria> = match named {
-        Some((Match { unit, cgroup, exe, pod, container, port, uid }, _)) => {
-            vec![Criteria { exe, cgroup, unit, pod, container, port, uid, netns }]
-        }
+    let ways: Vec<Match> = match named {
+        Some((matching, _)) => vec![matching],
         None => vec![
-            Criteria { unit: Some(Patterns::exactly(&name)), netns, ..Criteria::default() },
-            Criteria { exe: Some(Patterns::exactly(&name)), netns, ..Criteria::default() },
+            Match { unit: Some(Patterns::exactly(name)), ..Match::default() },
+            Match { exe: Some(Patterns::exactly(name)), ..Match::default() },
         ],
     };
     let mut unread = 0;
-    for criteria in ways {
-        let (found, more) = search(&criteria)?;
+    for matching in ways {
+        let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();
+        let (found, more) = search(&Criteria { exe, cgroup, unit, pod, container, port, uid, netns })?;
         unread = unread.max(more);
         if !found.is_empty() {
-            return Ok((name, found, goal));
+            return Ok((matching, found, goal));
         }
     }
     let what = format!("no service of the policy files, no unit and no executable `{name}` runs");
-    Err(not_found(what, unread, Some("netpolicy watch --port N, or --pid N")))
+    if let Some(near) = nearest(name, names(session, operator).iter().map(String::as_str)) {
+        return Err(Fault::failed(what).hint(format!("did you mean `{near}`?")));
+    }
+    Err(not_found(
+        what,
+        unread,
+        Some("netpolicy show lists what listens; a port (6379) names a service, too"),
+    ))
+}
+
+/// What services are called on this host: in the policy files, and by the executable or the command name of each process with
+/// sockets. What cannot be read is left out.
+fn names(session: &Session, operator: &dyn Operator) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for intent in session.policy(operator).map(|merged| merged.policy().intents).unwrap_or_default() {
+        if let Asked::Service(name, _) = intent.target {
+            names.insert(name);
+        }
+    }
+    let host = session.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::Networking).ok());
+    let own = std::process::id();
+    for process in host.iter().flat_map(|host| &host.processes).filter(|process| process.id.pid.0 != own) {
+        let started_as = linux::process::started_as(process.id.pid);
+        let path = started_as.as_deref().unwrap_or(&process.exe);
+        names.extend(path.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    names
 }
 
 /// Those that are found, and how many could not be inspected.
@@ -315,7 +380,7 @@ fn hides(host: &Host) -> Vec<Finding> {
                 &format!("{} rx-{}", device.id.name, queue.id.index.0),
                 "receive packet steering hides how long packets wait on the way to TCP",
                 format!("{file} is {}", queue.rps_cpus),
-                Some(format!("echo 0 > {file}")),
+                Some(format!("echo 0 > {}", quoted(&file))),
             ));
         }
         if let Some(coalesce) = &device.coalesce
@@ -326,7 +391,7 @@ fn hides(host: &Host) -> Vec<Finding> {
                 device.id.name.as_str(),
                 "the NIC delays interrupts by times of its own choosing, which are not in the wait in the ring",
                 "adaptive-rx is on".to_owned(),
-                Some(format!("ethtool -C {} adaptive-rx off", device.id.name)),
+                Some(format!("ethtool -C {} adaptive-rx off", quoted(device.id.name.as_str()))),
             ));
         }
     }

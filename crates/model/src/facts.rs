@@ -191,7 +191,7 @@ impl fmt::Display for Unit {
             Self::Switch => "on or off",
             Self::Polls => "polls",
             Self::Nanoseconds => "ns",
-            Self::Microseconds => "µs",
+            Self::Microseconds => "us",
             Self::Packets => "packets",
             Self::Bytes => "bytes",
             Self::Queues => "queues",

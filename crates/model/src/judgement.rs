@@ -188,12 +188,12 @@ impl JudgedChange {
         }
     }
 
-    /// Its values: `412 → 187 µs `.
+    /// Its values: `412 → 187 us `.
     fn values(&self) -> String {
         let (Some(before), Some(after)) = (self.before, self.after) else { return String::new() };
         let (divisor, unit) = match self.unit {
             JudgedUnit::Nanoseconds => match before.max(after) {
-                most if most < 9.95e6 => (1e3, " µs"),
+                most if most < 9.95e6 => (1e3, " us"),
                 most if most < 9.95e9 => (1e6, " ms"),
                 _ => (1e9, " s"),
             },
@@ -222,7 +222,7 @@ fn percent(share: f64) -> String {
     format!("{sign}{text}")
 }
 
-/// `p99 412 → 187 µs (−55 %, −61…−48)`; of what did not decide, only the change: `cpu +3 %`.
+/// `p99 412 → 187 us (−55 %, −61…−48)`; of what did not decide, only the change: `cpu +3 %`.
 impl fmt::Display for JudgedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = if self.unit == JudgedUnit::Share { "points" } else { "%" };
@@ -255,7 +255,7 @@ impl Judgement {
         Some(format!("{}, {}", changes.join(", "), self.rests_on()))
     }
 
-    /// What the change came to: `p99 412 → 187 µs (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+    /// What the change came to: `p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
     pub fn of_change(&self) -> String {
         let changes = self.changes.iter().map(ToString::to_string);
         changes.chain([self.rests_on()]).collect::<Vec<_>>().join(", ")
@@ -273,7 +273,7 @@ impl Judgement {
     }
 }
 
-/// `memcached, compared with current: better: p99 412 → 187 µs (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+/// `memcached, compared with current: better: p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
 impl fmt::Display for Judgement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, compared with {}: {}: ", self.service, self.with, self.ruling)?;
@@ -315,16 +315,16 @@ mod test {
     fn a_verdict_is_one_line_with_values_interval_and_what_it_rests_on() {
         assert_eq!(
             judgement().to_string(),
-            "memcached, compared with current: better: p99 412 → 185 µs (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback"
+            "memcached, compared with current: better: p99 412 → 185 us (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback"
         );
     }
 
     #[test]
     fn going_back_costs_what_the_change_has_gained() {
         let back = judgement().of_going_back().expect("known");
-        assert_eq!(back, "p99 185 → 412 µs (+122 %, +92…+156), cpu −3 %, 40 pairs, switchback");
+        assert_eq!(back, "p99 185 → 412 us (+122 %, +92…+156), cpu −3 %, 40 pairs, switchback");
         let there = judgement().of_change();
-        assert_eq!(there, "p99 412 → 185 µs (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback");
+        assert_eq!(there, "p99 412 → 185 us (−55 %, −61…−48), cpu +3.1 %, 40 pairs, switchback");
         let none = Judgement { changes: Vec::new(), ..judgement() };
         assert_eq!((none.of_going_back(), none.of_change().as_str()), (None, "40 pairs, switchback"));
     }

@@ -41,6 +41,7 @@ pub mod scheduling;
 pub mod search;
 pub mod selector;
 pub mod setting;
+mod shell;
 pub mod since;
 pub mod steering;
 pub mod support;
@@ -90,6 +91,7 @@ pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
     ProcessKnob, QueueCoalesceParam, RingNapi, RxQueueKnob, Setting, SocketPolling, Threading, TxQueueKnob,
 };
+pub use shell::quoted;
 pub use steering::{EtherFlow, FlowMatch, FlowRule, IpFlow, QueueSpan, SteerTo, Transport};
 pub use support::Prerequisites;
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};

@@ -66,13 +66,14 @@ pub struct Status {
     pub socket: Option<PathBuf>,
 }
 
-/// Withdraw a `set` request for a device or a process.
+/// Withdraw a `set` request for a device, a service or a process.
 ///
 /// Settings that nothing else requests are put back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy unset device eth0
+  netpolicy unset service 6379
   netpolicy unset task 812")]
 pub struct Unset {
     /// What was set.
@@ -87,6 +88,12 @@ pub enum UnsetTarget {
     Device {
         /// Its name.
         #[arg(value_name = "NAME", add = ArgValueCandidates::new(completing::devices))]
+        name: String,
+    },
+    /// A service.
+    Service {
+        /// The name or port that `set` was given.
+        #[arg(value_name = "NAME|PORT", add = ArgValueCandidates::new(completing::served))]
         name: String,
     },
     /// A process.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use apply::TransactionName;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 
 pub use crate::allow_args::Allow;
@@ -71,7 +71,10 @@ impl Arguments {
             return Self { globals, command: Command::Tc(command) };
         }
         let words: Vec<OsString> = std::env::args_os().collect();
-        Self::try_parse_from(&words).unwrap_or_else(|error| {
+        let parsed = crate::help::grouped(Self::command())
+            .try_get_matches_from(&words)
+            .and_then(|matches| Self::from_arg_matches(&matches));
+        parsed.unwrap_or_else(|error| {
             let error = with_range::<Self>(without_hidden::<Self>(error), &words);
             // A word of the command line may be too long to read.
             crate::render::said_if_long(&error.render().to_string())
@@ -292,23 +295,26 @@ Examples:
   netpolicy explain 'eth0 rx-0'           one object, as the other commands name it
   netpolicy explain eth0                  a device with its queues
   netpolicy explain latency               what a policy comes to, and why
+  netpolicy explain packets-on-no-napi    what a finding of `doctor` means
   netpolicy explain setting rx-usecs      meaning, values, kernel and undo of a setting, by its name or key")]
 pub struct Explain {
-    /// An object, or the beginning of its name; a policy; or `setting`, with the name of one.
-    #[arg(value_name = "OBJECT|POLICY|setting", add = ArgValueCandidates::new(completing::explained))]
+    /// An object, or the beginning of its name; a policy; a finding; or `setting`, with the name of one.
+    #[arg(value_name = "OBJECT|POLICY|FINDING|setting", add = ArgValueCandidates::new(completing::explained))]
     pub object: Option<String>,
     /// The setting, by its name or by its key in policy files.
     #[arg(value_name = "NAME", requires = "object")]
     pub setting: Option<String>,
 }
 
-/// Give one device or process a policy, without a file.
+/// Give one device, service or process a policy, without a file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy set device eth0 latency       a policy: netpolicy chooses the delivery mode
   netpolicy set device eth0 defer50       a delivery mode, named by an expert
   netpolicy set device eth0 threaded --kthread-cpus irq --kthread-class fifo:50
+  netpolicy set service redis-server latency
+  netpolicy set service 6379 latency      who listens on this TCP port
   netpolicy set task 812 suspend20        a running process and the queues it receives from")]
 pub struct Set {
     /// What to set.
@@ -352,6 +358,15 @@ pub enum SetTarget {
         /// A further setting of the device, as in `settings` of a policy file: rx-usecs=8, rx-gro=off.
         #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
         settings: Vec<NicWord>,
+    },
+    /// A service: its processes as they are now, and with a daemon those that come later.
+    Service {
+        /// A service of the policy files, a unit, an executable, or a TCP port.
+        #[arg(value_name = "NAME|PORT", add = ArgValueCandidates::new(completing::served))]
+        name: String,
+        /// A policy or a delivery mode.
+        #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
+        request: Word,
     },
     /// A process, with the queues that it receives from.
     Task {
@@ -406,12 +421,16 @@ fn whole_seconds(text: &str) -> Result<u16, String> {
 #[command(after_help = "\
 Examples:
   netpolicy attach 812 --delivery suspend20
-  netpolicy attach $(pidof -s memcached) --policy latency
+  netpolicy attach memcached --policy latency
+  netpolicy attach --port 11211 --policy latency
   netpolicy attach 812 --policy latency --once  set it and leave; `netpolicy rollback` undoes it")]
 pub struct Attach {
-    /// The process.
-    #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
-    pub pid: u32,
+    /// The process, by number; or its service: of the policy files, a unit, an executable.
+    #[arg(value_name = "PID|SERVICE", add = ArgValueCandidates::new(completing::attachable), value_parser = attached, required_unless_present = "port", conflicts_with = "port")]
+    pub process: Option<Attached>,
+    /// The process that listens on this TCP port.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
     /// Which policy or mode.
     #[command(flatten)]
     pub asked: Asked,
@@ -430,6 +449,26 @@ pub struct Attach {
     /// Set everything once, leave it in force, and do not follow the process.
     #[arg(long, conflicts_with = "keep")]
     pub once: bool,
+}
+
+/// Whom `attach` is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// The process with this number.
+    Pid(u32),
+    /// The process of this service.
+    Service(String),
+}
+
+/// Reads whom `attach` is for: what begins with a digit is a number.
+fn attached(text: &str) -> Result<Attached, String> {
+    match text.starts_with(|c: char| c.is_ascii_digit()) {
+        true => text
+            .parse()
+            .map(Attached::Pid)
+            .map_err(|_| format!("expected a whole number from 0 to {}, or the name of a service", u32::MAX)),
+        false => Ok(Attached::Service(text.to_owned())),
+    }
 }
 
 /// Start a command under a policy, and put everything back when it ends.
@@ -549,8 +588,6 @@ pub struct Guard {
 
 #[cfg(test)]
 mod test {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -50,8 +50,8 @@ pub struct Compare {
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
     pub guard_time: Nanoseconds,
     /// The longest time in all, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=86_400))]
-    pub max_seconds: u64,
+    #[arg(long = "seconds", alias = "max-seconds", value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=86_400))]
+    pub seconds: u64,
     /// Changes smaller than this, in percent, make no difference.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
     pub margin: f64,

@@ -59,6 +59,11 @@ pub(crate) fn processes() -> Vec<CompletionCandidate> {
         .collect()
 }
 
+/// Whom `attach` takes: processes and services.
+pub(crate) fn attachable() -> Vec<CompletionCandidate> {
+    processes().into_iter().chain(served()).collect()
+}
+
 /// The services that the policy files name.
 fn services() -> Vec<CompletionCandidate> {
     let dirs = Sources::Dirs(DROP_IN_DIRS.map(Into::into).to_vec());
@@ -72,12 +77,16 @@ fn services() -> Vec<CompletionCandidate> {
 /// What can be measured by its name: services, and executables with sockets that receive.
 pub(crate) fn served() -> Vec<CompletionCandidate> {
     let Some(host) = host(&Processes::Networking) else { return services() };
-    let names: std::collections::BTreeSet<&str> =
-        host.processes.iter().filter_map(|process| process.exe.rsplit('/').next()).collect();
+    let name = |process: &model::host::Process| {
+        let path = linux::process::started_as(process.id.pid).unwrap_or_else(|| process.exe.clone());
+        path.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    let names: std::collections::BTreeSet<String> = host.processes.iter().filter_map(name).collect();
     services().into_iter().chain(names.into_iter().map(|name| offered(name, "an executable"))).collect()
 }
 
-/// What can be explained: policies, devices, services.
+/// What can be explained: policies, devices, services, findings.
 pub(crate) fn explained() -> Vec<CompletionCandidate> {
-    policies().into_iter().chain(devices()).chain(services()).collect()
+    let findings = crate::render::FindingKindReport::all().map(|kind| offered(kind.code(), "a finding"));
+    policies().into_iter().chain(devices()).chain(services()).chain(findings).collect()
 }

@@ -10,36 +10,36 @@ use session::STATE_DIR;
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
     /// How data is printed: for people, as one JSON document, or as one JSON record per line.
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    #[arg(short, long, global = true, hide_short_help = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
     /// The network namespace to work in: a name of `ip netns`, a path, or pid:N for a process's.
-    #[arg(long, global = true, value_name = "NAME|PATH|pid:N")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "NAME|PATH|pid:N")]
     pub netns: Option<String>,
     /// Where transactions are journalled.
-    #[arg(long, global = true, value_name = "DIR", default_value = STATE_DIR)]
+    #[arg(long, global = true, hide_short_help = true, value_name = "DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Read this policy file instead of the drop-in directories. May be given more than once; the last one wins.
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "policy_dir")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILE", conflicts_with = "policy_dir")]
     pub policy_file: Vec<PathBuf>,
     /// Read the *.toml of this directory instead of the drop-in directories. May be given more than once; a file
     /// masks those of the same name in directories given before.
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "DIR")]
     pub policy_dir: Vec<PathBuf>,
     /// Read the *.toml of this directory over the shipped recipes, instead of the site's directories. May be given more
     /// than once, as --policy-dir.
-    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    #[arg(long, global = true, hide_short_help = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
     /// The directory of a BPF file system in which requests of applications are stored.
-    #[arg(long, global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
+    #[arg(long, global = true, hide_short_help = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
     pub app_request_dir: PathBuf,
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
-    #[arg(long, global = true, value_enum, value_name = "WHEN")]
+    #[arg(long, global = true, hide_short_help = true, value_enum, value_name = "WHEN")]
     pub color: Option<Color>,
     /// Print details to standard error.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Print only data and errors.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
     pub quiet: bool,
 }
 

@@ -82,7 +82,10 @@ mod test {
         for (line, said) in [
             ("doctor --seconds x", "'x' for '--seconds <N>': expected a whole number from 0 to 3600"),
             ("doctor --seconds=1.5", "'1.5' for '--seconds <N>': expected a whole number from 0 to 3600"),
-            ("attach 8l2 --policy cpu", "'8l2' for '<PID>': expected a whole number from 0 to 4294967295"),
+            (
+                "attach 8l2 --policy cpu",
+                "'8l2' for '[PID|SERVICE]': expected a whole number from 0 to 4294967295, or the name",
+            ),
             ("attach 812 --policy cpu --cpu-dma-latency 5us", "expected a whole number from 0 to 2000000000"),
             ("bench policies --at-once 4,x", "expected a whole number from 1 to 100000"),
             ("sim run --seed x", "expected a whole number from 0 to 9223372036854775807"),

@@ -18,7 +18,7 @@ use crate::completing;
 #[command(after_help = "\
 Examples:
   netpolicy watch memcached               the service of the policy files, unit or executable with this name
-  netpolicy watch --port 11211            the process that listens there
+  netpolicy watch 11211                   the process that listens there
   netpolicy watch --pid 812 --seconds 60  a process, for a minute
   netpolicy watch redis --sample 1s       all the time: for a service with few requests
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
@@ -28,7 +28,7 @@ pub struct Watch {
     #[command(flatten)]
     pub service: ServiceChoice,
     /// How long, in seconds; without it, until Ctrl-C.
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
     /// How much of each second is measured, 10ms to 1s. More shows more requests, and costs the service more.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
@@ -41,7 +41,7 @@ pub struct Watch {
 /// A service, by what the operator knows of it.
 #[derive(Clone, Debug, Args)]
 pub struct ServiceChoice {
-    /// A service of the policy files, a unit, or an executable.
+    /// A service of the policy files, a unit, an executable, or a TCP port.
     #[arg(value_name = "SERVICE", add = ArgValueCandidates::new(completing::served), required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
     pub service: Option<String>,
     /// The process with this number, and its children.
@@ -62,7 +62,7 @@ impl ServiceChoice {
             (Some(pid), ..) => Selection::Process(Pid(pid)),
             (None, Some(port), _) => Selection::Port(port),
             (None, None, Some(unit)) => Selection::Unit(unit.clone()),
-            (None, None, None) => Selection::Service(self.service.clone().unwrap_or_default()),
+            (None, None, None) => Selection::named(self.service.as_deref().unwrap_or_default()),
         }
     }
 }

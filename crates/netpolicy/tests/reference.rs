@@ -350,8 +350,12 @@ fn ladders() -> String {
 fn commands() -> String {
     let mut root = Arguments::command().term_width(100);
     root.build();
-    let mut page =
-        String::from("## Global options\n\nEvery command takes these, before its name or behind it.\n\n");
+    let mut page = String::from("| for | commands |\n|---|---|\n");
+    for (group, names) in netpolicy::help::GROUPS {
+        let links = names.iter().map(|name| format!("[`{name}`](#netpolicy-{name})"));
+        let _ = writeln!(page, "| {group} | {} |", links.collect::<Vec<_>>().join(", "));
+    }
+    page.push_str("\n## Global options\n\nEvery command takes these, before its name or behind it. `--help` of a command lists them, `-h` does not.\n\n");
     options(&mut page, root.get_arguments().filter(|arg| arg.is_global_set()));
     let known: BTreeSet<String> = root.get_arguments().map(|arg| arg.get_id().to_string()).collect();
     for command in root.get_subcommands_mut() {

@@ -724,6 +724,7 @@ fn can_be_set(set: &Set) -> Result<(), String> {
             let requests = settings.iter().map(|setting| setting.request.clone()).collect();
             (Target::Device(name.clone()), *request, requests)
         }
+        SetTarget::Service { .. } => return Err("no remedy sets a service".to_owned()),
         SetTarget::Task { pid, request } => (Target::Task(Pid(*pid)), *request, Vec::new()),
     };
     let host = with(nic(2), |host| {

@@ -389,7 +389,18 @@ fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h 
 fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h Device, Refusal> {
     host.device_named(name).ok_or_else(|| {
         let names: Vec<&str> = host.devices.iter().map(|d| d.id.name.as_str()).collect();
-        Refusal::new(RefusalKind::Missing, format!("device {name}"), "there is no such device here")
+        let refusal =
+            Refusal::new(RefusalKind::Missing, format!("device {name}"), "there is no such device here");
+        // As `ip link` prints a device that stands on another.
+        let device = name.split_once('@').and_then(|(device, _)| host.device_named(device));
+        let refusal = match device {
+            Some(device) => refusal.because(format!(
+                "the device is {}: `ip link` prints the device below it after the @",
+                device.id.name
+            )),
+            None => refusal,
+        };
+        refusal
             .because(format!("asked at {}", intent.origin))
             .because(format!("devices here: {}", names.join(", ")))
     })

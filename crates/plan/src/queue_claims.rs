@@ -9,6 +9,7 @@ use crate::claim::{Claimed, Claims, ResolvedRequest};
 use crate::divide::{self, Claimant};
 use crate::division::Division;
 use crate::index::Index;
+use crate::no_napi::why_no_napi;
 use crate::placed::PlacedQueue;
 use crate::placement::Part;
 use crate::queues_after::QueuesAfter;
@@ -182,12 +183,12 @@ impl<'h> QueueClaims<'h> {
             let names = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
             part.notes.push(match Connections::of(process) {
                 Connections { elsewhere: 0, .. } => format!(
-                    "no packet has shown yet where {} receives: all queues of {names} are taken",
+                    "by which queue {} receives is not known until a packet comes: the policy is set on all queues of {names}",
                     process.id
                 ),
                 Connections { elsewhere, .. } => format!(
-                    "{elsewhere} connection(s) of {} receive on no NAPI, as behind a veth whose other end has TSO on: all \
-                     queues of {names} are taken",
+                    "{elsewhere} connection(s) of {} receive on no NAPI, as behind a veth whose other end has TSO on: the \
+                     policy is set on all queues of {names}",
                     process.id
                 ),
             });
@@ -217,7 +218,7 @@ impl<'h> QueueClaims<'h> {
                 let what = format!("{elsewhere} connection(s) of {id} receive on no NAPI");
                 let mut refusal = no_napi(what, part);
                 for device in self.bare.iter().take(HINTS_MAX) {
-                    refusal = refusal.because(napi_hint(device));
+                    refusal = refusal.because(why_no_napi(device));
                 }
                 // Of all devices only a veth can be given a NAPI.
                 if !self.bare.iter().any(|device| device.kind == "veth") {
@@ -267,9 +268,9 @@ impl<'h> QueueClaims<'h> {
         }
         if none && placed.delivery.mode != DeliveryMode::Interrupt {
             let mut refusal = no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
-                .because(napi_hint(device));
-            // Nothing that the operator could do would give it one.
-            if device.up && device.kind != "veth" {
+                .because(why_no_napi(device));
+            // A device that is down may have NAPIs when it is up.
+            if device.up {
                 refusal.kind = RefusalKind::Unsupported;
             }
             return Err(refusal);
@@ -373,19 +374,4 @@ fn no_napi(what: String, part: &Part) -> Refusal {
         format!("{what}, and {} is set on a NAPI", part.delivery.mode),
     )
     .because(format!("asked at {}", part.intent.origin))
-}
-
-/// Why a device has no NAPI, and what gives it one.
-fn napi_hint(device: &Device) -> String {
-    if device.kind == "veth" {
-        format!(
-            "a veth has NAPIs only with GRO or XDP: `ethtool -K {} gro on`, and `ethtool -K PEER tso off` at the \
-             other end, else TCP does not use them",
-            device.id
-        )
-    } else if device.up {
-        format!("{} is up and lists no NAPI: its driver has none, or does not register them", device.id)
-    } else {
-        format!("{} is down; many drivers have NAPIs only while they are up", device.id)
-    }
 }

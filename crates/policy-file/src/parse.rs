@@ -108,7 +108,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
         if let Some(section) = section_at(text, at.start) {
             reader.wrong(
                 at,
-                format!("a section `{word}` is there already"),
+                format!("the file has a section for `{word}` already"),
                 Some("write its keys under the first one".to_owned()),
             );
             within = Some(section);

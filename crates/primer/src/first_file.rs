@@ -114,10 +114,10 @@ impl FirstFile {
                 let below: Vec<String> = below.iter().map(|(_, lower)| lower.id.name.to_string()).collect();
                 Some(format!("it stands on {}", listed(&below)))
             } else if device.napis.is_empty() {
-                Some(
-                    "it has no NAPI, or the kernel names none (6.7): packets come by a CPU's backlog"
-                        .to_owned(),
-                )
+                Some(format!(
+                    "it has no NAPI, or the kernel names none (6.7): packets come by a CPU's backlog; {}",
+                    plan::why_no_napi(device)
+                ))
             } else {
                 None
             };

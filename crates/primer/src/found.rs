@@ -50,6 +50,8 @@ pub struct Found {
     pub host: Host,
     /// The cgroup of each process, where it could be read.
     pub cgroups: BTreeMap<Pid, String>,
+    /// The path by which a process was started, where its executable has another name (a symbolic link).
+    pub started_as: BTreeMap<Pid, String>,
     /// How many packets each device received since it was made.
     pub received: BTreeMap<DeviceId, u64>,
     /// Every socket that listens, whether or not its process could be seen.
@@ -69,12 +71,17 @@ impl Found {
             linux::process::cgroup_of(&process.id).ok().flatten().map(|path| (process.id.pid, path))
         };
         let cgroups = host.processes.iter().filter_map(cgroup).collect();
+        let started_as = host
+            .processes
+            .iter()
+            .filter_map(|process| Some((process.id.pid, linux::process::started_as(process.id.pid)?)))
+            .collect();
         let received = linux::observe::received(netns, &host)?;
         let sockets = InetSockets::of(netns)?;
         let listening = sockets.iter().filter_map(|socket| {
             Listening::of(socket.inode, socket.state, socket.local, socket.remote.is_some())
         });
-        Ok(Self { cgroups, received, listening: listening.collect(), host })
+        Ok(Self { cgroups, started_as, received, listening: listening.collect(), host })
     }
 
     /// The listening sockets that no observed process holds.

@@ -75,7 +75,8 @@ pub(crate) fn groups(found: &Found) -> Vec<Group<'_>> {
             .filter_map(|s| Listening::of(s.inode, s.state, s.local, s.remote.is_some()))
             .collect();
         let cgroup = found.cgroups.get(&process.id.pid).map(String::as_str);
-        let Some(how) = how(process, cgroup, &listening) else { continue };
+        let started_as = found.started_as.get(&process.id.pid).map(String::as_str);
+        let Some(how) = how(process, cgroup, started_as, &listening) else { continue };
         let group = groups.entry(how.clone()).or_insert_with(|| Group {
             how,
             processes: Vec::new(),
@@ -90,7 +91,12 @@ pub(crate) fn groups(found: &Found) -> Vec<Group<'_>> {
 }
 
 /// How a process is found best: by what stays the same when it is started again.
-fn how(process: &Process, cgroup: Option<&str>, listening: &[Listening]) -> Option<How> {
+fn how(
+    process: &Process,
+    cgroup: Option<&str>,
+    started_as: Option<&str>,
+    listening: &[Listening],
+) -> Option<How> {
     let can_be_named = |text: &str| pattern(text).is_some();
     if let Some(container) = &process.container {
         // `shop/cart-7d9f server` is a container of a pod.
@@ -107,8 +113,9 @@ fn how(process: &Process, cgroup: Option<&str>, listening: &[Listening]) -> Opti
         Some(Unit::SystemdItself) => return Some(How::SystemdItself),
         Some(Unit::Service(_) | Unit::Passing) | None => {}
     }
-    if can_be_named(&process.exe) {
-        return Some(How::Exe(process.exe.clone()));
+    let exe = started_as.unwrap_or(&process.exe);
+    if can_be_named(exe) {
+        return Some(How::Exe(exe.to_owned()));
     }
     listening.iter().map(|socket| socket.at.port()).min().map(How::Port)
 }

@@ -42,7 +42,7 @@ fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
         sockets.filter_map(|s| Listening::of(s.inode, s.state, s.local, s.remote.is_some())).collect();
     let received = host.devices.iter().map(|device| (device.id, 1_000)).collect();
     let cgroups = cgroups.iter().map(|(pid, path)| (Pid(*pid), (*path).to_owned())).collect();
-    Found { host, cgroups, received, listening }
+    Found { host, cgroups, started_as: BTreeMap::new(), received, listening }
 }
 
 /// A cache server as distributions run it, and what stands beside it on most hosts.
@@ -87,6 +87,21 @@ fn cache_server() -> Found {
 #[test]
 fn a_cache_server_gets_a_file_that_asks_for_nothing() {
     insta::assert_snapshot!(FirstFile::of(&cache_server(), PolicyName::None).text);
+}
+
+#[test]
+fn a_service_whose_executable_has_another_name_is_called_what_it_was_started_as() {
+    let mut host = host();
+    host.devices = vec![device(2, "eth0", &[259])];
+    let mut server = at(server(813, "redis-server", &[&[259]]), &[(TCP, "0.0.0.0:6379")]);
+    server.exe = "/usr/bin/redis-check-rdb".to_owned();
+    host.processes = vec![server];
+    let mut found = found(host, &[]);
+    found.started_as = [(Pid(813), "/usr/bin/redis-server".to_owned())].into();
+    let file = FirstFile::of(&found, PolicyName::Latency);
+    assert!(file.text.contains("[service.redis-server]"), "{}", file.text);
+    assert!(file.text.contains("exe = \"/usr/bin/redis-server\""), "{}", file.text);
+    assert!(!file.text.contains("redis-check-rdb"), "{}", file.text);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use kinds::lines::Lines;
 use kinds::lookup::Lookup;
 use kinds::words::{self, Mistake, Spans, Words, split_plain};
 
-use crate::command::{Command, Foreign};
+use crate::command::{Command, Foreign, Listings, only_lists};
 use crate::memory::{Memory, Rest};
 
 /// Why the next command could not be read.
@@ -30,13 +30,21 @@ pub struct Batch<R> {
     command: Command,
     memory: Memory,
     with_foreign: bool,
+    listings: Listings,
 }
 
 impl<R: Read> Batch<R> {
     /// The commands of this input.
     pub fn new(input: R) -> Self {
         let (spans, command, memory) = (Spans::default(), Command::default(), Memory::default());
-        Self { lines: Lines::new(input), spans, command, memory, with_foreign: false }
+        Self {
+            lines: Lines::new(input),
+            spans,
+            command,
+            memory,
+            with_foreign: false,
+            listings: Listings::default(),
+        }
     }
 
     /// Whether lines about queueing disciplines and classes that only tc understands are commands ([`Command::Foreign`]),
@@ -57,6 +65,11 @@ impl<R: Read> Batch<R> {
         self.lines.count()
     }
 
+    /// The lines so far that only list what is there. They are no commands.
+    pub const fn listings(&self) -> Listings {
+        self.listings
+    }
+
     /// The next command and its line; `None` at the end of the file. It is lent to be changed before it is encoded.
     /// A name means the same in all lines: what stands in several of them may be looked up once.
     ///
@@ -66,7 +79,7 @@ impl<R: Read> Batch<R> {
         &mut self,
         lookup: &mut dyn Lookup,
     ) -> Result<Option<(u32, &mut Command)>, ReadError> {
-        let Self { lines, spans, command, memory, with_foreign } = self;
+        let Self { lines, spans, command, memory, with_foreign, listings } = self;
         loop {
             let Some(mut line) = lines.next_line()? else { return Ok(None) };
             let number = line.number;
@@ -88,6 +101,10 @@ impl<R: Read> Batch<R> {
             let mut words = Words::new(text, spans);
             let head = match command.parse_with_head(&mut words, lookup) {
                 Ok(head) => head,
+                Err(_) if only_lists(text, spans) => {
+                    listings.note(number);
+                    continue;
+                }
                 Err(wrong) => {
                     let foreign = Foreign::of(text, spans);
                     if let (true, Some(foreign)) = (*with_foreign, &foreign) {

@@ -8,15 +8,20 @@ use kinds::lookup::Lookup;
 use kinds::words::{Read, Words, abbreviates, keywords};
 use model::IfIndex;
 
+mod estimator;
 mod filter;
 mod foreign;
 mod head;
+mod listing;
 mod qdisc;
 mod standing;
 
+pub use estimator::Estimator;
 pub use filter::Filter;
 pub use foreign::Foreign;
 pub(crate) use head::Head;
+pub use listing::Listings;
+pub(crate) use listing::only_lists;
 pub use qdisc::Qdisc;
 pub use standing::Standing;
 pub(crate) use standing::index_of;
@@ -58,6 +63,8 @@ mod flag {
 
 pub(crate) const KIND: u16 = 1;
 pub(crate) const OPTIONS: u16 = 2;
+/// `TCA_RATE`.
+const RATE: u16 = 5;
 const CHAIN: u16 = 11;
 const INGRESS_BLOCK: u16 = 13;
 const EGRESS_BLOCK: u16 = 14;

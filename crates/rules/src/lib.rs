@@ -21,7 +21,7 @@ pub mod sharing;
 pub mod verify;
 
 pub use batch::{Batch, ReadError};
-pub use command::{Command, Filter, Group, Hook, Verb};
+pub use command::{Command, Filter, Group, Hook, Listings, Verb};
 pub use cookie::{Marker, Terse};
 pub use expected::{Expected, Found};
 pub use kinds::{Action, Classifier, Lookup, Mistake, Pinned, Table};

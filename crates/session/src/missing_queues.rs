@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use apply::{Knobs, Stuck, TransactionName};
 use linux::{Cause, Kernel, KernelError, Netns};
-use model::{ChannelKind, DeviceId, NicKnob, Object, Setting};
-
-use crate::shell::quoted;
+use model::{ChannelKind, DeviceId, NicKnob, Object, Setting, quoted};
 
 /// What an operator types to bring back the queues on which these settings stand, and to roll back then; `None` if none of
 /// them is on a queue that its device does not have now.
@@ -37,7 +35,7 @@ pub fn recovery_commands<'s>(
             ChannelKind::Rx => "rx",
             ChannelKind::Tx => "tx",
         };
-        format!("{}ethtool -L {} {kind} {count}", inside(device), device.name)
+        format!("{}ethtool -L {} {kind} {count}", inside(device), quoted(device.name.as_str()))
     });
     let roll_back = transactions.iter().map(|name| format!("netpolicy rollback {name}"));
     let commands: Vec<String> = back.chain(roll_back).collect();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apply::{Asked, Journal, Standing};
-use linux::Netns;
 use linux::bpf::app_requests::RequestStore;
+use linux::{Netns, Processes};
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
 use plan::Evidence;
 use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
@@ -19,8 +19,8 @@ use crate::drop_in::{DROP_IN_DIRS, Sources, read};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::operator::Operator;
-use crate::shell::quoted;
 use crate::trusted_path::check_state_dir;
+use model::quoted;
 
 /// Where transactions are journalled by default.
 pub const STATE_DIR: &str = "/var/lib/netpolicy";
@@ -277,9 +277,28 @@ impl Session {
                 Exit::Usage,
                 format!("there is no policy: no file in {looked} asks for anything"),
             )
-            .hint("write one, or say it without a file: netpolicy set device eth0 latency"));
+            .hint(self.first_steps()));
         }
         Ok(merged)
+    }
+
+    /// How to begin where there is no policy file.
+    fn first_steps(&self) -> String {
+        let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml makes a first one of what runs here";
+        let host = self.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::None).ok());
+        let mut devices: Vec<_> = host
+            .iter()
+            .flat_map(|host| &host.devices)
+            .filter(|device| device.up && !device.napis.is_empty())
+            .collect();
+        devices.sort_by_key(|device| !device.link.default_route);
+        match devices.first() {
+            Some(device) => {
+                let name = quoted(device.id.name.as_str());
+                format!("{init}; without a file: netpolicy set device {name} latency")
+            }
+            None => init.to_owned(),
+        }
     }
 
     /// What the policy files request, and what applications in this namespace request.
@@ -296,8 +315,12 @@ impl Session {
 
     /// Reports what a placement leaves out, and what could not be read.
     pub fn report(planned: &Planned, operator: &dyn Operator) {
+        Self::report_again(planned, operator, &mut BTreeSet::new());
+    }
+
+    /// The same, without the lines that were said before: a second stage has most notes of the first.
+    pub fn report_again(planned: &Planned, operator: &dyn Operator, said: &mut BTreeSet<String>) {
         // A service has a part for each of its processes, of which most notes are the same.
-        let mut said = BTreeSet::new();
         for part in &planned.placement.parts {
             for note in &part.notes {
                 let line = format!("{}: {note}", part.intent.target);
@@ -307,7 +330,11 @@ impl Session {
                 }
             }
         }
-        planned.desired.notes.iter().for_each(|note| operator.say(note));
+        for note in &planned.desired.notes {
+            if said.insert(note.clone()) {
+                operator.say(note);
+            }
+        }
         planned.desired.left_out.iter().for_each(|note| operator.detail(note));
         if let Some((micros, because)) = &planned.desired.wake_latency {
             operator.detail(&format!(
@@ -326,8 +353,11 @@ impl Session {
         let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
         for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
             let name = trial.name();
+            let left =
+                trial.deadline().map_or(0, |deadline| deadline.0.saturating_sub(clock::now().since_boot.0));
             operator.say(&format!(
-                "{name} is on trial: it will be rolled back unless `netpolicy confirm` keeps it."
+                "{name} is on trial for another {} s: it will be rolled back unless `netpolicy confirm` keeps it.",
+                left.div_ceil(1_000_000_000)
             ));
         }
     }

@@ -2,6 +2,8 @@
 //! when the queue exists. Each stage is a transaction of its own and is undone by itself, the last one first. If the
 //! second stage fails, the first is rolled back with it.
 
+use std::collections::BTreeSet;
+
 use apply::{Allow, TransactionName};
 use linux::Netns;
 use model::{Plan, Policy};
@@ -37,10 +39,9 @@ pub fn keep(
     operator: &dyn Operator,
 ) -> Result<Exit, Fault> {
     let idle = Watch::before(policy, operator);
-    let mut changes = Plan::default();
-    let mut earlier = None;
+    let (mut earlier, mut so_far) = (None, SoFar::default());
     for _ in 0..STAGES_MAX {
-        match stage(policy, netns, allow, words, session, operator, &mut changes) {
+        match stage(policy, netns, allow, words, session, operator, &mut so_far) {
             Ok((Some(transaction), true)) => earlier = Some(transaction),
             Ok(_) => break,
             Err(fault) => {
@@ -51,10 +52,19 @@ pub fn keep(
             }
         }
     }
-    if !changes.is_empty() {
+    if !so_far.changes.is_empty() {
         idle.after(operator);
     }
     Ok(Exit::Done)
+}
+
+/// What the stages have in common.
+#[derive(Default)]
+struct SoFar {
+    /// What is changed.
+    changes: Plan,
+    /// Which notes were reported.
+    said: BTreeSet<String>,
 }
 
 /// Commits what can be planned now. Returns the transaction, and whether a second stage follows.
@@ -65,10 +75,11 @@ fn stage(
     words: &Words<'_>,
     session: &Session,
     operator: &dyn Operator,
-    changes: &mut Plan,
+    so_far: &mut SoFar,
 ) -> Result<(Option<TransactionName>, bool), Fault> {
     let planned = cycle::plan(policy, netns)?;
-    Session::report(&planned, operator);
+    Session::report_again(&planned, operator, &mut so_far.said);
+    let changes = &mut so_far.changes;
     let first_stage = planned.desired.first_stage && !planned.plan.is_empty();
     changes.steps.extend(planned.plan.steps.iter().cloned());
     if !first_stage {

@@ -201,6 +201,8 @@ fn name(errno: Errno) -> Option<&'static str> {
         Errno::EXIST => "EEXIST",
         Errno::NODEV => "ENODEV",
         Errno::INVAL => "EINVAL",
+        Errno::MFILE => "EMFILE",
+        Errno::NFILE => "ENFILE",
         Errno::NOTTY => "ENOTTY",
         Errno::NOSPC => "ENOSPC",
         Errno::RANGE => "ERANGE",

@@ -306,6 +306,7 @@ const OF_PRIMER: &[&[&str]] = &[
     &["linux", "netlink", "sock_diag"],
     &["linux", "observe"],
     &["linux", "process", "cgroup_of"],
+    &["linux", "process", "started_as"],
     &["session", "count"],
 ];
 

@@ -179,8 +179,7 @@ impl LiveMeter {
             answers_late: u32::from(hook == AnswerHook::AfterSend),
         };
         config.ports[..target.ports.len()].copy_from_slice(&target.ports);
-        let loaded = Loaded::load("live", OBJECT, |open| configure(open, &config, hook))
-            .map_err(|error| error.needing("CAP_BPF and CAP_PERFMON"))?;
+        let loaded = Loaded::load("live", OBJECT, |open| configure(open, &config, hook))?;
         Ok(Self {
             loaded,
             hook,

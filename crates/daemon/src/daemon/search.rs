@@ -11,7 +11,7 @@ use model::{
     Ruling, Rung, Search, Searches, Severity, Step, Target, Tried,
 };
 use plan::{Moment, Next};
-use session::{Fault, clock};
+use session::{Fault, clock, quoted};
 
 use super::{Daemon, now};
 use crate::goals::{self, Standing};
@@ -145,9 +145,12 @@ impl GoalSearch {
         let (severity, remedy) = match rule {
             EXHAUSTED => (
                 Severity::Warning,
-                "a goal that can be met, another policy, or a ladder of the site's own; netpolicy watch SERVICE shows where the time goes",
+                format!(
+                    "a goal that can be met, another policy, or a ladder of the site's own; netpolicy watch {} shows where the time goes",
+                    quoted(name.strip_prefix("service ").unwrap_or(name))
+                ),
             ),
-            _ => (Severity::Note, "retried automatically"),
+            _ => (Severity::Note, "retried automatically".to_owned()),
         };
         let finding = Finding {
             rule: rule.to_owned(),
@@ -155,7 +158,7 @@ impl GoalSearch {
             object: name.to_owned(),
             summary,
             evidence,
-            remedy: Some(remedy.to_owned()),
+            remedy: Some(remedy),
         };
         self.held_up.insert(name.to_owned(), finding);
         self.not_before.insert(name.to_owned(), Nanoseconds(now().0.saturating_add(AGAIN_AFTER.0)));

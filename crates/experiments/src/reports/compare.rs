@@ -220,6 +220,37 @@ fn word(change: &Change) -> (String, Style) {
     }
 }
 
+/// What is known to have changed, in words: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
+fn decided(changes: &[Change], unit: Unit) -> Vec<String> {
+    let requests = match unit {
+        Unit::Requests => "requests",
+        Unit::Exchanges => "exchanges",
+    };
+    let answers = |change: &Change| {
+        let share = change.change?.estimate;
+        let percent = format!("{:.0} %", share.abs() * 100.0);
+        let better = match change.word {
+            Word::Better => true,
+            Word::Worse => false,
+            Word::NoDifference | Word::CannotTell { .. } => return None,
+        };
+        Some(match (change.metric, better) {
+            (Metric::Cpu, true) => format!("saves {percent} CPU"),
+            (Metric::Cpu, false) => format!("costs {percent} more CPU"),
+            (Metric::Requests, true) => format!("{percent} more {requests}"),
+            (Metric::Requests, false) => format!("costs {percent} of the {requests}"),
+            (Metric::P50 | Metric::P90 | Metric::P99, true) => {
+                format!("{} {percent} shorter", heading(change.metric, unit))
+            }
+            (Metric::P50 | Metric::P90 | Metric::P99, false) => {
+                format!("{} {percent} longer", heading(change.metric, unit))
+            }
+            (Metric::CpuService | Metric::CpuDelivery | Metric::Engaged | Metric::Stalls, _) => return None,
+        })
+    };
+    changes.iter().filter_map(answers).collect()
+}
+
 impl Report for CompareReport {
     const KIND: &'static str = "compare";
 
@@ -231,12 +262,16 @@ impl Report for CompareReport {
                 Verdict::NoDifference => format!("no difference above {margin}"),
                 verdict => verdict.to_string(),
             };
+            let answer = match decided(&contrast.changes, self.unit) {
+                known if known.is_empty() => verdict,
+                known => match contrast.verdict {
+                    Verdict::CannotTell { .. } => format!("{}; {verdict} by what decides", known.join(", ")),
+                    _ => format!("{verdict}: {}", known.join(", ")),
+                },
+            };
             page.styled(
                 Style::Strong,
-                format!(
-                    "{}: {} compared with {}: {verdict}",
-                    self.service, contrast.candidate, contrast.with
-                ),
+                format!("{}: {} compared with {}: {answer}", self.service, contrast.candidate, contrast.with),
             );
             let pairs = judge::pairs(self.rounds);
             page.line(format!("{pairs} in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
@@ -287,4 +322,61 @@ impl Report for CompareReport {
 pub(crate) fn in_percent(bounds: Bounds) -> (f64, Option<f64>, Option<f64>) {
     let percent = |share: f64| share * 100.0;
     (percent(bounds.estimate), bounds.low.map(percent), bounds.high.map(percent))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn change(metric: Metric, estimate: f64, word: Word) -> Change {
+        let bounds = Bounds { estimate, low: Some(estimate - 0.02), high: Some(estimate + 0.02) };
+        Change {
+            metric,
+            before: Some(1.0),
+            after: Some(1.0 + estimate),
+            change: Some(bounds),
+            pairs: 40,
+            decides: false,
+            word,
+        }
+    }
+
+    #[test]
+    fn the_answer_comes_first_also_where_what_decides_is_not_known() {
+        let report = CompareReport {
+            service: "redis".to_owned(),
+            seconds: 90.0,
+            ended: "the time is over".to_owned(),
+            by: JudgedBy::Switchback,
+            unit: Unit::Requests,
+            rounds: 40,
+            void: Vec::new(),
+            margin: 0.05,
+            comparisons: vec![Contrast {
+                candidate: "cpu".to_owned(),
+                with: "current".to_owned(),
+                verdict: Verdict::CannotTell { more: None },
+                closed_loop: false,
+                changes: vec![
+                    change(Metric::P50, 0.01, Word::CannotTell { more: None }),
+                    change(Metric::Cpu, -0.18, Word::Better),
+                    change(Metric::Requests, -0.12, Word::Worse),
+                ],
+            }],
+            winner: None,
+            kept: None,
+            switching: SwitchCost::default(),
+            findings: Vec::new(),
+        };
+        let mut page = Page::new(false);
+        report.page(&mut page);
+        let text = page.into_text();
+        let first = text.lines().find(|line| !line.is_empty()).expect("a line");
+        assert_eq!(
+            first,
+            "redis: cpu compared with current: saves 18 % CPU, costs 12 % of the requests; cannot tell yet by what decides"
+        );
+        let longer = [change(Metric::P99, 0.3, Word::Worse), change(Metric::Engaged, 0.5, Word::Better)];
+        assert_eq!(decided(&longer, Unit::Requests), ["p99 30 % longer"]);
+    }
 }

@@ -39,6 +39,13 @@ pub struct Mirred {
 }
 
 impl Mirred {
+    /// Whether the device that it sends to is gone: no line makes such an action.
+    ///
+    /// Kernel: 6.18, `net/sched/act_mirred.c` `mirred_device_event()`, after which a dump has the index 0.
+    pub const fn has_lost_device(&self) -> bool {
+        self.direction != 0 && self.device.0 == 0
+    }
+
     pub(super) fn parse(words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
         words.skip();
         let mut action =
@@ -104,6 +111,9 @@ impl Mirred {
             return Some(format!("mirred index {}", self.instance.index));
         }
         let direction = DIRECTIONS.get(usize::try_from(self.direction).ok()?)?;
+        if self.has_lost_device() {
+            return None;
+        }
         let device = lookup.name_of(self.device).unwrap_or_else(|| format!("if{}", self.device.0));
         let mut words = format!("mirred {direction} dev {device}");
         match self.instance.control {

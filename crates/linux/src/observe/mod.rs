@@ -18,7 +18,7 @@ pub(crate) mod topology;
 
 pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
-pub use prerequisites::prerequisites;
+pub use prerequisites::{may_administer, prerequisites};
 pub use process::{processes, processes_among};
 pub use received::received;
 

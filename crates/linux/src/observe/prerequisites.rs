@@ -19,6 +19,12 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// What is mounted where, and of which kind: the third word of each line.
 const MOUNTS: &str = "/proc/self/mounts";
 
+/// Whether the caller may change this namespace's network and inspect other users' processes.
+pub fn may_administer() -> bool {
+    let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    held.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_PTRACE)
+}
+
 /// Looks for all of them. What cannot be seen counts as absent.
 pub fn prerequisites() -> Prerequisites {
     let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);

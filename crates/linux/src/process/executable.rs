@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use model::Glob;
+use model::{Glob, Pid};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statx};
 use rustix::io::Errno;
 use sys::error::Cause;
@@ -148,6 +148,22 @@ impl Executables {
     }
 }
 
+/// The path by which a process was started, where its executable has another name: Debian's `/usr/bin/redis-server` is a link
+/// to `redis-check-rdb`. `None` where the names agree, no such link is found, or the process cannot be read.
+pub fn started_as(pid: Pid) -> Option<String> {
+    let process = Pinned::open(pid).ok()?;
+    let exe = Executable::of(&process).ok()?;
+    let comm = process.id.comm.as_str();
+    if comm.is_empty() || comm == exe.name() || comm.contains('/') {
+        return None;
+    }
+    let in_container = process.file("root").is_ok();
+    let mut executables = Executables::default();
+    let directories = PROGRAMS.into_iter().chain([exe.directory()]);
+    let mut paths = directories.map(|directory| format!("{directory}/{comm}"));
+    paths.find(|path| executables.leads_to(path, &exe, &process, in_container).unwrap_or(false))
+}
+
 /// The file that a path leads to below a root directory, which absolute links and `..` do not leave; `None` if there is none.
 ///
 /// `openat2` with `RESOLVE_IN_ROOT` would do the same, but systemd's `RestrictSUIDSGID=` denies the whole system call (ENOSYS), and
@@ -212,6 +228,7 @@ fn components(path: &str) -> Vec<String> {
 mod test {
     use std::os::unix::fs::{MetadataExt as _, symlink};
     use std::path::Path;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -250,6 +267,20 @@ mod test {
         }
         for path in ["/usr/bin/none", "/usr/bin/check/x", "/usr/round", "/usr/self", "/usr/bin/server/x"] {
             assert_eq!(led(root, path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_was_started_by_a_link_is_found_by_the_name_of_the_link() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (program, link) = (directory.path().join("net-check-rdb"), directory.path().join("net-server"));
+        std::fs::copy("/usr/bin/sleep", &program).expect("coreutils are there");
+        symlink(&program, &link).expect("a link");
+        for (started, named) in [(&link, Some(&link)), (&program, None)] {
+            let mut child = Command::new(started).arg("60").stdout(Stdio::null()).spawn().expect("it starts");
+            let found = started_as(Pid(child.id()));
+            child.kill().and_then(|()| child.wait()).expect("it ends");
+            assert_eq!(found.as_deref(), named.and_then(|path| path.to_str()), "{}", started.display());
         }
     }
 }

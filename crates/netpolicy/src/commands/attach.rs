@@ -2,16 +2,17 @@
 
 use apply::AtExit;
 use linux::Signals;
+use live::Selection;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 use session::{Exit, Fault, fullbusy, wake};
 
 use super::attachment::{Attachment, EventOutput};
-use crate::args::Attach;
+use crate::args::{Attach, Attached};
 use crate::context::Context;
 
 /// Attaches, and stays until it is interrupted or the process ends.
 pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
-    let pid = Pid(arguments.pid);
+    let pid = pid_of(arguments, context)?;
     let process = another_process(pid)?;
     let netns = context.session.netns_of(pid)?;
     let kthread = arguments.kthread.request();
@@ -40,6 +41,34 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     attachment.end()?;
     Ok(Exit::Done)
 }
+
+/// The process that the command line names.
+///
+/// # Errors
+/// None is found, or several: one at a time is attached to.
+fn pid_of(arguments: &Attach, context: &Context) -> Result<Pid, Fault> {
+    let word = match (&arguments.process, arguments.port) {
+        (Some(Attached::Pid(pid)), _) => return Ok(Pid(*pid)),
+        (Some(Attached::Service(name)), _) => name.clone(),
+        (None, port) => port.unwrap_or_default().to_string(),
+    };
+    let (_, found) = Selection::conditions(&word, &context.session, &context.console)?;
+    match found.as_slice() {
+        [process] => Ok(process.pid),
+        several => {
+            let names: Vec<String> = several.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+            let more = several.len().saturating_sub(NAMED_MAX);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let words =
+                format!("{word} has several processes: {}{more}; attach is for one", names.join(", "));
+            Err(Fault::new(Exit::Usage, words)
+                .hint(format!("name its pid, or: netpolicy set service {word} POLICY")))
+        }
+    }
+}
+
+/// How many processes are named where one is asked for.
+const NAMED_MAX: usize = 4;
 
 /// A process that can be given a policy: any but this one, which ends with the command.
 ///

@@ -3,6 +3,7 @@
 use daemon::api::method::TargetParams;
 use daemon::api::{CallError, Client};
 use daemon::running_daemon;
+use model::policy::Match;
 use model::{DeliveryMode, Intent, Target};
 use serde_json::{Map, Value, json};
 use session::{Exit, Fault, HostState};
@@ -37,6 +38,9 @@ pub(crate) fn set(
 pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
     let (target, netns) = match &arguments.target {
         UnsetTarget::Device { name } => (Target::Device(name.clone()), context.session.netns()?),
+        UnsetTarget::Service { name } => {
+            (Target::Service(name.clone(), Match::default()), context.session.netns()?)
+        }
         UnsetTarget::Task { pid } => {
             // As `set` found it. What was asked for a process that has ended since is released where the operator is.
             let netns = context.session.netns_of(model::Pid(*pid)).or_else(|_| context.session.netns())?;

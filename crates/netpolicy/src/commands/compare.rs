@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         margin: arguments.margin / 100.0,
         window: span(arguments.window),
         guard: span(arguments.guard_time),
-        most: Duration::from_secs(arguments.max_seconds),
+        most: Duration::from_secs(arguments.seconds),
         seed: arguments.seed.unwrap_or_else(|| clock::now().unix_micros),
         disruptive: arguments.disruptive,
     };

@@ -16,7 +16,7 @@ use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
 use crate::args::Doctor;
 use crate::context::Context;
-use crate::render::{FindingsReport, count as counted};
+use crate::render::{FindingsReport, count as counted, count_shown};
 
 /// Counting that takes longer says how far it is.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
@@ -67,7 +67,10 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     host_context.pending.refused = refused.as_ref().map(|fault| fault.cause.to_string());
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     // Finding the other ends takes a look at every namespace, and is of use for this only.
-    if findings.iter().any(|finding| finding.rule == ON_NO_NAPI && finding.severity > Severity::Note) {
+    if findings
+        .iter()
+        .any(|found| NEEDS_PEER.contains(&found.rule.as_str()) && found.severity > Severity::Note)
+    {
         host_context.peers = peers(&netns, &host, context);
         findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     }
@@ -79,8 +82,13 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &host_context);
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref(), &not_known, arguments.all))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
-    context.console.say(&format!("{}, {}.", counted(problems, "problem"), counted(warnings, "warning")));
+    let problems = count(Severity::Problem);
+    let shown = |severity| count_shown(&findings, severity);
+    context.console.say(&format!(
+        "{}, {}.",
+        counted(shown(Severity::Problem), "problem"),
+        counted(shown(Severity::Warning), "warning")
+    ));
     Ok(match refused {
         Some(fault) => fault.exit,
         None if problems > 0 => Exit::Pending,
@@ -181,8 +189,8 @@ fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
     PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
 }
 
-/// The rule whose remedy is at the other end of a veth.
-const ON_NO_NAPI: &str = "packets-on-no-napi";
+/// The rules whose remedy is at the other end of a veth.
+const NEEDS_PEER: [&str; 2] = ["packets-on-no-napi", "veth-without-napi"];
 
 /// How many veths' other ends are looked for.
 const PEERS_MAX: usize = 64;

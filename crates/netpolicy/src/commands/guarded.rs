@@ -48,7 +48,7 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
     let mut guards = judge::guards(policy, &planned.placement, Some(asked.limits));
     if !asked.on.is_empty() {
         let named = asked.on.iter().map(|name| Watched {
-            selection: selection(name),
+            selection: Selection::named(name),
             limits: asked.limits,
             gain: None,
         });
@@ -65,14 +65,6 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
             .hint("name one that runs: --on memcached, or --on 11211 for the process that listens there"));
     }
     Ok(Guards { within: Some(within), ..guards })
-}
-
-/// A service by its name, or a process by the port that it listens on.
-fn selection(text: &str) -> Selection {
-    match text.parse() {
-        Ok(port) => Selection::Port(port),
-        Err(_) => Selection::Service(text.to_owned()),
-    }
 }
 
 /// Tries the change, and keeps it unless a service suffers.

@@ -36,9 +36,17 @@ use session::{Exit, Fault, expire};
 
 use crate::args::Command;
 use crate::context::Context;
+use crate::limits;
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
+    if looks_at_host(command) || measures(command) {
+        limits::admit_open_files()?;
+        // A daemon may do what its group asks for.
+        if let Some(words) = limits::missing_privileges().filter(|_| !matches!(command, Command::Set(_))) {
+            context.console.say(words);
+        }
+    }
     let mut said = None;
     if looks_at_host(command)
         && let Err(fault) =
@@ -145,6 +153,11 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Man(_)
         | Command::Guard(_) => false,
     }
+}
+
+/// Whether a command looks at services without touching settings.
+const fn measures(command: &Command) -> bool {
+    matches!(command, Command::Watch(_) | Command::Init(_))
 }
 
 /// Whether a command may have added to the journal.

@@ -1,6 +1,7 @@
-//! `set`: gives one device or process a policy, without a file.
+//! `set`: gives one device, service or process a policy, without a file.
 
 use daemon::running_daemon;
+use live::Selection;
 use model::{Intent, Pid, PolicyName, Target};
 use session::{Exit, Fault, fullbusy, staged};
 
@@ -18,6 +19,10 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
             nic.extend(settings.iter().map(|setting| setting.request.clone()));
             typed.extend(settings.iter().map(|setting| setting.text.clone()));
             (Target::Device(name.clone()), *request, context.session.netns()?)
+        }
+        SetTarget::Service { name, request } => {
+            let (matching, _) = Selection::conditions(name, &context.session, &context.console)?;
+            (Target::Service(name.clone(), matching), *request, context.session.netns()?)
         }
         SetTarget::Task { pid, request } => {
             another_process(Pid(*pid))?;

@@ -35,6 +35,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     context.console.report_done(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
         context.console.say(&format!("Nothing to try: {}.", planned.as_asked()?));
+        context.session.report_trials(&context.console);
         return Ok(Exit::Done);
     }
     let deadline =

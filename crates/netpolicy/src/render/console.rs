@@ -26,6 +26,8 @@ pub(crate) struct Console {
     journal: String,
     /// What the commands need that work in this network namespace: empty for the caller's own.
     netns: String,
+    /// Whether the terminal shows characters beyond ASCII.
+    utf8: bool,
     /// Whether standard output still has a reader.
     open: Cell<bool>,
 }
@@ -48,8 +50,14 @@ impl Console {
             verbose: globals.verbose,
             journal: session.state_dir_option(),
             netns: session.netns_option(),
+            utf8: is_utf8(|name| std::env::var(name).ok()),
             open: Cell::new(true),
         }
+    }
+
+    /// The text as the terminal of the caller's locale can show it.
+    fn readable(&self, text: String) -> String {
+        if self.utf8 { text } else { in_ascii(&text) }
     }
 
     /// Prints a command's data, in the form that was asked for.
@@ -58,7 +66,7 @@ impl Console {
     /// If standard output cannot be written, other than for lack of a reader.
     pub(crate) fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
         let text = match self.output {
-            Output::Table => report.as_text(self.colour_out),
+            Output::Table => self.readable(report.as_text(self.colour_out)),
             Output::Json => report.as_document(),
             Output::Jsonl => report.as_records(),
         };
@@ -127,7 +135,7 @@ impl Console {
     /// Prints a message for the operator, unless `--quiet` is given.
     pub(crate) fn say(&self, words: &str) {
         if !self.quiet {
-            talk(&printable(&self.typed(words)));
+            talk(&self.readable(printable(&self.typed(words))));
         }
     }
 
@@ -139,13 +147,13 @@ impl Console {
     /// Prints a detail, with `--verbose` only.
     pub(crate) fn detail(&self, words: &str) {
         if self.verbose > 0 {
-            talk(&printable(words));
+            talk(&self.readable(printable(words)));
         }
     }
 
     /// Prints an error, with `--quiet` too.
     pub(crate) fn fault(&self, fault: &Fault) {
-        talk(&self.typed(&session::report::words(fault, self.colour_err)));
+        talk(&self.readable(self.typed(&session::report::words(fault, self.colour_err))));
     }
 }
 
@@ -181,6 +189,46 @@ impl Screen for Console {
     }
 }
 
+/// Whether a locale has UTF-8, by the variables of the environment; where none is set, it is assumed.
+///
+/// systemd does the same (`src/basic/locale-util.c` `is_locale_utf8()`).
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
+    set.is_none_or(|locale| {
+        let codeset = locale.split_once('.').map_or("", |(_, codeset)| codeset).to_ascii_lowercase();
+        let codeset = codeset.split('@').next().unwrap_or_default();
+        matches!(codeset, "utf-8" | "utf8")
+            || (codeset.is_empty() && !matches!(locale.as_str(), "C" | "POSIX"))
+    })
+}
+
+/// A text with signs that ASCII has in place of others. Letters beyond ASCII are names: they stay.
+fn in_ascii(text: &str) -> String {
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '→' => ascii.push_str("->"),
+            '←' => ascii.push_str("<-"),
+            '↔' => ascii.push_str("<->"),
+            '…' => ascii.push_str("..."),
+            '·' | '•' => ascii.push('*'),
+            '−' | '–' | '—' | '─' => ascii.push('-'),
+            '│' => ascii.push('|'),
+            '├' | '└' | '┌' | '┐' | '┘' | '┤' | '┬' | '┴' | '┼' => ascii.push('+'),
+            '±' => ascii.push_str("+-"),
+            '×' => ascii.push('x'),
+            '≥' => ascii.push_str(">="),
+            '≤' => ascii.push_str("<="),
+            '≠' => ascii.push_str("!="),
+            'µ' | 'μ' => ascii.push('u'),
+            '‘' | '’' => ascii.push('\''),
+            '“' | '”' => ascii.push('"'),
+            c => ascii.push(c),
+        }
+    }
+    ascii
+}
+
 /// As much of a line as fits.
 fn cut(words: &str, columns: usize) -> String {
     if words.chars().count() <= columns {
@@ -203,6 +251,19 @@ fn talk(words: &str) {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn without_utf8_arrows_and_signs_are_ascii_and_names_stay() {
+        let locale = |name: &'static str, value: &'static str| {
+            is_utf8(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(locale("LANG", "C.UTF-8") && locale("LC_ALL", "de_DE.utf8@euro") && is_utf8(|_| None));
+        assert!(
+            !locale("LC_ALL", "C") && !locale("LANG", "POSIX") && !locale("LC_CTYPE", "de_DE.ISO-8859-1")
+        );
+        assert_eq!(in_ascii("· eth0 → irq 5, −3…+4 µs"), "* eth0 -> irq 5, -3...+4 us");
+        assert_eq!(in_ascii("café"), "café");
+    }
 
     #[test]
     fn progress_takes_one_line_of_a_narrow_terminal() {

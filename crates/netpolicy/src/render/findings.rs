@@ -34,6 +34,57 @@ impl<'a> FindingsReport<'a> {
     }
 }
 
+/// How many findings of this severity people see.
+pub(crate) fn count_shown(findings: &[Finding], severity: Severity) -> usize {
+    merge(findings).iter().filter(|finding| finding.severity == severity).count()
+}
+
+/// The findings as people read them: what one command mends on several queues of a device is one finding, with its queues
+/// listed. Programs get each.
+fn merge(findings: &[Finding]) -> Vec<Finding> {
+    let mut merged: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let same = merged.iter_mut().find(|first| {
+            first.remedy.is_some()
+                && (first.rule == finding.rule && first.severity == finding.severity)
+                && first.remedy == finding.remedy
+                && queue_of(&first.object).zip(queue_of(&finding.object)).is_some_and(|(a, b)| a.0 == b.0)
+        });
+        match same.zip(queue_of(&finding.object)) {
+            Some((first, (_, queue))) => {
+                first.object.push_str(&format!(", {queue}"));
+                let line = format!("{queue}: {}", finding.summary);
+                if finding.summary != first.summary {
+                    first.evidence.push(line);
+                }
+            }
+            None => merged.push(finding.clone()),
+        }
+    }
+    merged
+}
+
+/// The device and the queue of an object: `eth0 rx-0 (napi 5)` is `eth0` and `rx-0 (napi 5)`.
+fn queue_of(object: &str) -> Option<(&str, &str)> {
+    let at = object.find(" rx-")?;
+    Some((&object[..at], &object[at + 1..]))
+}
+
+/// A command is printed once, with the first finding that it mends.
+fn drop_repeated_remedies(findings: &mut [Finding]) {
+    let mut printed: Vec<(String, String)> = Vec::new();
+    for finding in findings {
+        let Some(remedy) = &finding.remedy else { continue };
+        match printed.iter().find(|(command, _)| command == remedy) {
+            Some((_, rule)) => {
+                finding.evidence.push(format!("mended by the command at [{rule}]"));
+                finding.remedy = None;
+            }
+            None => printed.push((remedy.clone(), finding.rule.clone())),
+        }
+    }
+}
+
 /// The longest head, in rows of a screen; a finding's words are cut there unless all is asked for.
 const HEAD_ROWS_MAX: usize = 4;
 
@@ -54,7 +105,7 @@ impl Report for FindingsReport<'_> {
     const KIND: &'static str = "findings";
 
     fn page(&self, page: &mut Page) {
-        let mut findings: Vec<&Finding> = self.findings.iter().collect();
+        let mut findings = merge(self.findings);
         // What helps most comes first: what is wrong, and of equals what can be mended by a command.
         findings.sort_by_key(|finding| {
             (
@@ -62,6 +113,7 @@ impl Report for FindingsReport<'_> {
                 finding.severity == Severity::Note && finding.remedy.is_none(),
             )
         });
+        drop_repeated_remedies(&mut findings);
         let entries: Vec<Entry> = findings.iter().map(|finding| entry(finding, self.all)).collect();
         let unknown: Vec<String> =
             self.not_known.iter().map(|line| format!("unknown  {}", visible(line))).collect();
@@ -144,6 +196,40 @@ mod test {
     }
 
     #[test]
+    fn one_cause_on_several_queues_is_one_finding_and_its_command_is_printed_once() {
+        let finding = |rule: &str, object: &str, summary: &str| Finding {
+            rule: rule.to_owned(),
+            severity: Severity::Warning,
+            object: object.to_owned(),
+            summary: summary.to_owned(),
+            evidence: Vec::new(),
+            remedy: Some("netpolicy set device v0 suspend200".to_owned()),
+        };
+        let findings = [
+            finding(
+                "timer-before-application",
+                "v0 rx-0 (napi 5)",
+                "its timer runs out: 60 % of the packets",
+            ),
+            finding(
+                "timer-before-application",
+                "v0 rx-1 (napi 6)",
+                "its timer runs out: 64 % of the packets",
+            ),
+            finding("partly-engaged", "v0 rx-0 (napi 5)", "partly engaged"),
+            finding("partly-engaged", "v0 rx-1 (napi 6)", "partly engaged"),
+            finding("partly-engaged", "v1 rx-0 (napi 7)", "partly engaged"),
+        ];
+        let text = FindingsReport::of(&findings, None, &[], true).as_text(false);
+        assert_eq!(text.matches("→").count(), 1, "{text}");
+        assert!(text.contains("v0 rx-0 (napi 5), rx-1 (napi 6): its timer"), "{text}");
+        assert!(text.contains("· rx-1 (napi 6): its timer runs out: 64 %"), "{text}");
+        assert!(text.contains("· mended by the command at [timer-before-application]"), "{text}");
+        assert_eq!(count_shown(&findings, Severity::Warning), 3);
+        assert_eq!(FindingsReport::of(&findings, None, &[], true).lines().len(), 5, "programs get each");
+    }
+
+    #[test]
     fn whatever_is_found_is_at_most_a_screen_and_says_what_is_left_out() {
         let severities = [Severity::Note, Severity::Problem, Severity::Ok, Severity::Warning];
         let unknown = vec!["how long requests take".to_owned(); 4];
@@ -154,7 +240,8 @@ mod test {
             assert!(rows(&screen) <= SCREEN_ROWS, "{} rows of {number} findings:\n{screen}", rows(&screen));
             assert!(number < 2 || screen.starts_with("problem"), "{screen}");
             let all = FindingsReport::of(&findings, None, &unknown, true).as_text(false);
-            assert_eq!(all.matches("[not-engaged]").count(), number, "{all}");
+            let is_head = |line: &&str| line.ends_with("[not-engaged]") && !line.contains('·');
+            assert_eq!(all.lines().filter(is_head).count(), merge(&findings).len(), "{all}");
             assert_eq!(
                 screen.contains("doctor --all"),
                 screen.lines().count() < all.lines().count() || screen.contains('…')

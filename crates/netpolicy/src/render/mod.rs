@@ -2,6 +2,7 @@
 
 mod asked_for;
 mod console;
+mod finding_kind;
 mod findings;
 mod history;
 mod host;
@@ -21,7 +22,8 @@ mod test;
 mod undone;
 
 pub(crate) use console::{Console, said_if_long};
-pub(crate) use findings::FindingsReport;
+pub(crate) use finding_kind::FindingKindReport;
+pub(crate) use findings::{FindingsReport, count_shown};
 pub(crate) use history::HistoryReport;
 pub(crate) use host::HostReport;
 pub(crate) use knob::KnobReport;
@@ -35,5 +37,5 @@ pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;
 pub(crate) use svg::svg;
-pub(crate) use tc::{DiffReport, DumpReport, LoadReport, RefusedLine, SurveyReport, WrongLine};
+pub(crate) use tc::{DiffReport, DumpReport, LoadReport, RefusedLine, SurveyReport, TcWarning, WrongLine};
 pub(crate) use undone::UndoneReport;

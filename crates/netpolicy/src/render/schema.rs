@@ -38,7 +38,10 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),
-        SchemaOf::Explain => ("explain", &[of::<ExplainedReport>, of::<RecipeReport>, of::<KnobReport>]),
+        SchemaOf::Explain => (
+            "explain",
+            &[of::<ExplainedReport>, of::<RecipeReport>, of::<KnobReport>, of::<FindingKindReport>],
+        ),
         SchemaOf::Rollback => ("rollback", &[of::<UndoneReport>]),
         SchemaOf::Attach => ("attach", &[of::<EventReport>]),
         SchemaOf::Status => ("status", &[of::<StatusReport>]),

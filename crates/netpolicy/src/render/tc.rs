@@ -83,6 +83,15 @@ pub(crate) struct RefusedLine {
     pub(crate) words: String,
 }
 
+/// What the installed tc said of a line that it has done.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct TcWarning {
+    /// The line of the file.
+    pub(crate) line: u32,
+    /// tc's words.
+    pub(crate) words: String,
+}
+
 /// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct LoadReport {
@@ -114,6 +123,8 @@ pub(crate) struct LoadReport {
     pub(crate) chains: Vec<u32>,
     /// Lines among those loaded that the installed tc has done (`--with-tc`).
     pub(crate) by_tc: u64,
+    /// What the installed tc said of lines that it has done.
+    pub(crate) warnings: Vec<TcWarning>,
     /// Different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
     /// Rules that were sent with a cookie that stands for them (`--cookies`).
@@ -148,6 +159,15 @@ impl Report for LoadReport {
             page.line(format!(
                 "… and {} more refusals; -o json has them all",
                 self.refused.len() - SHOWN_MAX
+            ));
+        }
+        for TcWarning { line, words } in self.warnings.iter().take(SHOWN_MAX) {
+            page.line(format!("{}:{line}: tc: {words}", self.file));
+        }
+        if self.warnings.len() > SHOWN_MAX {
+            page.line(format!(
+                "… and {} more of tc's warnings; -o json has them all",
+                self.warnings.len() - SHOWN_MAX
             ));
         }
         let mut words =
@@ -242,6 +262,12 @@ pub(crate) struct DiffReport {
     pub(crate) seconds: f64,
 }
 
+/// A rule that sends to a device that is gone, for which there is no line: what it matches, and that.
+fn lost_device(rule: &Filter, lookup: &mut dyn Lookup) -> Option<String> {
+    let words = Filter { actions: Vec::new(), ..rule.clone() }.words(lookup)?;
+    Some(format!("{words} action mirred to a device that is gone"))
+}
+
 /// What a [`DiffReport`] has counted so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiffCounts {
@@ -270,7 +296,11 @@ impl DiffReport {
             Found::Extra => {
                 self.extra += 1;
                 if self.extra_rules.len() < EXTRA_LISTED_MAX {
-                    self.extra_rules.extend(rule.words(lookup));
+                    let words = match rule.has_lost_device() {
+                        true => lost_device(rule, lookup),
+                        false => rule.words(lookup),
+                    };
+                    self.extra_rules.extend(words);
                 }
             }
             Found::Unasked | Found::Again => return,

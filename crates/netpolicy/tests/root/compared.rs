@@ -56,7 +56,7 @@ fn worse() -> Result<(), Failed> {
                 "11211",
                 "--b",
                 WORSE,
-                "--max-seconds",
+                "--seconds",
                 "90",
                 "--record",
                 &record,
@@ -138,7 +138,7 @@ fn same() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let said = while_asked(&operator, || {
         let compare =
-            ["-o", "json", "compare", "memcached", "--b", "current", "--max-seconds", "25", "--keep-winner"];
+            ["-o", "json", "compare", "memcached", "--b", "current", "--seconds", "25", "--keep-winner"];
         operator.runs(&compare, 0)
     })?;
     assert!(said.words.contains("are the same on this host"), "{}", said.words);
@@ -163,7 +163,7 @@ fn kept() -> Result<(), Failed> {
         WORSE,
         "--b",
         "defer20",
-        "--max-seconds",
+        "--seconds",
         "90",
         "--keep-winner",
     ];
@@ -290,7 +290,7 @@ fn disturbed() -> Result<(), Failed> {
             "11211",
             "--b",
             "defer200",
-            "--max-seconds",
+            "--seconds",
             "30",
         ]);
         let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -315,7 +315,7 @@ fn another_transaction() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     operator.inside("ip link add other0 type veth peer name other1")?;
     let before = operator.devices()?.devices;
-    let compare = ["-o", "json", "compare", "--port", "11211", "--b", "defer200", "--max-seconds", "20"];
+    let compare = ["-o", "json", "compare", "--port", "11211", "--b", "defer200", "--seconds", "20"];
     let report = while_asked(&operator, || {
         let mut command = operator.netpolicy(&compare);
         let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -355,9 +355,9 @@ fn once() -> Result<(), Failed> {
     refused(&["--b", "qdisc=pfifo"], "--disruptive")?;
     refused(&[&one[..], &["--b", "defer50"]].concat(), "compared alone")?;
     refused(&[&one[..], &["--a", "defer50"]].concat(), "the host as it is")?;
-    refused(&[&one[..], &["--max-seconds", "20"]].concat(), "too short")?;
+    refused(&[&one[..], &["--seconds", "20"]].concat(), "too short")?;
     let said = while_asked(&operator, || {
-        let more = ["--max-seconds", "40", "--record", &record];
+        let more = ["--seconds", "40", "--record", &record];
         operator.runs(&[&["-o", "json", "compare", "memcached"], &one[..], &more[..]].concat(), 0)
     })?;
     assert!(said.words.contains("No switchback"), "{}", said.words);
@@ -387,7 +387,7 @@ fn once_kept() -> Result<(), Failed> {
         b"[device.veth-server]\ndelivery = \"defer20\"\nsettings = { tx-channels = 1 }\n",
     )?;
     let compare =
-        ["compare", "memcached", "--b", &better, "--disruptive", "--max-seconds", "45", "--keep-winner"];
+        ["compare", "memcached", "--b", &better, "--disruptive", "--seconds", "45", "--keep-winner"];
     let said = while_asked(&operator, || operator.runs(&[&["-o", "json"], &compare[..]].concat(), 0))?;
     let report: Value = serde_json::from_str(&said.data)?;
     if is_undecided(&report)? {
@@ -474,7 +474,7 @@ fn refused() -> Result<(), Failed> {
     let said = operator.runs(&["compare", "memcached", "--b", "defer50", "--record", &record], 1)?;
     assert!(said.words.contains("the file is not empty"), "{}", said.words);
     let silent =
-        operator.runs(&["-o", "json", "compare", "memcached", "--b", "defer50", "--max-seconds", "6"], 0)?;
+        operator.runs(&["-o", "json", "compare", "memcached", "--b", "defer50", "--seconds", "6"], 0)?;
     assert!(silent.words.contains("6 s are too short for a verdict"), "{}", silent.words);
     let silent: Value = serde_json::from_str(&silent.data)?;
     let reason = &silent["data"]["void"][0]["reason"];

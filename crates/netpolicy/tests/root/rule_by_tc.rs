@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("tc_does_lines_of_disciplines_and_classes_in_their_turn", &root, in_turn),
         test("a_line_that_tc_refuses_is_accounted_for", &root, refused),
         test("what_cannot_be_promised_of_lines_for_tc_is_refused", &root, not_promised),
+        test("one_tc_does_all_lines_of_a_file", &root, one_process),
         test("a_tc_that_hangs_does_not_keep_a_load_that_shall_end", &root, hangs),
     ]
 }
@@ -110,6 +111,39 @@ fn refused() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Rules and classes alternate; lines that only list are left out.
+fn one_process() -> Result<(), Failed> {
+    let stage = Stage::new("one_process");
+    let tc = stage.scratch.path("tc");
+    std::fs::write(&tc, "#!/bin/sh\necho started >>\"$0.starts\"\nexec /usr/sbin/tc \"$@\"\n")?;
+    std::fs::set_permissions(&tc, std::fs::Permissions::from_mode(0o755))?;
+    let alternating: String = (0..50)
+        .map(|number| {
+            let class = format!("class add dev d0 parent 1: classid 1:{:x} htb rate 1mbit\n", number + 0x100);
+            format!("{class}filter add dev d0 parent 1: protocol ip prio 1 u32 match ip src 10.0.0.{number} classid 1:10\n")
+        })
+        .collect();
+    let listing = "filter show dev d0 parent 1:\nqdisc show dev d0\n";
+    let file = stage.file(&format!("{ROOT}{alternating}{listing}"));
+    let arguments = ["-o", "json", "tc", "load", "--with-tc", text(&file)];
+    let path = format!("{}:{}", stage.scratch.directory().display(), std::env::var("PATH")?);
+    let mut load = Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments);
+    let load = stage.netns.run(|| load.env("PATH", path).spawn()).expect("inside").expect("started");
+    let output = load.wait_with_output()?;
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let report = &report["data"];
+    assert_eq!(
+        (output.status.code(), &report["loaded"], &report["by_tc"], &report["commands"]),
+        (Some(0), &102.into(), &52.into(), &102.into()),
+        "{report}"
+    );
+    assert!(report["rate"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+    assert_eq!(std::fs::read_to_string(stage.scratch.path("tc.starts"))?.lines().count(), 1);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("2 lines from line 103 on only list what is there"), "{said}");
+    Ok(())
+}
+
 fn not_promised() -> Result<(), Failed> {
     let stage = Stage::new("not_promised");
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(HOOK))]).0, 0);
@@ -153,6 +187,8 @@ fn hangs() -> Result<(), Failed> {
         (output.status.code(), &report["interrupted"], &report["loaded"]),
         (Some(1), &true.into(), &1.into())
     );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("A signal ended the load") && !said.contains("--resume"), "{said}");
     let words = report["refused"][0]["words"].as_str().ok_or("words")?;
     assert!(words.contains("whether it did this line is not known"), "{words}");
     assert_eq!(report["not_sent"].as_array().map(Vec::len), Some(21), "{report}");

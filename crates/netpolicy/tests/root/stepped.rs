@@ -144,7 +144,7 @@ fn compare() -> Result<(), Failed> {
         "11211",
         "--b",
         "defer50,gro_flush_timeout=20ms",
-        "--max-seconds",
+        "--seconds",
         "20",
     ];
     let said = while_asked_in_turn(&operator, || {

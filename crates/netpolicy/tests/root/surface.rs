@@ -42,8 +42,10 @@ fn explained() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     let said = operator.runs(&["explain", "cache"], 0)?;
     assert!(said.data.contains("gro-flush-timeout"), "{}{}", said.data, said.words);
-    let said = operator.runs(&["explain", "another"], 0)?.words;
+    let said = operator.runs(&["explain", "lo"], 0)?.words;
     assert!(said.contains("no policy file asks for it"), "{said}");
+    let said = operator.runs(&["explain", "cahce"], 2)?.words;
+    assert!(said.contains("is called `cahce`") && said.contains("did you mean `cache`?"), "{said}");
     Ok(())
 }
 

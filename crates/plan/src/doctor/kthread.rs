@@ -3,7 +3,7 @@
 use model::{CpuSet, KthreadState, Object, Severity, Threading};
 
 use super::case::{Case, NapiCase};
-use super::{Causes, Found, Rule};
+use super::{Causes, Found, Rule, remedy};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
@@ -86,7 +86,10 @@ fn far_from_irq(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 irq.number
             ))
             .evidence("every packet's descriptor and header is fetched from the other cache")
-            .remedy(format!("netpolicy set device {} threaded --kthread-cpus irq", napi.device.id)),
+            .remedy(format!(
+                "netpolicy set device {} threaded --kthread-cpus irq",
+                remedy::named(napi.device)
+            )),
         );
     }
     found
@@ -122,7 +125,7 @@ fn rt_throttled(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 ))
                 .evidence(format!("threaded is {}", napi.napi.threaded.unwrap_or_default()))
                 .remedy(thread.pid.map_or_else(
-                    || format!("netpolicy set device {} threaded", napi.device.id),
+                    || format!("netpolicy set device {} threaded", remedy::named(napi.device)),
                     |pid| format!("chrt --other -p 0 {pid}"),
                 ))
                 .hinders([napi.napi.id]),

@@ -2,7 +2,7 @@
 
 use model::host::{Device, Pair};
 use model::setting::Disruption;
-use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue, Setting, Threading};
+use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue, Setting, Threading, quoted};
 
 use super::case::{Case, NapiCase, ProcessCase, Sending};
 use super::context::{THEN, inside};
@@ -22,9 +22,14 @@ pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
     process.asked.map_or(suspend20, |asked| asked.mode)
 }
 
+/// A device's name as a command has it: others choose it, and it may have characters that mean something to a shell.
+pub(super) fn named(device: &Device) -> String {
+    quoted(device.id.name.as_str())
+}
+
 /// Sets a device's queues.
 pub(super) fn set_device(device: &Device, mode: DeliveryMode) -> String {
-    format!("netpolicy set device {} {mode}", device.id)
+    format!("netpolicy set device {} {mode}", named(device))
 }
 
 /// The mode that a device has: the one asked for, else the one that its values come to.
@@ -51,7 +56,7 @@ pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
 pub(super) fn set_value(device: &Device, case: &Case<'_>, like: &Setting, value: &str) -> String {
     let disruptive = if like.disruption() == Disruption::None { "" } else { " --disruptive" };
     let mode = mode_in_force(device, case);
-    format!("netpolicy set device {} {mode} --setting {value}{disruptive}", device.id)
+    format!("netpolicy set device {} {mode} --setting {value}{disruptive}", named(device))
 }
 
 /// Sets a process's epolls and the queues that it receives from.
@@ -61,7 +66,8 @@ pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
 
 /// Takes receive packet steering off a queue. The file is not ours: it belongs to the program that steers.
 pub(super) fn rps_off(queue: RxQueue) -> String {
-    format!("echo 0 > /sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index)
+    let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index);
+    format!("echo 0 > {}", quoted(&file))
 }
 
 /// Gives a veth's packets to its NAPI, at both ends. Nothing where both are known to be right.
@@ -72,13 +78,13 @@ pub(super) fn rps_off(queue: RxQueue) -> String {
 pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> {
     let mut commands = Vec::new();
     if !receiving.xdp && receiving.features.gro != Some(true) {
-        commands.push(format!("ethtool -K {} gro on", receiving.id));
+        commands.push(format!("ethtool -K {} gro on", named(receiving)));
     }
     match sending {
         _ if sending.tso() == Some(false) => {}
-        Sending::Here(peer) => commands.push(format!("ethtool -K {} tso off", peer.id)),
+        Sending::Here(peer) => commands.push(format!("ethtool -K {} tso off", named(peer))),
         Sending::Elsewhere(peer) => {
-            commands.push(inside(&peer.netns, &format!("ethtool -K {} tso off", peer.name)));
+            commands.push(inside(&peer.netns, &format!("ethtool -K {} tso off", quoted(peer.name.as_str()))));
         }
         Sending::Unknown(_) if receiving.xdp => {}
         Sending::Unknown(number) => {
@@ -102,5 +108,5 @@ pub(super) fn channels(device: &Device, queues: usize) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("ethtool -L {} {kind} {queues}", device.id))
+    Some(format!("ethtool -L {} {kind} {queues}", named(device)))
 }

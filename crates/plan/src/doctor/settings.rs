@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading, since};
+use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading, quoted, since};
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::{Causes, Found, Rule, remedy};
@@ -93,7 +93,8 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         )
         .evidence(format!("asked at {}", asked.origin));
         if let Some(queue) = asked.queues.first() {
-            finding = finding.remedy(format!("netpolicy set device {} {instead}", queue.device));
+            finding = finding
+                .remedy(format!("netpolicy set device {} {instead}", quoted(queue.device.name.as_str())));
         }
         let napis = case.napis.values().filter(|n| n.queues.iter().any(|q| asked.queues.contains(q)));
         found.push(finding.hinders(napis.map(|n| n.napi.id)));

@@ -15,6 +15,11 @@ pub(super) const RULES: &[Rule] = &[
         find: packets_on_no_napi,
     },
     Rule {
+        id: "veth-without-napi",
+        doc: "A veth under load delivers by the per-CPU backlog, because it has no NAPI or its sender has TSO on: no policy of delivery reaches its packets.",
+        find: veth_without_napi,
+    },
+    Rule {
         id: "rps-on",
         doc: "Receive packet steering hands the queue's packets to other CPUs, whose softirqs do the work again.",
         find: rps_on,
@@ -80,6 +85,47 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             );
             found.push(with_backlog(finding, case).hinders([napi.napi.id]));
         }
+    }
+    found
+}
+
+/// Fewer packets in a second make no difference, however they are delivered.
+const VETH_PACKETS_PER_SECOND_MIN: u128 = 200;
+
+/// The veths whose packets come by the backlog, where no process was found that this is a problem for.
+fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
+    let Some(pressure) = case.host.pressure.as_ref().filter(|pressure| !pressure.interval.is_zero()) else {
+        return Vec::new();
+    };
+    let is_known = |found: &Found| found.finding.severity > Severity::Note;
+    if packets_on_no_napi(case, causes).iter().any(is_known) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for counted in &pressure.devices {
+        let per_second = u128::from(counted.rx_packets) * 1_000_000_000 / u128::from(pressure.interval.0);
+        let Some(device) = case.host.device(counted.device) else { continue };
+        // The host's end of a container's link belongs to a bridge, which forwards.
+        let receives = device.kind == "veth" && device.up && device.link.master.is_none();
+        if !receives || per_second < VETH_PACKETS_PER_SECOND_MIN {
+            continue;
+        }
+        let of_device = case.napis.values().filter(|napi| napi.device.id == device.id);
+        let by_napi: Option<u64> = of_device.map(NapiCase::packets).sum();
+        // Counting by NAPI and by device begins and ends at different moments: a tenth is as good as none.
+        let mostly_by_backlog =
+            device.napis.is_empty() || by_napi.is_some_and(|packets| packets < counted.rx_packets / 10);
+        let sending = case.sending_to(device);
+        let Some(remedy) = remedy::veth(device, &sending).filter(|_| mostly_by_backlog) else { continue };
+        let cause = if device.napis.is_empty() { "it has no NAPI" } else { "its sender has TSO on" };
+        let summary = format!(
+            "{cause}: its packets come by the per-CPU backlog, and no policy of delivery can be set for them"
+        );
+        let one = Found::new(Severity::Warning, device.id, summary)
+            .evidence(format!("it received {per_second} packets a second"))
+            .evidence(veth_state(device, &sending));
+        let one = if device.napis.is_empty() { one.evidence(crate::why_no_napi(device)) } else { one };
+        found.push(one.remedy(remedy));
     }
     found
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
-use model::host::{IoUring, SocketState, Unread};
+use model::host::{DevicePressure, IoUring, Pressure, SocketState, Unread};
 use model::{
     CpuWait, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid,
     PolicyName, PollCounts, RingId, RingNapi, Severity, Sysctl, Threading,
@@ -106,6 +106,48 @@ fn a_veth_without_gro_has_no_napi_to_engage_on() {
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(rules(&findings), ["packets-on-no-napi", "not-engaged"]);
     assert_eq!(found(&findings, "not-engaged").object, "memcached[812]");
+}
+
+/// The host, with what its first device received in a second.
+fn under_load(mut host: Host, rx_packets: u64) -> Host {
+    let device = host.devices[0].id;
+    let devices = vec![DevicePressure { device, rx_packets, rx_dropped: 0, rx_missed: 0 }];
+    host.pressure = Some(Pressure { interval: Nanoseconds(1_000_000_000), cpus: Vec::new(), devices });
+    host
+}
+
+#[test]
+fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothing_is_set() {
+    let mut host = host();
+    host.devices.push(veth(2, "veth0", &[]));
+    host.devices[0].features.gro = Some(false);
+    host.devices[0].peer = Some("veth1".to_owned());
+    host.devices.push(veth(3, "veth1", &[]));
+    host.devices[1].peer = Some("veth0".to_owned());
+    host.devices[1].features.tso = Some(true);
+    assert_eq!(rules(&doctor(&under_load(host.clone(), 100), Some(&delivered([])), &[])), [""; 0]);
+    let findings = doctor(&under_load(host.clone(), 50_000), Some(&delivered([])), &[]);
+    let finding = found(&findings, "veth-without-napi");
+    assert_eq!((finding.severity, finding.object.as_str()), (Severity::Warning, "veth0"));
+    assert!(finding.summary.starts_with("it has no NAPI"), "{}", finding.summary);
+    let both = "ethtool -K veth0 gro on && ethtool -K veth1 tso off";
+    assert_eq!(finding.remedy.as_deref().map(|remedy| remedy.replace("; ", " && ")), Some(both.to_owned()));
+
+    // With GRO there is a NAPI, and the sender's TSO keeps packets from it.
+    host.devices[0] = veth(2, "veth0", &[328]);
+    host.devices[0].peer = Some("veth1".to_owned());
+    let loaded = under_load(host.clone(), 50_000);
+    let findings = doctor(&loaded, Some(&delivered([])), &[]);
+    let finding = found(&findings, "veth-without-napi");
+    assert!(finding.summary.starts_with("its sender has TSO on"), "{}", finding.summary);
+    assert_eq!(finding.remedy.as_deref(), Some("ethtool -K veth1 tso off"));
+    let by_napi = Some(&delivered([SOFTIRQ.on(328)])).map(|counts| doctor(&loaded, Some(counts), &[]));
+    assert!(!rules(&by_napi.unwrap_or_default()).contains(&"veth-without-napi"), "its NAPI delivers");
+
+    // The host's end of a container's link forwards to a bridge.
+    host.devices[0].link.master = Some(model::IfIndex(9));
+    let findings = doctor(&under_load(host, 50_000), Some(&delivered([])), &[]);
+    assert!(!rules(&findings).contains(&"veth-without-napi"), "{:?}", rules(&findings));
 }
 
 #[test]

@@ -511,10 +511,27 @@ fn what_is_not_there_is_named_with_what_is() {
     ]
     .iter()
     .map(|(policy, host)| refused(policy, host, &Resolved::default()))
-    .inspect(|refusal| assert_eq!(refusal.kind, RefusalKind::Missing))
+    .inspect(|refusal| {
+        // A device that is up and has no NAPI takes none of it, as its driver or its state is.
+        let is_bare = refusal.object == "device veth0";
+        let kind = if is_bare { RefusalKind::Unsupported } else { RefusalKind::Missing };
+        assert_eq!(refusal.kind, kind, "{refusal}");
+    })
     .map(|refusal| read_aloud::refusal(&refusal))
     .collect();
     assert_snapshot!(text);
+}
+
+#[test]
+fn a_device_named_as_ip_link_prints_it_is_told_its_name() {
+    let request = policy([on_device(2, "eth0@lower", PolicyName::Latency)]);
+    let refusal = refused(&request, &two_services(), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Missing);
+    assert!(
+        refusal.evidence.iter().any(|line| line.starts_with("the device is eth0: ")),
+        "{:?}",
+        refusal.evidence
+    );
 }
 
 #[test]
@@ -569,7 +586,7 @@ fn connections_on_no_napi_are_not_called_silence_either() {
     let placement = place(&request, &host, &Resolved::default()).expect("placed");
     let notes = placement.parts[0].notes.join("\n");
     assert!(notes.contains("20 connection(s) of redis-server[812] receive on no NAPI"), "{notes}");
-    assert!(!notes.contains("no packet has shown"), "{notes}");
+    assert!(!notes.contains("is not known until a packet comes"), "{notes}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A rule or a chain: read from words, written as a message, read from a dump, put into words.
 
-use kinds::action::Action;
+use kinds::action::{Action, Kind};
 use kinds::attr::{AttrBuf, Attrs, Malformed};
 use kinds::classifier::{self, Classifier};
 use kinds::lookup::Lookup;
@@ -10,7 +10,9 @@ use kinds::words::{Read, Words, abbreviates};
 use model::IfIndex;
 
 use super::head::{Head, PlaceWord};
-use super::{BLOCK, CHAIN, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
+use super::{
+    BLOCK, CHAIN, EGRESS, Estimator, Group, Hook, INGRESS, KIND, OPTIONS, RATE, Verb, flag, message, tcmsg,
+};
 
 /// The bytes of a `struct tcmsg`.
 const HEADER_BYTES: usize = 20;
@@ -36,6 +38,8 @@ pub struct Filter {
     pub actions: Vec<Action>,
     /// Whether it is a chain and not a rule.
     pub is_chain: bool,
+    /// How the rates of its police actions are estimated, if the line says so. A dump does not show it.
+    pub estimator: Option<Estimator>,
 }
 
 impl Filter {
@@ -68,10 +72,10 @@ impl Filter {
                 }
             }
         }
-        let Head { verb, is_chain, hook, protocol, priority, chain } = head;
+        let Head { verb, is_chain, hook, protocol, priority, chain, estimator } = head;
         self.actions.clear();
         (self.verb, self.is_chain, self.hook) = (verb, is_chain, hook);
-        (self.priority, self.chain, self.handle) = (priority, chain, 0);
+        (self.priority, self.chain, self.handle, self.estimator) = (priority, chain, 0, estimator);
         let every = if matches!(verb, Verb::Add | Verb::Replace) && !(is_chain && verb == Verb::Replace) {
             protocol::ALL
         } else {
@@ -125,6 +129,9 @@ impl Filter {
                 out.text(KIND, kind);
             }
             self.classifier.encode(OPTIONS, &self.actions, out);
+            if let Some(estimator) = self.estimator {
+                out.bytes(RATE, &estimator.bytes());
+            }
         });
     }
 
@@ -171,7 +178,7 @@ impl Filter {
         self.handle = word(8);
         self.protocol = u16::from_be(u16::try_from(info & 0xffff).unwrap_or(0));
         self.priority = u16::try_from(info >> 16).unwrap_or(0);
-        (self.verb, self.is_chain) = (Verb::Add, false);
+        (self.verb, self.is_chain, self.estimator) = (Verb::Add, false, None);
         self.actions.clear();
         let attrs = Attrs::after(header.len(), body)?;
         self.chain = attrs.find(CHAIN)?.map(|chain| chain.u32()).transpose()?.filter(|chain| *chain != 0);
@@ -226,7 +233,7 @@ impl Filter {
 
     /// Becomes what the kernel would dump of it.
     pub(crate) fn canonicalize(&mut self) {
-        self.verb = Verb::Add;
+        (self.verb, self.estimator) = (Verb::Add, None);
         self.chain = self.chain.filter(|chain| *chain != 0);
         self.handle = self.classifier.canonical_handle(self.handle);
         self.classifier.canonicalize(self.handle, self.hook.parent);
@@ -247,7 +254,13 @@ impl Filter {
         self.actions.clone_from(&other.actions);
         (self.verb, self.hook, self.protocol) = (other.verb, other.hook, other.protocol);
         (self.priority, self.chain, self.handle) = (other.priority, other.chain, other.handle);
-        self.is_chain = other.is_chain;
+        (self.is_chain, self.estimator) = (other.is_chain, other.estimator);
+    }
+
+    /// Whether an action of it sends to a device that is gone.
+    pub fn has_lost_device(&self) -> bool {
+        let lost = |action: &Action| matches!(&action.kind, Kind::Mirred(mirred) if mirred.has_lost_device());
+        self.actions.iter().any(lost)
     }
 
     /// The line for it; `None` for what tc has no words for.
@@ -302,6 +315,7 @@ const BEFORE_AND_KINDS: &[&str] = &[
     "priority",
     "protocol",
     "chain",
+    "estimator",
     "flower",
     "u32",
     "matchall",

@@ -5,7 +5,7 @@ use kinds::number::{self, Base};
 use kinds::protocol;
 use kinds::words::{Read, Words, keywords};
 
-use super::{EGRESS, Hook, INGRESS, ROOT, Verb};
+use super::{EGRESS, Estimator, Hook, INGRESS, ROOT, Verb};
 
 keywords! {
     /// The words before the classifier, in iproute2's order.
@@ -21,6 +21,7 @@ keywords! {
         Priority = "priority",
         Protocol = "protocol",
         Chain = "chain",
+        Estimator = "estimator",
     }
 }
 
@@ -33,6 +34,7 @@ pub(crate) struct Head {
     pub(super) protocol: Option<u16>,
     pub(super) priority: u16,
     pub(super) chain: Option<u32>,
+    pub(super) estimator: Option<Estimator>,
 }
 
 impl Head {
@@ -45,8 +47,8 @@ impl Head {
         if is_chain && matches!(verb, Verb::Change | Verb::Replace) {
             return Err(words.wrong("a chain is added or deleted"));
         }
-        let mut head =
-            Self { verb, is_chain, hook: Hook::default(), protocol: None, priority: 0, chain: None };
+        let (hook, protocol, chain, estimator) = (Hook::default(), None, None, None);
+        let mut head = Self { verb, is_chain, hook, protocol, priority: 0, chain, estimator };
         while let Some(word) = words.peek().and_then(PlaceWord::find).filter(|w| *w != PlaceWord::Handle) {
             words.skip();
             head.word(word, words, lookup)?;
@@ -89,6 +91,10 @@ impl Head {
                 self.chain = Some(words.read("a chain", |word| number::u32(word, Base::Prefix))?);
                 return Ok(());
             }
+            PlaceWord::Estimator if self.estimator.is_none() => {
+                self.estimator = Some(Estimator::parse(words)?);
+                return Ok(());
+            }
             PlaceWord::Root => ROOT,
             PlaceWord::Ingress => INGRESS,
             PlaceWord::Egress => EGRESS,
@@ -97,7 +103,8 @@ impl Head {
             | PlaceWord::Protocol
             | PlaceWord::Preference
             | PlaceWord::Priority
-            | PlaceWord::Chain => {
+            | PlaceWord::Chain
+            | PlaceWord::Estimator => {
                 return Err(words.wrong("the line says this already"));
             }
         };

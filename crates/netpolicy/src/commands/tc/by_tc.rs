@@ -1,35 +1,36 @@
 //! Lines that the installed tc does, each in its turn: all before them is settled first, and what follows waits.
 //!
-//! Its changes can be neither undone nor distinguished from what was there before: `--atomic`, `--swap` and `--resume` refuse such
-//! lines.
+//! One tc does all of them. After each line it is given a line that no tc knows, as a barrier: what it says of that comes when the line
+//! before is done. Its changes can be neither undone nor distinguished from what was there before: `--atomic`, `--swap` and
+//! `--resume` refuse such lines.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::tc::Loader;
 use linux::{Netns, Signals};
 use rules::words::shortened;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Exit, Fault};
 
-use crate::render::RefusedLine;
+use crate::render::{RefusedLine, TcWarning};
 
-/// How many lines one tc is given at most, and how many bytes of them.
-const LINES_MAX: usize = 512;
-const BYTES_MAX: usize = 1 << 20;
-
-/// How much is read of what tc says of its lines, and how much is said of each.
-const SAID_BYTES_MAX: u64 = 1 << 20;
+/// How much is said of each line.
 const WORDS_CHARS_MAX: usize = 400;
 
-/// How often it is asked whether tc is done, and how long it may go on after a signal.
-const ASKED_EVERY: Duration = Duration::from_millis(1);
+/// How many warnings are kept.
+const WARNINGS_MAX: usize = 1000;
+
+/// How often a signal is looked for while tc is at work, and how long tc may go on after one.
+const ASKED_EVERY: Duration = Duration::from_millis(20);
 const GOES_ON_FOR: Duration = Duration::from_secs(2);
+
+/// The word of a barrier: no object of any tc begins with it.
+const BARRIER: &str = "netpolicy-barrier";
 
 /// Where tc is, if the path of the caller does not say.
 const DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
@@ -41,13 +42,23 @@ pub(super) struct ByTc<'n> {
     /// Nowhere, if no line is for it.
     program: PathBuf,
     keep_going: bool,
-    waiting: Vec<(u32, String)>,
-    bytes: usize,
+    running: Option<Running>,
     pub(super) done: u64,
     pub(super) refused: Vec<RefusedLine>,
     pub(super) unsent: Vec<u32>,
+    /// What tc said of lines that it has done.
+    pub(super) warnings: Vec<TcWarning>,
     /// Whether a signal came while tc was at work.
     pub(super) interrupted: bool,
+}
+
+/// What became of a line.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// tc has done it, and said this.
+    Done(String),
+    /// tc has refused it, with these words.
+    Refused(String),
 }
 
 impl<'n> ByTc<'n> {
@@ -65,21 +76,24 @@ impl<'n> ByTc<'n> {
             })?,
             false => PathBuf::new(),
         };
-        let (waiting, refused, unsent) = (Vec::new(), Vec::new(), Vec::new());
+        let (running, refused, unsent, warnings) = (None, Vec::new(), Vec::new(), Vec::new());
         Ok(Self {
             netns,
             program,
             keep_going,
-            waiting,
-            bytes: 0,
+            running,
             done: 0,
             refused,
             unsent,
+            warnings,
             interrupted: false,
         })
     }
 
-    /// Takes a line. Once there are many, they are done.
+    /// Does a line, when all that the loader has is settled.
+    ///
+    /// # Errors
+    /// What sending failed with.
     pub(super) fn push(
         &mut self,
         line: u32,
@@ -87,33 +101,23 @@ impl<'n> ByTc<'n> {
         loader: &mut Loader,
         signals: &mut Signals,
     ) -> Result<(), Fault> {
-        self.waiting.push((line, text.to_owned()));
-        self.bytes += text.len() + 1;
-        if self.waiting.len() < LINES_MAX && self.bytes < BYTES_MAX {
-            return Ok(());
-        }
-        self.flush(loader, signals)
-    }
-
-    /// Does the lines that wait, when all that the loader has is settled.
-    ///
-    /// # Errors
-    /// What sending failed with.
-    pub(super) fn flush(&mut self, loader: &mut Loader, signals: &mut Signals) -> Result<(), Fault> {
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
         loader.settle()?;
-        let lines = std::mem::take(&mut self.waiting);
-        self.bytes = 0;
         if loader.has_stopped() {
-            self.unsent.extend(lines.iter().map(|(line, _)| *line));
+            self.unsent.push(line);
             return Ok(());
         }
-        match self.given(&lines, signals) {
-            Ok((status, said)) => self.account(&lines, status, &said),
-            Err(error) => {
-                self.refuse(&lines, &format!("{} could not be started: {error}", self.program.display()))
+        match self.answer(text, signals) {
+            Ok(Answer::Done(words)) => {
+                self.done += 1;
+                if !words.is_empty() && self.warnings.len() < WARNINGS_MAX {
+                    self.warnings.push(TcWarning { line, words });
+                }
+            }
+            Ok(Answer::Refused(words)) => self.refuse(line, &format!("tc: {words}")),
+            Err(why) => {
+                // The next line gets another one.
+                self.running = None;
+                self.refuse(line, &why);
             }
         }
         if self.interrupted || !self.keep_going && !self.refused.is_empty() {
@@ -122,104 +126,122 @@ impl<'n> ByTc<'n> {
         Ok(())
     }
 
-    /// Gives lines to one tc, and waits for its end; what it said.
-    fn given(
-        &mut self,
-        lines: &[(u32, String)],
-        signals: &mut Signals,
-    ) -> std::io::Result<(ExitStatus, String)> {
-        let memory = |name| memfd_create(name, MemfdFlags::CLOEXEC).map(File::from);
-        let (mut input, mut said) = (memory("netpolicy-tc-lines")?, memory("netpolicy-tc-words")?);
-        let text: String = lines.iter().flat_map(|(_, text)| [text.as_str(), "\n"]).collect();
-        input.write_all(text.as_bytes())?;
-        input.rewind()?;
-        let mut command = Command::new(&self.program);
-        command.args(if self.keep_going { &["-force", "-batch", "-"][..] } else { &["-batch", "-"] });
-        command.stdin(input).stdout(Stdio::null()).stderr(said.try_clone()?);
-        // Ctrl-C is for us.
-        command.process_group(0);
-        let child = self.netns.run(|| command.spawn()).map_err(std::io::Error::other)?;
-        let status = self.waited(child?, signals)?;
-        said.rewind()?;
-        let mut words = Vec::new();
-        said.take(SAID_BYTES_MAX).read_to_end(&mut words)?;
-        Ok((status, String::from_utf8_lossy(&words).into_owned()))
-    }
-
-    fn waited(&mut self, mut child: Child, signals: &mut Signals) -> std::io::Result<ExitStatus> {
-        let mut ends_at = None;
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
-            }
-            if signals.take().is_some() {
-                self.interrupted = true;
-                ends_at.get_or_insert(Instant::now() + GOES_ON_FOR);
-            }
-            if ends_at.is_some_and(|at| Instant::now() > at) {
-                child.kill()?;
-            }
-            std::thread::sleep(ASKED_EVERY);
+    /// Gives a line to tc, and waits until it is done.
+    ///
+    /// # Errors
+    /// Why it is not known what became of it.
+    fn answer(&mut self, text: &str, signals: &mut Signals) -> Result<Answer, String> {
+        if self.running.is_none() {
+            let started = Running::start(&self.program, self.netns);
+            let not_started = |error| format!("{} could not be started: {error}", self.program.display());
+            self.running = Some(started.map_err(not_started)?);
         }
+        let Some(running) = &mut self.running else { return Err("tc does not run".to_owned()) };
+        running.answer(text, signals, &mut self.interrupted)
     }
 
-    /// Enters what became of lines.
-    fn account(&mut self, lines: &[(u32, String)], status: ExitStatus, said: &str) {
-        let (refusals, rest) = refusals(said);
-        if !status.success() && (refusals.is_empty() || status.code().is_none()) {
-            // It says of no line that it failed: it may have done any of them.
-            self.refuse(
-                lines,
-                &format!("tc ended with {status}; whether it did this line is not known: {rest}"),
-            );
-            return;
-        }
-        let tried = match (self.keep_going, refusals.first()) {
-            (false, Some((failed, _))) => (failed + 1).min(lines.len()),
-            _ => lines.len(),
-        };
-        self.unsent.extend(lines[tried..].iter().map(|(line, _)| *line));
-        let refused = refusals.into_iter().filter_map(|(at, words)| Some((lines.get(at)?.0, words)));
-        let before = self.refused.len();
-        self.refused.extend(refused.map(|(line, words)| RefusedLine {
-            line,
-            errno: 0,
-            is_denied: false,
-            words: format!("tc: {words}"),
-        }));
-        self.done += (tried - (self.refused.len() - before)) as u64;
-    }
-
-    fn refuse(&mut self, lines: &[(u32, String)], words: &str) {
-        let words = shortened(words.trim_end_matches([' ', ':']), WORDS_CHARS_MAX);
-        let refused = |(line, _): &(u32, String)| RefusedLine {
-            line: *line,
-            errno: 0,
-            is_denied: false,
-            words: words.clone().into_owned(),
-        };
-        self.refused.extend(lines.iter().map(refused));
+    fn refuse(&mut self, line: u32, words: &str) {
+        let words = shortened(words.trim_end_matches([' ', ':']), WORDS_CHARS_MAX).into_owned();
+        self.refused.push(RefusedLine { line, errno: 0, is_denied: false, words });
     }
 }
 
-/// The lines that tc refused, by their places in what it was given, with its words; and the words that belong to none.
-///
-/// iproute2 6.1, `lib/utils.c` `do_batch()`: what a command says comes first, then `Command failed -:N`.
-fn refusals(said: &str) -> (Vec<(usize, String)>, String) {
-    let (mut refusals, mut words) = (Vec::new(), Vec::new());
-    let joined = |words: &[&str]| shortened(&words.join("; "), WORDS_CHARS_MAX).into_owned();
-    for line in said.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        match line.strip_prefix("Command failed -:").and_then(|number| number.parse::<usize>().ok()) {
-            Some(number) => {
-                refusals.push((number.saturating_sub(1), joined(&words)));
-                words.clear();
+/// A tc that reads lines.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    input: ChildStdin,
+    said: ChildStderr,
+    /// What it said since the last barrier.
+    words: Vec<u8>,
+    /// How many lines it was given, barriers among them.
+    lines: u64,
+}
+
+impl Running {
+    fn start(program: &Path, netns: &Netns) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        // Without -force it would end at the first barrier.
+        command.args(["-force", "-batch", "-"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Ctrl-C is for us.
+        command.process_group(0);
+        let mut child = netns.run(|| command.spawn()).map_err(io::Error::other)??;
+        let pipes = child.stdin.take().zip(child.stderr.take());
+        let (input, said) = pipes.ok_or_else(|| io::Error::other("no pipes"))?;
+        Ok(Self { child, input, said, words: Vec::new(), lines: 0 })
+    }
+
+    /// Gives it a line and a barrier, and waits for what it says of the barrier.
+    fn answer(
+        &mut self,
+        text: &str,
+        signals: &mut Signals,
+        interrupted: &mut bool,
+    ) -> Result<Answer, String> {
+        self.words.clear();
+        self.lines += 2;
+        // A tc that has ended says so at its other pipe.
+        let _ = self.input.write_all(format!("{text}\n{BARRIER}\n").as_bytes());
+        let mut ends_at = None;
+        loop {
+            if let Some(answer) = answer_in(&self.words, self.lines) {
+                return Ok(answer);
             }
-            // Of a line that was done.
-            None if line.starts_with("Warning:") => {}
-            None => words.push(line),
+            let mut descriptors = [PollFd::new(&self.said, PollFlags::IN)];
+            let timeout = Timespec::try_from(ASKED_EVERY).ok();
+            let ready = poll(&mut descriptors, timeout.as_ref()).unwrap_or(0);
+            if ready > 0 {
+                let mut bytes = [0; 4096];
+                match self.said.read(&mut bytes) {
+                    Ok(0) | Err(_) => return Err(self.ended()),
+                    Ok(count) => self.words.extend_from_slice(&bytes[..count]),
+                }
+            }
+            if signals.take().is_some() {
+                *interrupted = true;
+                ends_at.get_or_insert(Instant::now() + GOES_ON_FOR);
+            }
+            if ends_at.is_some_and(|at| Instant::now() > at) {
+                let _ = self.child.kill();
+            }
         }
     }
-    (refusals, joined(&words))
+
+    /// It says nothing more: why.
+    fn ended(&mut self) -> String {
+        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let words = String::from_utf8_lossy(&self.words);
+        format!("tc ended with {status}; whether it did this line is not known: {}", joined(words.lines()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It does nothing by now: each line was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What tc says of a line, once it has refused the barrier behind it, which is this line of its input; `None` until then.
+///
+/// iproute2 6.1, `lib/utils.c` `do_batch()`: what a command says comes first, then `Command failed -:N`.
+fn answer_in(said: &[u8], barrier: u64) -> Option<Answer> {
+    let said = String::from_utf8_lossy(said);
+    let failed = |line: u64| format!("Command failed -:{line}\n");
+    let (said, _) = said.split_once(failed(barrier).as_str())?;
+    let of_barrier = |line: &&str| line.contains(BARRIER);
+    Some(match said.split_once(failed(barrier - 1).as_str()) {
+        Some((words, _)) => Answer::Refused(joined(words.lines())),
+        None => Answer::Done(joined(said.lines().take_while(|line| !of_barrier(line)))),
+    })
+}
+
+/// Lines of words as one.
+fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    shortened(&words.join("; "), WORDS_CHARS_MAX).into_owned()
 }
 
 /// The program of this name.
@@ -240,14 +262,21 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_tc_says_belongs_to_the_line_behind_it() {
-        let said = "Cannot find device \"nowhere\"\nCommand failed -:1\nWarning: sch_htb: quantum is big.\n\
-                    RTNETLINK answers: No such file or directory\nCommand failed -:3\nterminated\n";
-        let (refused, rest) = refusals(said);
-        let wanted =
-            [(0, "Cannot find device \"nowhere\""), (2, "RTNETLINK answers: No such file or directory")];
-        assert_eq!(refused, wanted.map(|(at, words)| (at, words.to_owned())));
-        assert_eq!(rest, "terminated");
-        assert_eq!(refusals(""), (Vec::new(), String::new()));
+    fn what_tc_says_of_a_line_is_known_once_it_has_refused_the_barrier() {
+        let barrier = "Object \"netpolicy-barrier\" is unknown, try \"tc help\".\n";
+        let refused =
+            format!("Cannot find device \"nowhere\"\nCommand failed -:3\n{barrier}Command failed -:4\n");
+        let answer = answer_in(refused.as_bytes(), 4);
+        assert_eq!(answer, Some(Answer::Refused("Cannot find device \"nowhere\"".to_owned())));
+        let warned = format!("Warning: sch_htb: quantum is big.\n{barrier}Command failed -:4\n");
+        assert_eq!(
+            answer_in(warned.as_bytes(), 4),
+            Some(Answer::Done("Warning: sch_htb: quantum is big.".to_owned()))
+        );
+        let silent = format!("{barrier}Command failed -:4\n");
+        assert_eq!(answer_in(silent.as_bytes(), 4), Some(Answer::Done(String::new())));
+        for part in ["", barrier, "Command failed -:3\n", "Command failed -:4", "Command failed -:41\n"] {
+            assert_eq!(answer_in(part.as_bytes(), 4), None, "{part}");
+        }
     }
 }

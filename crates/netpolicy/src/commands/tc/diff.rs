@@ -45,6 +45,9 @@ pub(crate) fn run(
         let ahead = ahead.take_if(|ahead| ahead.hook == hook);
         match_rules(&netns, hook, ahead, &mut devices, &mut expected, &mut report)?;
     }
+    if let Some(words) = survey.left_out() {
+        context.console.say(&words);
+    }
     report.settle(&expected);
     report.seconds = began.elapsed().as_secs_f64();
     context.console.report(&report)?;
@@ -102,7 +105,7 @@ pub(super) fn expected(
     asked: impl Fn(u32) -> bool,
 ) -> Result<Expected, Fault> {
     let (mut expected, mut mistakes) = (Expected::default(), Survey::default());
-    file.each(
+    mistakes.listings = file.each(
         devices,
         |line, command, _| {
             survey.note(line, command);

@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
     for hook in &asked.hooks {
         lines.add(*hook, &netns, &mut several, &mut devices)?;
     }
+    let lost = lines.lost;
     let mut report = DumpReport { left_out: lines.left_out, ..DumpReport::default() };
     if arguments.qdisc {
         report.lines.extend(asked.qdiscs.iter().map(|qdisc| qdisc.words(&mut devices)));
@@ -47,7 +48,11 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
     }
     if report.left_out > 0 {
         let rules = count(report.left_out, "rule");
-        context.console.say(&format!("Skipped, no batch syntax exists for them: {rules}."));
+        let lost = match lost {
+            0 => String::new(),
+            lost => format!(" ({lost} of them for a target device that is gone)"),
+        };
+        context.console.say(&format!("Skipped, no batch syntax exists for them: {rules}{lost}."));
         return Ok(Exit::Failed);
     }
     Ok(Exit::Done)
@@ -140,6 +145,8 @@ struct Lines {
     rules: Vec<String>,
     /// Rules and chains without words.
     left_out: usize,
+    /// Those of them that send to a device that is gone.
+    lost: usize,
     /// Queueing disciplines of rules that no batch line of ours makes.
     unmade: BTreeSet<String>,
 }
@@ -176,7 +183,10 @@ impl Lines {
             match words {
                 Some(words) if is_table(rule) => found.tables.push(words),
                 Some(words) => found.rules.push(words),
-                None => found.left_out += 1,
+                None => {
+                    found.left_out += 1;
+                    found.lost += usize::from(rule.has_lost_device());
+                }
             }
         });
         match dumped {
@@ -206,6 +216,7 @@ impl Lines {
         self.rules.append(&mut found.rules);
         self.unmade.append(&mut found.unmade);
         self.left_out += found.left_out;
+        self.lost += found.lost;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rules::batch::ReadError;
-use rules::{Batch, Command, Lookup};
+use rules::{Batch, Command, Listings, Lookup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
 use session::{Exit, Fault};
@@ -135,14 +135,16 @@ impl BatchFile {
         Some(near + u64::try_from(end).ok()? + 2)
     }
 
-    /// Gives each command with its line; with `wrong` for lines that are wrong.
+    /// Gives each command with its line; with `wrong` for lines that are wrong. Returns the lines that only list what is there.
     pub(super) fn each(
         &self,
         lookup: &mut dyn Lookup,
         command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
         wrong: impl FnMut(rules::Mistake) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        self.each_of(&mut self.commands(), lookup, command, wrong)
+    ) -> Result<Listings, Fault> {
+        let mut batch = self.commands();
+        self.each_of(&mut batch, lookup, command, wrong)?;
+        Ok(batch.listings())
     }
 
     /// The same for a part of it.

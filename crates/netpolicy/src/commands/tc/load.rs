@@ -33,9 +33,12 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let rule_options = RuleOptions::of(arguments, &netns);
     if arguments.dry_run {
         let survey = survey(&file, &netns, &mut devices)?;
-        if let Some(words) = survey.deep(&mut devices) {
-            context.console.say(&words);
-        }
+        survey
+            .left_out()
+            .into_iter()
+            .chain(survey.many_of_bpf())
+            .chain(survey.deep(&mut devices))
+            .for_each(|words| context.console.say(&words));
         return dry_run(&survey, &file, arguments, context);
     }
     let mut load = Load::new(arguments, context, &netns, &file, &rule_options)?;
@@ -79,9 +82,12 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     {
         context.console.fault(&fault.leaving(HostState::LeftOut));
     }
-    if let Some(words) = survey.deep(&mut devices) {
-        context.console.say(&words);
-    }
+    survey
+        .left_out()
+        .into_iter()
+        .chain(survey.many_of_bpf())
+        .chain(survey.deep(&mut devices))
+        .for_each(|words| context.console.say(&words));
     let mut failed = match &loaded {
         Err(_) => Some((Exit::RolledBack, "it could not be loaded")),
         Ok(report) if report.interrupted => Some((Exit::RolledBack, "a signal ended it")),
@@ -146,7 +152,8 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let report = loaded?;
     context.console.report(&report).map_err(behind)?;
     if report.interrupted {
-        let rest = match survey.removes {
+        // What --resume refuses is not promised.
+        let rest = match survey.removes.or(survey.first_for_tc) {
             None => ": the same with --resume loads the rest",
             Some(_) => "",
         };
@@ -278,7 +285,7 @@ impl<'a> Load<'a> {
         let (file, loader, encoded_to, places) = (self.file, &mut self.loader, self.encoded_to, &self.places);
         let (streaming, by_tc, mut mistakes) = (self.streaming, &mut self.by_tc, Survey::default());
         if !self.whole {
-            file.each(
+            let listings = file.each(
                 devices,
                 |line, command, behind| {
                     if line <= encoded_to {
@@ -291,7 +298,6 @@ impl<'a> Load<'a> {
                         by_tc.push(line, &foreign.text, loader, &mut signals)?;
                         return Ok(true);
                     }
-                    by_tc.flush(loader, &mut signals)?;
                     if let Some(missing) = missing {
                         if command.rule().is_none() {
                             not_rules.insert(line);
@@ -324,7 +330,9 @@ impl<'a> Load<'a> {
                     Ok(())
                 },
             )?;
-            by_tc.flush(loader, &mut signals)?;
+            if streaming {
+                mistakes.listings = listings;
+            }
             interrupted |= by_tc.interrupted;
         }
         survey.append(mistakes, 0);
@@ -351,6 +359,8 @@ impl<'a> Load<'a> {
         report.refused.sort_by_key(|refused| refused.line);
         report.by_tc = self.by_tc.done;
         report.loaded += report.by_tc;
+        report.rate = report.loaded as f64 / report.seconds.max(1e-9);
+        report.warnings = std::mem::take(&mut self.by_tc.warnings);
         report.interrupted = interrupted;
         (report.counters_anyway, report.cookies) = (self.notes.ignored_flags, self.notes.cookies);
         report.bursts_cut = self.notes.bursts_cut;
@@ -458,6 +468,7 @@ impl<'a> Load<'a> {
             undone: false,
             chains: Vec::new(),
             by_tc: 0,
+            warnings: Vec::new(),
             shared_actions: 0,
             cookies: 0,
             counters_anyway: BTreeMap::new(),

@@ -110,6 +110,7 @@ fn part<'n>(
         },
     )?;
     reading.survey.append(mistakes, 0);
+    reading.survey.listings = batch.listings();
     reading.notes = fitter.map(Fitter::notes).unwrap_or_default();
     Ok(Reading { encoded, lines: batch.lines_read(), ..reading })
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::tc::Devices;
 use policy_file::{Mistake, Mistakes, nearest};
 use rules::classifier::u32::Part;
-use rules::{Classifier, Command, Filter, Group, Hook, Verb};
+use rules::{Classifier, Command, Filter, Group, Hook, Listings, Verb};
 use session::{Exit, Fault};
 
 use super::atomic::place;
@@ -32,6 +32,10 @@ pub(super) struct Survey {
     /// Lines that the installed tc is given, and the first of them.
     pub(super) for_tc: u64,
     pub(super) first_for_tc: Option<u32>,
+    /// Lines that only list what is there, and are left out.
+    pub(super) listings: Listings,
+    /// Rules of bpf that are added.
+    bpf: u64,
     buckets: Buckets,
     mistakes: Vec<rules::Mistake>,
     last: Option<Group>,
@@ -60,6 +64,7 @@ impl Survey {
                 self.last = Some(group);
             }
             if adds {
+                self.bpf += u64::from(rule.classifier.kind() == Some("bpf"));
                 self.buckets.note(group, rule);
             }
         }
@@ -81,6 +86,32 @@ impl Survey {
         ))
     }
 
+    /// That so many rules of bpf must not be removed at once, if so.
+    pub(super) fn many_of_bpf(&self) -> Option<String> {
+        (self.bpf > BPF_RULES_MANY).then(|| {
+            format!(
+                "{} rules of bpf: Linux 6.18 can stop, until it is booted again, when more than about 2000 of them are removed at once, \
+                 as with their qdisc or their priority. Load them in files of at most {BPF_RULES_MANY}, each with a priority of its own.",
+                self.bpf
+            )
+        })
+    }
+
+    /// That lines were left out which only list what is there, if so.
+    pub(super) fn left_out(&self) -> Option<String> {
+        let Listings { count, first } = self.listings;
+        let lines = match count {
+            0 => return None,
+            1 => format!("Line {first} only lists what is there, as `filter show` does: it is left out"),
+            count => {
+                format!(
+                    "{count} lines from line {first} on only list what is there, as `filter show` does: they are left out"
+                )
+            }
+        };
+        Some(format!("{lines}. netpolicy tc dump prints the rules."))
+    }
+
     /// Takes note of a line that is wrong.
     pub(super) fn mistake(&mut self, mistake: rules::Mistake) {
         self.wrong += 1;
@@ -95,11 +126,13 @@ impl Survey {
     pub(super) fn append(&mut self, later: Self, lines: u32) {
         let shifted = |line: u32| line.saturating_add(lines);
         let Self { commands, rules, groups, wrong, irreversible, removes, mistakes, last: _, .. } = later;
-        let Self { for_tc, first_for_tc, buckets, .. } = later;
+        let Self { for_tc, first_for_tc, buckets, bpf, .. } = later;
+        self.listings.append(later.listings, lines);
         self.for_tc += for_tc;
         self.first_for_tc = self.first_for_tc.or(first_for_tc.map(shifted));
         self.buckets.append(buckets);
         self.commands += commands;
+        self.bpf += bpf;
         self.rules += rules;
         self.groups.extend(groups);
         self.wrong += wrong;
@@ -159,6 +192,9 @@ impl Survey {
 
 /// How many rules of u32 a packet may be compared with one after the other before that is worth a word.
 const BUCKET_RULES_MANY: u32 = 1000;
+
+/// How many rules of bpf can be removed at once without harm, with room to what was seen to stop a kernel.
+const BPF_RULES_MANY: u64 = 1000;
 
 /// How many buckets are counted; a file with more of them has no deep ones, or not only.
 const BUCKETS_MAX: usize = 65_536;

@@ -1,0 +1,50 @@
+//! What a finding means, for `explain CODE`.
+
+use page::{Page, Report, Style};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A finding of `doctor`, `watch` or the daemon, explained.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct FindingKindReport {
+    /// Its code, as `doctor` prints it.
+    finding: &'static str,
+    /// What it means.
+    meaning: &'static str,
+    /// Its family, as docs/reference/findings.md groups them.
+    family: &'static str,
+}
+
+impl FindingKindReport {
+    /// Every finding that netpolicy can print.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let doctor = plan::doctor::RULES
+            .iter()
+            .flat_map(|(family, rules)| rules.iter().map(|rule| (*family, rule.id, rule.doc)));
+        let live = live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
+        let search =
+            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are kept", *finding, *meaning));
+        doctor.chain(live).chain(search).map(|(family, finding, meaning)| Self { finding, meaning, family })
+    }
+
+    /// The finding with this code.
+    pub(crate) fn named(code: &str) -> Option<Self> {
+        Self::all().find(|kind| kind.finding == code)
+    }
+
+    /// Its code.
+    pub(crate) const fn code(&self) -> &'static str {
+        self.finding
+    }
+}
+
+impl Report for FindingKindReport {
+    const KIND: &'static str = "finding-kind";
+
+    fn page(&self, page: &mut Page) {
+        page.styled(Style::Strong, self.finding);
+        page.line(format!("  {}", self.meaning));
+        page.line(format!("  family   {}", self.family));
+        page.line("  now      netpolicy doctor --all prints it with its evidence, where it applies");
+    }
+}

@@ -1,0 +1,19 @@
+//! Why a device has no NAPI, and what gives it one: the same words for a refusal, `doctor` and `init`.
+
+use model::host::Device;
+use model::quoted;
+
+/// Why a device has no NAPI, and what gives it one.
+pub fn why_no_napi(device: &Device) -> String {
+    if device.kind == "veth" {
+        format!(
+            "a veth has NAPIs only with GRO or XDP: `ethtool -K {} gro on`, and `ethtool -K PEER tso off` at the \
+             other end, else TCP does not use them",
+            quoted(device.id.name.as_str())
+        )
+    } else if device.up {
+        format!("{} is up and lists no NAPI: its driver has none, or does not register them", device.id)
+    } else {
+        format!("{} is down; many drivers have NAPIs only while they are up", device.id)
+    }
+}
