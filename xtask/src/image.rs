@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::files::{self, About as _};
 use crate::linked;
+use crate::release::contents;
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
@@ -15,9 +16,6 @@ const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
 
 /// Directories that the image has for what is mounted there.
 const MOUNT_POINTS: [&str; 5] = ["etc/netpolicy", "var/lib/netpolicy", "run/netpolicy", "tmp", "sys"];
-
-/// The licences of what is in the image.
-const LICENCES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0", "THIRD-PARTY"];
 
 /// What was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -135,9 +133,7 @@ fn lay(program: &Path, version: &str, root: &Path) -> Result {
             files::put(&copyright, &root.join(copyright.strip_prefix("/").unwrap_or(&copyright)), 0o644)?;
         }
     }
-    for licence in LICENCES {
-        files::put(&shell::root().join(licence), &root.join("usr/share/doc/netpolicy").join(licence), 0o644)?;
-    }
+    contents::lay_licences(&root.join("usr"))?;
     let sbom = root.join("usr/share/doc/netpolicy/netpolicy.cdx.json");
     files::write(&sbom, &linked::sbom(&linked::crates()?, version))
 }

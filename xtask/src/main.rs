@@ -31,43 +31,23 @@ use std::process::ExitCode;
 type Task = (&'static str, &'static str, fn(&[String]) -> shell::Result);
 
 const TASKS: &[Task] = &[
-    (
-        "setup",
-        "install what building and testing need (Debian packages) [demo: what the demo needs]",
-        setup::run,
-    ),
+    ("setup", "install what building and testing need [demo: what the demo needs]", setup::run),
     ("check", "format, lints and tidy rules: the fast loop", test::check),
-    (
-        "test",
-        "before each commit: what an ordinary change can break [PART: a crate's directory, or part of names]",
-        test::fast,
-    ),
-    ("test-all", "everything: guests, the kernel's own tests, packages, the oldest Rust", test::all),
+    ("test", "before each commit [PART: a crate's directory, or part of tests' names]", test::fast),
+    ("test-all", "all tests: guests, the kernel's own, packages, the oldest Rust too", test::all),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
     ("record", "keep a real host for tests [CAPTURE of `netpolicy -o json show`, NAME, ORIGIN]", record::run),
-    ("fuzz", "run every fuzz target for a while [--seconds N per target]", fuzz::run),
-    (
-        "guest",
-        "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --patched|--qemu]",
-        guest::run,
-    ),
+    ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
+    ("guest", "other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
-    (
-        "install",
-        "the program, its units, man pages and completions, below $DESTDIR$PREFIX; starts nothing",
-        install::run,
-    ),
+    ("install", "the program and its files, below $DESTDIR$PREFIX; starts nothing", install::run),
     (
         "release",
-        "packages, an archive, bill of materials and checksums of this version, in one directory [--out, --suffix, --twice, --test, --trial]",
+        "all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",
         release::run,
     ),
-    (
-        "linked",
-        "what is linked into the program: writes THIRD-PARTY [--check: compares, and runs cargo-deny; --sbom FILE: CycloneDX]",
-        linked::run,
-    ),
+    ("linked", "write THIRD-PARTY [--check: compare, run cargo-deny; --sbom FILE: CycloneDX]", linked::run),
     ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
     ("sweep", "remove what a killed run of tests left behind; a run starts it [PID]", leftovers::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),

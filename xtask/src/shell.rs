@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::files;
 
@@ -26,26 +25,6 @@ pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
-}
-
-/// How a [`limited`] command ends that took longer.
-pub(crate) const TIMED_OUT: i32 = 124;
-
-/// The same command with an end: after so long, or when we end, it is asked to end, and killed where it does not.
-pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
-    let mut limited = Command::new("setpriv");
-    limited.args(["--pdeathsig", "TERM", "--", "timeout", "--foreground", "--kill-after=10"]);
-    limited.arg(limit.as_secs().to_string()).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => limited.env(name, value),
-            None => limited.env_remove(name),
-        };
-    }
-    if let Some(directory) = command.get_current_dir() {
-        limited.current_dir(directory);
-    }
-    limited
 }
 
 /// Shows a command and runs it to its end.
@@ -116,22 +95,6 @@ pub(crate) fn has(program: &str) -> bool {
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|proc_self| proc_self.uid() == 0)
-}
-
-#[cfg(test)]
-mod ends {
-    use super::*;
-
-    #[test]
-    fn a_command_with_an_end_is_the_same_until_then() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo $WORD $PWD; exit 3"]).env("WORD", "a b").current_dir("/");
-        let said = limited(&command, Duration::from_secs(60)).output().expect("it starts");
-        assert_eq!((said.status.code(), said.stdout.as_slice()), (Some(3), &b"a b /\n"[..]));
-        let mut sleeps = Command::new("sleep");
-        let ended = limited(sleeps.arg("60"), Duration::from_secs(1)).status().expect("it starts");
-        assert_eq!(ended.code(), Some(TIMED_OUT));
-    }
 }
 
 #[cfg(test)]

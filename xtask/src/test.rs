@@ -1,17 +1,15 @@
 //! The tests: `make test` before each commit, `make test-all` for all that there is.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use crate::files;
 use crate::guest::{Making, Skipped};
 use crate::leftovers::Run;
-use crate::programs::{self, Program, Verdict, read_line};
+use crate::programs::{self, Program};
 use crate::shell::{self, Result};
 use crate::steps::Steps;
-use crate::{deny, guest, linked, nextest, setup, tidy};
+use crate::{deny, guest, linked, nextest, release, setup, tidy};
 
 /// The steps of a run, and how many seconds each takes on two CPUs where no run is recorded.
 const STEPS: &[(&str, u64)] =
@@ -40,9 +38,6 @@ const AGAIN: &str = "failed tests again, one at a time";
 
 /// The fuzzer's program: only lints look at it. A test replays what it found.
 const FUZZER: &str = "netpolicy-fuzz/program";
-
-/// How long the trials of the packages, and the examples, may take: a command that hangs ends the run with its name.
-const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// How many failed tests run again, one at a time. If more fail, it is not for lack of a CPU.
 const AGAIN_MAX: usize = 8;
@@ -142,7 +137,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
         None => tally.passed += 1,
         Some(why) => tally.skipped.push(Skipped::by("this machine", &why)),
     }
-    steps.run(PACKAGES, |_| tally.add_packages(&run));
+    steps.run(PACKAGES, |_| tally.add_packages());
     steps.run(GUESTS, |_| {
         if let Some(making) = making {
             tally.add_guests(making.run(&programs));
@@ -200,51 +195,27 @@ impl Tally {
         self.passed += ran.passed;
         self.failed += ran.failed.len() as u64;
         self.broken.extend(ran.failed);
-        steps.run(EXAMPLES, |_| {
-            let mut examples = shell::cargo();
-            examples.args(["test", "--quiet", "--workspace", "--doc", "--no-fail-fast"]);
-            self.add(&mut examples, "examples", run);
+        let examples = steps.run(EXAMPLES, |_| {
+            let mut cargo = shell::cargo();
+            cargo.args(["test", "--quiet", "--workspace", "--doc", "--no-fail-fast"]);
+            run.mark(&mut cargo);
+            shell::run(&mut cargo)
         });
+        self.broken.extend(examples.err().map(|why| format!("examples: {why}")));
         Ok(programs)
     }
 
-    /// Runs a command that prints lines as libtest does, and counts its tests.
-    fn add(&mut self, command: &mut Command, name: &str, run: &Run) {
-        shell::show(command);
-        run.mark(command);
-        let mut limited = shell::limited(command, COMMAND_LIMIT);
-        let ended = limited.stdout(Stdio::piped()).spawn().and_then(|mut child| {
-            let output = child.stdout.take().expect("stdout is piped");
-            for line in BufReader::new(output).split(b'\n') {
-                let line = line?;
-                let line = String::from_utf8_lossy(&line);
-                println!("{line}");
-                self.read(&line);
+    /// Runs the trials of the packages.
+    fn add_packages(&mut self) {
+        match release::trial::run(None, Some(&shell::root().join("target/debug/netpolicy"))) {
+            Ok(trials) => {
+                self.passed += trials.passed;
+                self.failed += trials.failed.len() as u64;
+                self.broken.extend(trials.failed);
+                self.skipped.extend(trials.skipped.iter().map(|test| Skipped::by("this machine", test)));
             }
-            child.wait()
-        });
-        match ended {
-            Ok(status) if status.success() => {}
-            Ok(status) if status.code() == Some(shell::TIMED_OUT) => {
-                self.broken.push(format!("{name}: still running after {} s", COMMAND_LIMIT.as_secs()));
-            }
-            Ok(status) => self.broken.push(format!("{name}: {status}")),
-            Err(error) => self.broken.push(format!("{name}: {error}")),
+            Err(why) => self.broken.push(format!("packages: {why}")),
         }
-    }
-
-    /// Runs the trials of the packages, which print lines as libtest does.
-    fn add_packages(&mut self, run: &Run) {
-        let here = match std::env::current_exe() {
-            Ok(here) => here,
-            Err(error) => return self.broken.push(format!("packages: the path of xtask: {error}")),
-        };
-        let mut trials = Command::new(here);
-        trials
-            .args(["release", "--trial", "--program", "target/debug/netpolicy"])
-            .current_dir(shell::root())
-            .env("CARGO", shell::cargo().get_program());
-        self.add(&mut trials, "packages", run);
     }
 
     /// Runs the one test in a guest that `make test` has.
@@ -305,22 +276,6 @@ impl Tally {
         }
     }
 
-    /// Reads one line of libtest's output.
-    fn read(&mut self, line: &str) {
-        if let Some(result) = line.strip_prefix("test result: ") {
-            for part in result.split([';', '.']) {
-                let mut words = part.split_whitespace();
-                match (words.next().and_then(|n| n.parse::<u64>().ok()), words.next()) {
-                    (Some(count), Some("passed")) => self.passed += count,
-                    (Some(count), Some("failed")) => self.failed += count,
-                    _ => {}
-                }
-            }
-        } else if let Some((Verdict::Skipped, test)) = read_line(line) {
-            self.skipped.push(Skipped::by("this machine", test));
-        }
-    }
-
     /// Prints what was skipped and what failed, and the counts.
     fn end(self) -> Result {
         eprintln!();
@@ -336,8 +291,7 @@ impl Tally {
         for what in &self.broken {
             eprintln!("FAILED {what}");
         }
-        let skipped: u64 = self.skipped.iter().map(|skipped| skipped.tests).sum();
-        println!("{} passed, {} failed, {skipped} skipped", self.passed, self.failed);
+        println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len());
         match self.broken.first() {
             None if self.passed > 0 => Ok(()),
             None => Err("no test ran".to_owned()),
@@ -349,21 +303,6 @@ impl Tally {
 #[cfg(test)]
 mod tallies {
     use super::*;
-
-    #[test]
-    fn result_lines_of_both_runners_are_counted() {
-        let mut tally = Tally::default();
-        for line in [
-            "test result: ok. 18 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.11s",
-            "test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test [SKIPPED, needs root]    a_lab_is_made  ... ignored",
-            "test quiet::one ... ok",
-        ] {
-            tally.read(line);
-        }
-        assert_eq!((tally.passed, tally.failed), (20, 1));
-        assert_eq!(tally.skipped, [Skipped::by("this machine", "[SKIPPED, needs root] a_lab_is_made")]);
-    }
 
     #[test]
     fn what_a_guest_ran_is_not_skipped_and_what_failed_there_fails_all() {

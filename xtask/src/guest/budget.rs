@@ -73,30 +73,6 @@ mod limits {
     use super::*;
 
     #[test]
-    fn a_make_that_takes_too_long_is_ended() {
-        let place = Place::with("too-long", "all:\n\t@sleep 60\n");
-        let begun = Instant::now();
-        let status = place.make(Some(Duration::ZERO)).status().expect("it runs");
-        assert_eq!(status.code(), Some(124), "what `timeout` says of a command that it ended");
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        assert!(too_late("--patched").contains("cargo xtask guest build --patched"));
-    }
-
-    #[test]
-    fn there_is_no_limit_by_default() {
-        let place = Place::with("no-limit", "all:\n");
-        assert!(place.make(None).get_args().all(|word| word != "timeout"));
-        assert!(place.make(None).status().expect("it runs").success());
-    }
-
-    #[test]
-    fn a_build_that_fails_says_so_of_make() {
-        let place = Place::with("failing", "all:\n\t@exit 3\n");
-        let failed = run(&mut place.make(None), "--patched").expect_err("it fails");
-        assert!(failed.starts_with("make ended with exit status: 2"), "{failed}");
-    }
-
-    #[test]
     fn a_build_dies_with_the_process_that_began_it_and_frees_the_objects() {
         let place = Place::with("orphan", "all:\n\t@echo begun; exec sleep 60\n");
         // A shell begins it, as an xtask would, and is killed while it waits.

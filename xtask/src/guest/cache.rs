@@ -208,15 +208,6 @@ mod trimming {
     }
 
     #[test]
-    fn nothing_is_begun_without_the_space_for_it() {
-        let cache = Own::new("space");
-        let refused = cache.0.need_space(u64::MAX, "building a kernel").expect_err("no disk has that");
-        assert!(refused.starts_with("building a kernel needs "), "{refused}");
-        assert!(refused.contains("MiB are free") && refused.contains("XDG_CACHE_HOME"), "{refused}");
-        cache.0.need_space(0, "nothing").expect("there is room for nothing");
-    }
-
-    #[test]
     fn what_was_not_finished_is_not_taken_for_a_guest_and_is_thrown_away() {
         let cache = Own::new("halves");
         let half = cache.0.begin("kernel").expect("a place");

@@ -1,7 +1,6 @@
 //! What guests said of the tests that they ran, and what came of these on all machines.
 //!
-//! Each guest must run what it is there for, and what every machine skips must be known beforehand: a skip that is not is a
-//! failure.
+//! What every machine skips must be known beforehand: a skip that is not is a failure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,8 +26,6 @@ pub(crate) struct Skipped {
     pub(crate) name: String,
     /// A machine and its reason.
     reasons: Vec<(String, String)>,
-    /// How many tests that is: a program whose tests could not be listed counts as all of them.
-    pub(crate) tests: u64,
 }
 
 /// How the tests went that the host had to skip.
@@ -57,7 +54,7 @@ pub(super) struct Output {
 
 impl Guests {
     /// Reads what a guest said: what passed and failed there is skipped no more. `Err` is why it did not come to its end.
-    pub(super) fn read(&mut self, kind: Kind, described: &str, output: &Output) -> Result {
+    pub(super) fn read(&mut self, described: &str, output: &Output) -> Result {
         let (mut passed, mut failed) = (0, 0);
         for line in &output.lines {
             let Some((verdict, test)) = read_line(line) else { continue };
@@ -67,14 +64,9 @@ impl Guests {
                     passed += 1;
                     self.passed.insert(name.to_owned());
                 }
-                Verdict::Skipped if !kind.is_for(reason) => {
+                Verdict::Skipped => {
                     self.skip(described, name, reason);
                     continue;
-                }
-                Verdict::Skipped => {
-                    failed += 1;
-                    self.failed.insert(name.to_owned());
-                    self.broken.push(format!("{described} is there for what it lacks: {name} {reason}"));
                 }
                 Verdict::Failed => {
                     failed += 1;
@@ -105,24 +97,16 @@ impl Guests {
         let why = (machine.to_owned(), reason.to_owned());
         match self.skipped.iter_mut().find(|skipped| skipped.name == name) {
             Some(skipped) => skipped.reasons.push(why),
-            None => self.skipped.push(Skipped { name: name.to_owned(), reasons: vec![why], tests: 1 }),
+            None => self.skipped.push(Skipped { name: name.to_owned(), reasons: vec![why] }),
         }
     }
 
-    /// A guest that could not be made has skipped every test that was offered, and those of its own.
+    /// Notes a guest that could not be made: the run fails.
     pub(super) fn cannot_be_made(&mut self, kind: Kind, why: &str) {
-        let machine = format!("{kind:?}");
         for skipped in &mut self.skipped {
-            skipped.reasons.push((machine.clone(), "could not be made".to_owned()));
+            skipped.reasons.push((format!("{kind:?}"), "could not be made".to_owned()));
         }
-        if kind == Kind::Patched {
-            self.skipped.extend(selftests::TESTS.iter().map(|(program, tests)| Skipped {
-                name: format!("{}{program}", selftests::PREFIX),
-                reasons: vec![(machine.clone(), "could not be made".to_owned())],
-                tests: *tests,
-            }));
-        }
-        self.broken.push(format!("guest {machine} could not be made: {why}"));
+        self.broken.push(format!("guest {kind:?} could not be made: {why}"));
     }
 }
 
@@ -140,38 +124,11 @@ impl Output {
     }
 }
 
-impl Kind {
-    /// Whether a guest is there for what a test's reason says that it lacks.
-    fn is_for(self, reason: &str) -> bool {
-        self.own_needs().iter().copied().flatten().any(|need| reason.ends_with(need))
-    }
-
-    /// What a guest is there for, in the words that tests end their reasons with.
-    fn own_needs(self) -> &'static [&'static [&'static str]] {
-        const MACHINE: &[&str] =
-            &["a guest's virtio NICs", "a guest's igb NICs", "a kernel with CONFIG_UCLAMP_TASK"];
-        match self {
-            Self::Qemu => &[
-                MACHINE,
-                &["fentry", "BTF", "igb NICs without rules for flows", "fq and fq_codel"],
-                &["flower", "matchall", "gact", "tunnel_key"],
-                &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
-                &["needs Linux 6.19", "threaded busy-poll (Linux 6.19)"],
-            ],
-            Self::Patched => &[
-                MACHINE,
-                &["the kernel of kernel/epoll-event-busy-loop", "igb NICs with rules for flows", "netdevsim"],
-                &["bonds", "teams", "VLANs", "VRFs", "ipvlans", "Geneve tunnels"],
-            ],
-        }
-    }
-}
-
 impl Skipped {
     /// What a machine's line says of a test.
     pub(crate) fn by(machine: &str, test: &str) -> Self {
         let (name, reason) = name_and_reason(test);
-        Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())], tests: 1 }
+        Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())] }
     }
 
     pub(super) fn is_unavoidable(&self) -> bool {
@@ -182,9 +139,6 @@ impl Skipped {
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)?;
-        if self.tests != 1 {
-            write!(f, " ({} tests)", self.tests)?;
-        }
         for (at, (machine, reason)) in self.reasons.iter().enumerate() {
             write!(f, "{} {machine}: {reason}", if at == 0 { ":" } else { ";" })?;
         }
@@ -194,9 +148,7 @@ impl fmt::Display for Skipped {
 
 #[cfg(test)]
 mod offers {
-    use super::super::tests::FOR_TESTS;
     use super::*;
-    use crate::shell;
 
     fn skipped(lines: &[&str]) -> Guests {
         Guests {
@@ -218,7 +170,7 @@ mod offers {
         assert_eq!((died.left(&names), died.began()), (vec!["c".to_owned()], true));
         assert!(!output(&["test kselftest/a ... ok"], 0).began());
         let mut guests = skipped(&["[SKIPPED, needs luck] b", "[SKIPPED, needs luck] c"]);
-        assert_eq!(guests.read(Kind::Qemu, "it", &died), Err("Kernel panic".to_owned()));
+        assert_eq!(guests.read("it", &died), Err("Kernel panic".to_owned()));
         assert_eq!((guests.broken.len(), guests.passed.len(), guests.skipped.len()), (0, 1, 2));
     }
 
@@ -228,7 +180,7 @@ mod offers {
         let waits = "its own tests are done";
         let lines =
             [waits, "running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
-        guests.read(Kind::Qemu, "the guest", &output(&lines, 0)).expect("it ended");
+        guests.read("the guest", &output(&lines, 0)).expect("it ended");
         assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
         let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
@@ -240,73 +192,27 @@ mod offers {
     fn what_one_machine_ran_is_not_skipped_because_another_one_lacks_something() {
         let mut guests = skipped(&["[SKIPPED, needs patience] a", "[SKIPPED, needs patience] b"]);
         let ran = output(&["test a ... ok", "test b ... FAILED"], 1);
-        guests.read(Kind::Patched, "patched", &ran).expect("it ended");
+        guests.read("patched", &ran).expect("it ended");
         let lines =
             ["test [SKIPPED, needs patience] a ... ignored", "test [SKIPPED, needs patience] b ... ignored"];
-        guests.read(Kind::Qemu, "stock", &output(&lines, 0)).expect("it ended");
+        guests.read("stock", &output(&lines, 0)).expect("it ended");
         assert!(guests.skipped.is_empty(), "{:?}", guests.skipped);
         assert_eq!((guests.passed.len(), guests.failed.len()), (1, 1));
     }
 
     #[test]
-    fn what_a_guest_is_there_for_is_not_skipped_there() {
-        const NEED: &str = "[SKIPPED, needs the kernel of kernel/epoll-event-busy-loop] eventbusy";
-        let mut guests = skipped(&[NEED]);
-        guests
-            .read(Kind::Qemu, "stock", &output(&[&format!("test {NEED} ... ignored")], 0))
-            .expect("it ended");
-        assert_eq!((guests.failed.len(), guests.broken.len()), (0, 0), "another kernel's");
-        guests
-            .read(Kind::Patched, "patched", &output(&[&format!("test {NEED} ... ignored")], 0))
-            .expect("it ended");
-        assert!(guests.failed.contains("eventbusy"), "{guests:?}");
-        assert!(guests.broken[0].contains("patched is there for what it lacks"), "{:?}", guests.broken);
-        assert!(guests.skipped.is_empty());
-        assert!(!Kind::Patched.is_for("needs a kernel without CONFIG_UCLAMP_TASK"));
-        assert!(!Kind::Patched.is_for("needs a guest's igb NICs without rules for flows"));
-    }
-
-    #[test]
-    fn a_guest_that_cannot_be_made_is_a_failure_and_counts_as_its_tests() {
-        let mut guests = skipped(&["[SKIPPED, needs flower] a"]);
-        guests.cannot_be_made(Kind::Patched, "no room");
-        let tests: u64 = guests.skipped.iter().map(|skipped| skipped.tests).sum();
-        let own: u64 = selftests::TESTS.iter().map(|(_, tests)| tests).sum();
-        assert_eq!(tests, 1 + own);
-        assert!(own > 80, "{own}");
-        assert_eq!(
-            guests.skipped[0].to_string(),
-            "a: this machine: needs flower; Patched: could not be made"
-        );
-        assert_eq!(guests.broken, ["guest Patched could not be made: no room"]);
-    }
-
-    #[test]
     fn a_program_that_died_is_not_hidden_by_a_test_that_failed() {
         let mut guests = skipped(&[]);
-        guests.read(Kind::Patched, "patched", &output(&["test a ... FAILED"], DIED)).expect("it ended");
+        guests.read("patched", &output(&["test a ... FAILED"], DIED)).expect("it ended");
         assert_eq!(guests.broken, ["patched: a test program died"]);
-        guests.read(Kind::Patched, "patched", &output(&["test b ... FAILED"], 1)).expect("it ended");
+        guests.read("patched", &output(&["test b ... FAILED"], 1)).expect("it ended");
         assert_eq!((guests.broken.len(), guests.failed.len()), (1, 2));
     }
 
     #[test]
     fn a_guest_whose_programs_fail_without_a_failed_test_is_broken() {
         let mut guests = skipped(&[]);
-        guests.read(Kind::Patched, "patched", &output(&["test a ... ok"], 1)).expect("it ended");
+        guests.read("patched", &output(&["test a ... ok"], 1)).expect("it ended");
         assert!(guests.broken[0].contains("no test failed"), "{:?}", guests.broken);
-    }
-
-    /// The reasons stand in the test programs: a need that is called otherwise there would be a skip again.
-    #[test]
-    fn the_needs_of_guests_are_those_that_tests_name() {
-        let rooms = ["crates/linux/tests/root/main.rs", "crates/netpolicy/tests/root/main.rs"];
-        let text: String = rooms
-            .map(|room| std::fs::read_to_string(shell::root().join(room)).expect("it is part of the tree"))
-            .concat();
-        let named: Vec<_> = text.split('"').filter(|part| part.starts_with("needs ")).collect();
-        for need in FOR_TESTS.iter().flat_map(|kind| kind.own_needs()).copied().flatten() {
-            assert!(named.iter().any(|reason| reason.ends_with(need)), "no test needs {need}: {named:?}");
-        }
     }
 }

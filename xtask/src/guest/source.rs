@@ -1,7 +1,6 @@
 //! The kernel's source, as the distribution packages it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::apt::{self, Apt, Offer};
 use super::cache::Cache;
@@ -47,18 +46,9 @@ impl Source {
         Ok(Self { version, tree })
     }
 
-    /// A copy with patches applied, in `into`. Hard links: `patch` replaces the files that it changes.
-    pub(super) fn patched(&self, patches: &[PathBuf], into: &Path) -> Result {
-        shell::need_program("patch", "patch")?;
-        shell::run(shell::tied("cp").arg("-al").arg(&self.tree).arg(into))?;
-        for patch in patches {
-            let mut apply = Command::new("patch");
-            apply.current_dir(into).args(["-p1", "--silent", "--fuzz=0", "--forward", "-i"]).arg(patch);
-            shell::run(&mut apply).map_err(|failed| {
-                format!("{} does not apply to {}: {failed}", patch.display(), self.version)
-            })?;
-        }
-        Ok(())
+    /// Makes a copy of hard links: `patch` replaces the files that it changes.
+    pub(super) fn copy(&self, into: &Path) -> Result {
+        shell::run(shell::tied("cp").arg("-al").arg(&self.tree).arg(into))
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     for failed in guests.failed.iter().chain(&guests.broken) {
         eprintln!("FAILED {failed}");
     }
-    let skipped: u64 = guests.skipped.iter().map(|skipped| skipped.tests).sum();
-    println!("in guests: {} passed, {} failed, {skipped} skipped", guests.passed.len(), guests.failed.len());
+    let (passed, failed) = (guests.passed.len(), guests.failed.len());
+    println!("in guests: {passed} passed, {failed} failed, {} skipped", guests.skipped.len());
     match (guests.broken.first(), name) {
         (Some(why), _) => Err(why.clone()),
         (None, _) if !guests.failed.is_empty() => Err("tests failed in a guest".to_owned()),
@@ -74,7 +74,7 @@ pub(crate) fn smoke(programs: &[Program]) -> Result<Option<String>> {
         programs.iter().filter(|program| program.name == "netpolicy test root").cloned().collect();
     let output = run_guest(&cache, &guest, &program, &[SMOKE.to_owned()], false, SMOKE_LIMIT);
     let mut guests = Guests::default();
-    guests.read(Kind::Qemu, &guest.described(), &output)?;
+    guests.read(&guest.described(), &output)?;
     match guests.passed.contains(SMOKE) {
         true => Ok(None),
         false => Err(format!("{SMOKE} failed in {}", guest.described())),
@@ -130,7 +130,7 @@ impl Making {
                 guest.selftests().is_some() && name.is_none_or(|name| name.contains(selftests::PREFIX));
             let names: Vec<String> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
             if !names.is_empty() || has_own {
-                guests.run_in(&cache, kind, &guest, programs, &names, has_own);
+                guests.run_in(&cache, &guest, programs, &names, has_own);
             }
         }
         Ok(guests)
@@ -142,23 +142,15 @@ impl Guests {
     ///
     /// An emulated kernel has been seen to trap in code that it changes at run time, on a busy host: what a guest has left when it
     /// dies runs in another one, once, and is reported as a fault.
-    fn run_in(
-        &mut self,
-        cache: &Cache,
-        kind: Kind,
-        guest: &Ready,
-        programs: &[Program],
-        names: &[String],
-        own: bool,
-    ) {
+    fn run_in(&mut self, cache: &Cache, guest: &Ready, programs: &[Program], names: &[String], own: bool) {
         let described = guest.described();
         println!("\nin {described}: {} tests that no machine before it runs", names.len());
         let output = run_guest(cache, guest, programs, names, own, LIMIT);
-        let Err(why) = self.read(kind, &described, &output) else { return };
+        let Err(why) = self.read(&described, &output) else { return };
         let left = output.left(names);
         eprintln!("{why}\n{described}: once more, for {} tests", left.len());
         let again = run_guest(cache, guest, programs, &left, own && !output.began(), LIMIT);
-        match self.read(kind, &described, &again) {
+        match self.read(&described, &again) {
             Ok(()) => self.unsteady.push(format!("{described} died with {} tests left: {why}", left.len())),
             Err(again) => self.broken.push(again),
         }

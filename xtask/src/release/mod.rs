@@ -180,7 +180,9 @@ impl Asked {
 pub(crate) fn run(arguments: &[String]) -> Result {
     let asked = Asked::read(arguments)?;
     if let Some(name) = &asked.trial {
-        return trial::by_hand(name.as_deref(), asked.program.as_deref());
+        let trials = trial::run(name.as_deref(), asked.program.as_deref())?;
+        trials.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
+        return trials.end();
     }
     let version = Version::of_workspace(asked.suffix)?;
     let out = asked.out.unwrap_or_else(|| shell::root().join(format!("target/release-{}", version.debian())));

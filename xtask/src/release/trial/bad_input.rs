@@ -2,7 +2,7 @@
 
 use super::container::Container;
 use super::life::{POLICY, ask, daemon, deferred, install, settings};
-use super::{Packages, must};
+use super::{Packages, must, says};
 use crate::files;
 use crate::shell::Result;
 
@@ -11,7 +11,7 @@ pub(super) fn half_installed(container: &Container, packages: &Packages) -> Resu
     let (before, process) = (settings(container)?, daemon(container)?);
     container.runs(&format!("dpkg --unpack /packages/{}", packages.earlier))?;
     let status = container.runs("dpkg-query --show --showformat='${db:Status-Status}' netpolicy")?;
-    must(status.contains("unpacked"), "it is not half installed", &status)?;
+    says(&status, &["unpacked"], "it is not half installed")?;
     must(
         daemon(container)? == process && settings(container)? == before,
         "half an installation changed something",
@@ -41,16 +41,12 @@ pub(super) fn var_full(container: &Container, packages: &Packages) -> Result {
     )?;
     let refused = container.runs("netpolicy set device veth-server defer50");
     let refused = refused.err().unwrap_or_default();
-    must(
-        refused.contains("No space left on device") && refused.contains("Nothing was changed"),
-        "no clear message",
-        &refused,
-    )?;
+    says(&refused, &["No space left on device", "Nothing was changed"], "no clear message")?;
     must(settings(container)? == before, "something was set", &refused)?;
     // The package comes and goes: what it cannot write down it says, and settings stay.
     let said = container.runs(&format!("dpkg --install /packages/{}", packages.earlier))?;
     let removed = container.runs("dpkg --remove netpolicy")?;
-    must(removed.contains("undo.sh"), "no way back named", &removed)?;
+    says(&removed, &["undo.sh"], "no way back named")?;
     container.runs("rm /var/lib/netpolicy/full; umount /var/lib/netpolicy; rm -rf /run/kept")?;
     install(container, &packages.this)?;
     must(settings(container)? == before, "settings changed", &format!("{said}{removed}"))?;
@@ -69,7 +65,7 @@ pub(super) fn later_policy_file(container: &Container, _: &Packages) -> Result {
         "no line is named",
         &said,
     )?;
-    must(said.contains("this is netpolicy 0."), "its own version is not named", &said)?;
+    says(&said, &["this is netpolicy 0."], "its own version is not named")?;
     must(settings(container)? == before, "the policy of before was given up", &said)?;
     // A daemon that starts with it does not start, and changes nothing.
     let started = container.runs("systemctl restart netpolicy");
@@ -99,7 +95,7 @@ pub(super) fn two_versions(container: &Container, packages: &Packages) -> Result
     container.runs("mkdir -p /usr/local/sbin && cp /opt/other/usr/sbin/netpolicy /usr/local/sbin/")?;
     let said = install(container, &packages.this)?;
     container.runs("rm -r /usr/local/sbin/netpolicy /opt/other")?;
-    must(said.contains("/usr/local/sbin/netpolicy comes before this package's"), "it is not named", &said)
+    says(&said, &["/usr/local/sbin/netpolicy comes before this package's"], "it is not named")
 }
 
 /// The script of what is in force fails: the journal must not go.
@@ -109,11 +105,11 @@ pub(super) fn purge_refused(container: &Container, packages: &Packages) -> Resul
         "cp /var/lib/netpolicy/roll-back.sh /run/kept.sh && echo 'exit 5' > /var/lib/netpolicy/roll-back.sh",
     )?;
     let refused = container.runs("dpkg --purge netpolicy").err().unwrap_or_default();
-    must(refused.contains("the journal stays: /var/lib/netpolicy"), "no clear message", &refused)?;
+    says(&refused, &["the journal stays: /var/lib/netpolicy"], "no clear message")?;
     container
         .runs("test -d /var/lib/netpolicy/journal && cp /run/kept.sh /var/lib/netpolicy/roll-back.sh")?;
     let said = container.runs("dpkg --purge netpolicy")?;
-    must(said.contains("put back to 0"), "the second purge put nothing back", &said)?;
+    says(&said, &["put back to 0"], "the second purge put nothing back")?;
     install(container, &packages.this)?;
     must(deferred(container, 200)? == 0, "settings stayed", &said)?;
     container.runs("dpkg --purge netpolicy").map(drop)
@@ -126,7 +122,7 @@ pub(super) fn purged_unconfigured(container: &Container, packages: &Packages) ->
         .runs("netpolicy set device veth-server defer200 && netpolicy set device veth-server defer50")?;
     container.runs(&format!("dpkg --unpack /packages/{}", packages.earlier))?;
     let said = container.runs("dpkg --purge netpolicy")?;
-    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    says(&said, &["put back to 0"], "the purge put nothing back")?;
     as_before(container, packages, &said)
 }
 
@@ -141,7 +137,7 @@ pub(super) fn purged_with_var_full(container: &Container, packages: &Packages) -
     let purged = container.runs("dpkg --purge netpolicy");
     container.runs("umount /var/lib/netpolicy; rmdir /var/lib/netpolicy")?;
     let said = purged?;
-    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    says(&said, &["put back to 0"], "the purge put nothing back")?;
     as_before(container, packages, &said)
 }
 
@@ -155,7 +151,7 @@ pub(super) fn purged_by_link(container: &Container, packages: &Packages) -> Resu
     install(container, &packages.this)?;
     must(container.runs("netpolicy history")?.contains("kept"), "history lost it", &removed)?;
     let said = container.runs("dpkg --purge netpolicy && rmdir /srv/journal")?;
-    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    says(&said, &["put back to 0"], "the purge put nothing back")?;
     as_before(container, packages, &said)
 }
 
@@ -168,17 +164,13 @@ pub(super) fn purged_under_daemon(container: &Container, packages: &Packages) ->
          for i in $(seq 100); do netpolicy show | grep -q 200us && exit; sleep 0.1; done; cat /run/by-hand.log; exit 1",
     )?;
     let refused = container.runs("dpkg --purge netpolicy").err().unwrap_or_default();
-    must(
-        refused.contains("a netpolicy is at work") && refused.contains("the journal stays"),
-        "it is not refused",
-        &refused,
-    )?;
+    says(&refused, &["a netpolicy is at work", "the journal stays"], "it is not refused")?;
     must(!refused.contains("put back to"), "something was put back under the daemon", &refused)?;
     let said = container.runs(
         "kill $(cat /var/lib/netpolicy/journal/daemon) && flock /var/lib/netpolicy/journal/daemon dpkg --version >/dev/null && \
          dpkg --purge netpolicy",
     )?;
-    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    says(&said, &["put back to 0"], "the purge put nothing back")?;
     as_before(container, packages, &said)
 }
 
@@ -190,7 +182,7 @@ pub(super) fn purged_with_foreign_state(container: &Container, packages: &Packag
          echo 'touch /run/run-as-root' > /var/lib/netpolicy/roll-back.sh",
     )?;
     let refused = container.runs("dpkg --purge netpolicy").err().unwrap_or_default();
-    must(refused.contains("belongs to another user"), "it is not refused", &refused)?;
+    says(&refused, &["belongs to another user"], "it is not refused")?;
     let touched = container.runs("test -e /run/run-as-root || test -e /run/overwritten");
     must(touched.is_err(), "root ran or wrote what another user laid there", &refused)?;
     let said = container.runs("rm -r /var/lib/netpolicy && dpkg --purge netpolicy")?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::container::Container;
-use super::{Packages, must};
+use super::{Packages, must, says};
 use crate::files;
 use crate::shell::{self, Result};
 
@@ -101,7 +101,7 @@ pub(super) fn first_policy(container: &Container, packages: &Packages) -> Result
     eprintln!("trial: a first policy after {:.1} s", begun.elapsed().as_secs_f64());
     let group =
         container.runs("getent group netpolicy; stat -c %a /var/lib/netpolicy; netpolicy --version")?;
-    must(group.contains("netpolicy:") && group.contains("700"), "group and state directory", &group)?;
+    says(&group, &["netpolicy:", "700"], "group and state directory")?;
     must(group.contains(&packages.version.number), "the version", &group)?;
     if packages.released {
         let program = container.runs("stat -c %s /usr/sbin/netpolicy")?;
@@ -118,11 +118,7 @@ pub(super) fn first_policy(container: &Container, packages: &Packages) -> Result
 pub(super) fn removed_and_purged(container: &Container, _: &Packages) -> Result {
     let before = container.runs("ls /var/lib/netpolicy/journal")?;
     let said = container.runs("dpkg --remove netpolicy")?;
-    must(
-        said.contains("settings stay in force") && said.contains("sh /var/lib/netpolicy/roll-back.sh"),
-        "no way back named",
-        &said,
-    )?;
+    says(&said, &["settings stay in force", "sh /var/lib/netpolicy/roll-back.sh"], "no way back named")?;
     must(container.runs("test -e /usr/sbin/netpolicy").is_err(), "the program is still there", "")?;
     must(container.runs("ls /var/lib/netpolicy/journal")? == before, "the journal changed", &before)?;
     // Installed again, it knows them; then purged at once.
@@ -130,7 +126,7 @@ pub(super) fn removed_and_purged(container: &Container, _: &Packages) -> Result 
     must(deferred(container, 200)? == 2, "removal changed settings", &said)?;
     must(container.runs("netpolicy history")?.contains("kept"), "history lost it", "")?;
     let said = container.runs("dpkg --purge netpolicy")?;
-    must(said.contains("put back to 0"), "the purge put nothing back", &said)?;
+    says(&said, &["put back to 0"], "the purge put nothing back")?;
     let left = container.runs(
         "ls -d /var/lib/netpolicy /etc/netpolicy /run/netpolicy /usr/share/netpolicy 2>/dev/null || true",
     )?;
@@ -205,7 +201,7 @@ pub(super) fn downgraded(container: &Container, packages: &Packages) -> Result {
     let said = install(container, &packages.earlier)?;
     let wanted =
         format!("going back from {} to {}", packages.version.debian(), packages.earlier_version.debian());
-    must(said.contains(&wanted) && said.contains("settings stay in force"), "it is not said", &said)?;
+    says(&said, &[wanted.as_str(), "settings stay in force"], "it is not said")?;
     must(settings(container)? == before && daemon(container)? != 0, "settings changed", &said)?;
     must(container.runs("netpolicy -o json history")? == history, "the journal changed", &said)?;
     install(container, &packages.this).map(drop)
@@ -231,7 +227,7 @@ pub(super) fn monitored(container: &Container, _: &Packages) -> Result {
             format!("{why}\nwith\n{drop_in}\n{log}")
         })?;
         let said = container.runs(&format!("timeout 30 bash -c '{look}'"))?;
-        must(said.contains("netpolicy_settings_held 4"), "no metrics", &said)?;
+        says(&said, &["netpolicy_settings_held 4"], "no metrics")?;
     }
     container
         .runs(&format!("rm {file} && systemctl daemon-reload && systemctl restart netpolicy.service"))

@@ -74,16 +74,34 @@ const OF_RELEASE: &[InRoot] = &[
     ("packages/lintian_finds_nothing_but_what_is_listed", other_roots::lintian),
 ];
 
-/// As `cargo xtask test` does it: with packages of the tests' program.
-pub(crate) fn by_hand(only: Option<&str>, program: Option<&Path>) -> Result {
+/// How the trials went.
+#[derive(Debug, Default)]
+pub(crate) struct Trials {
+    pub(crate) passed: u64,
+    /// Their names.
+    pub(crate) failed: Vec<String>,
+    /// `[SKIPPED, needs X] NAME`.
+    pub(crate) skipped: Vec<String>,
+}
+
+impl Trials {
+    /// Prints the counts; a failure is an error.
+    pub(crate) fn end(self) -> Result {
+        println!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len());
+        if self.failed.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("trials failed: {}", self.failed.join(", ")))
+        }
+    }
+}
+
+/// Tries packages of the tests' program: all, or those with `only` in their names.
+pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Trials> {
     if let Some(why) = unfit() {
-        for (name, _) in IN_CONTAINER {
-            println!("test [SKIPPED, {why}] {name} ... ignored");
-        }
-        for (name, _) in IN_ROOTS {
-            println!("test [SKIPPED, {why}] {name} ... ignored");
-        }
-        return Ok(());
+        let names = IN_CONTAINER.iter().map(|(name, _)| name).chain(IN_ROOTS.iter().map(|(name, _)| name));
+        let skipped = names.map(|name| format!("[SKIPPED, {why}] {name}")).collect();
+        return Ok(Trials { skipped, ..Trials::default() });
     }
     let built = program.map_or_else(|| shell::root().join("target/debug/netpolicy"), Path::to_path_buf);
     if program.is_none() {
@@ -100,7 +118,7 @@ pub(crate) fn by_hand(only: Option<&str>, program: Option<&Path>) -> Result {
 pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     match unfit() {
         Some(why) => Err(format!("the artefacts cannot be tried: {why}")),
-        None => tried(artefacts, version, true, None),
+        None => tried(artefacts, version, true, None)?.end(),
     }
 }
 
@@ -115,7 +133,7 @@ fn unfit() -> Option<String> {
         .map(|program| format!("needs {program}"))
 }
 
-fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<&str>) -> Result {
+fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<&str>) -> Result<Trials> {
     // The version before is the same program, packed with another number, as an upgrade sees it.
     let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
     let directory = artefacts.directory.join("trial");
@@ -141,15 +159,15 @@ fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<
         program,
         directory,
     };
-    let (mut passed, mut failed) = (0, Vec::new());
+    let mut trials = Trials::default();
     let mut report = |name: &str, outcome: Result| match outcome {
         Ok(()) => {
-            passed += 1;
+            trials.passed += 1;
             println!("test {name} ... ok");
         }
         Err(why) => {
             println!("test {name} ... FAILED\n{why}");
-            failed.push(name.to_owned());
+            trials.failed.push(name.to_owned());
         }
     };
     let chosen = |name: &str| only.is_none_or(|only| name.contains(only));
@@ -165,21 +183,17 @@ fn tried(artefacts: &Artefacts, version: &Version, released: bool, only: Option<
     for (name, trial) in IN_ROOTS.iter().chain(of_release).filter(|(name, _)| chosen(name)) {
         report(name, trial(&packages));
     }
-    println!(
-        "test result: {}. {passed} passed; {} failed; 0 ignored",
-        if failed.is_empty() { "ok" } else { "FAILED" },
-        failed.len()
-    );
     files::remove(&packages.directory)?;
     let _ = Cache::open().map(|cache| std::fs::remove_dir(cache.at("trial")));
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("of the packages' trials failed: {}", failed.join(", ")))
-    }
+    Ok(trials)
 }
 
 /// A sentence about what is not as it should be, unless it is.
 fn must(is: bool, what: &str, seen: &str) -> Result {
     if is { Ok(()) } else { Err(format!("{what}:\n{seen}")) }
+}
+
+/// The same unless all these words were said.
+fn says(said: &str, words: &[&str], otherwise: &str) -> Result {
+    must(words.iter().all(|words| said.contains(words)), otherwise, said)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::container::{Root, own_suite};
-use super::{Packages, WITH_SYSTEMD, must};
+use super::{Packages, WITH_SYSTEMD, must, says};
 use crate::files::{self, About as _};
 use crate::release::{Effort, pack};
 use crate::shell::{self, Result};
@@ -24,12 +24,8 @@ pub(super) fn without_systemd(packages: &Packages) -> Result {
         "dpkg --install /netpolicy.deb && {LAB} && netpolicy set device veth-server defer200 && netpolicy verify && \
          dpkg --purge netpolicy && ls -d /var/lib/netpolicy || true"
     ))?;
-    must(said.contains("4 settings are as they were applied"), "no policy was applied", &said)?;
-    must(
-        said.contains("put back to 0") && said.contains("cannot access '/var/lib/netpolicy'"),
-        "not purged",
-        &said,
-    )
+    says(&said, &["4 settings are as they were applied"], "no policy was applied")?;
+    says(&said, &["put back to 0", "cannot access '/var/lib/netpolicy'"], "not purged")
 }
 
 /// rpm's own tools, and a root that has rpm's database alone.
@@ -61,13 +57,9 @@ pub(super) fn by_rpm(packages: &Packages) -> Result {
     let said = root.runs(&format!(
         "{LAB} && netpolicy set device veth-server defer200 && netpolicy verify; cat /etc/group"
     ))?;
-    must(
-        said.contains("4 settings are as they were applied") && said.contains("netpolicy:"),
-        "no policy was applied",
-        &said,
-    )?;
+    says(&said, &["4 settings are as they were applied", "netpolicy:"], "no policy was applied")?;
     let said = rpm(&["--erase", "netpolicy"])?;
-    must(said.contains("sh /var/lib/netpolicy/roll-back.sh"), "no way back named", &said)?;
+    says(&said, &["sh /var/lib/netpolicy/roll-back.sh"], "no way back named")?;
     must(
         !root.0.join("usr/sbin/netpolicy").exists() && root.0.join("var/lib/netpolicy/journal").exists(),
         "erased",
@@ -105,7 +97,7 @@ pub(super) fn by_archive(packages: &Packages) -> Result {
     )?;
     let said =
         root.runs(&format!("{LAB} && netpolicy set device veth-server defer200 && netpolicy verify"))?;
-    must(said.contains("4 settings are as they were applied"), "no policy was applied", &said)
+    says(&said, &["4 settings are as they were applied"], "no policy was applied")
 }
 
 /// One program on all of them.
@@ -117,8 +109,8 @@ pub(super) fn older_distributions(packages: &Packages) -> Result {
             "dpkg --install /netpolicy.deb && {LAB} && netpolicy set device veth-server defer200 && netpolicy verify && \
              netpolicy doctor --seconds 0; dpkg --purge netpolicy"
         ))?;
-        must(said.contains("4 settings are as they were applied"), suite, &said)?;
-        must(said.contains("put back to 0"), suite, &said)?;
+        says(&said, &["4 settings are as they were applied"], suite)?;
+        says(&said, &["put back to 0"], suite)?;
         eprintln!("trial: installed, applied, purged on {suite}");
     }
     Ok(())
