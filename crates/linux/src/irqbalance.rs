@@ -24,12 +24,14 @@ use std::time::{Duration, Instant};
 
 use model::host::RunningIrqbalance;
 use model::{IrqNumber, Pid};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, UCred, connect, sendmsg, socket_with,
 };
 use sys::error::{Cause, Errno, KernelError};
+
+use crate::peer::Peer;
 
 /// Where it makes its socket, unless it cannot: since irqbalance 1.5, `irqbalance.h` `SOCKET_TMPFS`.
 const DIRECTORY: &str = "/run/irqbalance";
@@ -96,15 +98,14 @@ impl Irqbalance {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => continue,
                 other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
             };
-            let peer = socket_peercred(&connection).map_err(|errno| failed(Cause::Errno(errno)))?;
+            let peer = Peer::of(&connection)?;
             // Only root's moves interrupts; any user can bind an abstract name.
-            if !peer.uid.is_root() || address.path().is_none() && !is_irqbalance(peer.pid) {
+            if peer.uid != 0 || address.path().is_none() && !is_irqbalance(peer.pid) {
                 continue;
             }
-            let pid = Pid(u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0));
             let bans = ask(&connection, "setup", patience).and_then(|said| bans_said(&said));
-            let bans = bans.map_err(|cause| about(pid, "setup", cause))?;
-            return Ok(Some(Running { address, pid, patience, bans }));
+            let bans = bans.map_err(|cause| about(peer.pid, "setup", cause))?;
+            return Ok(Some(Running { address, pid: peer.pid, patience, bans }));
         }
         Ok(None)
     }
@@ -247,11 +248,11 @@ fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<Strin
 /// The process whose socket this is, if it sleeps where it does not listen.
 fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
     let name = Path::new(socket.to_str().ok()?).file_name()?.to_str()?;
-    let pid = rustix::process::Pid::from_raw(pid_in(name)?.try_into().ok()?)?;
-    let call = std::fs::read_to_string(format!("/proc/{}/syscall", pid.as_raw_nonzero())).ok()?;
+    let pid = Pid(pid_in(name)?);
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
     let call: i64 = call.split(' ').next()?.parse().ok()?;
     let sleeps = [libc::SYS_clock_nanosleep, libc::SYS_nanosleep].contains(&call);
-    (sleeps && is_irqbalance(pid)).then_some(Pid(pid_in(name)?))
+    (sleeps && is_irqbalance(pid)).then_some(pid)
 }
 
 /// `irqbalance812.sock`
@@ -284,8 +285,8 @@ fn abstract_names() -> Vec<SocketAddrUnix> {
     bytes.filter_map(|name| SocketAddrUnix::new_abstract_name(&name.collect::<Vec<u8>>()).ok()).collect()
 }
 
-fn is_irqbalance(pid: rustix::process::Pid) -> bool {
-    let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+fn is_irqbalance(pid: Pid) -> bool {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     comm.is_ok_and(|comm| comm.trim_end() == "irqbalance")
 }
 

@@ -3,9 +3,8 @@
 use std::os::fd::AsFd;
 
 use model::Pid;
-use rustix::net::sockopt::socket_peercred;
 use sys::error::KernelError;
-use sys::peer_groups::peer_groups;
+use sys::peer_groups::{peer_credentials, peer_groups};
 
 /// The process that connected, as it was when it did.
 ///
@@ -27,12 +26,10 @@ impl Peer {
     /// If it is not a connected unix socket.
     pub fn of(socket: impl AsFd) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("peer credentials of a socket", errno);
-        // A process that this pid namespace does not see has pid 0, which the library has no word for.
-        let peer = socket_peercred(&socket).map_err(failed)?;
-        let mut groups = vec![peer.gid.as_raw()];
+        let peer = peer_credentials(&socket).map_err(failed)?;
+        let mut groups = vec![peer.gid];
         groups.extend(peer_groups(&socket).map_err(failed)?);
-        let pid = Pid(u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0));
-        Ok(Self { pid, uid: peer.uid.as_raw(), groups })
+        Ok(Self { pid: Pid(peer.pid), uid: peer.uid, groups })
     }
 }
 

@@ -1,5 +1,8 @@
-//! The groups of the process at the other end of a unix socket.
-#![expect(unsafe_code, reason = "SO_PEERGROUPS has no safe wrapper")]
+//! The process at the other end of a unix socket, and its groups.
+#![expect(
+    unsafe_code,
+    reason = "SO_PEERGROUPS has no safe wrapper, and that of SO_PEERCRED cannot hold pid 0"
+)]
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,6 +10,40 @@ use rustix::io::Errno;
 
 /// How many groups are read. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is 65536, which no real user has.
 const GROUPS_MAX: usize = 4096;
+
+/// A peer, as it was when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its pid; 0 if this pid namespace does not see it.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// The process that connected.
+///
+/// Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.
+///
+/// # Errors
+/// The kernel's, for what is no socket.
+pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
+    // SAFETY: the kernel writes at most `bytes` bytes, which is the size of `found`; both pointers are to live locals.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut bytes,
+        )
+    };
+    super::answer::done(answer.into())?;
+    Ok(PeerCredentials { pid: u32::try_from(found.pid).unwrap_or(0), uid: found.uid, gid: found.gid })
+}
 
 /// All groups but the first of the process that connected, as they were then.
 ///
