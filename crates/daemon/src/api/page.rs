@@ -129,8 +129,7 @@ impl Source for Pages {
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
         for _ in 0..ACCEPTS_MAX {
             let Ok(stream) = self.socket.accept() else { break };
-            let place = self.place();
-            registrar.admit(Box::new(Reader {
+            let mut reader = Reader {
                 stream,
                 request: Vec::new(),
                 answer: None,
@@ -138,8 +137,13 @@ impl Source for Pages {
                 until: Instant::now() + PATIENCE,
                 shared: self.shared.clone(),
                 stats: Rc::clone(&self.stats),
-                must_leave: place,
-            }));
+                must_leave: Rc::default(),
+            };
+            // A collector has sent its request by now: it is answered before more connections can take its place.
+            if reader.go_on().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                reader.must_leave = self.place();
+                registrar.admit(Box::new(reader));
+            }
         }
         Stay::Stay
     }

@@ -83,7 +83,7 @@ fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
 }
 
 /// What an address in the lab answers to a GET.
-fn fetched(operator: &Operator, address: &'static str, path: &str) -> Result<String, Failed> {
+pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) -> Result<String, Failed> {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(ANSWERS_WITHIN))?;

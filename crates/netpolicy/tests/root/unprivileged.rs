@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::operator::{Operator, Started, are, at_work, waited_for};
+use crate::monitored::fetched;
+use crate::operator::{Operator, Started, are, at_work, at_work_with, waited_for};
 use crate::{Need, test};
 
 const NOBODY: u32 = 65_534;
@@ -25,6 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("unprivileged/a_socket_whose_lock_is_held_for_ever_keeps_nothing_waiting", FUSE, || {
             holds_a_lock("send")
         }),
+        test("unprivileged/connections_without_a_request_keep_no_collector_out", PYTHON, silent_connections),
         test("unprivileged/more_epolls_than_a_server_has_are_reported_and_not_managed", PYTHON, many_epolls),
         test("unprivileged/links_and_pipes_in_place_of_the_metrics_file_lead_nowhere", ROOT, metrics_file),
         test("unprivileged/a_state_directory_below_another_users_directory_is_refused", ROOT, below_theirs),
@@ -238,6 +240,41 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     Ok(())
 }
 
+/// A Python script in the lab, run without privileges, once it has said that it is ready.
+fn theirs(operator: &Operator, script: &str) -> Result<Started, Failed> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+    command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+    command
+        .env("PATH", "/usr/bin:/bin")
+        .args(["python3", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut process = Started { child: command.spawn()? };
+    let mut line = String::new();
+    BufReader::new(process.child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    assert_eq!(line, "ready\n");
+    Ok(process)
+}
+
+fn silent_connections() -> Result<(), Failed> {
+    const SCRIPT: &str = "import socket, sys\n\
+        silent = [socket.create_connection(('127.0.0.1', 9989)) for _ in range(60)]\n\
+        print('ready', flush=True)\nsys.stdin.read()\n";
+    let operator = Operator::new("silent", 1)?;
+    operator.inside("ip link set lo up")?;
+    let policy = "[device.veth-server]\npolicy = \"latency\"\ndelivery = \"defer50\"\n";
+    let daemon = at_work_with(&operator, policy, &["--metrics-listen", "127.0.0.1:9989"])?;
+    let process = theirs(&operator, SCRIPT)?;
+    for _ in 0..3 {
+        let page = fetched(&operator, "127.0.0.1:9989", "/metrics")?;
+        assert!(page.contains("netpolicy_"), "{page}");
+    }
+    drop(process);
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
 /// What one process may have of the daemon's memory and time is bounded.
 fn many_epolls() -> Result<(), Failed> {
     const SCRIPT: &str = "import resource, select, socket, sys\n\
@@ -248,18 +285,7 @@ fn many_epolls() -> Result<(), Failed> {
         print('ready', flush=True)\nsys.stdin.read()\n";
     let operator = Operator::new("many-epolls", 1)?;
     operator.inside("ip link set lo up")?;
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
-    command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
-    command
-        .env("PATH", "/usr/bin:/bin")
-        .args(["python3", "-c", SCRIPT])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut process = Started { child: command.spawn()? };
-    let mut line = String::new();
-    BufReader::new(process.child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-    assert_eq!(line, "ready\n");
+    let _process = theirs(&operator, SCRIPT)?;
     let host = operator.runs(&["-o", "json", "show"], 0)?;
     let host: serde_json::Value = serde_json::from_str(&host.data)?;
     let found = host["data"]["processes"].as_array().into_iter().flatten();
