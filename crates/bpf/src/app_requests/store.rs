@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
@@ -325,12 +327,7 @@ impl RequestStore {
             let needs = "a BPF file system there (mount -t bpf bpf /sys/fs/bpf)";
             return Err(KernelError::absent(what(parent), needs, None));
         }
-        match std::fs::create_dir(&self.directory) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(KernelError::io(what(&self.directory), &error).needing("CAP_SYS_ADMIN"));
-            }
-            _ => {}
-        }
+        create_own(&self.directory)?;
         for name in names_in(&self.directory)? {
             let pid = name.strip_prefix(PREFIX);
             if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
@@ -341,6 +338,24 @@ impl RequestStore {
         std::fs::create_dir(&path).map_err(|error| KernelError::io(what(&path), &error))?;
         Ok(Making(path))
     }
+}
+
+/// Creates a directory, unless it is there and no other user can change what is in it: where a BPF file system is mounted without
+/// a mode, everyone can create directories in it.
+fn create_own(directory: &Path) -> Result<(), KernelError> {
+    let what = || format!("directory {}", directory.display());
+    let failed = |error: &std::io::Error| KernelError::io(what(), error).needing("CAP_SYS_ADMIN");
+    match DirBuilder::new().mode(0o755).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(&error)),
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(directory).map_err(|error| failed(&error))?;
+    let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || found.mode() & 0o022 != 0 {
+        let needs = "this user to own it, and no other to have write permission: remove it";
+        return Err(KernelError::absent(what(), needs, None));
+    }
+    Ok(())
 }
 
 impl fmt::Display for RequestStore {
@@ -512,6 +527,20 @@ mod test {
     use crate::mirrored::same_as_compiled;
 
     same_as_compiled!(OBJECT, RawRequest, Asker);
+
+    #[test]
+    fn a_directory_that_another_user_may_change_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let at = std::env::temp_dir().join(format!("netpolicy-bpf-{}", std::process::id()));
+        create_own(&at).expect("created");
+        create_own(&at).expect("there already");
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).expect("opened to all");
+        assert!(create_own(&at).is_err());
+        std::fs::remove_dir(&at).expect("removed");
+        symlink("/proc", &at).expect("a link");
+        assert!(create_own(&at).is_err());
+        std::fs::remove_file(&at).expect("removed");
+    }
 
     #[test]
     fn a_socket_with_a_policy_is_read_as_the_program_writes_it() {

@@ -60,7 +60,8 @@ pub fn processes_among(
 ) -> Vec<Process> {
     let (sockets, cpusets, names, text) = (BTreeMap::new(), Cpusets::default(), None, Vec::new());
     let few = !networking && pids.len() <= ASKED_PROCESSES_MAX;
-    let mut observer = Observer { netns, few, sockets, cpusets, names, text, unread };
+    let rooms = BTreeMap::new();
+    let mut observer = Observer { netns, few, sockets, cpusets, names, text, rooms, unread };
     let mut found = if networking {
         observer.networking(pids)
     } else {
@@ -74,18 +75,25 @@ pub fn processes_among(
 /// The most epolls of the processes of one user other than root that are managed: those of the processes with the smallest pids.
 const USER_EPOLLS_MAX: usize = 4096;
 
+/// The same of io_urings.
+const USER_RINGS_MAX: usize = 4096;
+
 /// Leaves out epolls of users who have more than are managed, and says so. `processes` are in ascending order of pid.
 pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
-    let mut rooms: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut rooms: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for process in processes.iter_mut().filter(|process| process.uid != 0) {
-        let room = rooms.entry(process.uid).or_insert(USER_EPOLLS_MAX);
+        let (room, rings) = rooms.entry(process.uid).or_insert((USER_EPOLLS_MAX, USER_RINGS_MAX));
+        let mut note = |what: &str, found: usize, room: usize, max: usize| {
+            let why = format!("{} more than the {max} of uid {} that are managed", found - room, process.uid);
+            unread.push(Unread { what: format!("{}: its {what}", process.id), why });
+        };
+        if process.rings.len() > *rings {
+            note("io_urings", process.rings.len(), *rings, USER_RINGS_MAX);
+            process.rings.truncate(*rings);
+        }
+        *rings -= process.rings.len();
         if process.epolls.len() > *room {
-            let why = format!(
-                "{} more than the {USER_EPOLLS_MAX} of uid {} that are managed",
-                process.epolls.len() - *room,
-                process.uid
-            );
-            unread.push(Unread { what: format!("{}: its epolls", process.id), why });
+            note("epolls", process.epolls.len(), *room, USER_EPOLLS_MAX);
             process.epolls.truncate(*room);
             let epolls = &process.epolls;
             let is_left = |fd: &Fd| epolls.binary_search_by_key(fd, |epoll| epoll.id.fd).is_ok();
@@ -108,6 +116,36 @@ const ASKED_PROCESSES_MAX: usize = 4;
 /// The most io_urings of one process that are managed.
 const RINGS_MAX: usize = 512;
 
+/// How much is looked at, in one observation, of what a process or a user can have without limit. A server of any size stays below;
+/// 15 000 sockets in 200 epolls, which any user can make, are three million watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    sockets: usize,
+    /// How many sockets and epolls all epolls watch together: a socket may be watched by each.
+    watches: usize,
+}
+
+impl Room {
+    /// Of one process.
+    const PROCESS: Self = Self { sockets: 65_536, watches: 262_144 };
+
+    /// Of all processes of a user other than root.
+    const USER: Self = Self { sockets: 262_144, watches: 1_048_576 };
+
+    /// What is left of this for a process.
+    fn for_process(self) -> Self {
+        let Self { sockets, watches } = Self::PROCESS;
+        Self { sockets: sockets.min(self.sockets), watches: watches.min(self.watches) }
+    }
+
+    /// Whether another epoll with so many watches is looked at. After the first that is not, none is.
+    fn admits(&mut self, watches: usize) -> bool {
+        let admitted = watches <= self.watches;
+        self.watches = if admitted { self.watches - watches } else { 0 };
+        admitted
+    }
+}
+
 struct Observer<'a> {
     /// The namespace that the whole observation is about.
     netns: &'a Netns,
@@ -121,6 +159,8 @@ struct Observer<'a> {
     names: Option<Names>,
     /// The text of the file in `/proc` that is read at the moment.
     text: Vec<u8>,
+    /// What is left for the processes of each user other than root.
+    rooms: BTreeMap<u32, Room>,
     unread: &'a mut Vec<Unread>,
 }
 
@@ -171,9 +211,7 @@ impl Observer<'_> {
 
     /// The process with everything that does not come from its files.
     fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
-        process.read("status", &mut self.text)?;
-        let Status { parent, uid, .. } =
-            Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+        let Status { parent, uid, .. } = self.status(process)?;
         process.read("cgroup", &mut self.text)?;
         let cgroup = String::from_utf8_lossy(&self.text);
         let cpuset = self.cpusets.of(&cgroup);
@@ -196,6 +234,11 @@ impl Observer<'_> {
         };
         process.confirm_running()?;
         Ok(whole)
+    }
+
+    fn status(&mut self, process: &Pinned) -> Result<Status, Cause> {
+        process.read("status", &mut self.text)?;
+        Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))
     }
 
     fn threads(&mut self, process: &Pinned, epolls: &[Epoll]) -> Result<Vec<Thread>, Cause> {
@@ -241,10 +284,18 @@ impl Observer<'_> {
         };
         let of_kind = |kind| links.iter().filter(move |(_, link)| *link == kind).map(|(fd, _)| *fd);
         let epoll_fds: Vec<Fd> = of_kind(Link::Epoll).take(process::EPOLLS_MAX).collect();
+        let sockets: Vec<(Fd, u64)> = links
+            .iter()
+            .filter_map(|(fd, link)| if let Link::Socket(inode) = link { Some((*fd, *inode)) } else { None })
+            .collect();
+        let user = if sockets.is_empty() { 0 } else { self.status(process)?.uid };
+        let of_user = if user == 0 { Room::USER } else { *self.rooms.entry(user).or_insert(Room::USER) };
+        let mut room = of_user.for_process();
         let more = |kind, max: usize| of_kind(kind).count().saturating_sub(max);
         for (count, what, max) in [
             (more(Link::Epoll, process::EPOLLS_MAX), "epolls", process::EPOLLS_MAX),
             (more(Link::IoUring, RINGS_MAX), "io_urings", RINGS_MAX),
+            (sockets.len().saturating_sub(room.sockets), "sockets", room.sockets),
         ] {
             if count > 0 {
                 let why = format!("{count} more than the {max} of one process that are managed");
@@ -252,16 +303,33 @@ impl Observer<'_> {
             }
         }
 
-        let sockets = self.sockets_among(process, &links, &mut refused);
+        let sockets = &sockets[..sockets.len().min(room.sockets)];
+        let looked_at = sockets.len();
+        let sockets = self.sockets_among(process, sockets, &mut refused);
         let mut inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
         inodes.sort_unstable();
 
         let mut files = Files { sockets, ..Files::default() };
+        let most = room.watches;
+        let mut left_out = 0;
         for fd in epoll_fds.iter().copied() {
+            if left_out > 0 {
+                left_out += 1;
+                continue;
+            }
             match self.epoll(process, fd, &epoll_fds, &inodes, &mut refused) {
-                Ok(epoll) => files.epolls.push(epoll),
+                Ok(epoll) if room.admits(epoll.members.len()) => files.epolls.push(epoll),
+                Ok(_) => left_out += 1,
                 Err(cause) => remember(&mut refused, cause),
             }
+        }
+        if left_out > 0 {
+            let why = format!("{left_out} are not managed: all together watch more than {most} sockets");
+            self.unread.push(Unread { what: format!("{}: its epolls", process.id), why });
+        }
+        if let Some(left) = self.rooms.get_mut(&user) {
+            left.sockets -= looked_at;
+            left.watches -= most - room.watches;
         }
         for fd in of_kind(Link::IoUring).take(RINGS_MAX) {
             match ring(process, fd) {
@@ -300,21 +368,17 @@ impl Observer<'_> {
         Ok(Epoll { id: EpollId { process: process.id, fd }, params, members, others })
     }
 
-    /// The internet sockets among a process's descriptors.
+    /// The internet sockets among the sockets of a process, which are given with their inodes.
     fn sockets_among(
         &mut self,
         process: &Pinned,
-        links: &[(Fd, Link)],
+        descriptors: &[(Fd, u64)],
         refused: &mut Option<Cause>,
     ) -> Vec<Socket> {
         let mut found = Vec::new();
-        let count = links.iter().filter(|(_, link)| matches!(link, Link::Socket(_))).count();
-        if count == 0 {
-            return found;
-        }
-        let ask = self.few && count <= ASKED_SOCKETS_MAX;
-        for (fd, link) in links {
-            let Link::Socket(inode) = *link else { continue };
+        let ask = self.few && descriptors.len() <= ASKED_SOCKETS_MAX;
+        for (fd, inode) in descriptors {
+            let inode = *inode;
             let copy = match process.duplicate(*fd) {
                 Ok(copy) => Some(copy),
                 Err(Cause::Gone(_)) => continue,
@@ -510,5 +574,17 @@ mod test {
         let before = processes.clone();
         bound_users(&mut processes, &mut unread);
         assert_eq!(processes, before);
+    }
+
+    #[test]
+    fn what_a_process_and_a_user_can_have_without_limit_is_looked_at_up_to_a_bound() {
+        let mut room = Room::USER.for_process();
+        assert_eq!(room, Room::PROCESS);
+        // 15 000 sockets in each of 200 epolls.
+        let admitted = (0..200).filter(|_| room.admits(15_000)).count();
+        assert_eq!(admitted, 17);
+        assert!(!room.admits(1), "after one that was left out, all are");
+        let nearly_full = Room { sockets: 7, watches: 3 };
+        assert_eq!(nearly_full.for_process(), nearly_full);
     }
 }
