@@ -70,7 +70,6 @@ pub fn run(
     }
     let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;
     let serving = admit(sockets, session, log, &shared, &mut event_loop)?;
-    operator.say("netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.");
     daemon.run(&mut event_loop)?;
     daemon.end()?;
     drop(serving);

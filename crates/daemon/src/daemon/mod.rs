@@ -46,6 +46,9 @@ const LEFT_ALONE_MAX: usize = 100;
 /// How long the daemon waits for another writer of the journal before it does something else first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
+/// The message after the first look.
+const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.";
+
 /// What can be done about a file of requests that cannot be read.
 const UNREADABLE: &str =
     "what `set` asked of a daemon is kept there: move it away to start without that, and ask again";
@@ -183,13 +186,19 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Runs turns until the daemon is asked to end.
+    /// Runs turns until the daemon is asked to end. After the first look, it says that it is at work: from then on its status says
+    /// how the policy stands.
     ///
     /// # Errors
     /// If the kernel refuses to wait for events.
     pub(crate) fn run(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
+        let mut announced = false;
         while self.telemetry.phase() != Phase::Ending {
             self.turn(event_loop)?;
+            if !announced && self.telemetry.phase() != Phase::Starting {
+                self.telemetry.say(AT_WORK);
+                announced = true;
+            }
             if self.telemetry.has_api_ended() {
                 return Err(Fault::failed("the thread of the daemon's sockets has ended"));
             }
