@@ -290,6 +290,9 @@ const SCRIPTS: [&str; 26] = [
     "usr/lib/networkd-dispatcher/routable.d",
 ];
 
+/// ethtool's own hooks do what `/etc/network/interfaces` says of a device, which is read itself.
+const HOOKS_OF_ETHTOOL: [&str; 2] = ["etc/network/if-pre-up.d/ethtool", "etc/network/if-up.d/ethtool"];
+
 /// Lines of rc.local, of cron's tables and of units that pin interrupts or set a NIC by a command.
 fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
     let mut files: Vec<PathBuf> =
@@ -298,6 +301,7 @@ fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
         let entries = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
         let mut more: Vec<PathBuf> =
             entries.take(FILES_MAX).map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+        more.retain(|path| !HOOKS_OF_ETHTOOL.iter().any(|hook| *path == root.join(hook)));
         more.sort();
         files.extend(more);
     }
@@ -642,6 +646,10 @@ mod test {
                     "#!/bin/sh\nethtool -S $IFACE\n/usr/sbin/ethtool  --set-ring \"$IFACE\" rx 4096\n",
                 ),
                 ("etc/network/if-up.d/nic", "$ETHTOOL -K $IFACE gro off\n"),
+                (
+                    "etc/network/if-up.d/ethtool",
+                    "[ -z \"$SETTINGS\" ] || $ETHTOOL --offload \"$IFACE\" $SETTINGS\n",
+                ),
                 (
                     "etc/NetworkManager/dispatcher.d/pre-up.d/nic",
                     "echo 3 > /sys/class/net/$1/queues/rx-0/rps_cpus\ncat /sys/class/net/$1/queues/rx-0/rps_cpus\n",

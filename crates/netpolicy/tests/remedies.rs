@@ -620,6 +620,7 @@ const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("wanted.rs", 1, "the same value in both requests: values of two requests for one device"),
     ("holders.rs", 1, "another program's end, which no policy file decides"),
     ("nic.rs", 1, "what_queues_would_lose_is_put_back_first"),
+    ("nic.rs", 1, "a NIC whose channels are separate: what_the_driver_cannot_is_refused_… has its words"),
     ("nic.rs", 1, "a device with one transmit queue: the recorded hosts have more"),
     ("parameters.rs", 1, "suspension that is shorter than deferral: the parser refuses it, with the place"),
     ("place.rs", 1, "the same command inside the process's namespace"),

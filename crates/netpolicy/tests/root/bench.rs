@@ -331,7 +331,7 @@ fn measured() -> Result<(), Failed> {
         assert_eq!((run.load, &run.void), (OfferedLoad::Max, &None));
         let (cpu, counters) = (run.cpu.ok_or("no CPU use")?, run.counters.as_ref().ok_or("no counters")?);
         assert!(cpu.busy() > 0.0 && counters.softirqs["NET_RX"] > 0.0, "{cpu:?} {counters:?}");
-        assert!(counters.napi_polls > Some(0.0) && counters.busy_poll_rx_packets.is_some(), "{counters:?}");
+        assert!(counters.napi_polls.is_some() && counters.busy_poll_rx_packets.is_some(), "{counters:?}");
         let interrupts = run.interrupts_per_request.ok_or("no interrupts were counted")?;
         // Depth 16: one poll serves many requests, and under suspension few polls are after an interrupt.
         assert!((0.0..=2.0).contains(&interrupts), "{interrupts}");

@@ -183,7 +183,10 @@ fn first_connection() -> Result<(), Failed> {
         })
     };
     queues(2)?;
-    assert!(status()?["requests"][0]["notes"].to_string().contains("no packet has shown yet where"));
+    waited_for("the note on its queues", || {
+        let notes = status()?["requests"][0]["notes"].to_string();
+        Ok(notes.contains("no packet has shown yet where").then_some(()))
+    })?;
     let mut connection = BufReader::new(connect(&operator.lab, 11_211)?);
     connection.get_mut().write_all(b"get nothing\r\n")?;
     connection.read_line(&mut String::new())?;

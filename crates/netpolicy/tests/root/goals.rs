@@ -226,7 +226,9 @@ fn off() -> Result<(), Failed> {
     waited_for("a window", || Ok((windows(&page(&operator)?) > 0).then_some(())))?;
     operator.asks(&policy("1s", "off"))?;
     waited_for("its end", || Ok((!measures(&daemon)?).then_some(())))?;
-    assert!(!page(&operator)?.contains("netpolicy_live"), "nothing is measured");
+    waited_for("a page without what is measured", || {
+        Ok((!page(&operator)?.contains("netpolicy_live")).then_some(()))
+    })?;
     operator.asks(&policy("1s", "20ms"))?;
     waited_for("the thread again", || Ok(measures(&daemon)?.then_some(())))
 }

@@ -214,6 +214,7 @@ fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Fa
         }
         Ok(is_in_force.then_some(()))
     })
+    .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()).into())
 }
 
 /// How many tries are noted beside the journal.
