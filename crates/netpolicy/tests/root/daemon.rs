@@ -185,7 +185,7 @@ fn first_connection() -> Result<(), Failed> {
     queues(2)?;
     waited_for("the note on its queues", || {
         let notes = status()?["requests"][0]["notes"].to_string();
-        Ok(notes.contains("no packet has shown yet where").then_some(()))
+        Ok(notes.contains("is not known until a packet comes").then_some(()))
     })?;
     let mut connection = BufReader::new(connect(&operator.lab, 11_211)?);
     connection.get_mut().write_all(b"get nothing\r\n")?;
@@ -193,7 +193,7 @@ fn first_connection() -> Result<(), Failed> {
     queues(1)?;
     let status = status()?;
     assert!(
-        !status["requests"][0]["notes"].to_string().contains("no packet has shown yet where"),
+        !status["requests"][0]["notes"].to_string().contains("is not known until a packet comes"),
         "{status}"
     );
     assert!(status["counters"]["events"]["connection"].as_u64() >= Some(1), "{status}");
