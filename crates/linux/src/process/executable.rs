@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use model::{Glob, Pid};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statx};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, readlinkat, statx,
+};
 use rustix::io::Errno;
 use sys::error::Cause;
 
@@ -127,7 +129,8 @@ impl Executables {
         if self.lookup(path)?.contains(&Some(exe.file)) {
             return Ok(true);
         }
-        Ok(in_container && resolve_in(process.file("root")?, path).map_err(unreadable)? == Some(exe.file))
+        Ok(in_container
+            && resolve_in_foreign(process.file("root")?, path).map_err(unreadable)? == Some(exe.file))
     }
 
     fn lookup(&mut self, path: &str) -> Result<[Option<FileId>; 2], Cause> {
@@ -178,6 +181,23 @@ fn resolve_in(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
         // Without CAP_DAC_READ_SEARCH, such a file is only known to be none that this user may execute.
         Err(Errno::ACCESS) => Ok(None),
         Err(errno) => Err(errno),
+    }
+}
+
+/// The same below the root of a process that is not trusted, whose file systems may have a server that never answers: only what the
+/// kernel has in its cache is looked at. Under the units, which have no `openat2`, the path is walked: a worker does that, which can be
+/// given up.
+///
+/// # Errors
+/// As [`resolve_in`].
+#[expect(clippy::disallowed_methods, reason = "where it is denied, the path is walked")]
+fn resolve_in_foreign(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
+    match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
+        Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
+        Err(Errno::NOSYS) => resolve_in(root, path),
+        // What is not in the cache is not what the process runs.
+        Err(_) => Ok(None),
     }
 }
 

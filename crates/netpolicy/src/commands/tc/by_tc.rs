@@ -25,6 +25,9 @@ const WORDS_CHARS_MAX: usize = 400;
 /// How many warnings are kept.
 const WARNINGS_MAX: usize = 1000;
 
+/// How much of what tc says of a line is kept.
+const SAID_BYTES_MAX: usize = 1 << 16;
+
 /// How often a signal is looked for while tc is at work, and how long tc may go on after one.
 const ASKED_EVERY: Duration = Duration::from_millis(20);
 const GOES_ON_FOR: Duration = Duration::from_secs(2);
@@ -195,7 +198,12 @@ impl Running {
                 let mut bytes = [0; 4096];
                 match self.said.read(&mut bytes) {
                     Ok(0) | Err(_) => return Err(self.ended()),
-                    Ok(count) => self.words.extend_from_slice(&bytes[..count]),
+                    Ok(count) => {
+                        self.words.extend_from_slice(&bytes[..count]);
+                        // What it says of the barrier comes last.
+                        let surplus = self.words.len().saturating_sub(SAID_BYTES_MAX);
+                        self.words.drain(..surplus);
+                    }
                 }
             }
             if signals.take().is_some() {

@@ -33,12 +33,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let rule_options = RuleOptions::of(arguments, &netns);
     if arguments.dry_run {
         let survey = survey(&file, &netns, &mut devices)?;
-        survey
-            .left_out()
-            .into_iter()
-            .chain(survey.many_of_bpf())
-            .chain(survey.deep(&mut devices))
-            .for_each(|words| context.console.say(&words));
+        survey.notes(&mut devices).for_each(|words| context.console.say(&words));
         return dry_run(&survey, &file, arguments, context);
     }
     let mut load = Load::new(arguments, context, &netns, &file, &rule_options)?;
@@ -82,12 +77,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     {
         context.console.fault(&fault.leaving(HostState::LeftOut));
     }
-    survey
-        .left_out()
-        .into_iter()
-        .chain(survey.many_of_bpf())
-        .chain(survey.deep(&mut devices))
-        .for_each(|words| context.console.say(&words));
+    survey.notes(&mut devices).for_each(|words| context.console.say(&words));
     let mut failed = match &loaded {
         Err(_) => Some((Exit::RolledBack, "it could not be loaded")),
         Ok(report) if report.interrupted => Some((Exit::RolledBack, "a signal ended it")),

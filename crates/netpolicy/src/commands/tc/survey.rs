@@ -70,8 +70,13 @@ impl Survey {
         }
     }
 
+    /// What the reader of a load should know of the file.
+    pub(super) fn notes(&self, devices: &mut Devices<'_>) -> impl Iterator<Item = String> {
+        self.left_out().into_iter().chain(self.many_of_bpf()).chain(self.deep(devices))
+    }
+
     /// The most rules of u32 that a packet is compared with one after the other, if they are many, and where that is.
-    pub(super) fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
+    fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
         let (group, bucket, rules) =
             self.buckets.deepest().filter(|(.., rules)| *rules > BUCKET_RULES_MANY)?;
         let place = place(&group, devices);
@@ -87,7 +92,7 @@ impl Survey {
     }
 
     /// That so many rules of bpf must not be removed at once, if so.
-    pub(super) fn many_of_bpf(&self) -> Option<String> {
+    fn many_of_bpf(&self) -> Option<String> {
         (self.bpf > BPF_RULES_MANY).then(|| {
             format!(
                 "{} rules of bpf: Linux 6.18 can stop, until it is booted again, when more than about 2000 of them are removed at once, \
