@@ -1,5 +1,5 @@
-//! What others wrote and the program is linked with: `THIRD-PARTY` with every licence text, which is kept in git and compared
-//! by the tests, and a bill of materials (CycloneDX).
+//! What others wrote and the program is linked with: `THIRD-PARTY` with every licence text, which is installed, and a bill of
+//! materials (CycloneDX).
 //!
 //! Crates are those that cargo resolves for the targets, without what only runs during a build. Libraries of the system
 //! (libc, libelf, zlib) are another's to list: a package depends on them, or brings their `copyright` files.
@@ -13,9 +13,6 @@ use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
-
-/// What is written, below the root of the workspace.
-const FILE: &str = "THIRD-PARTY";
 
 /// The targets that the program is built for.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
@@ -43,18 +40,15 @@ pub(crate) struct Component {
     pub(crate) texts: Vec<PathBuf>,
 }
 
-/// Writes `THIRD-PARTY`, compares it, or writes the bill of materials.
+/// Prints `THIRD-PARTY`, runs cargo-deny, or writes the bill of materials.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         [] => {
-            let path = shell::root().join(FILE);
-            files::write(&path, &third_party(&crates()?)?)?;
-            println!("{}", path.display());
+            print!("{}", third_party()?);
             Ok(())
         }
         ["--check"] => {
-            check()?;
             deny::check()?.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
             Ok(())
         }
@@ -63,14 +57,6 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
         _ => Err(USAGE.to_owned()),
     }
-}
-
-/// Whether `THIRD-PARTY` is what is linked now.
-pub(crate) fn check() -> Result {
-    if files::read(&shell::root().join(FILE))? == third_party(&crates()?)? {
-        return Ok(());
-    }
-    Err(format!("{FILE} is not what is linked: `cargo xtask linked` writes it"))
 }
 
 /// Every crate that is linked.
@@ -156,11 +142,11 @@ fn texts_in(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The text of `THIRD-PARTY`.
-fn third_party(components: &[Component]) -> Result<String> {
-    const HEAD: &str = "What others wrote and netpolicy is linked with. `cargo xtask linked` writes this file, and the tests compare it.\n\
+pub(crate) fn third_party() -> Result<String> {
+    const HEAD: &str = "What others wrote and netpolicy is linked with. `cargo xtask linked` prints this text.\n\
                         Libraries of the system are not in it: libc, libelf, zlib. netpolicy's own licences are LICENSE-APACHE and\n\
                         LICENSE-MIT, at your choice, and LICENSE-GPL-2.0 for its BPF programs.\n\n";
-    listing(HEAD, components)
+    listing(HEAD, &crates()?)
 }
 
 /// Below a head every part with its licence, then every text once with those that it is of.

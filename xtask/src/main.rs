@@ -23,7 +23,6 @@ mod setup;
 mod shell;
 mod steps;
 mod test;
-mod tidy;
 
 use std::process::ExitCode;
 
@@ -32,10 +31,9 @@ type Task = (&'static str, &'static str, fn(&[String]) -> shell::Result);
 
 const TASKS: &[Task] = &[
     ("setup", "install what building and testing need [demo: what the demo needs]", setup::run),
-    ("check", "format, lints and tidy rules: the fast loop", test::check),
+    ("check", "format, lints and documentation: the fast loop", test::check),
     ("test", "before each commit [PART: a crate's directory, or part of tests' names]", test::fast),
     ("test-all", "all tests: guests, the kernel's own, packages, the oldest Rust too", test::all),
-    ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
     ("record", "keep a real host for tests [CAPTURE of `netpolicy -o json show`, NAME, ORIGIN]", record::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
@@ -47,7 +45,7 @@ const TASKS: &[Task] = &[
         "all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",
         release::run,
     ),
-    ("linked", "write THIRD-PARTY [--check: compare, run cargo-deny; --sbom FILE: CycloneDX]", linked::run),
+    ("linked", "print the licences of what is linked [--check: run cargo-deny; --sbom FILE: CycloneDX]", linked::run),
     ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
     ("sweep", "remove what a killed run of tests left behind; a run starts it [PID]", leftovers::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),

@@ -9,11 +9,11 @@ use crate::leftovers::Run;
 use crate::programs::{self, Program};
 use crate::shell::{self, Result};
 use crate::steps::Steps;
-use crate::{deny, guest, linked, nextest, release, setup, tidy};
+use crate::{deny, guest, nextest, release, setup};
 
 /// The steps of a run, and how many seconds each takes on two CPUs where no run is recorded.
 const STEPS: &[(&str, u64)] =
-    &[(FORMAT, 5), (LINTS, 120), (DOCUMENTATION, 60), (TIDY, 5), (BUILD, 180), (TESTS, 360), (EXAMPLES, 30)];
+    &[(FORMAT, 5), (LINTS, 120), (DOCUMENTATION, 60), (BUILD, 180), (TESTS, 360), (EXAMPLES, 30)];
 
 /// The step of `make test` after [`STEPS`].
 const STEPS_OF_FAST: &[(&str, u64)] = &[(SMOKE, 60)];
@@ -25,7 +25,6 @@ const STEPS_OF_ALL: &[(&str, u64)] =
 const FORMAT: &str = "format";
 const LINTS: &str = "lints";
 const DOCUMENTATION: &str = "documentation";
-const TIDY: &str = "tidy rules";
 const BUILD: &str = "building the tests";
 const TESTS: &str = "tests on this machine";
 const EXAMPLES: &str = "examples in documentation";
@@ -57,12 +56,11 @@ struct Tally {
     broken: Vec<String>,
 }
 
-/// Format, lints and tidy rules.
-pub(crate) fn check(arguments: &[String]) -> Result {
+/// Format, lints and documentation.
+pub(crate) fn check(_: &[String]) -> Result {
     format()?;
     lints()?;
-    documentation()?;
-    tidy::run(arguments)
+    documentation()
 }
 
 fn format() -> Result {
@@ -130,7 +128,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     // Fetched at once, and built in the time that the CPUs have left.
     let making = shell::is_root().then(Making::begin);
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
-    let denied = steps.run(LINKED, |_| linked::check().and_then(|()| deny::check()))?;
+    let denied = steps.run(LINKED, |_| deny::check())?;
     tally.passed += denied.passed;
     tally.skipped.extend(denied.skipped.iter().map(|why| Skipped::by("this machine", why)));
     match steps.run(OLDEST_RUST, |_| oldest_rust())? {
@@ -183,7 +181,6 @@ impl Tally {
         steps.run(FORMAT, |_| format())?;
         steps.run(LINTS, |_| lints())?;
         steps.run(DOCUMENTATION, |_| documentation())?;
-        steps.run(TIDY, |_| tidy::run(&[]))?;
         let mut programs =
             steps.run(BUILD, |_| programs::build(&["--lib", "--bins", "--examples", "--test", "*"]))?;
         programs.retain(Program::names_what_it_skips);

@@ -5,7 +5,6 @@
 
 mod apt;
 mod boot;
-mod budget;
 pub(crate) mod cache;
 mod outcome;
 mod patched;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::apt::Apt;
-use super::budget;
 use super::cache::{self, Cache};
 use super::selftests;
 use super::source::Source;
@@ -102,12 +101,18 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let wanted = objects.join("wanted.config");
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = budget::make(&objects);
+        // The lock's descriptor goes to `make` and all that it starts: no other build touches these objects, even if its owner was
+        // killed. It gets the CPU time that tests leave.
+        let mut command = shell::tied("flock");
+        command.arg("--no-fork").arg(beside(&objects, "lock")).args(shell::IN_IDLE_TIME).arg("make");
         // The caller's build is not ours: its flags stay out.
-        command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
+        for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS"] {
+            command.env_remove(name);
+        }
+        command.current_dir(&tree);
         command.env("KCONFIG_ALLCONFIG", &wanted);
         command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
-        budget::run(&mut command, "--patched")
+        shell::run(&mut command).map_err(|failed| failed.replacen("flock", "make", 1))
     };
     // Noted last: one that was interrupted between its steps is configured again.
     let configured = objects.join("configured");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::boot::{self, Guest, Order, Stream};
 use super::cache::Cache;
 use super::outcome::{DIED, Guests, Output, Skipped, TESTS_FAILED};
-use super::{Kind, budget, ready, selftests};
+use super::{Kind, ready, selftests};
 use crate::programs::{self, Program, read_line};
 use crate::shell::{self, Result};
 
@@ -84,7 +84,6 @@ pub(crate) fn smoke(programs: &[Program]) -> Result<Option<String>> {
 impl Making {
     /// Begins to fetch and build what is not there yet: downloads wait for the network, and builds use what CPUs are left.
     pub(crate) fn begin() -> Self {
-        budget::begin();
         Self::of(&FOR_TESTS)
     }
 

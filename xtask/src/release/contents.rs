@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::files;
+use crate::{files, linked};
 use crate::shell::{self, Result};
 
 /// Where the units say that the program is; with another prefix they are written with that.
@@ -25,7 +25,7 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// The licences, where a package has no `copyright` in which they stand: from where in the project.
-const LICENCES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0", "THIRD-PARTY"];
+const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"];
 
 /// Directories of which every file is copied.
 const DIRECTORIES: &[(&str, &str)] = &[
@@ -78,5 +78,8 @@ pub(crate) fn lay(program: &Path, below: &Path, prefix: &str) -> Result {
 /// Lays out the licences below a directory, of netpolicy and of all that is linked.
 pub(crate) fn lay_licences(below: &Path) -> Result {
     let documents = below.join("share/doc/netpolicy");
-    LICENCES.iter().try_for_each(|file| files::put(&shell::root().join(file), &documents.join(file), 0o644))
+    for file in LICENCES {
+        files::put(&shell::root().join(file), &documents.join(file), 0o644)?;
+    }
+    files::write(&documents.join("THIRD-PARTY"), &linked::third_party()?)
 }
