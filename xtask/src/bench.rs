@@ -1,5 +1,6 @@
 //! The figures of README and docs, each by a benchmark that can be run alone.
 
+use crate::demo;
 use crate::shell::{self, Result};
 
 /// A benchmark: its name, its package and cargo's name of it, and the question that it answers. `commit` is an example.
@@ -11,44 +12,24 @@ const BENCHMARKS: &[Benchmark] = &[
         "commit",
         "netpolicy-apply",
         "commit_cost",
-        "what a transaction costs, journal and all, apart from the kernel",
+        "what a transaction costs, journal and all, without the kernel",
     ),
-    (
-        "plan",
-        "netpolicy-plan",
-        "large_host",
-        "how long planning takes for 1024 queues, 256 CPUs and 500 services",
-    ),
-    (
-        "node",
-        "netpolicy-plan",
-        "node",
-        "how long planning takes for a node with 1000 pods, 64 queues, a bond and a VLAN",
-    ),
-    (
-        "follow",
-        "netpolicy-linux",
-        "follow_reaction",
-        "how soon a new epoll is noticed, by each method that this kernel allows",
-    ),
-    (
-        "daemon",
-        "netpolicy",
-        "daemon",
-        "how soon the daemon has a policy in force, and what it costs when nothing happens and for others",
-    ),
+    ("plan", "netpolicy-plan", "large_host", "planning for 1024 queues, 256 CPUs and 500 services"),
+    ("node", "netpolicy-plan", "node", "planning for a node with 1000 pods, 64 queues, a bond and a VLAN"),
+    ("follow", "netpolicy-linux", "follow_reaction", "how soon a new epoll is noticed, by each method"),
+    ("daemon", "netpolicy", "daemon", "how soon the daemon has a policy in force, and what it costs"),
     (
         "judged",
         "netpolicy",
         "judged",
-        "what comparing and guarding settings costs, and whether the host is always as it was; half an hour",
+        "what comparing and guarding cost, and whether all is undone; half an hour",
     ),
     ("counting", "netpolicy-linux", "delivery_cost", "what counting who polled costs for each event"),
     (
         "client",
         "netpolicy-load",
         "client",
-        "the load generator beside other clients, on the same core against the same server",
+        "the load generator and other clients, on one core, with one server",
     ),
 ];
 
@@ -62,7 +43,8 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     if !shell::is_root() {
         return Err("the benchmarks make network namespaces: run them as root".to_owned());
     }
-    say_how_quiet_the_machine_is();
+    // A figure from a busy machine is noise; its reader must know.
+    demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     for (name, package, target, answers) in BENCHMARKS.iter().filter(|(name, ..)| is_wanted(name)) {
         println!("\n{name}: {answers}");
@@ -76,11 +58,4 @@ pub(crate) fn run(wanted: &[String]) -> Result {
         shell::run(&mut cargo)?;
     }
     Ok(())
-}
-
-/// A figure from a busy machine is noise; its reader must know.
-fn say_how_quiet_the_machine_is() {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    println!("load average {} on {cpus} CPUs", load.split_whitespace().next().unwrap_or("unknown"));
 }

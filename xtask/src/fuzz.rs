@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::files;
+use crate::options::Options;
 use crate::release;
 use crate::shell::{self, Result};
 
@@ -16,7 +17,9 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-sanitizer-coverage-stack-depth";
 
 /// How long each target runs by default.
-const SECONDS: u32 = 60;
+const SECONDS: u64 = 60;
+
+const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [TARGET...]";
 
 /// The variable that names the target of the fuzzer's program (`fuzz::TARGET_VARIABLE`).
 const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
@@ -27,18 +30,8 @@ const INPUT_BYTES_MAX: u32 = 65_536;
 /// Runs each target for some seconds (`--seconds N`). A crash is an error, and leaves its input in `target/fuzz/TARGET/`.
 /// What is known is replayed by the tests of `fuzz/`.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let mut seconds = SECONDS;
-    let mut only = Vec::new();
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--seconds" => match words.next().map(|number| number.parse()) {
-                Some(Ok(given)) => seconds = given,
-                _ => return Err("--seconds takes a whole number".to_owned()),
-            },
-            target => only.push(target.to_owned()),
-        }
-    }
+    let options = Options::read(arguments, &[], &["--seconds"], USAGE)?;
+    let (seconds, only) = (options.seconds("--seconds", SECONDS)?, &options.words);
     let targets = targets()?;
     if let Some(unknown) = only.iter().find(|name| !targets.contains(name)) {
         return Err(format!("no fuzz target `{unknown}`: there are {}", targets.join(", ")));
@@ -58,7 +51,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 }
 
 /// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
-fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u32) -> Result {
+fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u64) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
     files::make_directory(&found)?;

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::files::{self, About as _};
 use crate::linked;
-use crate::release::contents;
+use crate::options::Options;
+use crate::release::{Version, contents};
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
@@ -17,42 +18,19 @@ const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
 /// Directories that the image has for what is mounted there.
 const MOUNT_POINTS: [&str; 5] = ["etc/netpolicy", "var/lib/netpolicy", "run/netpolicy", "tmp", "sys"];
 
-/// What was asked for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
-    program: Option<PathBuf>,
-    out: Option<PathBuf>,
-}
-
-impl Asked {
-    fn read(arguments: &[String]) -> Result<Self> {
-        let mut asked = Self::default();
-        let mut words = arguments.iter();
-        while let Some(word) = words.next() {
-            let place = match word.as_str() {
-                "--program" => &mut asked.program,
-                "--out" => &mut asked.out,
-                other => return Err(format!("image has no option {other}\n{USAGE}")),
-            };
-            *place = Some(words.next().ok_or_else(|| format!("{word} wants a file\n{USAGE}"))?.into());
-        }
-        Ok(asked)
-    }
-}
-
 /// Makes the image.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let asked = Asked::read(arguments)?;
-    let version = shell::manifest_value("version")?;
+    let options = Options::read(arguments, &[], &["--program", "--out"], USAGE)?;
+    let version = Version::of_workspace(None)?.number;
     let target = shell::root().join("target");
-    let program = match asked.program {
+    let program = match options.path("--program") {
         Some(program) => program,
         None => {
             shell::run(shell::cargo().args(["build", "--quiet", "--release", "-p", "netpolicy"]))?;
             target.join("release/netpolicy")
         }
     };
-    let out = asked.out.unwrap_or_else(|| target.join(format!("netpolicy-{version}.oci.tar")));
+    let out = options.path("--out").unwrap_or_else(|| target.join(format!("netpolicy-{version}.oci.tar")));
     let out = std::path::absolute(&out).about(&out)?;
     pack(&program, &version, &out)?;
     println!("{}", out.display());
@@ -82,7 +60,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let mut build = podman(making);
     build.args(["build", "--quiet", "--format", "oci", "--tag", &tag]);
     // The time of the sources, in the image and on its files: the same sources give the same image.
-    let time = time_of_sources()?;
+    let time = Version::of_workspace(None)?.epoch.to_string();
     build.args(["--timestamp", &time]);
     for (name, value) in [
         ("title", "netpolicy"),
@@ -175,20 +153,6 @@ fn read_ldd(text: &str) -> std::result::Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// SOURCE_DATE_EPOCH, or the time of the last commit; 0 for sources without either.
-fn time_of_sources() -> Result<String> {
-    if let Ok(given) = std::env::var("SOURCE_DATE_EPOCH") {
-        return match given.parse::<u64>() {
-            Ok(_) => Ok(given),
-            Err(error) => Err(format!("SOURCE_DATE_EPOCH is {given:?}: {error}")),
-        };
-    }
-    let git = Command::new("git").current_dir(shell::root()).args(["log", "-1", "--format=%ct"]).output();
-    let said =
-        git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
-    Ok(if said.is_empty() { "0".to_owned() } else { said })
-}
-
 #[cfg(test)]
 mod laid_out {
     use super::*;
@@ -201,13 +165,5 @@ mod laid_out {
         assert_eq!(read_ldd(text).as_deref(), Ok(&paths[..]));
         assert_eq!(read_ldd("\tstatically linked\n"), Ok(Vec::new()));
         assert_eq!(read_ldd("\tlibelf.so.1 => not found\n"), Err("libelf.so.1".to_owned()));
-    }
-
-    #[test]
-    fn options_are_read_and_a_wrong_one_is_named() {
-        let read = |line: &str| Asked::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(read("--out o").expect("well formed").out, Some("o".into()));
-        assert!(read("--tag").expect_err("refused").contains("--tag"));
-        assert!(read("--out").expect_err("refused").contains("wants a file"));
     }
 }

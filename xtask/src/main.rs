@@ -16,8 +16,8 @@ mod linked;
 mod nextest;
 mod nic_lines;
 mod nics;
+mod options;
 mod programs;
-mod record;
 mod release;
 mod setup;
 mod shell;
@@ -35,7 +35,6 @@ const TASKS: &[Task] = &[
     ("test", "before each commit [PART: a crate's directory, or part of tests' names]", test::fast),
     ("test-all", "all tests: guests, the kernel's own, packages, the oldest Rust too", test::all),
     ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
-    ("record", "keep a real host for tests [CAPTURE of `netpolicy -o json show`, NAME, ORIGIN]", record::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
     ("guest", "other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
@@ -45,7 +44,11 @@ const TASKS: &[Task] = &[
         "all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",
         release::run,
     ),
-    ("linked", "print the licences of what is linked [--check: run cargo-deny; --sbom FILE: CycloneDX]", linked::run),
+    (
+        "linked",
+        "print the licences of what is linked [--check: run cargo-deny; --sbom FILE: CycloneDX]",
+        linked::run,
+    ),
     ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
     ("sweep", "remove what a killed run of tests left behind; a run starts it [PID]", leftovers::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),

@@ -167,12 +167,6 @@ mod needs {
     use super::*;
 
     #[test]
-    fn the_oldest_rust_is_that_of_the_manifest() {
-        let version = oldest_rust().expect("a manifest that says so");
-        assert!(version.starts_with("1."), "{version}");
-    }
-
-    #[test]
     fn the_demo_needs_what_builds_the_program_and_servers_with_clients() {
         let packages: Vec<_> = for_the_demo().iter().map(|(_, package, _)| *package).collect();
         let builds = ["gcc", "make", "pkg-config", "clang", "libelf-dev", "zlib1g-dev", "linux-libc-dev"];

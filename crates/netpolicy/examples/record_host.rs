@@ -1,4 +1,5 @@
-//! Turns what `netpolicy -o json show` printed on a real host into a recorded host for tests, for `cargo xtask record`.
+//! Turns what `netpolicy -o json show` printed on a real host into a recorded host for tests:
+//! `cargo run -p netpolicy --example record_host -- CAPTURE crates/netpolicy/tests/hosts NAME ORIGIN`.
 //!
 //! What says whose host it was, or is secret, is left out: processes and their sockets, MAC addresses, the key of the receive
 //! hash, counts of interrupts, and what could not be read. Devices, queues, NAPIs, interrupts and CPUs stay as they were.

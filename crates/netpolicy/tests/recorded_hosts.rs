@@ -190,7 +190,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
     }
 }
 
-/// The hosts that `cargo xtask record` kept: those with a description beside them.
+/// The hosts that the example `record_host` kept: those with a description beside them.
 fn captured() -> Vec<(String, Host)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
     let mut found = Vec::new();

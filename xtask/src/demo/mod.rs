@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 }
 
 /// What other work keeps of this machine's CPUs, if that is enough to be seen in every figure.
-fn other_work() -> Option<String> {
+pub(crate) fn other_work() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let cpus = std::thread::available_parallelism().ok()?.get();
     too_busy(&text, cpus)

@@ -17,6 +17,7 @@ mod unpacked;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::options::Options;
 use crate::shell::Result;
 pub(crate) use apt::Mirror;
 use boot::{Guest, Order};
@@ -38,8 +39,8 @@ test    the tests that the running kernel cannot run, in --qemu and then in --pa
 --patches  for --patched, after the series: every *.patch of a directory, in the order of their names
 --limit    seconds that the command may take (600)";
 
-/// How long a command may take, if nothing else was said.
-const COMMAND_LIMIT: Duration = Duration::from_secs(600);
+/// How long a command may take without `--limit`.
+const COMMAND_LIMIT_SECONDS: u64 = 600;
 
 /// The guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +50,9 @@ pub(crate) enum Kind {
 }
 
 /// What was asked for on the command line.
-#[derive(Debug, Default)]
 struct Asked {
     kind: Option<Kind>,
-    patches: Option<PathBuf>,
-    limit: Option<Duration>,
-    environment: Vec<(String, String)>,
-    words: Vec<String>,
+    options: Options,
 }
 
 /// Builds, boots or tests.
@@ -63,51 +60,35 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let (task, rest) = arguments.split_first().ok_or(USAGE)?;
     let asked = Asked::read(rest)?;
     match task.as_str() {
-        "build" if asked.words.is_empty() => build(&asked),
-        "boot" if !asked.words.is_empty() => boot_and_run(asked),
-        "test" if asked.words.len() <= 1 => tests::run(asked.kind, asked.words.first().map(String::as_str)),
+        "build" if asked.options.words.is_empty() => build(&asked),
+        "boot" if !asked.options.words.is_empty() => boot_and_run(asked),
+        "test" if asked.options.words.len() <= 1 => {
+            tests::run(asked.kind, asked.options.words.first().map(String::as_str))
+        }
         _ => Err(USAGE.to_owned()),
     }
 }
 
 impl Asked {
     fn read(words: &[String]) -> Result<Self> {
-        let mut asked = Self::default();
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
-            match word.as_str() {
-                "--qemu" => asked.kind = Some(Kind::Qemu),
-                "--patched" => asked.kind = Some(Kind::Patched),
-                "--patches" => asked.patches = Some(PathBuf::from(value()?)),
-                "--limit" => {
-                    let seconds = value()?.parse().map_err(|error| format!("--limit: {error}"))?;
-                    asked.limit = Some(Duration::from_secs(seconds));
-                }
-                "--env" => {
-                    let (name, value) = value()?.split_once('=').ok_or("--env wants NAME=VALUE")?;
-                    asked.environment.push((name.to_owned(), value.to_owned()));
-                }
-                "--" => {
-                    asked.words.extend(words.by_ref().cloned());
-                }
-                option if option.starts_with('-') => return Err(format!("no option {option}\n{USAGE}")),
-                _ => {
-                    asked.words.push(word.clone());
-                    asked.words.extend(words.by_ref().cloned());
-                }
-            }
-        }
-        if asked.patches.is_some() && asked.kind == Some(Kind::Qemu) {
+        let valued = ["--patches", "--limit", "--env"];
+        let options = Options::read(words, &["--qemu", "--patched"], &valued, USAGE)?;
+        let kind = match (options.has("--qemu"), options.has("--patched")) {
+            (true, true) => return Err(format!("--qemu or --patched, not both\n{USAGE}")),
+            (true, false) => Some(Kind::Qemu),
+            (false, true) => Some(Kind::Patched),
+            (false, false) => None,
+        };
+        if options.has("--patches") && kind == Some(Kind::Qemu) {
             return Err("--patches is for --patched: --qemu boots the distribution's own kernel".to_owned());
         }
-        Ok(asked)
+        Ok(Self { kind, options })
     }
 
     /// The patches, in the order of their names.
     fn patch_files(&self) -> Result<Vec<PathBuf>> {
-        let Some(directory) = &self.patches else { return Ok(Vec::new()) };
-        patched::in_order(directory)
+        let directory = self.options.path("--patches");
+        directory.map_or(Ok(Vec::new()), |directory| patched::in_order(&directory))
     }
 }
 
@@ -145,12 +126,16 @@ fn boot_and_run(asked: Asked) -> Result {
     boot::need_root()?;
     let cache = Cache::open()?;
     let guest = ready(&cache, asked.kind.unwrap_or(Kind::Qemu), &asked.patch_files()?)?;
+    let split = |pair: &str| pair.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let environment = asked.options.values("--env").map(|pair| split(pair).ok_or("--env wants NAME=VALUE"));
+    let environment = environment.collect::<std::result::Result<_, _>>()?;
+    let limit = Duration::from_secs(asked.options.seconds("--limit", COMMAND_LIMIT_SECONDS)?);
     let order = Order {
-        command: asked.words,
-        environment: asked.environment,
+        command: asked.options.words,
+        environment,
         directory: std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?,
         boot_limit: boot::BOOT_LIMIT,
-        limit: asked.limit.unwrap_or(COMMAND_LIMIT),
+        limit,
     };
     let ended = boot::execute(&cache, guest.as_ref(), &order, &mut boot::print)?;
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());
@@ -158,37 +143,5 @@ fn boot_and_run(asked: Asked) -> Result {
         0 => Ok(()),
         // The command's exit code is the answer, not a failure of ours.
         code => std::process::exit(code),
-    }
-}
-
-#[cfg(test)]
-mod command_line {
-    use super::*;
-
-    fn read(line: &str) -> Result<Asked> {
-        Asked::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn options_end_where_the_command_begins() {
-        let asked = read("--qemu --limit 5 --env A=b=c ls --patched").expect("it is well formed");
-        assert_eq!((asked.kind, asked.limit), (Some(Kind::Qemu), Some(Duration::from_secs(5))));
-        assert_eq!(asked.words, ["ls", "--patched"]);
-        assert_eq!(asked.environment, [("A".to_owned(), "b=c".to_owned())]);
-        assert_eq!(read("-- --qemu").expect("after -- all are words").words, ["--qemu"]);
-    }
-
-    #[test]
-    fn a_wrong_option_is_named() {
-        for (line, named) in [
-            ("--fast ls", "--fast"),
-            ("--limit", "--limit"),
-            ("--limit x ls", "--limit"),
-            ("--env A ls", "--env"),
-        ] {
-            let error = read(line).expect_err("it is refused");
-            assert!(error.contains(named), "{error}");
-        }
-        assert!(read("--qemu --patches p ls").expect_err("it is refused").contains("--patched"));
     }
 }

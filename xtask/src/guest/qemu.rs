@@ -67,10 +67,7 @@ impl Qemu {
         }
         let lock = cache.lock("qemu")?;
         let apt = Apt::open(cache)?;
-        let emulator = match Emulator::of_the_system() {
-            Some(emulator) => emulator,
-            None => Emulator::fetch(cache, &apt)?,
-        };
+        let emulator = Emulator::of_the_system().map_or_else(|| Emulator::fetch(cache, &apt), Ok)?;
         let kernel = Kernel::fetch(cache, &apt)?;
         drop(lock);
         Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
@@ -90,10 +87,7 @@ impl Qemu {
                 let patched = Patched::build(cache, patches)?;
                 let _lock = cache.lock("qemu")?;
                 let apt = Apt::open(cache)?;
-                let emulator = match Emulator::of_the_system() {
-                    Some(emulator) => emulator,
-                    None => Emulator::fetch(cache, &apt)?,
-                };
+                let emulator = Emulator::of_the_system().map_or_else(|| Emulator::fetch(cache, &apt), Ok)?;
                 (patched, emulator, first_root(cache, &apt)?)
             }
         };

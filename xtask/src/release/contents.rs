@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::{files, linked};
 use crate::shell::{self, Result};
+use crate::{files, linked};
 
 /// Where the units say that the program is; with another prefix they are written with that.
 const IN_UNITS: &str = "/usr/sbin/netpolicy";

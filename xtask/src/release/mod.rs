@@ -14,6 +14,7 @@ use std::process::Command;
 
 use crate::files::{self, About as _};
 use crate::image;
+use crate::options::Options;
 use crate::shell::{self, Result};
 pub(crate) use program::host_target;
 use sources::Licences;
@@ -26,7 +27,7 @@ pub(crate) const VENDOR: &str = "the netpolicy developers";
 
 const USAGE: &str =
     "usage: cargo xtask release [--out DIRECTORY] [--suffix TEXT] [--program FILE] [--twice] [--test]
-       cargo xtask release --trial [NAME] [--program FILE]
+       cargo xtask release --trial [--program FILE] [NAME]
 
 --out      where the artefacts go (target/release-VERSION)
 --suffix   makes it a version before the released one: 0.1.0~TEXT
@@ -145,58 +146,31 @@ fn sums(out: &Path) -> Result {
     files::write(&out.join("SHA256SUMS"), &sums)
 }
 
-/// What was asked for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
-    out: Option<PathBuf>,
-    suffix: Option<String>,
-    program: Option<PathBuf>,
-    twice: bool,
-    test: bool,
-    trial: Option<Option<String>>,
-}
-
-impl Asked {
-    fn read(arguments: &[String]) -> Result<Self> {
-        let mut asked = Self::default();
-        let mut words = arguments.iter().peekable();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().cloned().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
-            match word.as_str() {
-                "--out" => asked.out = Some(value()?.into()),
-                "--suffix" => asked.suffix = Some(value()?),
-                "--program" => asked.program = Some(value()?.into()),
-                "--twice" => asked.twice = true,
-                "--test" => asked.test = true,
-                "--trial" => asked.trial = Some(words.next_if(|next| !next.starts_with("--")).cloned()),
-                other => return Err(format!("no option {other}\n{USAGE}")),
-            }
-        }
-        Ok(asked)
-    }
-}
-
 /// Makes the artefacts, or tries them.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let asked = Asked::read(arguments)?;
-    if let Some(name) = &asked.trial {
-        let trials = trial::run(name.as_deref(), asked.program.as_deref())?;
+    let flags = ["--twice", "--test", "--trial"];
+    let options = Options::read(arguments, &flags, &["--out", "--suffix", "--program"], USAGE)?;
+    if options.has("--trial") {
+        let name = options.words.first().map(String::as_str);
+        let trials = trial::run(name, options.path("--program").as_deref())?;
         trials.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
         return trials.end();
     }
-    let version = Version::of_workspace(asked.suffix)?;
-    let out = asked.out.unwrap_or_else(|| shell::root().join(format!("target/release-{}", version.debian())));
+    let version = Version::of_workspace(options.value("--suffix").map(str::to_owned))?;
+    let out = options
+        .path("--out")
+        .unwrap_or_else(|| shell::root().join(format!("target/release-{}", version.debian())));
     let out = std::path::absolute(&out).about(&out)?;
     files::remove(&out)?;
-    let built = match &asked.program {
-        Some(program) => program.clone(),
+    let built = match options.path("--program") {
+        Some(program) => program,
         None => program::build(None)?,
     };
-    if asked.program.is_none() && !program::is_static(&built)? {
+    if !options.has("--program") && !program::is_static(&built)? {
         return Err(format!("{} needs shared libraries: it was to be linked statically", built.display()));
     }
     let artefacts = pack(&built, &version, &out, Effort::Release)?;
-    if asked.twice {
+    if options.has("--twice") {
         let again = out.join("again");
         let built = program::build(Some(&again.join("target")))?;
         pack(&built, &version, &again.join("out"), Effort::Release)?;
@@ -206,7 +180,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         files::remove(&again)?;
         eprintln!("release: the second build has the same bytes");
     }
-    if asked.test {
+    if options.has("--test") {
         trial::of_release(&artefacts, &version)?;
     }
     println!("{}", artefacts.directory.display());
@@ -214,21 +188,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 }
 
 #[cfg(test)]
-mod command_line {
+mod versions {
     use super::*;
-
-    fn read(line: &str) -> Result<Asked> {
-        Asked::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn options_are_read_and_a_wrong_one_is_named() {
-        let asked = read("--out o --suffix rc1 --twice --test").expect("well formed");
-        assert_eq!((asked.suffix.as_deref(), asked.twice, asked.test), (Some("rc1"), true, true));
-        assert_eq!(read("--trial upgrade").expect("well formed").trial, Some(Some("upgrade".to_owned())));
-        assert!(read("--fast").expect_err("refused").contains("--fast"));
-        assert!(read("--out").expect_err("refused").contains("--out"));
-    }
 
     #[test]
     fn a_version_before_a_release_sorts_before_it_in_both_orders() {

@@ -170,9 +170,10 @@ fn first_connection() -> Result<(), Failed> {
     operator.asks(
         "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
     )?;
+    // Before the daemon: the lab connects to the server once, to see that it answers.
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let _daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
-    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let status = || -> Result<Value, Failed> {
         let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
         Ok(serde_json::from_slice::<Value>(&output.stdout)?["data"].clone())

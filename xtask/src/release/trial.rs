@@ -1,0 +1,163 @@
+//! Trials of the packages: what `packaging/trials/run.sh` needs is packed and laid out, and the script runs.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Artefacts, Effort, Version, pack};
+use crate::files;
+use crate::guest::Mirror;
+use crate::guest::cache::Cache;
+use crate::programs::{Verdict, read_line};
+use crate::shell::{self, Result};
+
+/// The trials.
+const SCRIPT: &str = "packaging/trials/run.sh";
+
+/// The packages that a root needs for systemd and a lab of two network namespaces.
+const WITH_SYSTEMD: [&str; 5] = ["systemd", "systemd-sysv", "iproute2", "ethtool", "libelf1"];
+
+/// The releases of Debian that a released program must run on.
+const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
+
+/// The most disk space that a root takes, in MiB, as an archive and unpacked.
+const SPACE: u64 = 800;
+
+/// The results of the trials.
+#[derive(Debug, Default)]
+pub(crate) struct Trials {
+    pub(crate) passed: u64,
+    /// Their names, or why they did not run.
+    pub(crate) failed: Vec<String>,
+    /// `[SKIPPED, needs X] NAME`.
+    pub(crate) skipped: Vec<String>,
+}
+
+impl Trials {
+    /// A failure as an error.
+    pub(crate) fn end(self) -> Result {
+        match self.failed[..] {
+            [] => Ok(()),
+            _ => Err(format!("trials failed: {}", self.failed.join(", "))),
+        }
+    }
+}
+
+/// Tries packages of the tests' program: all trials, or those with `only` in their names.
+pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Trials> {
+    if let Some(why) = unfit() {
+        return Ok(Trials { skipped: vec![format!("[SKIPPED, {why}] packages")], ..Trials::default() });
+    }
+    let built = program.map_or_else(|| shell::root().join("target/debug/netpolicy"), Path::to_path_buf);
+    if program.is_none() {
+        shell::run(shell::cargo().args(["build", "--quiet", "-p", "netpolicy"]))?;
+    }
+    let version = Version::of_workspace(None)?;
+    let out = shell::root().join("target/release-trial");
+    files::remove(&out)?;
+    let artefacts = pack(&built, &version, &out, Effort::Trial)?;
+    run_script(&artefacts, &version, false, only)
+}
+
+/// The same with what is to be released, and what only that can pass.
+pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
+    match unfit() {
+        Some(why) => Err(format!("the artefacts cannot be tried: {why}")),
+        None => run_script(artefacts, version, true, None)?.end(),
+    }
+}
+
+/// Why no container can be started here.
+fn unfit() -> Option<String> {
+    if !shell::is_root() {
+        return Some("needs root".to_owned());
+    }
+    ["mmdebstrap", "systemd-nspawn", "rpm", "dpkg-deb", "lintian"]
+        .into_iter()
+        .find(|program| !shell::has(program))
+        .map(|program| format!("needs {program}"))
+}
+
+fn run_script(
+    artefacts: &Artefacts,
+    version: &Version,
+    released: bool,
+    only: Option<&str>,
+) -> Result<Trials> {
+    let directory = artefacts.directory.join("trial");
+    files::remove(&directory)?;
+    let unpacked = directory.join("unpacked");
+    files::make_directory(&unpacked)?;
+    shell::output(Command::new("dpkg-deb").arg("-x").arg(&artefacts.deb).arg(&unpacked))?;
+    let program = unpacked.join("usr/sbin/netpolicy");
+    // The version before is the same program, packed with another number, as an upgrade sees it.
+    let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
+    let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
+    pack(&program, &earlier_version, &directory.join("again"), Effort::Trial)?;
+    for (file, name) in [
+        (&earlier.deb, "earlier.deb"),
+        (&artefacts.deb, "this.deb"),
+        (&artefacts.rpm, "this.rpm"),
+        (&artefacts.archive, "this.tar.gz"),
+    ] {
+        files::put(file, &directory.join(name), 0o644)?;
+    }
+    for (name, version) in [("earlier.version", &earlier_version), ("this.version", version)] {
+        files::write(&directory.join(name), &version.debian())?;
+    }
+    lay_root(&directory, "own", &Mirror::of_this_system()?.release, &WITH_SYSTEMD)?;
+    if released {
+        files::write(&directory.join("release"), "")?;
+        for suite in SUITES {
+            lay_root(&directory, suite, suite, &["iproute2", "ethtool"])?;
+        }
+    }
+    let mut script = shell::tied("bash");
+    script.arg(shell::root().join(SCRIPT)).arg(&directory).args(only).stdout(Stdio::piped());
+    let mut script = script.spawn().map_err(|error| format!("{SCRIPT}: {error}"))?;
+    let mut trials = Trials::default();
+    for line in BufReader::new(script.stdout.take().ok_or("no output")?).lines() {
+        let line = line.map_err(|error| format!("{SCRIPT}: {error}"))?;
+        println!("{line}");
+        match read_line(&line) {
+            Some((Verdict::Passed, _)) => trials.passed += 1,
+            Some((_, name)) => trials.failed.push(name.to_owned()),
+            None => {}
+        }
+    }
+    let status = script.wait().map_err(|error| format!("{SCRIPT}: {error}"))?;
+    if trials.failed.is_empty() && (!status.success() || trials.passed == 0) {
+        trials.failed.push(format!("{SCRIPT}: {status}, {} trials", trials.passed));
+    }
+    files::remove(&directory)?;
+    Ok(trials)
+}
+
+/// Lays the archive of a suite's root into a directory. The packages are fetched from the system's own mirror the first time.
+fn lay_root(directory: &Path, name: &str, suite: &str, packages: &[&str]) -> Result {
+    let to = directory.join(format!("{name}.tar"));
+    std::os::unix::fs::symlink(root_archive(suite, packages)?, &to)
+        .map_err(|error| format!("{}: {error}", to.display()))
+}
+
+/// The archive of a root, made unless it is there.
+fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
+    const FILE: &str = "root.tar";
+    let cache = Cache::open()?;
+    let name = format!("roots/{suite}-{}", packages.join("-"));
+    let _lock = cache.lock("roots")?;
+    if let Some(done) = cache.finished(&name) {
+        return Ok(done.join(FILE));
+    }
+    cache.need_space(SPACE, "a root of Debian")?;
+    let mirror = Mirror::of_this_system()?;
+    let key = mirror.signed_by.as_ref().map_or(String::new(), |key| format!("[signed-by={key}] "));
+    let making = cache.begin("root")?;
+    let mut mmdebstrap = shell::tied("mmdebstrap");
+    mmdebstrap.args(["--variant=minbase", "--quiet", "--mode=root"]);
+    mmdebstrap.arg(format!("--include={}", packages.join(",")));
+    mmdebstrap.arg(suite).arg(making.join(FILE)).arg(format!("deb {key}{} {suite} main", mirror.uri));
+    shell::show(&mmdebstrap);
+    shell::output(&mut mmdebstrap)?;
+    cache.finish(&making, &name, &[FILE]).map(|done| done.join(FILE))
+}
