@@ -8,7 +8,7 @@ use libtest_mimic::Failed;
 use linux::irqbalance::Irqbalance;
 
 /// How long it is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The distribution's irqbalance: installed, or unpacked by `cargo xtask setup`.
 pub(crate) fn program() -> Option<PathBuf> {

@@ -22,7 +22,7 @@ use super::subject::{Subject, eventually};
 use super::{Need, test};
 
 /// How long a server of a test waits for a client that may have failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn tests() -> Vec<Trial> {
     const ASKED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
@@ -77,7 +77,7 @@ fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
     let stream = lab.client().run(|| TcpStream::connect(address))??;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     Ok(stream)
 }
 

@@ -38,7 +38,7 @@ const POLLED_MIN: u64 = 200;
 /// How long the pod polls: longer than a request is on its way between emulated CPUs. Of packets that come later it polls none.
 const POLLS_FOR: Duration = Duration::from_millis(5);
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A network namespace beside a wire, with memcached in it.
 struct Pod {

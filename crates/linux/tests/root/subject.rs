@@ -13,7 +13,7 @@ use model::Pid;
 pub(crate) const ROLE: &str = "NETPOLICY_TEST_ROLE";
 
 /// How long anything is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running process that a test started.
 pub(crate) struct Subject {

@@ -21,7 +21,7 @@ use crate::{Need, test};
 const PORT: u16 = 11_400;
 
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Python];

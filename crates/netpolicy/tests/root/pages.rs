@@ -48,10 +48,10 @@ const FIRST: i32 = -19;
 const COMMAND_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a command that goes on may take until it has said what the page shows.
-const SAYS_WITHIN: Duration = Duration::from_secs(20);
+const SAYS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long an interrupted command may take to end.
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How often a command that should end is looked at.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -106,7 +106,7 @@ fn asks(operator: &Operator) -> Result<(), Failed> {
 fn connected(from: &Netns, to: Ipv4Addr) -> Result<Vec<(TcpStream, u8)>, Failed> {
     let connect = || -> std::io::Result<(TcpStream, u8)> {
         let mut stream = TcpStream::connect((to, PORT))?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut worker = [0];
         stream.read_exact(&mut worker)?;
         Ok((stream, worker[0]))

@@ -72,7 +72,7 @@ fn send(operator: &Operator) -> Result<(), Failed> {
 }
 
 /// How long a screen is waited for.
-const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// A terminal: what is written to it can be read here, and closing this end hangs up.
 fn terminal() -> Result<(File, OwnedFd), Failed> {
