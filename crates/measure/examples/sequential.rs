@@ -1,4 +1,4 @@
-//! How often tests of paired windows raise a false alarm, and how soon they see a true change: the table of docs/decisions/0029.
+//! How often tests of paired windows raise a false alarm, and how soon they see a true change. docs/decisions/0029 has the false alarms.
 //!
 //! `cargo run --release -p netpolicy-measure --example sequential [TRIALS]`
 
