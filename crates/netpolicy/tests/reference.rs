@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "the tests of links and of console blocks read documents")]
 mod markdown;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
@@ -23,8 +23,8 @@ type Part = (&'static str, &'static str, fn() -> String);
 
 const PARTS: [Part; 12] = [
     ("settings.md", "settings", settings),
-    ("policy-file.md", "keys", || keys(|path| !path.starts_with("settings."))),
-    ("policy-file.md", "device-settings", || keys(|path| path.starts_with("settings."))),
+    ("policy-file.md", "keys", keys),
+    ("policy-file.md", "device-settings", device_settings),
     ("commands.md", "commands", commands),
     ("exit-codes.md", "exit-codes", exit_codes),
     ("findings.md", "findings", findings),
@@ -106,9 +106,6 @@ fn settings() -> String {
             if let Some(values) = facts.irreversible {
                 meaning += &format!(" Not written back: {values}.");
             }
-            if let Some(cited) = facts.cited() {
-                meaning += &format!(" {cited}");
-            }
             let key = facts.key.map(|key| format!("`{key}`")).unwrap_or_default();
             let cells =
                 [&facts.values(), &key, &facts.since.to_string(), &facts.interface.to_string(), &meaning]
@@ -120,16 +117,27 @@ fn settings() -> String {
     page
 }
 
-fn keys(listed: impl Fn(&str) -> bool) -> String {
+fn keys() -> String {
     let mut page = "| key | sections | takes | meaning |\n|---|---|---|---|\n".to_owned();
-    for row in key_table().iter().filter(|row| listed(row.path)) {
+    for row in key_table().iter().filter(|row| !row.path.starts_with("settings.")) {
         let sections = if row.of == Kind::OF_TRAFFIC.as_slice() {
             "both".to_owned()
         } else {
             row.of.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ")
         };
-        let path = row.path.strip_prefix("settings.").unwrap_or(row.path);
+        let path = row.path;
         let _ = writeln!(page, "| `{path}` | {sections} | {} | {} |", cell(&row.takes), cell(row.meaning));
+    }
+    page
+}
+
+/// The keys below `settings` and what they take. `settings.md` says what they mean.
+fn device_settings() -> String {
+    let mut page = "| key | takes |\n|---|---|\n".to_owned();
+    for row in key_table() {
+        if let Some(key) = row.path.strip_prefix("settings.") {
+            let _ = writeln!(page, "| `{key}` | {} |", cell(&row.takes));
+        }
     }
     page
 }
@@ -337,11 +345,10 @@ fn recipe_values() -> String {
 
 fn ladders() -> String {
     let recipes = policy_file::recipes(&[]).expect("the shipped recipes are right");
-    let mut page = String::from("| policy | mode | where | why | source |\n|---|---|---|---|---|\n");
+    let mut page = String::from("| policy | mode | where |\n|---|---|---|\n");
     for (policy, ladder) in &recipes.ladders {
         for rung in ladder {
-            let (mode, why, source) = (rung.mode, cell(&rung.because.why), cell(&rung.because.source));
-            let _ = writeln!(page, "| `{policy}` | `{mode}` | {} | {why} | {source} |", rung.when);
+            let _ = writeln!(page, "| `{policy}` | `{}` | {} |", rung.mode, rung.when);
         }
     }
     page
@@ -355,17 +362,25 @@ fn commands() -> String {
         let links = names.iter().map(|name| format!("[`{name}`](#netpolicy-{name})"));
         let _ = writeln!(page, "| {group} | {} |", links.collect::<Vec<_>>().join(", "));
     }
-    page.push_str("\n## Global options\n\nEvery command takes these, before its name or behind it. `--help` of a command lists them, `-h` does not.\n\n");
-    options(&mut page, root.get_arguments().filter(|arg| arg.is_global_set()));
+    page.push_str("\n## Global options\n\nEvery command accepts these, before or after its name.\n\n");
+    list(&mut page, &options(root.get_arguments().filter(|arg| arg.is_global_set())));
     let known: BTreeSet<String> = root.get_arguments().map(|arg| arg.get_id().to_string()).collect();
     for command in root.get_subcommands_mut() {
-        described(&mut page, command, &known);
+        described(&mut page, command, &known, &BTreeSet::new());
     }
     page
 }
 
-/// A command, and those below it.
-fn described(page: &mut String, command: &mut clap::Command, known: &BTreeSet<String>) {
+/// How many commands must have an option for it to be listed above them.
+const SHARED_MIN: usize = 3;
+
+/// A command and those below it. Options in `shared` were described above.
+fn described(
+    page: &mut String,
+    command: &mut clap::Command,
+    known: &BTreeSet<String>,
+    shared: &BTreeSet<String>,
+) {
     if command.is_hide_set() || command.get_name() == "help" {
         return;
     }
@@ -374,21 +389,53 @@ fn described(page: &mut String, command: &mut clap::Command, known: &BTreeSet<St
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let _ = writeln!(page, "## `{name}`\n\n{}\n\n```text\n{usage}\n```\n", about.trim_end());
-    options(page, command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
-    let after = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-    if let Some(after) = after.filter(|after| !after.is_empty()) {
-        let _ = writeln!(page, "```text\n{}\n```\n", after.trim_end());
+    let mut rows = options(command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
+    rows.retain(|row| !shared.contains(row));
+    let names = options(command.get_arguments())
+        .into_iter()
+        .filter(|row| shared.contains(row))
+        .filter_map(|row| Some(row.split('`').nth(1)?.to_owned()))
+        .collect::<Vec<_>>();
+    if !names.is_empty() {
+        rows.push(format!(
+            "- and, as above: {}",
+            names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+        ));
     }
-    let known =
+    list(page, &rows);
+    let known: BTreeSet<String> =
         known.iter().cloned().chain(command.get_arguments().map(|arg| arg.get_id().to_string())).collect();
+    // What several commands below this one take is listed once.
+    let mut takers: BTreeMap<String, usize> = BTreeMap::new();
+    let mut in_order = Vec::new();
+    for below in command.get_subcommands() {
+        for row in options(below.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str()))) {
+            let count = takers.entry(row.clone()).or_default();
+            *count += 1;
+            if *count == SHARED_MIN {
+                in_order.push(row);
+            }
+        }
+    }
+    if !in_order.is_empty() {
+        let _ = writeln!(page, "Options of several of the commands below:\n");
+        list(page, &in_order);
+    }
+    let shared: BTreeSet<String> = in_order.into_iter().collect();
     for below in command.get_subcommands_mut() {
-        described(page, below, &known);
+        described(page, below, &known, &shared);
     }
 }
 
-/// A table of options and arguments.
-fn options<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
-    let mut rows = String::new();
+fn list(page: &mut String, rows: &[String]) {
+    if !rows.is_empty() {
+        let _ = writeln!(page, "{}\n", rows.join("\n"));
+    }
+}
+
+/// A list of options and arguments.
+fn options<'a>(arguments: impl Iterator<Item = &'a Arg>) -> Vec<String> {
+    let mut rows = Vec::new();
     for arg in
         arguments.filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()))
     {
@@ -417,9 +464,7 @@ fn options<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
         if takes && !default.is_empty() {
             meaning += &format!(" Default: `{}`.", default.join(","));
         }
-        let _ = writeln!(rows, "| `{}` | {} |", cell(&name), cell(&meaning));
+        rows.push(format!("- `{name}`: {}", meaning.split_whitespace().collect::<Vec<_>>().join(" ")));
     }
-    if !rows.is_empty() {
-        let _ = writeln!(page, "| option or argument | meaning |\n|---|---|\n{rows}");
-    }
+    rows
 }
