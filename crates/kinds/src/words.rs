@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use model::legible::shortened;
+
 use crate::lines::{HIGH, LOW, Line};
 
 /// The most words of one line. iproute2 6.1 takes 511 (`MAX_ARGS`).
@@ -203,18 +205,6 @@ const FOUND_BYTES_MAX: usize = 256;
 
 /// The most characters that are said of one mistake: a word of a file may be as long as a line.
 const SAID_CHARS_MAX: usize = 400;
-
-/// A text without its middle, if it has more than so many characters: what is wrong stands at its end.
-pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
-    // A character has a byte at least.
-    let chars = if text.len() <= chars_max { 0 } else { text.chars().count() };
-    if chars <= chars_max {
-        return Cow::Borrowed(text);
-    }
-    let (head, tail) = (chars_max / 3, chars_max - chars_max / 3 - 1);
-    let at = |place: usize| text.char_indices().nth(place).map_or(text.len(), |(at, _)| at);
-    Cow::Owned(format!("{}…{}", &text[..at(head)], &text[at(chars - tail)..]))
-}
 
 fn mistake_at(
     line: &Line<'_>,
@@ -503,8 +493,6 @@ mod test {
 
     #[test]
     fn of_a_word_as_long_as_a_line_the_message_has_both_ends() {
-        assert_eq!(shortened("äöü", 3), "äöü");
-        assert_eq!(shortened("äöüabcde", 6), "äö…cde");
         let text = format!("filter add dev {}", "ä".repeat(300_000));
         let mut batch = rules::Batch::new(text.as_bytes());
         let Err(rules::ReadError::Mistake(mistake)) = batch.next_command(&mut rules::Table::default()) else {

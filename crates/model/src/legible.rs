@@ -1,10 +1,25 @@
-//! Characters of names that a terminal or a reader would take for something else: any user can choose names of processes.
+//! Texts that others chose, before they are printed: characters that a terminal or a reader would take for something else, and texts
+//! that are too long.
+
+use std::borrow::Cow;
 
 /// Whether a character steers a terminal, or changes the order in which the text around it is read: control characters, and the
 /// bidirectional formatting characters of Unicode.
 pub fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text without its middle, if it has more than so many characters: what is wrong stands at its end.
+pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
+    // A character has a byte at least.
+    let chars = if text.len() <= chars_max { 0 } else { text.chars().count() };
+    if chars <= chars_max {
+        return Cow::Borrowed(text);
+    }
+    let (head, tail) = (chars_max / 3, chars_max - chars_max / 3 - 1);
+    let at = |place: usize| text.char_indices().nth(place).map_or(text.len(), |(at, _)| at);
+    Cow::Owned(format!("{}…{}", &text[..at(head)], &text[at(chars - tail)..]))
 }
 
 #[cfg(test)]
@@ -19,5 +34,11 @@ mod test {
         for c in ['a', ' ', '\\', 'ä', 'ش', '字', '\u{200d}'] {
             assert!(!is_misleading(c), "{c:?}");
         }
+    }
+
+    #[test]
+    fn of_a_text_that_is_too_long_both_ends_are_kept() {
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened("äöüabcde", 6), "äö…cde");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use rules::words::shortened;
+use model::legible::shortened;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]

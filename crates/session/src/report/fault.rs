@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
+use model::legible::shortened;
 use page::Style;
-use rules::words::shortened;
 
 use crate::{Exit, Fault, HostState};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use linux::tc::Loader;
 use linux::{Netns, Signals};
-use rules::words::shortened;
+use model::legible::shortened;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Exit, Fault};
 
