@@ -1,9 +1,9 @@
 //! A batch file of tc: every line is read, and what is read is encoded, put into words and read again. What is encoded
 //! is read back as the kernel would dump it, and that has words that mean the same, too.
 
-use rules::attr::AttrBuf;
-use rules::batch::ReadError;
-use rules::{Batch, Filter, Table};
+use netlink::attr::AttrBuf;
+use tc_rules::batch::ReadError;
+use tc_rules::{Batch, Filter, Table};
 
 /// The bytes of a message before its body.
 const HEADER_BYTES: usize = 16;
@@ -20,7 +20,8 @@ pub(crate) fn run(bytes: &[u8]) {
             Ok(Some((line, command))) => {
                 out.clear();
                 command.encode(line, 0, &mut out);
-                let Some(rule) = command.rule().filter(|rule| rule.verb == rules::Verb::Add).cloned() else {
+                let Some(rule) = command.rule().filter(|rule| rule.verb == tc_rules::Verb::Add).cloned()
+                else {
                     continue;
                 };
                 if let Some(words) = rule.words(&mut table) {

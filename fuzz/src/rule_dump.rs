@@ -1,6 +1,6 @@
 //! A dumped rule: whatever the kernel tells, the line that is printed for it means that very rule.
 
-use rules::{Batch, Expected, Filter, Table};
+use tc_rules::{Batch, Expected, Filter, Table};
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut rule = Filter::default();
@@ -15,7 +15,7 @@ pub(crate) fn run(bytes: &[u8]) {
         }
         let mut expected = Expected::default();
         expected.add(&rule, 1);
-        assert!(matches!(expected.match_rule(&rule), rules::Found::Expected(1)));
-        assert!(matches!(expected.match_rule(&rule), rules::Found::Again));
+        assert!(matches!(expected.match_rule(&rule), tc_rules::Found::Expected(1)));
+        assert!(matches!(expected.match_rule(&rule), tc_rules::Found::Again));
     }
 }

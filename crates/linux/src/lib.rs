@@ -28,7 +28,7 @@ pub mod process;
 mod selection;
 pub mod work;
 
-pub use ::netlink::{events, tc};
+pub use ::netlink::events;
 pub use conflicting_tools::conflicting_tools;
 pub use idle::{IdleTimes, idle_depth};
 pub use kernel::Kernel;

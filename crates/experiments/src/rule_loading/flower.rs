@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use linux::machine;
 use linux::netlink::rtlink::{RtLink, VethEnd};
-use linux::tc::{Devices, dump};
-use rules::Lookup as _;
 use session::Fault;
+use tc_rules::Lookup as _;
+use tc_rules::kernel::{Devices, dump};
 
 use super::ratio::{Ratio, median};
 use super::{Bench, CHECKED_RULES, DEVICE, parse};

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use linux::Netns;
 use linux::netlink::rtlink::{RtLink, VethEnd};
-use linux::tc::{Devices, Loader, Options, Portion, RECEIVE_BYTES, RuleSocket, dump, instances, undo};
 use model::IfIndex;
-use rules::{Batch, Hook, Lookup, Table, command};
 use session::{Exit, Fault};
+use tc_rules::kernel::{Devices, Loader, Options, Portion, RECEIVE_BYTES, RuleSocket, dump, instances, undo};
+use tc_rules::{Batch, Hook, Lookup, Table, command};
 
 use self::args::{BenchPart, TcBench};
 use self::ratio::{Ratio, median};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use page::{Kind, Page, Report, Style, record, to_json};
-use rules::classifier::Offload;
-use rules::{Expected, Filter, Found, Lookup};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use tc_rules::classifier::Offload;
+use tc_rules::{Expected, Filter, Found, Lookup};
 
 use super::count;
 

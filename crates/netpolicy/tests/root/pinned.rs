@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use linux::tc::Devices;
-use rules::{Batch, Lookup};
+use tc_rules::kernel::Devices;
+use tc_rules::{Batch, Lookup};
 
 use crate::rules::{HOOK, Stage, messages, text};
 use crate::{Need, test};
@@ -117,7 +117,7 @@ fn as_tc_sends_it() -> Result<(), Failed> {
         let sent = messages(&traced).into_iter().rfind(|message| message[4..6] != 18_u16.to_ne_bytes());
         let mut sent = sent.unwrap_or_else(|| panic!("tc sent nothing for: {line}"));
         sent[8..12].fill(0);
-        let mut out = rules::attr::AttrBuf::new();
+        let mut out = netlink::attr::AttrBuf::new();
         let mut batch = Batch::new(line.as_bytes());
         let lookup: &mut dyn Lookup = &mut devices;
         batch.next_command(lookup).expect("read").expect("a command").1.encode(0, 4, &mut out);

@@ -1,4 +1,4 @@
-//! The lines of the kernel's own tests of tc, as the installed tc sends them: what `crates/rules/tests/golden/tc-testing.hex`
+//! The lines of the kernel's own tests of tc, as the installed tc sends them: what `tools/tc-rules/tests/golden/tc-testing.hex`
 //! recorded is still true.
 //!
 //! Source: Linux, `tools/testing/selftests/tc-testing/tc-tests/`.
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use rules::attr::AttrBuf;
-use rules::{Batch, Lookup};
+use netlink::attr::AttrBuf;
+use tc_rules::{Batch, Lookup};
 
 use crate::rules::{Stage, messages, text};
 use crate::{Need, test};
@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// `NLM_F_ACK`, which tc asks for with every message.
 const ACK: u16 = 4;
 
-const RECORDED: &str = include_str!("../../../rules/tests/golden/tc-testing.hex");
+const RECORDED: &str = include_str!("../../../../tools/tc-rules/tests/golden/tc-testing.hex");
 
 /// Whether the installed tc is the one whose bytes were recorded.
 pub(crate) fn is_iproute_61() -> bool {
@@ -111,7 +111,7 @@ fn line(command: &str) -> Option<String> {
 
 fn recorded() -> Result<(), Failed> {
     let stage = Stage::new("corpus");
-    let mut table = linux::tc::Devices::of(&stage.netns);
+    let mut table = tc_rules::kernel::Devices::of(&stage.netns);
     let mut now = String::new();
     for line in RECORDED.lines().take_while(|line| line.starts_with("# ")) {
         writeln!(now, "{line}").expect("text");
@@ -142,7 +142,7 @@ fn recorded() -> Result<(), Failed> {
 /// The words that a dump has for the rules of the lines, and for the actions, each in a rule.
 fn words() -> Result<(), Failed> {
     let stage = Stage::new("words");
-    let mut table = linux::tc::Devices::of(&stage.netns);
+    let mut table = tc_rules::kernel::Devices::of(&stage.netns);
     let mut seen = BTreeSet::new();
     for line in RECORDED.lines() {
         let line = match line.split_once(" add action ") {

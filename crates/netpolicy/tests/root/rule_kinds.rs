@@ -6,8 +6,8 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
-use linux::tc::{Devices, Loader, Options, dump};
-use rules::{Batch, Expected, Found};
+use tc_rules::kernel::{Devices, Loader, Options, dump};
+use tc_rules::{Batch, Expected, Found};
 
 use crate::rules::{HOOK, Stage, text};
 use crate::{Need, test};
@@ -85,7 +85,7 @@ fn every_kind() -> Result<(), Failed> {
     let device = stage.hook();
     let mut taken: BTreeSet<&str> = BTreeSet::new();
     let (mut wrong, mut refused) = (String::new(), String::new());
-    let lines = include_str!("../../../rules/tests/golden/lines.batch").lines();
+    let lines = include_str!("../../../../tools/tc-rules/tests/golden/lines.batch").lines();
     let of_kinds = |line: &&str| KINDS.iter().any(|kind| line.contains(kind));
     for line in lines.filter(|line| line.starts_with("filter add dev d0 ")).filter(of_kinds) {
         // Those of classifiers without hardware name no hook.

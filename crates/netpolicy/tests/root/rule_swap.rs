@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use linux::tc::dump;
+use tc_rules::kernel::dump;
 
 use crate::rules::{HOOK, SOON, Stage, killed_at, text};
 use crate::{Need, test};

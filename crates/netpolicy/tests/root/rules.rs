@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
-use linux::tc::{Devices, Loader, Options, dump};
 use netlink::rtlink::{RtLink, VethEnd};
 use netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
-use rules::{Batch, Hook, Lookup, command};
+use tc_rules::kernel::{Devices, Loader, Options, dump};
+use tc_rules::{Batch, Hook, Lookup, command};
 
 use crate::fits::misfit;
 use crate::scratch::Scratch;
@@ -438,7 +438,7 @@ fn shared() -> Result<(), Failed> {
 /// Every construct, as the installed tc sends it now.
 fn golden() -> Result<(), Failed> {
     let stage = Stage::new("golden");
-    let constructs = include_str!("../../../rules/tests/golden/lines.batch");
+    let constructs = include_str!("../../../../tools/tc-rules/tests/golden/lines.batch");
     let trace = stage.scratch.path("trace");
     let mut devices = Devices::of(&stage.netns);
     let mut compared = 0;
@@ -454,14 +454,15 @@ fn golden() -> Result<(), Failed> {
         sent[8..12].fill(0);
         let mut batch = Batch::new(line.as_bytes());
         let (_, command) = batch.next_command(&mut devices).expect("read").expect("a command");
-        let mut out = rules::attr::AttrBuf::new();
+        let mut out = netlink::attr::AttrBuf::new();
         command.encode(0, 4, &mut out);
         assert!(out.as_bytes() == sent, "{line}\n{:02x?}\n{sent:02x?}", out.as_bytes());
         compared += 1;
     }
     assert!(compared >= 140, "only {compared} lines");
-    for line in
-        include_str!("../../../rules/tests/golden/refused.batch").lines().filter(|l| !l.starts_with('#'))
+    for line in include_str!("../../../../tools/tc-rules/tests/golden/refused.batch")
+        .lines()
+        .filter(|l| !l.starts_with('#'))
     {
         let file = stage.file(&format!("{line}\n"));
         let output = stage.run("tc", &["-b", text(&file)]);

@@ -16,13 +16,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
 use linux::{Cause, Netns};
 use model::IfIndex;
-use rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 use session::{Exit, Fault, HostState};
+use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
+use tc_rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
 
 use super::diff::expected;
 use super::file::BatchFile;

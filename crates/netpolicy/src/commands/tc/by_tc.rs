@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::tc::Loader;
 use linux::{Netns, Signals};
 use model::legible::shortened;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Exit, Fault};
+use tc_rules::kernel::Loader;
 
 use crate::render::{RefusedLine, TcWarning};
 

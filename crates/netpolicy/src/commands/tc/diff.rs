@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use linux::Netns;
-use linux::tc::{Devices, dump};
-use rules::{Command, Expected, Hook, NoPercpu, Terse, cookie};
 use session::{Exit, Fault};
+use tc_rules::kernel::{Devices, dump};
+use tc_rules::{Command, Expected, Hook, NoPercpu, Terse, cookie};
 
 use super::file::BatchFile;
 use super::survey::Survey;

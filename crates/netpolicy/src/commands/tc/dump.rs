@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use linux::Netns;
-use linux::tc::{Devices, dump};
 use model::IfIndex;
-use rules::command::Qdisc;
-use rules::{Classifier, Filter, Hook, Lookup, command, number};
 use session::{Exit, Fault};
+use tc_rules::command::Qdisc;
+use tc_rules::kernel::{Devices, dump};
+use tc_rules::{Classifier, Filter, Hook, Lookup, command, number};
 
 use crate::args::TcDump;
 use crate::context::Context;

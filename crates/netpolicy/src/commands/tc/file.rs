@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rules::batch::ReadError;
-use rules::{Batch, Command, Listings, Lookup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
 use session::{Exit, Fault};
+use tc_rules::batch::ReadError;
+use tc_rules::{Batch, Command, Listings, Lookup};
 
 /// How much is kept of what cannot be read twice: standard input, a pipe, a FIFO, a device.
 const SPOOLED_BYTES_MAX: u64 = 1 << 30;
@@ -140,7 +140,7 @@ impl BatchFile {
         &self,
         lookup: &mut dyn Lookup,
         command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
-        wrong: impl FnMut(rules::Mistake) -> Result<(), Fault>,
+        wrong: impl FnMut(tc_rules::Mistake) -> Result<(), Fault>,
     ) -> Result<Listings, Fault> {
         let mut batch = self.commands();
         self.each_of(&mut batch, lookup, command, wrong)?;
@@ -153,7 +153,7 @@ impl BatchFile {
         batch: &mut Batch<Box<dyn Read + '_>>,
         lookup: &mut dyn Lookup,
         mut command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
-        mut wrong: impl FnMut(rules::Mistake) -> Result<(), Fault>,
+        mut wrong: impl FnMut(tc_rules::Mistake) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         loop {
             let behind = batch.consumed();

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use linux::tc::{Account, Devices, Encoder, Loader, Options};
 use linux::{Netns, Signals};
-use rules::Command;
 use session::{Exit, Fault, HostState};
+use tc_rules::Command;
+use tc_rules::kernel::{Account, Devices, Encoder, Loader, Options};
 
 use super::atomic::{Guarded, Turn, Undo, not_restored, not_taken_back};
 use super::by_tc::ByTc;

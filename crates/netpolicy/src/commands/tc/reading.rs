@@ -4,9 +4,9 @@
 use std::io::Read;
 
 use linux::Netns;
-use linux::tc::{Devices, Encoder};
-use rules::{Batch, Command};
 use session::Fault;
+use tc_rules::kernel::{Devices, Encoder};
+use tc_rules::{Batch, Command};
 
 use super::file::BatchFile;
 use super::rule_options::{Fitter, LoadNotes, RuleOptions};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use linux::Netns;
-use linux::tc::instances;
-use rules::{Action, Command, Marker, NoPercpu, Sharing, Verb, percpu};
 use session::Fault;
+use tc_rules::kernel::instances;
+use tc_rules::{Action, Command, Marker, NoPercpu, Sharing, Verb, percpu};
 
 use crate::args::{Percpu, TcLoad};
 

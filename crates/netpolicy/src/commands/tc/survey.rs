@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linux::tc::Devices;
 use policy_file::{Mistake, Mistakes, nearest};
-use rules::classifier::u32::Part;
-use rules::{Classifier, Command, Filter, Group, Hook, Listings, Verb};
 use session::{Exit, Fault};
+use tc_rules::classifier::u32::Part;
+use tc_rules::kernel::Devices;
+use tc_rules::{Classifier, Command, Filter, Group, Hook, Listings, Verb};
 
 use super::atomic::place;
 use crate::context::Context;
@@ -37,7 +37,7 @@ pub(super) struct Survey {
     /// Rules of bpf that are added.
     bpf: u64,
     buckets: Buckets,
-    mistakes: Vec<rules::Mistake>,
+    mistakes: Vec<tc_rules::Mistake>,
     last: Option<Group>,
 }
 
@@ -118,12 +118,12 @@ impl Survey {
     }
 
     /// Takes note of a line that is wrong.
-    pub(super) fn mistake(&mut self, mistake: rules::Mistake) {
+    pub(super) fn mistake(&mut self, mistake: tc_rules::Mistake) {
         self.wrong += 1;
         if self.mistakes.len() < MISTAKES_MAX {
             // A line may be long, and is drawn of the first ones alone.
             let text = if self.mistakes.len() < DRAWN_MAX { mistake.text } else { String::new() };
-            self.mistakes.push(rules::Mistake { text, ..mistake });
+            self.mistakes.push(tc_rules::Mistake { text, ..mistake });
         }
     }
 
@@ -144,7 +144,7 @@ impl Survey {
         self.irreversible = self.irreversible.or(irreversible.map(shifted));
         self.removes = self.removes.or(removes.map(shifted));
         let room = MISTAKES_MAX.saturating_sub(self.mistakes.len());
-        let moved = |mistake: rules::Mistake| rules::Mistake { line: shifted(mistake.line), ..mistake };
+        let moved = |mistake: tc_rules::Mistake| tc_rules::Mistake { line: shifted(mistake.line), ..mistake };
         self.mistakes.extend(mistakes.into_iter().take(room).map(moved));
     }
 
@@ -185,7 +185,7 @@ impl Survey {
 
     /// The lines that are wrong, as data.
     pub(super) fn wrong_lines(&self) -> Vec<WrongLine> {
-        let wrong_line = |mistake: &rules::Mistake| WrongLine {
+        let wrong_line = |mistake: &tc_rules::Mistake| WrongLine {
             line: mistake.line,
             column: mistake.column,
             words: mistake.message.clone(),
@@ -242,7 +242,7 @@ impl Buckets {
 const NODE: u32 = 0xfff;
 
 /// What would have been right.
-fn help(mistake: &rules::Mistake) -> Option<String> {
+fn help(mistake: &tc_rules::Mistake) -> Option<String> {
     match nearest(&mistake.found, mistake.expected.iter().copied()) {
         Some(word) => Some(format!("did you mean `{word}`?")),
         None if mistake.is_foreign => Some("--with-tc hands such a line to the installed tc".to_owned()),
@@ -252,7 +252,7 @@ fn help(mistake: &rules::Mistake) -> Option<String> {
 }
 
 /// A mistake with its place in the file and the nearest word that would have been right.
-fn drawn(file: &str, mistake: &rules::Mistake) -> Mistake {
+fn drawn(file: &str, mistake: &tc_rules::Mistake) -> Mistake {
     let line = usize::try_from(mistake.line).unwrap_or(usize::MAX);
     let start = mistake.column - 1;
     Mistake::of_line(

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::Netns;
-use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
 use model::IfIndex;
-use rules::action::Control;
-use rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
 use session::{Exit, Fault};
+use tc_rules::action::Control;
+use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
+use tc_rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
 
 use super::atomic::Stuck;
 use super::file::BatchFile;

@@ -1,0 +1,486 @@
+//! Actions: what is done to the packets that a rule matches, one file for each kind.
+//!
+//! Each kind is read from words, written as attributes exactly as iproute2 6.1 writes them, read back from a dump and
+//! put into words again.
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_ACT_*`, `net/sched/act_api.c`.
+
+pub mod bpf;
+pub mod connmark;
+pub mod control;
+pub mod csum;
+pub mod ct;
+pub mod ctinfo;
+pub mod gact;
+pub mod gate;
+pub mod ife;
+pub mod mirred;
+pub mod mpls;
+pub mod nat;
+pub mod pedit;
+pub mod police;
+pub mod sample;
+pub mod simple;
+pub mod skbedit;
+pub mod skbmod;
+pub mod tunnel_key;
+pub mod vlan;
+
+use bpf::Bpf;
+use connmark::Connmark;
+pub use control::Control;
+use csum::Csum;
+use ct::Ct;
+use ctinfo::Ctinfo;
+use gact::Gact;
+use gate::Gate;
+use ife::Ife;
+use mirred::Mirred;
+use mpls::Mpls;
+use nat::Nat;
+use pedit::Pedit;
+use police::Police;
+use sample::Sample;
+use simple::Simple;
+use skbedit::Skbedit;
+use skbmod::Skbmod;
+use tunnel_key::TunnelKey;
+use vlan::Vlan;
+
+use crate::lookup::Lookup;
+use crate::number::{self, Base};
+use crate::words::{Read, Words, abbreviates};
+use netlink::attr::{Attr, AttrBuf, Attrs, Malformed};
+
+const KIND: u16 = 1;
+const OPTIONS: u16 = 2;
+const COOKIE: u16 = 6;
+const FLAGS: u16 = 7;
+const HW_STATS: u16 = 8;
+
+/// `TCA_ACT_FLAGS_NO_PERCPU_STATS`.
+const NO_PERCPU: u32 = 1;
+/// `TCA_ACT_FLAGS_SKIP_HW`.
+const SKIP_HW: u32 = 2;
+/// `TCA_ACT_FLAGS_SKIP_SW`.
+const SKIP_SW: u32 = 4;
+
+/// The longest cookie: `TC_COOKIE_MAX_SIZE`.
+const COOKIE_BYTES_MAX: usize = 16;
+
+/// The bytes that the parameters of every kind begin with: `tc_gen`.
+const GENERIC_BYTES: usize = 20;
+
+/// The most actions of one rule: `TCA_ACT_MAX_PRIO`.
+pub const ACTIONS_MAX: usize = 32;
+
+/// Which instance of its kind an action is, and what becomes of the packet afterwards: `tc_gen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The number; 0 for the kernel to choose.
+    pub index: u32,
+    /// What becomes of the packet.
+    pub control: Control,
+}
+
+impl Instance {
+    /// `tc_gen`: index, capabilities, action, and two counts that only the kernel writes.
+    fn bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&self.index.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.control.0.to_ne_bytes());
+        bytes
+    }
+
+    /// Reads it from the parameters, the attribute with this number, which is given back for what follows. An index
+    /// that the kernel chose, and that no other rule uses, counts as none.
+    fn decode(attrs: Attrs<'_>, parms: u16) -> Result<(Self, Attr<'_>), Malformed> {
+        let parms = attrs.find(parms)?.ok_or(Malformed("an action without parameters"))?;
+        let shared = parms.word_at(16)? > 1;
+        let index = if shared { parms.word_at(0)? } else { 0 };
+        Ok((Self { index, control: Control(parms.word_at(8)?) }, parms))
+    }
+
+    fn index_words(self) -> String {
+        if self.index == 0 { String::new() } else { format!(" index {}", self.index) }
+    }
+
+    /// Reads the end of most actions: what becomes of the packet, else `otherwise`, and an index in this base.
+    fn end(words: &mut Words<'_>, otherwise: Control, base: Base) -> Read<Self> {
+        let control = Control::optional(words)?.unwrap_or(otherwise);
+        let index = words.optional("index", "an index", |word| number::u32(word, base))?;
+        Ok(Self { index: index.unwrap_or(0), control })
+    }
+
+    /// The words that [`Instance::end`] reads.
+    fn end_words(self, otherwise: Control) -> Option<String> {
+        let mut words = String::new();
+        if self.control != otherwise {
+            words.push_str(&format!(" {}", self.control.words()?));
+        }
+        words.push_str(&self.index_words());
+        Some(words)
+    }
+
+    /// Writes the attribute with this number: a structure that begins with `tc_gen` and goes on with these bytes.
+    fn encode(self, parms: u16, behind: &[u8], out: &mut AttrBuf) {
+        let mut bytes = Vec::with_capacity(GENERIC_BYTES + behind.len());
+        bytes.extend_from_slice(&self.bytes());
+        bytes.extend_from_slice(behind);
+        out.bytes(parms, &bytes);
+    }
+}
+
+/// `index N`, if that comes next.
+fn index(words: &mut Words<'_>) -> Read<Option<u32>> {
+    words.optional("index", "an index", |word| number::u32(word, Base::Ten))
+}
+
+/// The kinds of actions, as variants of an enum that passes on what is asked of it. `looks_up` marks those that name what
+/// only the host knows.
+macro_rules! kinds {
+    ($($variant:ident = $name:literal $($looks_up:ident)?,)*) => {
+        /// What an action does.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Kind { $(#[doc = concat!("`", $name, "`")] $variant($variant),)* }
+
+        impl Kind {
+            /// The names of all kinds.
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// What an action may begin with: a kind, or a control, which is short for that of `gact`.
+            const BEGINNINGS: &'static [&'static str] = &[
+                $($name,)* "drop", "pass", "ok", "pipe", "continue", "reclassify", "goto", "jump", "trap",
+            ];
+
+            /// What may stand behind an action: what all kinds have, and another action.
+            const BEHIND: &'static [&'static str] = &[
+                "action", "index", "cookie", "hw_stats", "no_percpu", "skip_sw", "skip_hw", "classid", "flowid",
+                $($name,)* "drop", "pass", "pipe", "continue", "goto",
+            ];
+
+            fn parse_named(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
+                match word {
+                    $($name => kinds!(@parse $variant(words, lookup) $($looks_up)?).map(Self::$variant),)*
+                    _ => Err(words.unknown_here(Self::BEGINNINGS)),
+                }
+            }
+
+            /// The kind's name.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)* }
+            }
+
+            fn encode(&self, out: &mut AttrBuf) {
+                match self { $(Self::$variant(action) => action.encode(out),)* }
+            }
+
+            fn decode(kind: &str, attrs: Attrs<'_>) -> Result<Option<Self>, Malformed> {
+                Ok(Some(match kind {
+                    $($name => Self::$variant($variant::decode(attrs)?),)*
+                    _ => return Ok(None),
+                }))
+            }
+
+            /// Which instance it is.
+            pub const fn instance(&self) -> Instance {
+                match self { $(Self::$variant(action) => action.instance,)* }
+            }
+
+            /// Which instance it is, to be changed.
+            pub const fn instance_mut(&mut self) -> &mut Instance {
+                match self { $(Self::$variant(action) => &mut action.instance,)* }
+            }
+
+            fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
+                match self { $(Self::$variant(action) => kinds!(@words action(lookup) $($looks_up)?),)* }
+            }
+        }
+    };
+    (@parse $kind:ident($words:ident, $lookup:ident) looks_up) => { $kind::parse($words, $lookup) };
+    (@parse $kind:ident($words:ident, $lookup:ident)) => { $kind::parse($words) };
+    (@words $action:ident($lookup:ident) looks_up) => { $action.words($lookup) };
+    (@words $action:ident($lookup:ident)) => { $action.words() };
+}
+
+kinds! {
+    Gact = "gact",
+    Mirred = "mirred" looks_up,
+    TunnelKey = "tunnel_key",
+    Skbedit = "skbedit",
+    Vlan = "vlan",
+    Pedit = "pedit",
+    Police = "police",
+    Ct = "ct",
+    Csum = "csum",
+    Nat = "nat",
+    Sample = "sample",
+    Mpls = "mpls",
+    Connmark = "connmark",
+    Ctinfo = "ctinfo",
+    Skbmod = "skbmod",
+    Simple = "simple",
+    Ife = "ife",
+    Gate = "gate",
+    Bpf = "bpf" looks_up,
+}
+
+impl Kind {
+    fn parse(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
+        // iproute2 looks for a control first: `drop` is short for `gact drop`.
+        if Control::begins(word) {
+            return Gact::parse(words).map(Self::Gact);
+        }
+        if word == "police" {
+            // Behind the word, it is read as that of a classifier is.
+            words.skip();
+        }
+        Self::parse_named(word, words, lookup)
+    }
+}
+
+/// A number that the user gives an action, for himself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    bytes: [u8; COOKIE_BYTES_MAX],
+    count: usize,
+}
+
+impl Cookie {
+    /// One of all 16 bytes.
+    pub const fn of(bytes: [u8; COOKIE_BYTES_MAX]) -> Self {
+        Self { bytes, count: COOKIE_BYTES_MAX }
+    }
+
+    /// All 16 bytes, if there are so many.
+    pub const fn whole(&self) -> Option<[u8; COOKIE_BYTES_MAX]> {
+        if self.count == COOKIE_BYTES_MAX { Some(self.bytes) } else { None }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
+/// An action with what all kinds have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// What it does.
+    pub kind: Kind,
+    /// The user's own number.
+    pub cookie: Option<Cookie>,
+    /// How hardware counts: `TCA_ACT_HW_STATS_*`; 0 for not at all.
+    pub hw_stats: Option<u8>,
+    /// Whether it has one counter for all CPUs instead of one each.
+    pub no_percpu: bool,
+    /// Whether it is kept out of hardware.
+    pub skip_hw: bool,
+    /// Whether it is kept out of software.
+    pub skip_sw: bool,
+}
+
+impl Action {
+    /// Reads actions up to the end of the line or to the class. Those that the caller knows already it adds itself.
+    ///
+    /// # Errors
+    /// What is not an action.
+    pub fn parse_list(words: &mut Words<'_>, lookup: &mut dyn Lookup, actions: &mut Vec<Self>) -> Read<()> {
+        if words.at_known_actions() {
+            return Ok(());
+        }
+        let (before, first) = (actions.len(), words.place());
+        let mut cookie = None;
+        while let Some(word) = words.peek() {
+            match word {
+                "action" => {
+                    words.skip();
+                    continue;
+                }
+                "flowid" | "classid" => break,
+                _ => {}
+            }
+            if actions.len() == ACTIONS_MAX {
+                return Err(words.wrong_here("a rule has at most 32 actions"));
+            }
+            let known = Control::begins(word) || Kind::NAMES.contains(&word);
+            if actions.len() > before && !known {
+                return Err(words.unknown_here(Kind::BEHIND));
+            }
+            let kind = Kind::parse(word, words, lookup)?;
+            actions.push(Self::parse_rest(kind, words, &mut cookie)?);
+        }
+        if actions.len() == before {
+            return Err(words.unknown_here(Kind::BEGINNINGS));
+        }
+        if before == 0 {
+            words.note_actions(first);
+        }
+        Ok(())
+    }
+
+    /// What follows every kind. A cookie holds for the actions behind it too, until there is another: so iproute2
+    /// 6.1's `tc/m_action.c` `parse_action()` has it.
+    fn parse_rest(kind: Kind, words: &mut Words<'_>, cookie: &mut Option<Cookie>) -> Read<Self> {
+        let mut action =
+            Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };
+        if words.peek() == Some("cookie") {
+            words.skip();
+            *cookie = Some(words.read("a cookie of at most 32 hexadecimal digits", |word| {
+                let mut bytes = [0; COOKIE_BYTES_MAX];
+                let count = number::hex(word, &mut bytes)?;
+                Some(Cookie { bytes, count })
+            })?);
+        }
+        action.cookie = cookie.filter(|cookie| cookie.count > 0);
+        if words.peek().is_some_and(|word| abbreviates(word, "hw_stats")) {
+            words.skip();
+            action.hw_stats = Some(words.read("immediate, delayed or disabled", |word| match word {
+                _ if abbreviates(word, "immediate") => Some(1),
+                _ if abbreviates(word, "delayed") => Some(2),
+                _ if abbreviates(word, "disabled") => Some(0),
+                _ => None,
+            })?);
+        }
+        if words.peek() == Some("no_percpu") {
+            words.skip();
+            action.no_percpu = true;
+        }
+        loop {
+            match words.peek() {
+                Some("skip_sw") => action.skip_sw = true,
+                Some("skip_hw") => action.skip_hw = true,
+                _ => return Ok(action),
+            }
+            words.skip();
+        }
+    }
+
+    /// Writes it as the action at this place of its list.
+    pub fn encode(&self, place: u16, out: &mut AttrBuf) {
+        out.unmarked(place, |out| {
+            out.text(KIND, self.kind.name());
+            out.nested(OPTIONS, |out| self.kind.encode(out));
+            if let Some(cookie) = &self.cookie {
+                out.bytes(COOKIE, cookie.as_bytes());
+            }
+            if let Some(stats) = self.hw_stats {
+                out.bytes(HW_STATS, &bitfield(u32::from(stats)));
+            }
+            let flags = [(self.no_percpu, NO_PERCPU), (self.skip_hw, SKIP_HW), (self.skip_sw, SKIP_SW)];
+            let flags = flags.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit);
+            if flags != 0 {
+                out.bytes(FLAGS, &bitfield(flags));
+            }
+        });
+    }
+
+    /// Writes a list of actions as the attribute with this number.
+    pub fn encode_list(actions: &[Self], number: u16, out: &mut AttrBuf) {
+        out.unmarked(number, |out| {
+            for (action, place) in actions.iter().zip(1..) {
+                action.encode(place, out);
+            }
+        });
+    }
+
+    /// Reads a list of actions out of a dump; `None` if there is one of a kind that we do not know.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn decode_list(list: &Attr<'_>, actions: &mut Vec<Self>) -> Result<Option<()>, Malformed> {
+        for attr in list.nested() {
+            match Self::decode(&attr?)? {
+                Some(action) if actions.len() < ACTIONS_MAX => actions.push(action),
+                Some(_) => return Err(Malformed("a rule has too many actions")),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn decode(attr: &Attr<'_>) -> Result<Option<Self>, Malformed> {
+        let attrs = attr.nested();
+        let kind = attrs.find(KIND)?.ok_or(Malformed("an action without a kind"))?.text()?;
+        let options = attrs.find(OPTIONS)?.ok_or(Malformed("an action without options"))?;
+        let Some(kind) = Kind::decode(kind, options.nested())? else { return Ok(None) };
+        let mut action =
+            Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };
+        action.cookie = Self::decode_cookie(attrs)?;
+        if let Some(stats) = attrs.find(HW_STATS)? {
+            action.hw_stats = u8::try_from(stats.word_at(0)? & stats.word_at(4)?).ok();
+        }
+        if let Some(flags) = attrs.find(FLAGS)? {
+            let flags = flags.word_at(0)? & flags.word_at(4)?;
+            action.no_percpu = flags & NO_PERCPU != 0;
+            action.skip_hw = flags & SKIP_HW != 0;
+            action.skip_sw = flags & SKIP_SW != 0;
+        }
+        Ok(Some(action))
+    }
+
+    /// Reads the cookie of an action in a dump.
+    pub fn decode_cookie(attrs: Attrs<'_>) -> Result<Option<Cookie>, Malformed> {
+        let Some(cookie) = attrs.find(COOKIE)? else { return Ok(None) };
+        let mut bytes = [0; COOKIE_BYTES_MAX];
+        let count = cookie.payload.len();
+        let room = bytes.get_mut(..count).ok_or(Malformed("a cookie is too long"))?;
+        room.copy_from_slice(cookie.payload);
+        Ok(Some(Cookie { bytes, count }))
+    }
+
+    /// Becomes what the kernel would dump of it: two actions that do the same are equal then.
+    pub fn canonicalize(&mut self) {
+        match &mut self.kind {
+            Kind::TunnelKey(action) => *action = action.clone().canonical(),
+            Kind::Skbedit(action) => *action = action.clone().canonical(),
+            Kind::Vlan(action) => *action = action.clone().canonical(),
+            Kind::Ct(action) => *action = action.clone().canonical(),
+            Kind::Police(action) => *action = action.clone().canonical(),
+            Kind::Mpls(action) => action.canonicalize(),
+            Kind::Skbmod(action) => action.canonicalize(),
+            Kind::Ife(action) => action.canonicalize(),
+            Kind::Gate(action) => action.canonicalize(),
+            Kind::Bpf(action) => action.program.canonicalize(),
+            Kind::Gact(_)
+            | Kind::Mirred(_)
+            | Kind::Pedit(_)
+            | Kind::Csum(_)
+            | Kind::Nat(_)
+            | Kind::Sample(_)
+            | Kind::Connmark(_)
+            | Kind::Ctinfo(_)
+            | Kind::Simple(_) => {}
+        }
+        self.kind.instance_mut().index = 0;
+    }
+
+    /// The words for it, without `action`; `None` if tc has none.
+    pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
+        let mut words = self.kind.words(lookup)?;
+        if let Some(cookie) = &self.cookie {
+            words.push_str(&format!(" cookie {}", number::hex_name(cookie.as_bytes())));
+        }
+        if let Some(stats) = self.hw_stats {
+            let name = match stats {
+                0 => "disabled",
+                1 => "immediate",
+                2 => "delayed",
+                _ => return None,
+            };
+            words.push_str(&format!(" hw_stats {name}"));
+        }
+        for (set, word) in
+            [(self.no_percpu, " no_percpu"), (self.skip_sw, " skip_sw"), (self.skip_hw, " skip_hw")]
+        {
+            if set {
+                words.push_str(word);
+            }
+        }
+        Some(words)
+    }
+}
+
+/// `struct nla_bitfield32` in which these bits are chosen and set.
+pub fn bitfield(bits: u32) -> [u8; 8] {
+    (u64::from(bits) << 32 | u64::from(bits)).to_ne_bytes()
+}

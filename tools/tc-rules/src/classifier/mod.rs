@@ -1,0 +1,273 @@
+//! Classifiers: which packets a rule matches, one file for each kind.
+
+mod basic;
+pub mod bpf;
+mod cgroup;
+mod flow;
+pub mod flower;
+pub mod flower_field;
+mod flower_meaning;
+mod fw;
+pub mod listed;
+pub mod matchall;
+pub mod mpls;
+pub mod offload;
+mod route;
+pub mod u32;
+pub mod u32_selector;
+
+pub use bpf::Bpf;
+pub use flower::Flower;
+pub use listed::{Listed, ListedKind};
+pub use matchall::Matchall;
+pub use offload::Offload;
+pub use u32::U32;
+
+use crate::action::Action;
+use crate::action::police::Police;
+use crate::lookup::Lookup;
+use crate::number::{self, Base};
+use crate::words::{Read, Words};
+use netlink::attr::{Attr, AttrBuf, Malformed};
+
+/// The kinds, for those who misspell one.
+pub const KINDS: &[&str] = &["flower", "u32", "matchall", "bpf", "basic", "cgroup", "flow", "fw", "route"];
+
+/// The half of a class that names its queueing discipline.
+const MAJOR: u32 = 0xffff_0000;
+
+/// Writes the classes of a rule that stand before its actions, or those behind them.
+fn encode_classes(number: u16, classes: &[(u32, bool)], behind: bool, out: &mut AttrBuf) {
+    for (class, _) in classes.iter().filter(|class| class.1 == behind) {
+        out.u32(number, *class);
+    }
+}
+
+/// The class that counts, as the kernel dumps it.
+fn canonical_class(classes: &[(u32, bool)]) -> Vec<(u32, bool)> {
+    classes.last().map(|(class, _)| (*class, false)).into_iter().collect()
+}
+
+/// Which packets a rule matches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the kind of its name")]
+pub enum Classifier {
+    /// The line names none: a chain, or the removal of every rule of a priority.
+    #[default]
+    None,
+    Flower(Flower),
+    U32(U32),
+    Matchall(Matchall),
+    Bpf(Bpf),
+    /// Another kind, whose options are a list.
+    Listed(Listed),
+}
+
+impl Classifier {
+    /// Makes this a classifier of that kind, with the memory that it has; whether there is that kind.
+    pub fn become_kind(&mut self, kind: &str) -> bool {
+        match (kind, &mut *self) {
+            ("flower", Self::Flower(rule)) => rule.clear(),
+            ("u32", Self::U32(rule)) => rule.clear(),
+            ("flower", _) => *self = Self::Flower(Flower::default()),
+            ("u32", _) => *self = Self::U32(U32::default()),
+            ("matchall", _) => *self = Self::Matchall(Matchall::default()),
+            ("bpf", _) => *self = Self::Bpf(Bpf::default()),
+            _ => match ListedKind::of(kind) {
+                Some(kind) => *self = Self::Listed(Listed::of(kind)),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    /// The kind's name.
+    pub const fn kind(&self) -> Option<&'static str> {
+        match self {
+            Self::Listed(rule) => Some(rule.kind.shape().name),
+            Self::None => None,
+            Self::Flower(_) => Some("flower"),
+            Self::U32(_) => Some("u32"),
+            Self::Matchall(_) => Some("matchall"),
+            Self::Bpf(_) => Some("bpf"),
+        }
+    }
+
+    /// Reads a handle as this kind writes it.
+    pub fn handle(&mut self, word: &str) -> Option<u32> {
+        match self {
+            Self::Listed(rule) => rule.handle(word),
+            Self::U32(_) => u32::handle_of(word),
+            Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) => {
+                number::u32(word, Base::Prefix)
+            }
+        }
+    }
+
+    /// The words for a handle of this kind.
+    pub fn handle_words(&self, handle: u32) -> Option<String> {
+        match self {
+            Self::Listed(rule) => rule.handle_words(handle),
+            Self::U32(rule) => {
+                let handle = rule.canonical_handle(handle);
+                (handle != 0).then(|| u32::handle_name(handle))
+            }
+            Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) => {
+                (handle != 0).then(|| format!("{handle:#x}"))
+            }
+        }
+    }
+
+    /// A handle as it is compared.
+    pub const fn canonical_handle(&self, handle: u32) -> u32 {
+        match self {
+            Self::U32(rule) => rule.canonical_handle(handle),
+            Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => handle,
+        }
+    }
+
+    /// Reads what follows the kind. `handle` is there to be completed; `place` is protocol and parent.
+    pub fn parse(
+        &mut self,
+        words: &mut Words<'_>,
+        lookup: &mut dyn Lookup,
+        actions: &mut Vec<Action>,
+        (handle, has_handle): (&mut u32, bool),
+        place: (u16, u32),
+    ) -> Read<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Flower(rule) => rule.parse(words, lookup, actions, place),
+            Self::U32(rule) => rule.parse(words, lookup, actions, handle, has_handle),
+            Self::Listed(rule) => rule.parse(words, lookup, actions, (handle, has_handle)),
+            Self::Matchall(rule) => {
+                *rule = Matchall::parse(words, lookup, actions)?;
+                Ok(())
+            }
+            Self::Bpf(rule) => {
+                if words.peek().is_some() {
+                    *rule = Bpf::parse(words, lookup, actions)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes `TCA_OPTIONS`, unless the line has nothing behind the kind.
+    pub fn encode(&self, number: u16, actions: &[Action], out: &mut AttrBuf) {
+        match self {
+            Self::None => {}
+            Self::Flower(rule) => _ = out.unmarked(number, |out| rule.encode(actions, out)),
+            Self::U32(rule) if rule.options => _ = out.unmarked(number, |out| rule.encode(actions, out)),
+            Self::Matchall(rule) if rule.options => _ = out.unmarked(number, |out| rule.encode(actions, out)),
+            Self::Bpf(rule) if rule.program.is_some() => {
+                _ = out.unmarked(number, |out| rule.encode(actions, out))
+            }
+            Self::Listed(rule) if rule.has_options => {
+                _ = out.unmarked(number, |out| rule.encode(actions, out));
+            }
+            Self::U32(_) | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => {}
+        }
+    }
+
+    /// Reads `TCA_OPTIONS` of a dump; `None` for what we do not know all of.
+    pub fn decode(
+        &mut self,
+        options: &Attr<'_>,
+        protocol: u16,
+        actions: &mut Vec<Action>,
+    ) -> Result<Option<()>, Malformed> {
+        let attrs = options.nested();
+        Ok(match self {
+            Self::None => None,
+            Self::Flower(rule) => rule.decode(attrs, protocol, actions)?,
+            Self::U32(rule) => rule.decode(attrs, actions)?,
+            Self::Matchall(rule) => Matchall::decode(attrs, actions)?.map(|decoded| *rule = decoded),
+            Self::Bpf(rule) => Bpf::decode(attrs, actions)?.map(|decoded| *rule = decoded),
+            Self::Listed(rule) => rule.decode(attrs, actions)?,
+        })
+    }
+
+    /// The protocol that the options of a template name; 0 if they name none.
+    pub fn protocol_in(&self, options: &Attr<'_>) -> Result<u16, Malformed> {
+        match self {
+            Self::Flower(_) => flower::protocol_in(options.nested()),
+            _ => Ok(0),
+        }
+    }
+
+    /// Becomes what the kernel would dump of it, which has this canonical handle and this parent.
+    pub fn canonicalize(&mut self, handle: u32, parent: u32) {
+        match self {
+            Self::None => {}
+            Self::Flower(rule) => rule.canonicalize(),
+            Self::U32(rule) => rule.canonicalize(handle),
+            Self::Matchall(rule) => *rule = rule.canonical(),
+            Self::Bpf(rule) => rule.canonicalize(),
+            Self::Listed(rule) => rule.canonicalize(parent & MAJOR),
+        }
+    }
+
+    /// Becomes another one, with the memory that this one has.
+    pub fn assign(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Flower(rule), Self::Flower(other)) => rule.assign(other),
+            (Self::U32(rule), Self::U32(other)) => rule.assign(other),
+            (rule, other) => *rule = other.clone(),
+        }
+    }
+
+    /// Where the rule is, or shall be.
+    pub const fn offload(&self) -> Option<Offload> {
+        match self {
+            Self::None | Self::Listed(_) => None,
+            Self::Flower(rule) => Some(rule.offload),
+            Self::U32(rule) => Some(rule.offload),
+            Self::Matchall(rule) => Some(rule.offload),
+            Self::Bpf(rule) => Some(rule.offload),
+        }
+    }
+
+    /// The rate that the rule itself limits, and not one of its actions.
+    pub fn police(&self) -> Option<&Police> {
+        match self {
+            Self::U32(rule) => rule.parts.iter().find_map(|part| match part {
+                u32::Part::Police(police) => Some(&**police),
+                _ => None,
+            }),
+            Self::Listed(rule) => rule.police(),
+            _ => None,
+        }
+    }
+
+    /// Whether the rule picks out few packets, so that its counters are seldom touched.
+    pub fn is_narrow(&self) -> bool {
+        match self {
+            Self::None | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => false,
+            Self::Flower(rule) => rule.is_narrow(),
+            Self::U32(rule) => rule.is_narrow(),
+        }
+    }
+
+    /// Whether adding such a rule holds the lock of all network configuration (rtnl).
+    ///
+    /// Kernel: 6.18, `net/sched/cls_flower.c` alone has `TCF_PROTO_OPS_DOIT_UNLOCKED`.
+    pub const fn holds_rtnl(&self) -> bool {
+        !matches!(self, Self::Flower(_))
+    }
+
+    /// The words behind the kind; `None` for what has none.
+    pub fn words(&self, words: &mut String, actions: &str, lookup: &mut dyn Lookup) -> Option<()> {
+        match self {
+            Self::Listed(rule) => rule.words(words, actions, lookup),
+            Self::None => None,
+            Self::Bpf(rule) => rule.words(words, actions),
+            Self::Flower(rule) => rule.words(words, actions),
+            Self::U32(rule) => rule.words(words, actions),
+            Self::Matchall(rule) => {
+                rule.words(words, actions);
+                Some(())
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Extended matches: expressions that the classifiers basic, cgroup and flow ask before a rule matches.
+//!
+//! `not cmp(u8 at 0 eq 1) and (u32(u16 1 0xffff at 4) or meta(fwmark eq 7))`: matches with `and`, `or`, `not` and parentheses, read
+//! from left to right without precedence. One file for each kind of match.
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `struct tcf_ematch_hdr`, `net/sched/ematch.c`.
+
+mod canid;
+mod cmp;
+mod layer;
+mod meta;
+mod nbyte;
+mod token;
+mod u32;
+
+use canid::Canid;
+use cmp::Cmp;
+use meta::Meta;
+use nbyte::Nbyte;
+use token::{Args, Token, Tokens, What};
+use u32::U32;
+
+use crate::words::{Read, Words};
+use netlink::attr::{Attr, AttrBuf, Malformed};
+
+const TREE_HDR: u16 = 1;
+const TREE_LIST: u16 = 2;
+
+/// Parentheses: `TCF_EM_CONTAINER`.
+const CONTAINER: u16 = 0;
+
+/// The bits of a relation, and that of `not`: `TCF_EM_REL_*`, `TCF_EM_INVERT`.
+const RELATION: u16 = 3;
+const AND: u16 = 1;
+const OR: u16 = 2;
+const INVERT: u16 = 4;
+
+/// The bytes before the data of a match: `struct tcf_ematch_hdr`.
+const HEADER_BYTES: usize = 8;
+
+/// The most matches of a rule. The kernel's own bound is that of 16 bits; no rule that people write has as many.
+const MATCHES_MAX: usize = 256;
+
+/// The deepest parentheses: `CONFIG_NET_EMATCH_STACK`, 32 by default.
+const DEPTH_MAX: usize = 32;
+
+/// The kinds of matches, as variants of an enum that passes on what is asked of it.
+macro_rules! match_kinds {
+    ($($variant:ident = $name:literal $number:literal,)*) => {
+        /// What a match looks at.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Match {
+            /// Parentheses: what stands in them begins at this match of the list.
+            Group(usize),
+            $(#[doc = concat!("`", $name, "`")] $variant($variant),)*
+        }
+
+        impl Match {
+            /// What may stand where a match begins.
+            const BEGINNINGS: &'static [&'static str] = &[$($name,)* "not", "("];
+
+            fn parse(kind: &Token, args: &mut Args<'_>) -> Read<Self> {
+                match kind.text() {
+                    $(Some($name) => $variant::parse(args).map(Self::$variant),)*
+                    Some("ipset" | "ipt") => Err(kind.wrong(
+                        "matches of ipset and ipt depend on the host's sets and on libraries of iptables, and are not known here",
+                    )),
+                    _ => Err(kind.unknown(Self::BEGINNINGS)),
+                }
+            }
+
+            /// The kernel's number of the kind: `TCF_EM_*`.
+            const fn number(&self) -> u16 {
+                match self { Self::Group(_) => CONTAINER, $(Self::$variant(_) => $number,)* }
+            }
+
+            fn encode(&self, out: &mut AttrBuf) {
+                match self {
+                    // A list has no more than `MATCHES_MAX`.
+                    Self::Group(first) => _ = out.raw(&u32::try_from(*first).unwrap_or(u32::MAX).to_ne_bytes()),
+                    $(Self::$variant(of) => of.encode(out),)*
+                }
+            }
+
+            /// Reads the data of a match; `None` for a kind that we do not know.
+            fn decode(number: u16, data: &Attr<'_>) -> Result<Option<Self>, Malformed> {
+                Ok(Some(match number {
+                    CONTAINER => Self::Group(usize::try_from(data.word_at(0)?).unwrap_or(usize::MAX)),
+                    $($number => Self::$variant($variant::decode(data)?),)*
+                    _ => return Ok(None),
+                }))
+            }
+
+            /// Becomes what the kernel would dump of it.
+            fn canonicalize(&mut self) {
+                if let Self::Canid(ids) = self {
+                    ids.canonicalize();
+                }
+            }
+
+            /// The words for it, unless it is a group; `None` if tc has none.
+            fn words(&self) -> Option<String> {
+                match self {
+                    Self::Group(_) => None,
+                    $(Self::$variant(of) => of.words().map(|words| format!("{}({words})", $name)),)*
+                }
+            }
+        }
+    };
+}
+
+match_kinds! {
+    Cmp = "cmp" 1,
+    Nbyte = "nbyte" 2,
+    U32 = "u32" 3,
+    Meta = "meta" 4,
+    Canid = "canid" 7,
+}
+
+/// A match in its list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// How the next one follows: `AND`, `OR`, or 0 for the last of its parentheses.
+    pub relation: u16,
+    /// Whether it must not match.
+    pub inverted: bool,
+    /// What it looks at.
+    pub what: Match,
+}
+
+/// An expression, as a list: what stands in parentheses comes behind all that stands beside them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// The matches.
+    pub nodes: Vec<Node>,
+}
+
+/// A match with what stands in its parentheses.
+struct Parsed {
+    node: Node,
+    inner: Vec<Parsed>,
+}
+
+impl Tree {
+    /// Reads an expression from the words that come next.
+    ///
+    /// # Errors
+    /// What is not an expression.
+    pub(crate) fn parse(words: &mut Words<'_>) -> Read<Self> {
+        let mut tokens = Tokens::new(words.clone());
+        let mut count = 0;
+        let expression = Self::expression(&mut tokens, &mut count, 0)?;
+        *words = tokens.end()?;
+        let mut nodes = Vec::with_capacity(count);
+        Self::append(expression, &mut nodes);
+        Ok(Self { nodes })
+    }
+
+    fn expression(tokens: &mut Tokens<'_>, count: &mut usize, depth: usize) -> Read<Vec<Parsed>> {
+        let mut all = Vec::new();
+        loop {
+            let mut token = tokens.next()?;
+            let inverted = token.what == What::Not;
+            if inverted {
+                token = tokens.next()?;
+            }
+            *count += 1;
+            if *count > MATCHES_MAX {
+                return Err(token.wrong("a rule has at most 256 matches"));
+            }
+            let (what, inner) = if token.what == What::Open {
+                if depth == DEPTH_MAX {
+                    return Err(token.wrong("parentheses are at most 32 deep"));
+                }
+                let inner = Self::expression(tokens, count, depth + 1)?;
+                tokens.close()?;
+                (Match::Group(0), inner)
+            } else {
+                if token.text().is_none() {
+                    return Err(token.unknown(Match::BEGINNINGS));
+                }
+                let (args, end) = tokens.arguments()?;
+                let mut args = Args::new(&args, end);
+                let what = Match::parse(&token, &mut args)?;
+                args.at_end()?;
+                (what, Vec::new())
+            };
+            let relation = match tokens.peek() {
+                Some(What::And) => AND,
+                Some(What::Or) => OR,
+                _ => 0,
+            };
+            all.push(Parsed { node: Node { relation, inverted, what }, inner });
+            if relation == 0 {
+                return Ok(all);
+            }
+            tokens.next()?;
+        }
+    }
+
+    /// Appends what stands beside each other, then what stands in the parentheses of each. Says where it begins.
+    fn append(beside: Vec<Parsed>, nodes: &mut Vec<Node>) -> usize {
+        let first = nodes.len();
+        let mut groups = Vec::new();
+        for Parsed { node, inner } in beside {
+            if !inner.is_empty() {
+                groups.push((nodes.len(), inner));
+            }
+            nodes.push(node);
+        }
+        for (place, inner) in groups {
+            nodes[place].what = Match::Group(Self::append(inner, nodes));
+        }
+        first
+    }
+
+    /// Writes it as the attribute with this number.
+    pub(crate) fn encode(&self, number: u16, out: &mut AttrBuf) {
+        out.unmarked(number, |out| {
+            // A list has no more than `MATCHES_MAX`.
+            let count = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX);
+            out.bytes(TREE_HDR, &u32::from(count).to_le_bytes());
+            out.unmarked(TREE_LIST, |out| {
+                for (node, place) in self.nodes.iter().zip(1..) {
+                    out.unmarked(place, |out| {
+                        let flags = node.relation | if node.inverted { INVERT } else { 0 };
+                        let header = [0, node.what.number(), flags, 0].map(u16::to_ne_bytes);
+                        out.raw(header.as_flattened());
+                        node.what.encode(out);
+                    });
+                }
+            });
+        });
+    }
+
+    /// Reads a tree out of a dump; `None` for what we do not know all of.
+    pub(crate) fn decode(attr: &Attr<'_>) -> Result<Option<Self>, Malformed> {
+        let mut tree = Self::default();
+        let Some(list) = attr.nested().find(TREE_LIST)? else { return Ok(Some(tree)) };
+        for attr in list.nested() {
+            let attr = attr?;
+            let word = |at| attr.word_at(at).map(u32::to_ne_bytes);
+            let ([_, _, a, b], [c, d, ..]) = (word(0)?, word(4)?);
+            let (kind, flags) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
+            let data = Attr { number: attr.number, payload: &attr.payload[HEADER_BYTES..] };
+            let Some(what) = Match::decode(kind, &data)? else { return Ok(None) };
+            let known = flags & !(RELATION | INVERT) == 0 && flags & RELATION != RELATION;
+            if !known || tree.nodes.len() == MATCHES_MAX {
+                return Ok(None);
+            }
+            tree.nodes.push(Node { relation: flags & RELATION, inverted: flags & INVERT != 0, what });
+        }
+        Ok(Some(tree))
+    }
+
+    /// Becomes what the kernel would dump of it.
+    pub(crate) fn canonicalize(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.what.canonicalize());
+    }
+
+    /// The words for it, as one word of a line; `None` if tc has none.
+    pub(crate) fn words(&self) -> Option<String> {
+        let mut words = String::new();
+        let mut left = MATCHES_MAX;
+        self.chain(0, DEPTH_MAX, &mut left, &mut words)?;
+        crate::words::quoted(&words)
+    }
+
+    /// The words for the matches from this one on, up to the last of its parentheses. Parentheses may be this deep, and there may be
+    /// so many matches: a dump need not be a tree.
+    fn chain(&self, first: usize, depth: usize, left: &mut usize, words: &mut String) -> Option<()> {
+        for node in self.nodes.get(first..)? {
+            *left = left.checked_sub(1)?;
+            words.push_str(if node.inverted { "not " } else { "" });
+            match &node.what {
+                Match::Group(inner) => {
+                    words.push('(');
+                    self.chain(*inner, depth.checked_sub(1)?, left, words)?;
+                    words.push(')');
+                }
+                what => words.push_str(&what.words()?),
+            }
+            match node.relation {
+                AND => words.push_str(" and "),
+                OR => words.push_str(" or "),
+                _ => return Some(()),
+            }
+        }
+        None
+    }
+}

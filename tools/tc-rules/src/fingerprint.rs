@@ -1,0 +1,71 @@
+//! What a rule is, in 16 bytes: to compare what a file wants with what the kernel has.
+
+use netlink::attr::AttrBuf;
+
+use crate::command::{Filter, Group};
+
+/// A rule's own content, without where the kernel may have chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fingerprint(u128);
+
+impl Fingerprint {
+    /// Its bytes.
+    pub(crate) const fn bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+
+    /// The one with these bytes.
+    pub(crate) const fn of_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_le_bytes(bytes))
+    }
+
+    /// That of a rule with this handle, of the fingerprint without one.
+    pub(crate) fn with_handle(self, handle: u32) -> Self {
+        Self(self.0 ^ u128::from(handle).wrapping_add(1).wrapping_mul(HANDLES_APART))
+    }
+}
+
+/// Makes fingerprints, with memory that is used again.
+#[derive(Debug, Default)]
+pub struct Fingerprinter {
+    rule: Filter,
+    out: AttrBuf,
+}
+
+impl Fingerprinter {
+    /// The fingerprint of a rule in this group, and that of the same rule with another handle. A hash table of u32 and what is in
+    /// it belong to priorities of several protocols, so that theirs is left out if the rule is `of_table`.
+    pub fn of(&mut self, rule: &Filter, group: Group, of_table: bool) -> (Fingerprint, Fingerprint) {
+        self.rule.assign(rule);
+        (self.rule.hook, self.rule.chain, self.rule.priority) =
+            (group.hook, Some(group.chain), group.priority);
+        if of_table {
+            self.rule.protocol = 0;
+        }
+        self.rule.canonicalize();
+        let handle = std::mem::take(&mut self.rule.handle);
+        // Whether a dumped `no_percpu` is in force cannot be seen; what was asked can.
+        self.out.clear();
+        self.rule.encode(0, 0, &mut self.out);
+        let content = digest(self.out.as_bytes());
+        (content.with_handle(handle), content)
+    }
+}
+
+/// Spreads the bits of a handle. It is odd, so that two handles stay two.
+const HANDLES_APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
+/// Two rounds of FNV-1a over 64 bits, the second one with another beginning: no defence against those who choose the
+/// rules, but two rules of one file that differ do not meet by chance.
+fn digest(bytes: &[u8]) -> Fingerprint {
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let (mut first, mut second) = (0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15_u64);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in
+        words.iter().map(|word| u64::from_le_bytes(*word)).chain(rest.iter().map(|byte| u64::from(*byte)))
+    {
+        first = (first ^ word).wrapping_mul(PRIME).rotate_left(29);
+        second = (second ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31);
+    }
+    Fingerprint(u128::from(first) << 64 | u128::from(second))
+}

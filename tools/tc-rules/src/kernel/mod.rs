@@ -1,0 +1,23 @@
+//! Rules in the kernel, in bulk.
+//!
+//! [`Loader`] sends what the rest of this crate has encoded: many messages at a time, over several sockets, and yet with a known
+//! result for each. [`dump`] reads rules back, [`undo`] removes them, [`Devices`] answers what a file names.
+
+mod account;
+mod devices;
+pub mod dump;
+mod encoder;
+pub mod instances;
+mod lane;
+mod loader;
+mod portion;
+mod rule_socket;
+mod tables;
+pub mod undo;
+
+pub use account::{Account, Refused};
+pub use devices::Devices;
+pub use encoder::Encoder;
+pub use loader::{Loader, Options, WORKERS_MAX};
+pub use portion::{PORTION_BYTES_MAX, Piece, Portion, RULES_MAX};
+pub use rule_socket::{Delivered, RECEIVE_BYTES, RuleSocket};

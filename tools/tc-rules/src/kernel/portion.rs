@@ -1,0 +1,195 @@
+//! Messages, in pieces of one `sendmsg()` each.
+
+use crate::Command;
+use netlink::attr::AttrBuf;
+
+/// The most bytes of a piece: `netlink_sendmsg()` takes what fits the send buffer, 208 KiB by default.
+pub const PORTION_BYTES_MAX: usize = 190_000;
+
+/// The most rules of a piece. All of them may be refused, and as many answers fit the receive buffer that every
+/// process may have; with more, nothing gets faster.
+pub const RULES_MAX: usize = 128;
+
+/// A portion that is held until a file was read is as long as a huge page, less what the allocator notes beside it: the
+/// kernel puts an allocation of a multiple of 2 MiB where huge pages are.
+///
+/// Kernel: 6.13, `mm/mmap.c` `__get_unmapped_area()`.
+const HELD_BYTES: usize = (2 << 20) - 4096;
+
+/// The least that a held portion has room for, so that a short file needs few.
+const HELD_BYTES_MIN: usize = 64 * 1024;
+
+/// Encoded commands and their lines, in pieces of one `sendmsg()` each.
+#[derive(Debug, Default)]
+pub struct Portion {
+    out: AttrBuf,
+    lines: Vec<u32>,
+    /// Where all pieces but the last one end, in bytes and in lines.
+    cuts: Vec<(usize, usize)>,
+    /// More pieces are begun while they fit into so many bytes.
+    room: usize,
+    /// How many lines lie before the part of the file that the messages are numbered by.
+    before: u32,
+}
+
+/// The messages of one `sendmsg()`.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    bytes: &'a [u8],
+    lines: &'a [u32],
+    before: u32,
+}
+
+impl Portion {
+    /// An empty one of one piece, with room for about so many bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        // Rules differ a little.
+        let out = AttrBuf::with_room(bytes + bytes / 8 + 64);
+        Self { out, lines: Vec::with_capacity(RULES_MAX), ..Self::default() }
+    }
+
+    /// An empty one of many pieces, for a part of so many bytes: it takes all of it, or a huge page of it.
+    ///
+    /// To touch memory page by page takes longer than to encode what goes there, and each small buffer of a thread is a call
+    /// to the kernel.
+    pub fn held(bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // What is sent is about as long as what it was read from.
+        let wanted = bytes.saturating_add(bytes / 4).max(HELD_BYTES_MIN);
+        let room = if wanted > HELD_BYTES / 2 { HELD_BYTES } else { wanted };
+        let mut memory = Vec::with_capacity(room);
+        if room == HELD_BYTES {
+            sys::memory::prefer_huge_pages(&mut memory);
+        }
+        Self { out: AttrBuf::on(memory), room, ..Self::default() }
+    }
+
+    /// Adds a command, with its line as the message's number.
+    pub fn push(&mut self, line: u32, command: &Command) {
+        self.cut();
+        command.encode(line, 0, &mut self.out);
+        self.lines.push(line);
+    }
+
+    /// Adds the removal of a rule, with a line as the message's number.
+    pub fn push_removal(&mut self, line: u32, rule: &crate::Filter) {
+        self.cut();
+        rule.encode_removal(line, 0, &mut self.out);
+        self.lines.push(line);
+    }
+
+    /// Begins another piece if the last one is full.
+    fn cut(&mut self) {
+        if self.last_is_full() {
+            self.cuts.push((self.bytes(), self.lines.len()));
+        }
+    }
+
+    /// The last piece, in bytes and in lines.
+    fn last(&self) -> (usize, usize) {
+        let (bytes, lines) = self.cuts.last().copied().unwrap_or_default();
+        (self.bytes() - bytes, self.lines.len() - lines)
+    }
+
+    fn last_is_full(&self) -> bool {
+        let (bytes, lines) = self.last();
+        // The longest message is a few kilobytes.
+        lines >= RULES_MAX || bytes > PORTION_BYTES_MAX - 32_768
+    }
+
+    /// Whether it should be sent before more is added to it.
+    pub fn is_full(&self) -> bool {
+        // The next piece will be about as long as the last one.
+        let (last, _) = self.last();
+        self.last_is_full() && self.bytes() + last + last / 8 > self.room
+    }
+
+    /// How many bytes its commands have.
+    pub fn bytes(&self) -> usize {
+        self.out.as_bytes().len()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// The pieces, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        let all = (!self.is_empty()).then(|| (self.bytes(), self.lines.len()));
+        let mut begin = (0, 0);
+        self.cuts.iter().copied().chain(all).map(move |end| {
+            let (bytes, lines) = (&self.out.as_bytes()[begin.0..end.0], &self.lines[begin.1..end.1]);
+            begin = end;
+            Piece { bytes, lines, before: self.before }
+        })
+    }
+
+    /// So many lines lie before the part of a file that its lines were counted in.
+    pub fn shift(&mut self, lines: u32) {
+        self.before = self.before.saturating_add(lines);
+        self.lines.iter_mut().for_each(|line| *line = line.saturating_add(lines));
+    }
+
+    /// Forgets the commands and keeps the memory.
+    pub fn clear(&mut self) {
+        self.before = 0;
+        self.out.clear();
+        self.lines.clear();
+        self.cuts.clear();
+    }
+}
+
+impl<'a> Piece<'a> {
+    /// Its messages.
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The lines of its commands, in order.
+    pub const fn lines(&self) -> &'a [u32] {
+        self.lines
+    }
+
+    /// The line of the message with this number.
+    pub(super) const fn line_of(&self, sequence: u32) -> u32 {
+        self.before.saturating_add(sequence)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use crate::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_held_portion_is_sent_in_pieces_that_every_buffer_takes() {
+        let command = Command::default();
+        let mut held = Portion::held(0);
+        let mut line = 0;
+        while !held.is_full() {
+            line += 1;
+            held.push(line, &command);
+        }
+        assert!(held.bytes() <= HELD_BYTES_MIN, "what was asked for is enough");
+        held.shift(10);
+        let pieces: Vec<_> = held.pieces().collect();
+        assert!(pieces.len() > 1);
+        assert!(pieces.iter().all(|piece| piece.lines().len() <= RULES_MAX));
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.bytes()).copied().collect();
+        assert_eq!(bytes, held.out.as_bytes());
+        let lines = pieces.iter().flat_map(|piece| piece.lines()).copied();
+        assert!(lines.eq(11..=line + 10));
+        assert_eq!(pieces[1].line_of(1), 11, "messages are numbered by the lines of their part");
+
+        let mut one = Portion::with_room(0);
+        for line in 1..=128 {
+            assert!(!one.is_full());
+            one.push(line, &command);
+        }
+        assert!(one.is_full(), "128 rules are one piece");
+        assert_eq!(one.pieces().count(), 1);
+        assert_eq!(Portion::default().pieces().count(), 0);
+    }
+}

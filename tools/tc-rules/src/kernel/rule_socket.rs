@@ -1,0 +1,304 @@
+//! A socket that sends many rules in one call and reads which of them were refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+use crate::verify::{self, Altered};
+use netlink::attr::AttrBuf;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, bind, recv, sendmsg,
+    socket_with,
+};
+use sys::error::KernelError;
+use sys::netns::Netns;
+
+use super::account::Refused;
+use super::portion::Piece;
+use netlink::attr::padded;
+use netlink::message::{HEADER_BYTES, Message, Messages, Refusal, Reply, flag};
+
+/// How many bytes of answers the kernel may keep for us, where we may ask for that many. Each refusal takes about a
+/// kilobyte there, whatever its length.
+pub const RECEIVE_BYTES: usize = 8 * 1024 * 1024;
+
+/// The longest datagram: the kernel answers each message with one of its own.
+const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
+
+/// How often a signal may disturb one call.
+const SIGNALS_MAX: usize = 1024;
+
+/// Where the numbers of fences begin; the numbers of lines lie below.
+const FENCES: u32 = 1 << 31;
+
+/// `NLMSG_NOOP`: the kernel does nothing and says so. As all messages before it are handled by then, it is a fence.
+const NOOP: u16 = 1;
+
+/// How many messages of one shape are sent with an echo when no echo comes: then the kernel sends none.
+const ECHOES_MISSED_MAX: u32 = 8;
+
+/// What became of a piece.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// The commands that the kernel refused, and those of which it made something else, which was removed.
+    pub refused: Vec<Refused>,
+    /// Whether answers were lost: what was not refused may have been.
+    pub lost: bool,
+    /// The lines that were not sent after one of which the kernel made something else.
+    pub unsent: Vec<u32>,
+}
+
+/// A netlink socket for rules.
+#[derive(Debug)]
+pub struct RuleSocket {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    fence: AttrBuf,
+    fences: u32,
+    verified: Verified,
+}
+
+/// The shapes of messages ([`verify::shape()`]) of which the kernel's echo was compared.
+#[derive(Debug, Default)]
+struct Verified {
+    /// These stand as they were sent.
+    same: BTreeSet<u64>,
+    /// The last of them that was looked up.
+    last: Option<u64>,
+    /// Of these the kernel makes something else, for this reason.
+    altered: BTreeMap<u64, String>,
+    /// How many messages had no echo.
+    missed: u32,
+}
+
+impl Verified {
+    fn has(&mut self, shape: u64) -> bool {
+        if self.last == Some(shape) {
+            return true;
+        }
+        let known = self.same.contains(&shape);
+        if known {
+            self.last = Some(shape);
+        }
+        known
+    }
+}
+
+/// What came back of messages.
+#[derive(Debug, Default)]
+struct Answers {
+    refused: Vec<(u32, Refusal)>,
+    lost: bool,
+    /// The body of the echo of the only message, if it was asked for.
+    echo: Option<Vec<u8>>,
+}
+
+impl RuleSocket {
+    /// A socket in this namespace, for which the kernel keeps this many bytes of answers, or as many as we may have.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or the kernel has no such protocol.
+    pub fn open(netns: &Netns, receive_bytes: usize) -> Result<Self, KernelError> {
+        netns.run(|| Self::open_here(receive_bytes))?
+    }
+
+    fn open_here(receive_bytes: usize) -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("netlink socket for rules", errno);
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(failed)?;
+        bind(&socket, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
+        for switch in [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck] {
+            sys::netlink::turn_on(&socket, switch).map_err(failed)?;
+        }
+        // The kernel doubles the value, for its own bookkeeping.
+        if set_socket_recv_buffer_size_force(&socket, receive_bytes).is_err() {
+            set_socket_recv_buffer_size(&socket, receive_bytes).map_err(failed)?;
+        }
+        Ok(Self {
+            socket,
+            buffer: vec![0; DATAGRAM_BYTES_MAX],
+            fence: AttrBuf::new(),
+            fences: 0,
+            verified: Verified::default(),
+        })
+    }
+
+    /// Sends a piece and hears what became of it. The first message of each shape is sent on its own, and the kernel's echo of it
+    /// compared: what stands otherwise than it was sent is removed and counts as refused, and so do all of its shape. After one of
+    /// those, the rest of the piece is not sent if `stop`.
+    ///
+    /// The kernel works while we send: when that returns, every answer is there that ever will be.
+    ///
+    /// Kernel: 6.18, `net/netlink/af_netlink.c` `netlink_rcv_skb()` goes on after a message that fails.
+    ///
+    /// # Errors
+    /// If the piece could not be sent at all: then none of it was looked at.
+    pub fn deliver(&mut self, piece: Piece<'_>, stop: bool) -> Result<Delivered, KernelError> {
+        let mut delivered = Delivered::default();
+        let bytes = piece.bytes();
+        // From where on messages were not sent, and where the next one begins.
+        let (mut begin, mut at) = (0, 0);
+        for (message, place) in Messages::new(bytes).zip(0..) {
+            let message = message.map_err(|why| KernelError::malformed("rules to be sent", why.0))?;
+            let here = at;
+            at += padded(HEADER_BYTES + message.body.len());
+            let Some(shape) = verify::shape(message.kind, message.body) else { continue };
+            if self.verified.has(shape) {
+                continue;
+            }
+            self.send(&bytes[begin..here], piece, &mut delivered)?;
+            begin = at;
+            let whole = &bytes[here..at.min(bytes.len())];
+            if let Some(words) = self.verified.altered.get(&shape) {
+                delivered.refused.push(ignored(piece.line_of(message.sequence), words));
+            } else {
+                self.send_and_compare(whole, &message, shape, piece, &mut delivered)?;
+            }
+            if stop && self.verified.altered.contains_key(&shape) {
+                delivered.unsent.extend(piece.lines().iter().skip(place + 1));
+                return Ok(delivered);
+            }
+        }
+        self.send(&bytes[begin..], piece, &mut delivered)?;
+        Ok(delivered)
+    }
+
+    /// Sends a piece, and compares nothing: what the kernel's share of a load costs.
+    ///
+    /// # Errors
+    /// As [`RuleSocket::deliver`].
+    pub fn deliver_unverified(&mut self, piece: Piece<'_>) -> Result<Delivered, KernelError> {
+        let mut delivered = Delivered::default();
+        self.send(piece.bytes(), piece, &mut delivered)?;
+        Ok(delivered)
+    }
+
+    /// Sends messages of a piece.
+    fn send(
+        &mut self,
+        messages: &[u8],
+        piece: Piece<'_>,
+        delivered: &mut Delivered,
+    ) -> Result<(), KernelError> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let answers = self.exchange(messages)?;
+        delivered.lost |= answers.lost;
+        let line = |(sequence, refusal)| Refused { line: piece.line_of(sequence), refusal };
+        delivered.refused.extend(answers.refused.into_iter().map(line));
+        Ok(())
+    }
+
+    /// Sends one message and compares its echo; what stands otherwise is removed.
+    fn send_and_compare(
+        &mut self,
+        whole: &[u8],
+        message: &Message<'_>,
+        shape: u64,
+        piece: Piece<'_>,
+        delivered: &mut Delivered,
+    ) -> Result<(), KernelError> {
+        let mut echoed = whole.to_vec();
+        echoed[FLAGS_AT..FLAGS_AT + 2].copy_from_slice(&(message.flags | flag::ECHO).to_ne_bytes());
+        let Answers { refused, lost, echo } = self.exchange(&echoed)?;
+        delivered.lost |= lost;
+        let line = piece.line_of(message.sequence);
+        if let Some((_, refusal)) = refused.into_iter().next() {
+            // The next one of this shape may be accepted.
+            delivered.refused.push(Refused { line, refusal });
+            return Ok(());
+        }
+        let Some(echo) = echo else {
+            self.verified.missed += 1;
+            if self.verified.missed >= ECHOES_MISSED_MAX {
+                self.verified.same.insert(shape);
+            }
+            return Ok(());
+        };
+        let malformed = |why: netlink::Malformed| KernelError::malformed("the echo of a rule", why.0);
+        match verify::altered(message.kind, message.body, &echo).map_err(malformed)? {
+            None => _ = self.verified.same.insert(shape),
+            Some(Altered { words, removal }) => {
+                let removed = match removal {
+                    Some(removal) => {
+                        let answers = self.exchange(removal.as_bytes())?;
+                        !answers.lost && answers.refused.is_empty()
+                    }
+                    None => false,
+                };
+                let state = if removed { "it was removed again" } else { "it could not be removed" };
+                delivered.refused.push(ignored(line, &format!("{words}; {state}")));
+                self.verified.altered.insert(shape, format!("{words}; it was not sent"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends messages and a fence, and reads the answers.
+    fn exchange(&mut self, messages: &[u8]) -> Result<Answers, KernelError> {
+        let failed = |errno| KernelError::errno("sending rules", errno);
+        self.fences = (self.fences + 1) % FENCES;
+        let fence = FENCES | self.fences;
+        self.fence.clear();
+        self.fence.message(NOOP, flag::REQUEST | flag::ACK, fence, |_| {});
+        let both = [IoSlice::new(messages), IoSlice::new(self.fence.as_bytes())];
+        let mut signals = 0;
+        while let Err(errno) =
+            sendmsg(&self.socket, &both, &mut SendAncillaryBuffer::default(), SendFlags::empty())
+        {
+            signals += 1;
+            if errno != Errno::INTR || signals > SIGNALS_MAX {
+                return Err(failed(errno));
+            }
+        }
+        let mut answers = Answers::default();
+        loop {
+            match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                Ok((length, _)) => {
+                    if self.hear(length, fence, &mut answers)? {
+                        return Ok(answers);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => answers.lost = true,
+                // The fence itself is missing: its answer was one of those that were lost.
+                Err(Errno::AGAIN) => {
+                    answers.lost = true;
+                    return Ok(answers);
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+
+    /// Takes a datagram; whether it has the answer to the fence.
+    fn hear(&self, length: usize, fence: u32, answers: &mut Answers) -> Result<bool, KernelError> {
+        let malformed = |why: netlink::Malformed| KernelError::malformed("the answer to rules", why.0);
+        for message in Messages::new(&self.buffer[..length]) {
+            let message = message.map_err(malformed)?;
+            match message.reply().map_err(malformed)? {
+                Reply::Refused(refusal) if message.sequence < FENCES => {
+                    answers.refused.push((message.sequence, refusal));
+                }
+                Reply::Done | Reply::Refused(_) if message.sequence == fence => return Ok(true),
+                Reply::Object(body) => answers.echo = Some(body.to_vec()),
+                Reply::Done | Reply::Refused(_) | Reply::Nothing => {}
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Where the flags are in a message's header.
+const FLAGS_AT: usize = 6;
+
+/// The refusal of a line of which the kernel makes something else.
+fn ignored(line: u32, words: &str) -> Refused {
+    let refusal =
+        Refusal { errno: Errno::OPNOTSUPP, message: Some(words.to_owned()), offset: None, missing: None };
+    Refused { line, refusal }
+}

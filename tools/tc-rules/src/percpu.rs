@@ -1,0 +1,79 @@
+//! Counters: one for each CPU, or one for all.
+//!
+//! An action may be asked not to have a counter for each CPU (`TCA_ACT_FLAGS_NO_PERCPU_STATS`, Linux 5.5). That saves
+//! memory and time when it is made, and costs a shared cache line when packets meet it.
+
+use crate::action::Kind;
+
+use crate::command::Filter;
+
+/// When actions get one counter for all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoPercpu {
+    /// Where the file asks for it, and where packets are expected to come seldom.
+    Auto,
+    /// Always.
+    Always,
+    /// Never, even where the file asks for it.
+    Never,
+    /// Where the file asks for it: exactly what tc would send.
+    #[default]
+    AsWritten,
+}
+
+/// Kinds of actions, whether they obey the flag, and the kernel's file that shows it.
+///
+/// Kernel: 6.18. `tcf_idr_create_from_flags()` (`net/sched/act_api.c`) passes the flag on, `tcf_idr_create()` takes the
+/// flag from its caller. A dump shows `no_percpu` for kinds that ignore it, too: it shows what was requested.
+pub const KINDS: &[(&str, bool, &str)] = &[
+    ("gact", true, "net/sched/act_gact.c tcf_gact_init()"),
+    ("mirred", true, "net/sched/act_mirred.c tcf_mirred_init()"),
+    ("tunnel_key", true, "net/sched/act_tunnel_key.c tunnel_key_init(); its dst_cache stays per CPU"),
+    ("csum", true, "net/sched/act_csum.c tcf_csum_init()"),
+    ("ct", true, "net/sched/act_ct.c tcf_ct_init()"),
+    ("ctinfo", true, "net/sched/act_ctinfo.c tcf_ctinfo_init()"),
+    ("connmark", true, "net/sched/act_connmark.c tcf_connmark_init()"),
+    ("gate", true, "net/sched/act_gate.c tcf_gate_init()"),
+    ("nat", true, "net/sched/act_nat.c tcf_nat_init()"),
+    ("pedit", true, "net/sched/act_pedit.c tcf_pedit_init()"),
+    ("vlan", true, "net/sched/act_vlan.c tcf_vlan_init()"),
+    ("bpf", false, "net/sched/act_bpf.c tcf_bpf_init()"),
+    ("ife", false, "net/sched/act_ife.c tcf_ife_init()"),
+    ("mpls", false, "net/sched/act_mpls.c tcf_mpls_init()"),
+    ("police", false, "net/sched/act_police.c tcf_police_init()"),
+    ("sample", false, "net/sched/act_sample.c tcf_sample_init()"),
+    ("skbedit", false, "net/sched/act_skbedit.c tcf_skbedit_init()"),
+    ("skbmod", false, "net/sched/act_skbmod.c tcf_skbmod_init()"),
+];
+
+/// Whether actions of a kind obey the flag.
+pub fn obeys(kind: &Kind) -> bool {
+    KINDS.iter().any(|(name, obeys, _)| *name == kind.name() && *obeys)
+}
+
+impl NoPercpu {
+    /// Sets the flag of a rule's actions. Returns how many have the flag but ignore it.
+    ///
+    /// Packets are expected seldom where the rule is for hardware only, and where it picks out few of them: an
+    /// address, a port or a tunnel's id must be a certain one.
+    pub fn apply(self, rule: &mut Filter) -> usize {
+        let seldom = match self {
+            Self::Auto => {
+                rule.classifier.is_narrow()
+                    || rule.classifier.offload().is_some_and(|offload| offload.skip_sw)
+            }
+            Self::Always => true,
+            Self::Never | Self::AsWritten => false,
+        };
+        let mut ignored = 0;
+        for action in &mut rule.actions {
+            match self {
+                Self::Never => action.no_percpu = false,
+                Self::Auto | Self::Always => action.no_percpu |= seldom && obeys(&action.kind),
+                Self::AsWritten => {}
+            }
+            ignored += usize::from(action.no_percpu && !obeys(&action.kind));
+        }
+        ignored
+    }
+}
