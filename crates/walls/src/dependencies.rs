@@ -10,8 +10,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Dependencies {
     direct: BTreeMap<String, BTreeSet<String>>,
-    /// The crates of the workspace.
-    rooms: BTreeSet<String>,
+    /// The crates of the workspace, and whether each is below `tools/`.
+    rooms: BTreeMap<String, bool>,
 }
 
 impl Dependencies {
@@ -53,13 +53,20 @@ impl Dependencies {
             value[field].as_str().map(str::to_owned).ok_or(format!("no text `{field}`"))
         };
         let mut names: BTreeMap<String, String> = BTreeMap::new();
+        let mut manifests: BTreeMap<String, String> = BTreeMap::new();
+        let root = format!("{}/", word(metadata, "workspace_root")?);
         for package in list(metadata, "packages")? {
             names.insert(word(&package, "id")?, word(&package, "name")?);
+            let manifest = word(&package, "manifest_path")?;
+            let inside = manifest.strip_prefix(&root).unwrap_or_default().to_owned();
+            manifests.insert(word(&package, "id")?, inside);
         }
         let name = |id: &str| names.get(id).cloned().ok_or(format!("no package {id}"));
         let mut found = Self::default();
         for member in list(metadata, "workspace_members")? {
-            found.rooms.insert(name(member.as_str().unwrap_or_default())?);
+            let id = member.as_str().unwrap_or_default();
+            let is_tool = manifests.get(id).is_some_and(|manifest| manifest.starts_with("tools/"));
+            found.rooms.insert(name(id)?, is_tool);
         }
         for node in list(&metadata["resolve"], "nodes")? {
             let direct = found.direct.entry(name(&word(&node, "id")?)?).or_default();
@@ -92,7 +99,12 @@ impl Dependencies {
 
     /// The crates of the workspace.
     pub fn rooms(&self) -> impl Iterator<Item = &str> {
-        self.rooms.iter().map(String::as_str)
+        self.rooms.keys().map(String::as_str)
+    }
+
+    /// Whether a crate is one of the tools, which are no part of the product.
+    pub fn is_tool(&self, room: &str) -> bool {
+        self.rooms.get(room).copied().unwrap_or(false)
     }
 }
 
@@ -109,11 +121,16 @@ mod test {
                 deps.iter().map(|(id, kind)| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] })).collect();
             json!({ "id": id, "deps": deps })
         };
-        let package = |name: &str| json!({ "id": name, "name": name });
-        let packages = ["a", "b", "c", "d"].map(package);
+        let package = |name: &str, below: &str| {
+            let manifest = format!("/w/{below}/{name}/Cargo.toml");
+            json!({ "id": name, "name": name, "manifest_path": manifest })
+        };
+        let packages =
+            [package("a", "crates"), package("b", "tools"), package("c", "crates"), package("d", "crates")];
         let found = Dependencies::of_metadata(&json!({
             "packages": packages,
-            "workspace_members": ["a"],
+            "workspace_root": "/w",
+            "workspace_members": ["a", "b"],
             "resolve": { "nodes": [
                 node("a", &[("b", None), ("d", Some("dev"))]),
                 node("b", &[("c", Some("build"))]),
@@ -124,6 +141,7 @@ mod test {
         .expect("as Cargo writes it");
         assert_eq!(found.direct("a"), BTreeSet::from(["b"]));
         assert_eq!(found.all("a"), BTreeSet::from(["b", "c"]));
-        assert_eq!(found.rooms().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(found.rooms().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(found.is_tool("b") && !found.is_tool("a"));
     }
 }

@@ -78,6 +78,7 @@ fn reuse() -> Played {
 }
 
 /// A server whose second thread waits on an epoll for ever; on a byte of input, the thread ends.
+#[expect(clippy::disallowed_methods, reason = "it waits without a limit")]
 fn waiter() -> Played {
     let epoll = new_epoll()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -56,6 +56,7 @@ pub(crate) fn play_role() -> Option<()> {
     Some(())
 }
 
+#[expect(clippy::disallowed_methods, reason = "it waits without a limit")]
 fn work(worker: u8) -> std::io::Result<()> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_socket_reuseport(&socket, true)?;
