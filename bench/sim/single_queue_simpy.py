@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The single queue of `crates/sim/examples/speed.rs` in SimPy, as the naive alternative.
+"""The single queue of `tools/sim/examples/speed.rs` in SimPy, as the naive alternative.
 
 One queue, one CPU, one application thread, 64 connections in an open loop of 50K requests/s: an interrupt, a poll of up to
 64 packets, the application's batch. Every packet is an event, as in a textbook. Costs as in scenarios/lab.toml; moderation, deferral,

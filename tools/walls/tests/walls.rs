@@ -89,7 +89,7 @@ const OTHERS: &[(&str, &[&str])] = &[
 
 /// What the product still has of the tools: its commands `tc`, `bench` and `sim`.
 const OF_TOOLS: &[(&str, &str)] =
-    &[("netpolicy", "netpolicy-tc-rules"), ("netpolicy-experiments", "netpolicy-tc-rules")];
+    &[("netpolicy", "netpolicy-experiments"), ("netpolicy", "netpolicy-tc-rules")];
 
 /// What no program has that runs on its own as root: the command line and the terminal.
 const FOR_PEOPLE: &[&str] = &["clap", "clap_complete", "clap_mangen", "crossterm", "ratatui"];
