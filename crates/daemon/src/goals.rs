@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use latency::live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Subject, Summary};
 use linux::Netns;
-use live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Subject, Summary};
 use model::host::{Process, SocketState};
 use model::live::{LivePolls, PartOfSecond};
 use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, Severity, Target};

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use apply::{Allow, Knob};
-use judge::{Outcome, Proposal, Trial, Watched};
+use latency::judge::{Outcome, Proposal, Trial, Watched};
 use linux::Netns;
 use model::{
     DeliveryMode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
-use judge::Watched;
+use latency::judge::Watched;
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
 use model::{Change, Finding, Guard, Nanoseconds, Object, Plan, Setting, Severity, Step, Target};

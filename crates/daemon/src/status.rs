@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use live::{Cost, Estimator, Measured, Percentiles, Unit};
+use latency::live::{Cost, Estimator, Measured, Percentiles, Unit};
 use model::{Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
 use rustix::io::Errno;
 use schemars::JsonSchema;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use live::Measured;
+use latency::live::Measured;
 use model::host::Unread;
 use model::{Finding, Judgement, NetnsId, Policy};
 use session::{Fault, Operator, count};

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use apply::AtExit;
-use judge::{Alternation, Candidate};
+use latency::judge::{Alternation, Candidate};
+use latency::live::{Selection, Target};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::{Processes, observe};
-use live::{Selection, Target};
 use model::Chance;
 use model::host::Device;
 use rustix::process::{Pid, Signal, kill_process};

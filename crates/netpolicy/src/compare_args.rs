@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use judge::Candidate;
+use latency::judge::Candidate;
 use measure::switchback::Metric;
 use model::Nanoseconds;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use live::Selection;
+use latency::live::Selection;
 use model::{Nanoseconds, Pid};
 
 use crate::completing;

@@ -216,7 +216,7 @@ fn findings() -> String {
     }
     page.push_str("## response times\n\nOf services of the policy files, also in the daemon's findings and in [`netpolicy watch`](watch.md).\n\n");
     page.push_str("| finding | meaning |\n|---|---|\n");
-    for (rule, meaning) in live::RULES {
+    for (rule, meaning) in latency::live::RULES {
         let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
     }
     page.push_str("\n## goals that are kept\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-kept).\n\n");

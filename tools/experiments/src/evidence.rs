@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use live::Recording;
+use latency::live::Recording;
 use runs::{Grid, Results};
 use session::{Exit, Fault};
 
@@ -24,7 +24,7 @@ pub(crate) enum Written {
     /// What `watch --record` wrote.
     Watch(Box<Recording>),
     /// What `compare --record` wrote.
-    Compare(Box<judge::Recording>),
+    Compare(Box<latency::judge::Recording>),
 }
 
 /// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
@@ -64,8 +64,10 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
         |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("no evidence: {}", shortened(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
-    if judge::Recording::begins(text) {
-        return judge::Recording::parse(text).map(|read| Written::Compare(Box::new(read))).map_err(wrong);
+    if latency::judge::Recording::begins(text) {
+        return latency::judge::Recording::parse(text)
+            .map(|read| Written::Compare(Box::new(read)))
+            .map_err(wrong);
     }
     if Recording::begins(text) {
         return Recording::parse(text).map(|recording| Written::Watch(Box::new(recording))).map_err(wrong);

@@ -24,9 +24,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // One host, and what is kept true on it.
     ("session", &["apply", "linux", "model", "page", "plan", "policy-file"]),
     ("primer", &["linux", "model", "page", "plan", "policy-file", "session"]),
-    ("live", &["linux", "measure", "model", "session"]),
-    ("judge", &["apply", "linux", "live", "measure", "model", "page", "plan", "policy-file", "session"]),
-    ("daemon", &["apply", "judge", "linux", "live", "model", "page", "plan", "policy-file", "session"]),
+    ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
+    ("daemon", &["apply", "latency", "linux", "model", "page", "plan", "policy-file", "session"]),
     ("netpolicyd", &["apply", "daemon", "model", "page", "session"]),
     (
         "netpolicy",
@@ -34,9 +33,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "apply",
             "daemon",
             "experiments",
-            "judge",
+            "latency",
             "linux",
-            "live",
             "measure",
             "model",
             "page",
@@ -56,9 +54,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "experiments",
         &[
             "apply",
-            "judge",
+            "latency",
             "linux",
-            "live",
             "load",
             "measure",
             "model",

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use live::{Measured, Outcome, Totals};
+use latency::live::{Measured, Outcome, Totals};
 use model::live::LivePolls;
 use model::{Nanoseconds, Ruling};
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use judge::{SERVICES_MAX, Watched};
+use latency::judge::{SERVICES_MAX, Watched};
 use model::setting::Disruption;
 use model::{
     Change, DeliveryMode, Finding, Guarded, Host, Intent, Nanoseconds, OnMissed, Plan, Policy, ProcessId,

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
     }
     if !arguments.no_guard && policy.intents.iter().any(|intent| intent.guard.is_some()) {
         let planned = cycle::plan(&policy, &netns)?;
-        let guards = judge::guards(&policy, &planned.placement, None);
+        let guards = latency::judge::guards(&policy, &planned.placement, None);
         for absent in &guards.absent {
             context.console.say(&format!("{absent} does not run: nothing is judged on its traffic."));
         }

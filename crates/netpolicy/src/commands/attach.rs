@@ -1,8 +1,8 @@
 //! `attach`: gives a running process and its queues a policy.
 
 use apply::AtExit;
+use latency::live::Selection;
 use linux::Signals;
-use live::Selection;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 use session::{Exit, Fault, fullbusy, wake};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use apply::TransactionName;
 use daemon::running_daemon;
-use experiments::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
-use judge::{Candidate, Comparison, Options, PairRecord, Progress, Round, Shown, progress_words};
+use latency::judge::{Candidate, Comparison, Options, PairRecord, Progress, Round, Shown, progress_words};
+use latency::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
 use linux::Signals;
 use measure::switchback::Switchback;
 use model::{JudgedBy, Nanoseconds};
@@ -134,7 +134,7 @@ fn keep_winner(
             context.console.say(&format!("The winner is {}.", options.candidates[winner].name));
             let kept = comparison.keep(winner)?;
             let service = comparison.target().name.clone();
-            let verdict = judge::judgement(&shown.switchback, winner, &service, shown.took);
+            let verdict = latency::judge::judgement(&shown.switchback, winner, &service, shown.took);
             for name in &kept {
                 if let Err(error) = context.session.journal()?.note_judgement(*name, &verdict) {
                     context.console.say(&format!("The verdict is not in the journal: {error}"));

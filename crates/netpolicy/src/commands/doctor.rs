@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use apply::Standing;
+use latency::live::{Measured, Outcome, Pace, Rounds, Subject};
 use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
-use live::{Measured, Outcome, Pace, Rounds, Subject};
 use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Plan, Severity};
 use plan::RefusalKind;
 use plan::doctor::{Held, HostContext, Peer, Pending};

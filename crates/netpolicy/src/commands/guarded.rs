@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use daemon::running_daemon;
-use judge::{GuardReport, Guards, Proposal, Trial, Watched};
+use latency::judge::{GuardReport, Guards, Proposal, Trial, Watched};
+use latency::live::Selection;
 use linux::{Netns, Signals};
-use live::Selection;
 use model::{Guard, Limits, Nanoseconds, Policy};
 use session::cycle::Planned;
 use session::guard_process::Guardian;
@@ -45,7 +45,7 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
             ),
         ));
     }
-    let mut guards = judge::guards(policy, &planned.placement, Some(asked.limits));
+    let mut guards = latency::judge::guards(policy, &planned.placement, Some(asked.limits));
     if !asked.on.is_empty() {
         let named = asked.on.iter().map(|name| Watched {
             selection: Selection::named(name),

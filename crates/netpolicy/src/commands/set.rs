@@ -1,7 +1,7 @@
 //! `set`: gives one device, service or process a policy, without a file.
 
 use daemon::running_daemon;
-use live::Selection;
+use latency::live::Selection;
 use model::{Intent, Pid, PolicyName, Target};
 use session::{Exit, Fault, fullbusy, staged};
 

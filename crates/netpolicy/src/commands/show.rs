@@ -1,9 +1,9 @@
 //! `show`: the packet path of this host.
 
 use daemon::running_daemon;
+use latency::live::LastMeasured;
 use linux::Processes;
 use linux::machine::seconds_since_1970;
-use live::LastMeasured;
 use model::Pid;
 use session::{Exit, Fault, app_requests};
 

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use experiments::reports::{WatchReport, WatchRow, WatchWindowReport};
+use latency::live::{LastMeasured, Percentiles, Record, Target, Turn, Watcher};
+use latency::reports::{WatchReport, WatchRow, WatchWindowReport};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
-use live::{LastMeasured, Percentiles, Record, Target, Turn, Watcher};
 use session::{Exit, Fault};
 
 use crate::args::Watch;

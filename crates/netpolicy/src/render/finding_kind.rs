@@ -21,7 +21,8 @@ impl FindingKindReport {
         let doctor = plan::doctor::RULES
             .iter()
             .flat_map(|(family, rules)| rules.iter().map(|rule| (*family, rule.id, rule.doc)));
-        let live = live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
+        let live =
+            latency::live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
         let search =
             daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are kept", *finding, *meaning));
         doctor.chain(live).chain(search).map(|(family, finding, meaning)| Self { finding, meaning, family })

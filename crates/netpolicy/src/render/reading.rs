@@ -5,7 +5,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use live::text::short;
+use latency::live::text::short;
 
 use crate::top::reading::{CpuLine, ProcessLine, QueueLine, Reading, ServiceLine};
 

@@ -1,11 +1,11 @@
 //! What programs read, as JSON Schema: derived from the types that are printed.
 
 use experiments::reports::{
-    BenchReport, CalibrationReport, CompareReport, CompareRoundReport, GridReport, LiveBenchReport,
-    LiveCostReport, PredictionReport, RuleBenchReport, SelfcheckReport, ValidationReport, WatchReport,
-    WatchWindowReport,
+    BenchReport, CalibrationReport, GridReport, LiveBenchReport, LiveCostReport, PredictionReport,
+    RuleBenchReport, SelfcheckReport, ValidationReport,
 };
-use judge::{GuardReport, JudgeBenchReport};
+use latency::judge::{GuardReport, JudgeBenchReport};
+use latency::reports::{CompareReport, CompareRoundReport, WatchReport, WatchWindowReport};
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;

@@ -1,8 +1,8 @@
 //! How the daemon stands, for people and for programs.
 
 use daemon::Status;
-use live::Percentiles;
-use live::text::{ago, short};
+use latency::live::Percentiles;
+use latency::live::text::{ago, short};
 use page::{Cell, Page, Report, Style, Table, to_json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use latency::live::{Pace, Rounds, Subject};
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::observe::Observer;
 use linux::{Netns, Processes};
-use live::{Pace, Rounds, Subject};
 use model::evidence::Counters;
 use model::{Host, Policy};
 use session::Fault;

@@ -1,6 +1,6 @@
 //! One look at a host: who delivered how many packets per second since the look before.
 
-use live::{Estimate, Measured, Outcome};
+use latency::live::{Estimate, Measured, Outcome};
 use model::delivered::PollCounts;
 use model::evidence::{Counters, CpuTicks};
 use model::host::Napi;

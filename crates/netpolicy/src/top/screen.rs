@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use latency::live::text::short;
 use linux::Signals;
-use live::text::short;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -429,7 +429,7 @@ mod test {
 
     use super::super::reading::Shares;
     use super::super::state::Key;
-    use live::Estimate;
+    use latency::live::Estimate;
     use measure::Interval;
 
     use super::*;

@@ -241,14 +241,15 @@ fn switchbacks() -> Result<(), Failed> {
     };
     let failed = |fault: session::Fault| fault.cause.to_string();
     let target =
-        live::Target::of(&live::Selection::Port(11_211), &session, &session::Silent).map_err(failed)?;
-    let candidates = [judge::Candidate::current(), file.parse()?];
+        latency::live::Target::of(&latency::live::Selection::Port(11_211), &session, &session::Silent)
+            .map_err(failed)?;
+    let candidates = [latency::judge::Candidate::current(), file.parse()?];
     let journal = session.journal().map_err(failed)?;
     let journal = journal.owned_by_session(apply::AtExit::RollBack)?;
     let before = operator.host()?;
     let turn = Duration::from_secs(60);
     let mut alternation =
-        judge::Alternation::plan(&candidates, &target, &session, &session::Silent, &journal, turn)
+        latency::judge::Alternation::plan(&candidates, &target, &session, &session::Silent, &journal, turn)
             .map_err(failed)?;
     for _ in 0..SWITCHBACKS {
         alternation.switch_to(1).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use judge::{Header, Recording, pairs};
+use latency::judge::{Header, Recording, pairs};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
 use model::JudgedBy;
@@ -10,7 +10,7 @@ use runs::html::{CompareChart, ComparePoint, html_of_compare};
 use session::{Exit, Fault};
 
 use crate::Context;
-use crate::reports::{CompareReport, in_percent};
+use latency::reports::{CompareReport, in_percent};
 
 /// Shows a comparison that was recorded, and draws it.
 pub(super) fn report(

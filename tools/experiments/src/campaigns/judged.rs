@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use judge::{Candidate, Comparison, JudgeBenchReport, JudgedScenario, Options, Progress, Replayed, Round};
+use latency::judge::{
+    Candidate, Comparison, JudgeBenchReport, JudgedScenario, Options, Progress, Replayed, Round,
+};
+use latency::live::Selection;
 use linux::bpf::wire::{Seen, Wire};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Netns, Signals};
-use live::Selection;
 use measure::live::agreement::percentiles_of;
 use measure::switchback::{Figures, Metric, Switchback};
 use session::{Exit, Fault, Session, Silent};
@@ -50,7 +52,7 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
             unchanged.push((ours.clone(), took));
         }
         scenarios.push(JudgedScenario::of(name, &ours, &truth, ended.words()));
-        if ended == judge::Ended::Interrupted {
+        if ended == latency::judge::Ended::Interrupted {
             break;
         }
     }
@@ -70,7 +72,7 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
     Ok(if report.agrees() { Exit::Done } else { Exit::Failed })
 }
 
-type Compared = (Switchback, Switchback, judge::Ended, Duration);
+type Compared = (Switchback, Switchback, latency::judge::Ended, Duration);
 
 /// One comparison in a lab of its own, with what the wire says of its pairs.
 fn compared(

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use live::{Header, Recording};
+use latency::live::{Header, Recording};
 use measure::live::series::requests_for;
 use measure::live::{Estimate, Series, Summary, caveats};
 use runs::html::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 use session::{Exit, Fault};
 
 use crate::Context;
-use crate::reports::WatchReport;
+use latency::reports::WatchReport;
 
 /// The fewest points of a chart, where there are windows for so many: with fewer requests, p99 is left out.
 const POINTS_MIN: usize = 20;

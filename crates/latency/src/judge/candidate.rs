@@ -1,0 +1,213 @@
+//! What is compared: the host as it is, a policy, a delivery mode, settings, or a policy file.
+
+use std::path::{Path, PathBuf};
+
+use crate::live::Target;
+use model::keys::OF_DELIVERY;
+use model::{Intent, NicRequest, Target as Subject};
+use policy_file::{Mistakes, Word, merge, parse, setting, word};
+use session::{Exit, Fault};
+
+/// One of the things that are compared, as the operator wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// As it was written: its name in reports.
+    pub name: String,
+    wanted: Wanted,
+}
+
+/// What a candidate wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The host as it is.
+    Current,
+    /// What a policy file says.
+    File(PathBuf),
+    /// A policy or a mode for the service, with settings of it or of its device.
+    Settings(Option<Word>, Vec<(String, String)>),
+}
+
+/// A key as policy files spell it, where it is one of a service: plans and the kernel write `gro-flush-timeout`.
+fn of_service(key: &str) -> String {
+    let spelt = key.replace('-', "_");
+    if OF_DELIVERY.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
+}
+
+impl std::str::FromStr for Candidate {
+    type Err = String;
+
+    /// Reads `current`, `latency`, `suspend20`, `defer50,gro_flush_timeout=80us`, `rx-usecs=8`, `eth0:rx-usecs=8` or `./policy.toml`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.to_owned();
+        if text == "current" {
+            return Ok(Self { name, wanted: Wanted::Current });
+        }
+        let is_file = Path::new(text).extension().is_some_and(|extension| extension == "toml");
+        if is_file || (text.contains('/') && !text.contains('=')) {
+            return Ok(Self { name, wanted: Wanted::File(text.into()) });
+        }
+        let (mut first, mut settings) = (None, Vec::new());
+        for (at, part) in text.split(',').enumerate() {
+            match part.split_once('=') {
+                Some((key, value)) => {
+                    let key = of_service(key);
+                    let bare = key.split_once(':').map_or(key.as_str(), |(_, bare)| bare);
+                    if !OF_DELIVERY.contains(&bare) {
+                        setting(&format!("{bare}={value}"))?;
+                    }
+                    settings.push((key, value.to_owned()));
+                }
+                None if at == 0 => {
+                    first = Some(word(part).map_err(|why| format!("{why}; or `current`, or a policy file"))?)
+                }
+                None => return Err(format!("`{part}` gives no value: write NAME=VALUE, as in rx-usecs=8")),
+            }
+        }
+        Ok(Self { name, wanted: Wanted::Settings(first, settings) })
+    }
+}
+
+/// The requests that a candidate comes to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests {
+    /// For the service, or all of a policy file.
+    pub(crate) whole: Vec<Intent>,
+    /// Settings of devices, which leave all else of these devices as it is.
+    pub(crate) nic: Vec<(String, NicRequest)>,
+}
+
+impl Candidate {
+    /// The host as it is.
+    pub fn current() -> Self {
+        Self { name: "current".to_owned(), wanted: Wanted::Current }
+    }
+
+    /// What it wants.
+    pub const fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// What it requests for this service.
+    ///
+    /// # Errors
+    /// A policy file that cannot be read, or is wrong; a setting of a device that is not known.
+    pub(crate) fn requests(&self, target: &Target) -> Result<Requests, Fault> {
+        match &self.wanted {
+            Wanted::Current => Ok(Requests::default()),
+            Wanted::File(path) => Ok(Requests { whole: from_file(path)?, nic: Vec::new() }),
+            Wanted::Settings(word, settings) => self.of_settings(*word, settings, target),
+        }
+    }
+
+    fn of_settings(
+        &self,
+        word: Option<Word>,
+        settings: &[(String, String)],
+        target: &Target,
+    ) -> Result<Requests, Fault> {
+        let usage = |why: String| Fault::new(Exit::Usage, format!("candidate {}: {why}", self.name));
+        let (of_service, of_device): (Vec<_>, Vec<_>) =
+            settings.iter().partition(|(key, _)| OF_DELIVERY.contains(&key.as_str()));
+        let mut requests = Requests::default();
+        if let Some(word) = word {
+            let overrides = overrides(&of_service).map_err(usage)?;
+            for process in &target.processes {
+                let origin = format!("netpolicy compare, candidate {}", self.name);
+                let intent = word.intent(Subject::Task(process.pid), origin, model::Budget::default());
+                requests.whole.push(Intent { overrides, ..intent });
+            }
+        } else if let Some((key, value)) = of_service.first() {
+            return Err(usage(format!("{key} belongs to a delivery mode: write defer50,{key}={value}")));
+        }
+        for (key, value) in of_device {
+            let (device, bare) = match key.split_once(':') {
+                Some((device, bare)) => (device.to_owned(), bare),
+                None => (only_device(target).map_err(usage)?, key.as_str()),
+            };
+            requests.nic.push((device, setting(&format!("{bare}={value}")).map_err(usage)?));
+        }
+        Ok(requests)
+    }
+}
+
+/// The three timeouts of a service, read as a policy file's.
+fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides, String> {
+    let quoted = |value: &str| match value.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => value.to_owned(),
+        false => format!("\"{value}\""),
+    };
+    let lines: String = settings.iter().map(|(key, value)| format!("{key} = {}\n", quoted(value))).collect();
+    let text = format!("[service.candidate]\nmatch = {{ port = 1 }}\npolicy = \"none\"\n{lines}");
+    let first = |Mistakes(mistakes): Mistakes| {
+        mistakes.into_iter().next().map_or_else(String::new, |mistake| mistake.message)
+    };
+    let file = parse("candidate", &text).map_err(first)?;
+    let merged = merge(&[file]).map_err(first)?;
+    Ok(merged.policy().intents.into_iter().next().map(|intent| intent.overrides).unwrap_or_default())
+}
+
+/// The only device with queues of a host.
+fn only_device(target: &Target) -> Result<String, String> {
+    let mut devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
+    match (devices.next(), devices.next()) {
+        (Some(device), None) => Ok(device.id.name.to_string()),
+        _ => Err("the host has several devices: write DEVICE:NAME=VALUE, as in eth0:rx-usecs=8".to_owned()),
+    }
+}
+
+fn from_file(path: &Path) -> Result<Vec<Intent>, Fault> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
+    let wrong = |mistakes: Mistakes| Fault::new(Exit::Usage, mistakes);
+    let file = parse(&path.display().to_string(), &text).map_err(wrong)?;
+    let policy = merge(&[file]).map_err(wrong)?.policy();
+    if policy.intents.is_empty() {
+        return Err(Fault::new(Exit::Usage, format!("{}: no section asks for anything", path.display())));
+    }
+    Ok(policy.intents)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::PolicyName;
+
+    fn read(text: &str) -> Result<Wanted, String> {
+        text.parse::<Candidate>().map(|candidate| candidate.wanted)
+    }
+
+    #[test]
+    fn a_candidate_is_the_host_as_it_is_a_word_settings_or_a_file() {
+        assert_eq!(read("current"), Ok(Wanted::Current));
+        assert_eq!(
+            read("latency"),
+            Ok(Wanted::Settings(Some(Word::Policy(PolicyName::Latency)), Vec::new()))
+        );
+        assert_eq!(read("./a.toml"), Ok(Wanted::File("./a.toml".into())));
+        let Ok(Wanted::Settings(Some(Word::Delivery(_)), settings)) = read("defer50,gro_flush_timeout=80us")
+        else {
+            panic!("{:?}", read("defer50,gro_flush_timeout=80us"));
+        };
+        assert_eq!(settings, [("gro_flush_timeout".to_owned(), "80us".to_owned())]);
+        assert!(matches!(read("eth0:rx-usecs=8"), Ok(Wanted::Settings(None, _))));
+        assert_eq!(read("defer50,gro-flush-timeout=80us"), read("defer50,gro_flush_timeout=80us"));
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_what_there_is() {
+        assert!(read("latancy").expect_err("misspelt").contains("did you mean `latency`?"));
+        assert!(read("latency,suspend20").expect_err("two words").contains("NAME=VALUE"));
+        assert!(read("rx-usec=8").expect_err("misspelt").contains("rx-usecs"));
+    }
+
+    #[test]
+    fn timeouts_of_a_service_are_read_as_a_policy_files() {
+        let one = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let given = [one("gro_flush_timeout", "80us"), one("defer_hard_irqs", "7")];
+        let read = overrides(&given.iter().collect::<Vec<_>>()).expect("right");
+        assert_eq!(read.gro_flush_timeout, Some(model::Nanoseconds::from_micros(80)));
+        assert_eq!(read.defer_hard_irqs, Some(7));
+        let wrong = [one("gro_flush_timeout", "soon")];
+        assert!(overrides(&wrong.iter().collect::<Vec<_>>()).is_err());
+    }
+}

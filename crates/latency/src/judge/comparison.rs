@@ -1,0 +1,495 @@
+//! Rounds of windows, until enough is known.
+
+use std::time::{Duration, Instant};
+
+use crate::live::{Estimator, Selection, Target, Turn, Watcher, moderation_differs};
+use apply::{AtExit, JournalError, TransactionName};
+use linux::Signals;
+use measure::live::series::requests_for;
+use measure::switchback::{Figures, Switchback, Unfair};
+use model::live::LiveWindow;
+use model::{Chance, Finding, JudgedBy, Nanoseconds};
+use session::{Exit, Fault, HostState, Operator, Session};
+
+use crate::judge::alternation::Alternation;
+use crate::judge::judgement::judgement;
+use crate::judge::lock::ComparisonLock;
+use crate::judge::one_shot::OneShot;
+use crate::judge::options::Options;
+
+/// The most rounds: beyond them nothing counts any more.
+const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
+
+/// How much longer than asked a window, or the way to it, may take before it does not count.
+pub(crate) const LATE: Duration = Duration::from_millis(500);
+
+/// How long a service that ended is waited for, and how often it is looked for.
+const RESTART_MAX: Duration = Duration::from_secs(20);
+const RESTART_EVERY: Duration = Duration::from_millis(250);
+
+/// How long a service may take after a restart until its windows count.
+const RESTART_SETTLES: Duration = Duration::from_secs(1);
+
+/// The most restarts in one comparison: a service that crashes under a candidate is not restarted for ever.
+const RESTARTS_MAX: usize = 8;
+
+/// So many rounds without enough requests end a comparison: nothing would come of the others.
+const SILENT_ROUNDS_MAX: usize = 6;
+
+/// So many rounds at the beginning without one that counts are enough to say that clients wait for answers.
+const CLOSED_LOOP_ROUNDS: usize = 6;
+
+/// Why a comparison ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every deciding metric has a verdict.
+    Decided,
+    /// The time is up.
+    Time,
+    /// A signal came.
+    Interrupted,
+    /// The service ended and did not come back.
+    Service,
+    /// Too few requests came to compare anything.
+    Requests,
+}
+
+impl Ended {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Decided => "decided",
+            Self::Time => "the time was up",
+            Self::Interrupted => "interrupted",
+            Self::Service => "the service ended and did not come back",
+            Self::Requests => "too few requests",
+        }
+    }
+
+    /// Why a comparison that ended like this has no result; `None` if it has one.
+    pub fn fault(self, service: &str) -> Option<Fault> {
+        match self {
+            Self::Decided | Self::Time | Self::Interrupted => None,
+            Self::Service => {
+                Some(Fault::failed(format!("{service} ended while it was measured, and did not come back")))
+            }
+            Self::Requests => {
+                let least = requests_for(0.5);
+                let words =
+                    format!("{service}: too few requests to compare anything: a window takes {least}");
+                let hint = "give it traffic, name the port that has it (--port N), or lengthen windows (--window 10s)";
+                Some(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
+            }
+        }
+    }
+}
+
+/// One round.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// Which, from 1.
+    pub number: usize,
+    /// The candidates in the order in which they were measured.
+    pub order: Vec<usize>,
+    /// A window of each candidate, in the order of their names; fewer where the round broke off.
+    pub windows: Vec<(usize, Figures, LiveWindow)>,
+    /// Why it does not count.
+    pub void: Option<Unfair>,
+}
+
+/// Is notified of rounds.
+pub trait Progress {
+    /// A round is over.
+    ///
+    /// # Errors
+    /// What the listener could not do with it: that ends the comparison.
+    fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault>;
+
+    /// A candidate is in force, and its window is about to begin.
+    ///
+    /// # Errors
+    /// As [`Progress::round`].
+    fn window_begins(&mut self, _candidate: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// How far a stretch of windows is in which nothing is written.
+    ///
+    /// # Errors
+    /// As [`Progress::round`].
+    fn stretch(&mut self, _words: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Its window is over, after so many seconds.
+    ///
+    /// # Errors
+    /// As [`Progress::round`].
+    fn window_ended(&mut self, _candidate: usize, _seconds: f64) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// What a comparison came to.
+#[derive(Debug)]
+pub struct Shown {
+    /// The rounds.
+    pub switchback: Switchback,
+    /// Why it ended.
+    pub ended: Ended,
+    /// How long it took.
+    pub took: Duration,
+    /// How long each switch took that wrote something.
+    pub switches: Vec<Duration>,
+    /// Findings that limit what the windows show.
+    pub findings: Vec<Finding>,
+    /// Why the verdicts are not in the journal, if they are not.
+    pub unnoted: Option<String>,
+}
+
+/// A comparison that can be made.
+pub struct Comparison<'a> {
+    pub(crate) options: Options,
+    selection: Selection,
+    pub(crate) session: &'a Session,
+    operator: &'a dyn Operator,
+    target: Target,
+    pub(crate) watcher: Watcher,
+    alternation: Alternation<'a>,
+    /// The second candidate, where it disturbs traffic: then nothing alternates.
+    once: Option<OneShot<'a>>,
+    pub(crate) switches: Vec<Duration>,
+    pub(crate) chance: Chance,
+    _lock: ComparisonLock,
+}
+
+impl std::fmt::Debug for Comparison<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Comparison").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Why a round broke off.
+pub(crate) enum Broken {
+    /// A process of the service ended.
+    Restart,
+    /// A signal came.
+    Interrupted,
+}
+
+impl<'a> Comparison<'a> {
+    /// Finds the service, plans each candidate and loads what measures. Writes nothing.
+    ///
+    /// # Errors
+    /// A service that cannot be measured, a candidate that cannot be alternated, another comparison under way.
+    pub fn prepare(
+        options: Options,
+        selection: &Selection,
+        session: &'a Session,
+        operator: &'a dyn Operator,
+    ) -> Result<Self, Fault> {
+        let names = || options.candidates.iter().skip(1).map(|candidate| &candidate.name);
+        if let Some((_, twice)) =
+            names().enumerate().find(|(at, name)| names().take(*at).any(|one| one == *name))
+        {
+            return Err(Fault::new(Exit::Usage, format!("candidate {twice} is given twice")));
+        }
+        let target = Target::of(selection, session, operator)?;
+        let lock = ComparisonLock::take(session, &target.netns)?;
+        let turn = options.window + options.guard;
+        let once = match options.disruptive {
+            true => OneShot::plan(&options, &target, session, operator)?,
+            false => None,
+        };
+        let (once, alternation) = match once {
+            Some((once, plans)) => (Some(once), plans),
+            None => {
+                let journal = session.journal()?.owned_by_session(AtExit::RollBack)?;
+                let candidates = &options.candidates;
+                (None, Alternation::plan(candidates, &target, session, operator, &journal, turn)?)
+            }
+        };
+        let watcher = Watcher::load(&target, options.window)?;
+        let chance = Chance::new(options.seed);
+        Ok(Self {
+            options,
+            selection: selection.clone(),
+            session,
+            operator,
+            target,
+            watcher,
+            alternation,
+            once,
+            switches: Vec::new(),
+            chance,
+            _lock: lock,
+        })
+    }
+
+    /// The service.
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The candidates on this host.
+    pub const fn alternation(&mut self) -> &mut Alternation<'a> {
+        &mut self.alternation
+    }
+
+    /// How the candidates are compared.
+    pub const fn by(&self) -> JudgedBy {
+        match self.once {
+            Some(_) => JudgedBy::BeforeAfter,
+            None => JudgedBy::Switchback,
+        }
+    }
+
+    /// Until when a candidate that is brought into force once stays at most, in time since boot; `None` where candidates alternate.
+    pub fn deadline(&self) -> Option<Nanoseconds> {
+        self.once.as_ref().map(OneShot::deadline)
+    }
+
+    /// Brings a candidate into force for good, in as many transactions as it takes; none if there is nothing to write.
+    ///
+    /// # Errors
+    /// What could not be written or read back, with the state of the host.
+    pub fn keep(&mut self, candidate: usize) -> Result<Vec<TransactionName>, Fault> {
+        match &mut self.once {
+            // The first candidate is the host as it is.
+            Some(_) if candidate == 0 => Ok(Vec::new()),
+            Some(once) => once.keep(),
+            None => Ok(self.alternation.keep(candidate)?.into_iter().collect()),
+        }
+    }
+
+    /// Measures until every deciding metric has a verdict, the time is up or a signal comes. Then the host is as it was before.
+    ///
+    /// # Errors
+    /// What could not be written or put back, with the state of the host.
+    pub fn run(&mut self, signals: &mut Signals, progress: &mut dyn Progress) -> Result<Shown, Fault> {
+        let began = Instant::now();
+        let names = self.options.candidates.iter().map(|candidate| candidate.name.clone()).collect();
+        let mut switchback = Switchback::judged_by(names, self.options.rule(), self.by());
+        let ended = match self.once.take() {
+            Some(mut once) => {
+                let ended = self.before_with_and_after(&mut once, &mut switchback, signals, progress);
+                // Whatever came of it, the host comes first.
+                let restored = once.roll_back();
+                self.once = Some(once);
+                restored?;
+                ended
+            }
+            None => {
+                let ended = self.rounds(&mut switchback, began, signals, progress);
+                self.alternation.restore()?;
+                ended
+            }
+        };
+        let ended = ended?;
+        let took = began.elapsed();
+        let mut summary = self.watcher.summary(&self.target);
+        if summary.estimator != Estimator::Stamped {
+            summary.findings.extend(self.moderation_differs());
+        }
+        let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
+        Ok(Shown {
+            ended,
+            took,
+            unnoted,
+            switches: std::mem::take(&mut self.switches),
+            findings: summary.findings,
+            switchback,
+        })
+    }
+
+    /// What candidates do to the NIC's moderation that no window shows.
+    fn moderation_differs(&self) -> Option<Finding> {
+        let all = 0..self.options.candidates.len();
+        moderation_differs(&self.target.name, all.map(|candidate| self.alternation.changes(candidate)))
+    }
+
+    /// Notes the verdict of each candidate beside its last transaction, which is rolled back.
+    fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
+        let of_once = self.once.as_ref().and_then(OneShot::transaction);
+        for candidate in (0..self.options.candidates.len()).filter(|_| switchback.rounds() > 0) {
+            let known = self.alternation.transaction(candidate).or(of_once.filter(|_| candidate > 0));
+            let Some(name) = known else { continue };
+            let verdict = judgement(switchback, candidate, &self.target.name, took);
+            self.alternation.journal().note_judgement(name, &verdict)?;
+        }
+        Ok(())
+    }
+
+    fn rounds(
+        &mut self,
+        switchback: &mut Switchback,
+        began: Instant,
+        signals: &mut Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<Ended, Fault> {
+        let arms = self.options.candidates.len();
+        let turn = self.options.window + self.options.guard;
+        let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
+        self.say_if_too_short(round_takes, turn);
+        // What is polled, and when clients come back, is known after a window: of the host as it is.
+        if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
+            return Ok(Ended::Interrupted);
+        }
+        let (mut restarts, mut said_closed) = (0, false);
+        for number in 1..=ROUNDS_MAX {
+            if began.elapsed() + round_takes > self.options.most {
+                return Ok(Ended::Time);
+            }
+            let mut order: Vec<usize> = (0..arms).collect();
+            self.chance.shuffle(&mut order);
+            let mut round = Round { number, order: order.clone(), windows: Vec::new(), void: None };
+            let mut broken = None;
+            for candidate in order {
+                match self.turn(candidate, &mut round, signals, progress)? {
+                    None => {}
+                    Some(why) => {
+                        broken = Some(why);
+                        break;
+                    }
+                }
+            }
+            match broken {
+                None => {
+                    round.windows.sort_by_key(|(candidate, ..)| *candidate);
+                    let figures: Vec<Figures> =
+                        round.windows.iter().map(|(_, figures, _)| *figures).collect();
+                    round.void = switchback.add(&figures, round.void);
+                }
+                Some(Broken::Interrupted) => return Ok(Ended::Interrupted),
+                Some(Broken::Restart) => {
+                    round.void = Some(Unfair::Restart);
+                    switchback.void(Unfair::Restart);
+                }
+            }
+            progress.round(&round, switchback, began.elapsed())?;
+            if matches!(broken, Some(Broken::Restart)) {
+                restarts += 1;
+                if restarts > RESTARTS_MAX {
+                    return Ok(Ended::Service);
+                }
+                match self.find_again(signals)? {
+                    None => {}
+                    Some(ended) => return Ok(ended),
+                }
+            }
+            if switchback.is_decided() {
+                return Ok(Ended::Decided);
+            }
+            if switchback.rounds() > 0 {
+                continue;
+            }
+            if switchback.is_silent(SILENT_ROUNDS_MAX) {
+                return Ok(Ended::Requests);
+            }
+            let closed = |candidate| switchback.closed_loop(candidate);
+            if !said_closed && number >= CLOSED_LOOP_ROUNDS && (1..arms).any(closed) {
+                said_closed = true;
+                progress.stretch("")?;
+                self.operator.say("No round counts so far: clients wait for answers, so that their rate is the candidate's own doing. Ctrl-C, and decide by the rate itself: --metric requests");
+            }
+        }
+        Ok(Ended::Time)
+    }
+
+    /// Says that the time is too short for any verdict, where it is.
+    fn say_if_too_short(&self, round_takes: Duration, first: Duration) {
+        let arms = self.options.candidates.len();
+        let least = self.options.rule().pairs_least(arms.saturating_sub(1));
+        let takes = first + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
+        if takes > self.options.most {
+            self.operator.say(&format!(
+                "{} s are too short for a verdict: {least} rounds are the fewest that decide, and take {:.0} s (--seconds).",
+                self.options.most.as_secs(),
+                takes.as_secs_f64().ceil()
+            ));
+        }
+    }
+
+    /// The window of one candidate of a round.
+    fn turn(
+        &mut self,
+        candidate: usize,
+        round: &mut Round,
+        signals: &mut Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<Broken>, Fault> {
+        let began = Instant::now();
+        let switched = match self.alternation.switch_to(candidate) {
+            Ok(switched) => switched,
+            // Its epolls went with the process.
+            Err(_) if !self.watcher.all_run() => return Ok(Some(Broken::Restart)),
+            Err(fault) => return Err(fault),
+        };
+        if switched.written > 0 {
+            self.switches.push(switched.took);
+        }
+        progress.window_begins(candidate)?;
+        let windows_began = Instant::now();
+        let measured = self.window(signals)?;
+        progress.window_ended(candidate, windows_began.elapsed().as_secs_f64())?;
+        let (figures, window) = match measured {
+            Ok(measured) => measured,
+            Err(broken) => return Ok(Some(broken)),
+        };
+        if !self.watcher.all_run() {
+            return Ok(Some(Broken::Restart));
+        }
+        let disturbed = self.alternation.disturbed(candidate)?;
+        let longest = switched.took + self.options.guard + self.options.window + LATE;
+        let late = (began.elapsed() > longest || switched.took > LATE).then_some(Unfair::Machine);
+        round.void = round.void.or(disturbed).or(late);
+        round.windows.push((candidate, figures, window));
+        Ok(None)
+    }
+
+    /// Measures one window, once the guard time is over.
+    pub(crate) fn window(
+        &mut self,
+        signals: &mut Signals,
+    ) -> Result<Result<(Figures, LiveWindow), Broken>, Fault> {
+        match self.watcher.turn(Instant::now() + self.options.guard, signals)? {
+            Turn::Window(shown) => {
+                let figures = Figures::of(&shown.window, shown.cost.service, shown.cost.delivery);
+                Ok(Ok((figures, shown.window)))
+            }
+            Turn::Ended => Ok(Err(Broken::Restart)),
+            Turn::Interrupted => Ok(Err(Broken::Interrupted)),
+        }
+    }
+
+    /// Finds the service again after a restart: its processes, its sockets and what each candidate changes of them are others now.
+    fn find_again(&mut self, signals: &mut Signals) -> Result<Option<Ended>, Fault> {
+        self.alternation.restore()?;
+        let until = Instant::now() + RESTART_MAX;
+        while Instant::now() < until {
+            if signals.take().is_some() {
+                return Ok(Some(Ended::Interrupted));
+            }
+            std::thread::sleep(RESTART_EVERY);
+            let Ok(target) = Target::of(&self.selection, self.session, self.operator) else { continue };
+            // Its clients come back, and it makes the rest of its epolls.
+            std::thread::sleep(RESTART_SETTLES);
+            let turn = self.options.window + self.options.guard;
+            let candidates = &self.options.candidates;
+            let journal = self.alternation.journal().clone();
+            let Ok(alternation) =
+                Alternation::plan(candidates, &target, self.session, self.operator, &journal, turn)
+            else {
+                continue;
+            };
+            self.watcher = Watcher::load(&target, self.options.window)?;
+            self.target = target;
+            self.alternation = alternation;
+            if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
+                return Ok(Some(Ended::Interrupted));
+            }
+            return Ok(None);
+        }
+        Ok(Some(Ended::Service))
+    }
+}

@@ -1,0 +1,119 @@
+//! What a comparison brings into force once, because it disturbs traffic while it is written.
+
+use std::time::{Duration, Instant};
+
+use crate::live::Target;
+use apply::Allow;
+use model::Nanoseconds;
+use session::{Exit, Fault, Operator, Session, clock};
+
+use crate::judge::alternation::{Alternation, on_host};
+use crate::judge::candidate::Wanted;
+use crate::judge::held::HeldChange;
+use crate::judge::options::Options;
+
+/// The fewest and the most windows before, with and after the candidate: as many of each.
+const WINDOWS_MIN: usize = 6;
+const WINDOWS_MAX: usize = 30;
+
+/// How many windows are left out after each switch: clients connect again, and queues fill.
+pub(crate) const SETTLING: usize = 2;
+
+/// How long after its last moment a candidate is put back by another netpolicy, if this program hangs.
+const DEADLINE_AFTER: Duration = Duration::from_secs(60);
+
+/// What a comparison brings into force once.
+pub(crate) struct OneShot<'a> {
+    held: HeldChange<'a>,
+    /// How many windows there are of each stretch.
+    pub(crate) windows: usize,
+    deadline: Nanoseconds,
+}
+
+impl<'a> OneShot<'a> {
+    /// Plans the candidates. `None` if none of them disturbs traffic: then they can alternate.
+    ///
+    /// # Errors
+    /// What the planner refuses; exit 7 where a candidate disturbs traffic and is not the only one, or the time is too short.
+    pub(crate) fn plan(
+        options: &Options,
+        target: &Target,
+        session: &'a Session,
+        operator: &dyn Operator,
+    ) -> Result<Option<(Self, Alternation<'a>)>, Fault> {
+        let allow = Allow { disruptive: true, ..Allow::default() };
+        let mut planned = Vec::new();
+        for candidate in &options.candidates {
+            planned.push(on_host(candidate, target, session, operator, allow)?);
+        }
+        if planned.iter().all(|candidate| candidate.once.is_none()) {
+            return Ok(None);
+        }
+        let refused = |words: String| Fault::new(Exit::Refused, words);
+        let [first, _] = options.candidates.as_slice() else {
+            return Err(refused("a candidate that disturbs traffic is compared alone".to_owned())
+                .hint("give one --b, and compare each of them with the host as it is"));
+        };
+        if *first.wanted() != Wanted::Current {
+            return Err(refused(format!(
+                "candidate {}: what disturbs traffic is compared with the host as it is",
+                first.name
+            ))
+            .hint("leave --a out; apply what shall be in force before, and roll it back afterwards"));
+        }
+        let turn = options.window + options.guard;
+        let stretches = options.most.as_secs_f64() / turn.as_secs_f64();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most a day in seconds, and positive"
+        )]
+        let windows = ((stretches as usize).saturating_sub(1) / 3).saturating_sub(SETTLING).min(WINDOWS_MAX);
+        if windows < WINDOWS_MIN {
+            return Err(refused(format!(
+                "{} s are too short: what disturbs traffic takes {WINDOWS_MIN} windows before, with and after it",
+                options.most.as_secs()
+            ))
+            .hint("give it more time: --seconds 60"));
+        }
+        let journal = session.journal()?;
+        let (plans, mut once): (Vec<_>, Vec<_>) =
+            planned.into_iter().map(|candidate| (candidate.plan, candidate.once)).unzip();
+        let Some(proposed) = once.pop().flatten() else { return Ok(None) };
+        let held = HeldChange::new(proposed, target.netns.again()?, allow, session);
+        let life = u64::try_from((options.most + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
+        let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(life));
+        Ok(Some((Self { held, windows, deadline }, Alternation::of_plans(plans, session, &journal, turn)?)))
+    }
+
+    /// Until when it is in force at most, in time since boot.
+    pub(crate) const fn deadline(&self) -> Nanoseconds {
+        self.deadline
+    }
+
+    /// Brings it into force.
+    pub(crate) fn commit(&mut self) -> Result<Duration, Fault> {
+        let began = Instant::now();
+        self.held.commit(self.deadline)?;
+        Ok(began.elapsed())
+    }
+
+    /// Puts the host back to what it was.
+    pub(crate) fn roll_back(&mut self) -> Result<Duration, Fault> {
+        let began = Instant::now();
+        self.held.roll_back()?;
+        Ok(began.elapsed())
+    }
+
+    /// Brings it into force for good.
+    pub(crate) fn keep(&mut self) -> Result<Vec<apply::TransactionName>, Fault> {
+        self.held.forget();
+        self.held.commit(self.deadline)?;
+        self.held.confirm()
+    }
+
+    /// Its last transaction.
+    pub(crate) fn transaction(&self) -> Option<apply::TransactionName> {
+        self.held.transactions().last().copied()
+    }
+}

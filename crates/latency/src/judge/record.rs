@@ -1,0 +1,180 @@
+//! The rounds of a comparison, kept in a file: one JSON document a line.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::live::Target;
+use linux::machine::{Machine, seconds_since_1970};
+use measure::switchback::{Figures, Rule, Switchback, Unfair};
+use model::live::LiveWindow;
+use model::{JudgedBy, Schema};
+use serde::{Deserialize, Serialize};
+use session::Fault;
+
+use crate::judge::comparison::Round;
+use crate::judge::options::Options;
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// The format.
+    pub schema: Schema,
+    /// `compare-record`.
+    pub kind: String,
+    /// What was measured.
+    pub service: String,
+    /// The ports.
+    pub ports: Vec<u16>,
+    /// What was compared, with the first.
+    pub candidates: Vec<String>,
+    /// What decides, and by how much.
+    pub rule: Rule,
+    /// How the windows were measured.
+    #[serde(default)]
+    pub by: JudgedBy,
+    /// How long a window was, in seconds.
+    pub window: f64,
+    /// How long was waited before each, in seconds.
+    pub guard: f64,
+    /// The seed of the order.
+    pub seed: u64,
+    /// The host's name.
+    pub host: String,
+    /// Its kernel.
+    pub kernel: String,
+    /// When it began, in seconds since 1970.
+    pub started: u64,
+}
+
+/// A further line: one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recorded {
+    /// When the round ended, in seconds after the beginning.
+    pub at: f64,
+    /// The candidates in the order in which they were measured, by their places.
+    pub order: Vec<usize>,
+    /// What the window of each showed, in the order of the candidates; fewer where the round broke off.
+    pub figures: Vec<Figures>,
+    /// All that was measured in them.
+    pub windows: Vec<LiveWindow>,
+    /// Why the round does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void: Option<Unfair>,
+}
+
+/// A file that rounds are written to.
+#[derive(Debug)]
+pub struct PairRecord {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl PairRecord {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// As [`crate::live::new_file`].
+    pub fn create(path: &Path, target: &Target, options: &Options, by: JudgedBy) -> Result<Self, Fault> {
+        let file = crate::live::new_file(path)?;
+        let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
+        let Machine { host, kernel, .. } = Machine::this();
+        record.line(&Header {
+            schema: Schema,
+            kind: KIND.to_owned(),
+            service: target.name.clone(),
+            ports: target.ports.clone(),
+            candidates: options.candidates.iter().map(|candidate| candidate.name.clone()).collect(),
+            rule: options.rule(),
+            by,
+            window: options.window.as_secs_f64(),
+            guard: options.guard.as_secs_f64(),
+            seed: options.seed,
+            host,
+            kernel,
+            started: seconds_since_1970(),
+        })?;
+        Ok(record)
+    }
+
+    /// Adds a round. It is in the file when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add(&mut self, round: &Round, at: f64) -> Result<(), Fault> {
+        self.line(&Recorded {
+            at,
+            order: round.order.clone(),
+            figures: round.windows.iter().map(|(_, figures, _)| *figures).collect(),
+            windows: round.windows.iter().map(|(.., window)| window.clone()).collect(),
+            void: round.void,
+        })
+    }
+
+    fn line(&mut self, document: &impl Serialize) -> Result<(), Fault> {
+        let text = serde_json::to_string(document).map_err(Fault::failed)?;
+        let written = writeln!(self.file, "{text}").and_then(|()| self.file.flush());
+        written.map_err(|error| Fault::file(&self.path, error))
+    }
+}
+
+const KIND: &str = "compare-record";
+
+/// A record that is read again.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The first line.
+    pub header: Header,
+    /// The others.
+    pub rounds: Vec<Recorded>,
+}
+
+impl Recording {
+    /// Whether a text begins as a record does.
+    pub fn begins(text: &str) -> bool {
+        text.lines()
+            .next()
+            .is_some_and(|line| serde_json::from_str::<Header>(line).is_ok_and(|header| header.kind == KIND))
+    }
+
+    /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
+    ///
+    /// # Errors
+    /// The first malformed line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = text.lines().enumerate().peekable();
+        let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);
+        let Some((at, first)) = lines.next() else { return Err("it is empty".to_owned()) };
+        let header: Header = serde_json::from_str(first).map_err(|error| wrong(at, error))?;
+        if header.candidates.len() < 2 {
+            return Err("line 1: a comparison has at least two candidates".to_owned());
+        }
+        let mut rounds = Vec::new();
+        while let Some((at, line)) = lines.next() {
+            match serde_json::from_str(line) {
+                Ok(round) => rounds.push(round),
+                Err(error) if error.is_eof() && lines.peek().is_none() => {}
+                Err(error) => return Err(wrong(at, error)),
+            }
+        }
+        Ok(Self { header, rounds })
+    }
+
+    /// What its rounds say together.
+    pub fn switchback(&self) -> Switchback {
+        let Header { candidates, rule, by, .. } = &self.header;
+        let mut all = Switchback::judged_by(candidates.clone(), rule.clone(), *by);
+        for round in &self.rounds {
+            match round.void {
+                Some(why) if round.figures.len() != self.header.candidates.len() => all.void(why),
+                void if round.figures.len() == self.header.candidates.len() => {
+                    all.add(&round.figures, void);
+                }
+                Some(_) | None => {}
+            }
+        }
+        all
+    }
+}

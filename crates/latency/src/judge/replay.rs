@@ -1,0 +1,156 @@
+//! Guards that are replayed on pairs in which nothing was changed: how often they raise a false alarm, and how soon they see a regression.
+
+use std::time::Duration;
+
+use measure::sequential::Sequence;
+use measure::switchback::{Metric, Switchback};
+use model::Chance;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::judge::trial::{PAIRS_MIN, is_refused, windows_of};
+
+/// The metrics of replayed guards, and the limit of each.
+const GUARDED: [Metric; 3] = [Metric::P50, Metric::P90, Metric::Cpu];
+const LIMIT: f64 = 0.15;
+
+/// How long a replayed guard lasts, in seconds.
+const LASTS: f64 = 60.0;
+
+/// Guards that were replayed.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct Replayed {
+    /// The regression of p50 and p90 that was added to each pair, as a share.
+    pub regression: f64,
+    /// How many guards.
+    pub trials: u32,
+    /// The pairs that were replayed.
+    pub pairs: usize,
+    /// How long a pair took, in seconds.
+    pub pair_seconds: f64,
+    /// How many guards put back.
+    pub reverted: usize,
+    /// How many did within 30 s.
+    pub within_30_seconds: usize,
+    /// The time until half of them had put back, in seconds; `None` if fewer did.
+    pub median_seconds: Option<f64>,
+    /// The same of 95 %.
+    pub p95_seconds: Option<f64>,
+}
+
+impl Replayed {
+    /// How long the windows of these guards are, and what is waited before each, where so many requests come in a second.
+    pub fn windows(rate: f64) -> (Duration, Duration) {
+        windows_of(&GUARDED, rate)
+    }
+
+    /// Replays so many guards of a minute on pairs that took so many seconds each, each with the pairs from a random one on, and each pair in a random order of its own. `None` without pairs.
+    pub fn of(
+        unchanged: &Switchback,
+        pair_seconds: f64,
+        regression: f64,
+        (trials, seed): (u32, u64),
+    ) -> Option<Self> {
+        let pairs = GUARDED.map(|metric| (metric, unchanged.differences(1, metric)));
+        let known = pairs.iter().map(|(_, differences)| differences.len()).min()?;
+        let below = u32::try_from(known).ok().filter(|known| *known > 0)?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a minute's pairs")]
+        let most = (LASTS / pair_seconds) as usize;
+        let guard = |trial: u32| {
+            let mut chance = Chance::stream(seed, &[u64::from(trial)]);
+            let first = usize::try_from(chance.below(below)).unwrap_or(0);
+            reverts_after(&pairs, (first, known, most), regression, &mut chance)
+        };
+        let mut seconds: Vec<f64> = (0..trials)
+            .filter_map(guard)
+            .map(|pairs| f64::from(u32::try_from(pairs).unwrap_or(u32::MAX)) * pair_seconds)
+            .collect();
+        seconds.sort_by(f64::total_cmp);
+        let all = usize::try_from(trials).unwrap_or(usize::MAX);
+        let at = |percent: usize| seconds.get((all * percent).div_ceil(100).saturating_sub(1)).copied();
+        let (median_seconds, p95_seconds) = (at(50), at(95));
+        let within_30_seconds = seconds.iter().filter(|seconds| **seconds <= 30.0).count();
+        let (pairs, reverted) = (known, seconds.len());
+        Some(Self {
+            regression,
+            trials,
+            pairs,
+            pair_seconds,
+            reverted,
+            within_30_seconds,
+            median_seconds,
+            p95_seconds,
+        })
+    }
+}
+
+/// After how many pairs a guard puts back; `None` if it keeps.
+fn reverts_after(
+    pairs: &[(Metric, Vec<f64>); 3],
+    (first, known, most): (usize, usize, usize),
+    regression: f64,
+    chance: &mut Chance,
+) -> Option<usize> {
+    let mut sequences = GUARDED.map(|_| Sequence::new());
+    (1..=most).find(|pair| {
+        let swapped = chance.below(2) == 0;
+        for (sequence, (metric, differences)) in sequences.iter_mut().zip(pairs) {
+            let difference = differences[(first + pair) % known];
+            let added = if *metric == Metric::Cpu { 0.0 } else { regression.ln_1p() };
+            sequence.add(if swapped { -difference } else { difference } + added);
+        }
+        let bets = || sequences.each_ref().map(|sequence| sequence.against_at_most(LIMIT.ln_1p()));
+        *pair >= PAIRS_MIN && is_refused(&bets())
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use measure::live::Estimator;
+    use measure::switchback::Figures;
+
+    use super::*;
+
+    /// Pairs of the same, with noise of 15 %.
+    fn same() -> Switchback {
+        let mut chance = Chance::stream(7, &[]);
+        let mut figures = || {
+            let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
+            let p50 = 1e5 * (0.15 * normal).exp();
+            Figures {
+                seconds: 1.0,
+                requests: 5_000,
+                estimator: Estimator::Uniform,
+                p50: Some(p50),
+                p90: Some(2.0 * p50),
+                p99: None,
+                cpu_service: Some(1e4),
+                cpu_delivery: Some(5e3),
+                engaged: Some(0.0),
+                oldest: None,
+                waits: None,
+                unit: None,
+            }
+        };
+        let rule = measure::switchback::Rule {
+            deciding: vec![Metric::P50],
+            margin: 0.05,
+            alpha: measure::switchback::Rule::ALPHA,
+        };
+        let mut all = Switchback::new(vec!["current".to_owned(), "current".to_owned()], rule);
+        (0..60).for_each(|_| assert_eq!(all.add(&[figures(), figures()], None), None));
+        all
+    }
+
+    #[test]
+    fn a_guard_keeps_what_makes_no_difference_and_puts_back_what_doubles_response_times() {
+        let same = same();
+        let of = |regression, trials| Replayed::of(&same, 0.2, regression, (trials, 1)).expect("pairs");
+        // 0.1 % of them.
+        assert!(of(0.0, 1_000).reverted <= 1, "{:?}", of(0.0, 1_000));
+        let doubled = of(1.0, 100);
+        assert_eq!((doubled.reverted, doubled.within_30_seconds), (100, 100));
+        // The goal of a regression of 30 %, where windows differ by 15 %.
+        assert!(of(0.3, 100).within_30_seconds >= 95, "{:?}", of(0.3, 100));
+    }
+}

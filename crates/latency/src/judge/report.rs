@@ -1,0 +1,71 @@
+//! What a guard came to, for people and for programs.
+
+use apply::TransactionName;
+use model::{JudgedBy, Judgement, Ruling};
+use page::{Page, Report, Style};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::judge::trial::Outcome;
+
+/// What became of a change under guard.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct GuardReport {
+    /// Whether the change stays.
+    kept: bool,
+    ruling: Ruling,
+    by: JudgedBy,
+    /// How long it was judged, in seconds.
+    seconds: f64,
+    /// How many switches wrote something.
+    switches: usize,
+    /// The longest of them, in milliseconds.
+    longest_switch_ms: f64,
+    /// What was measured of each service.
+    verdicts: Vec<Judgement>,
+    /// The transactions that have the verdict: those in force, or the last ones that were rolled back.
+    transactions: Vec<TransactionName>,
+    /// Why the verdict is not with them in the journal; absent if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unnoted: Option<String>,
+}
+
+impl GuardReport {
+    /// The report on a trial; `kept` are the transactions by which the change stays.
+    pub fn of(outcome: &Outcome, by: JudgedBy, kept: Option<Vec<TransactionName>>) -> Self {
+        let longest = outcome.switches.iter().max().map_or(0.0, |took| took.as_secs_f64() * 1e3);
+        Self {
+            kept: kept.is_some(),
+            ruling: outcome.ruling,
+            by,
+            seconds: outcome.took.as_secs_f64(),
+            switches: outcome.switches.len(),
+            longest_switch_ms: longest,
+            verdicts: outcome.judgements.clone(),
+            transactions: kept.unwrap_or_else(|| outcome.transactions.clone()),
+            unnoted: outcome.unnoted.clone(),
+        }
+    }
+}
+
+impl Report for GuardReport {
+    const KIND: &'static str = "guard";
+
+    fn page(&self, page: &mut Page) {
+        let style = if self.kept { Style::Good } else { Style::Bad };
+        page.styled(style, format!("{} after {:.1} s", self.ruling, self.seconds));
+        for verdict in &self.verdicts {
+            page.line(verdict.to_string());
+        }
+        for verdict in self.verdicts.iter().filter(|_| self.kept) {
+            let worse: Vec<String> = verdict.worse().map(ToString::to_string).collect();
+            if !worse.is_empty() {
+                let words = format!("{} is worse, within the limits: {}", verdict.service, worse.join(", "));
+                page.styled(Style::Bad, words);
+            }
+        }
+        if let Some(why) = &self.unnoted {
+            page.styled(Style::Bad, format!("The verdict is not in the journal: {why}"));
+        }
+    }
+}

@@ -1,0 +1,641 @@
+//! A change of settings under guard: it is judged on the traffic of services, and put back where it hurts one.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use crate::live::{Cost, Selection};
+use apply::{Allow, AtExit, TransactionName};
+use linux::{Kernel, Netns};
+use measure::sequential::{PAIRS_MAX, mean_of_logs};
+use measure::switchback::{Figures, Unfair};
+use model::setting::Disruption;
+use model::{
+    Chance, Change, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,
+    Target as Subject,
+};
+use plan::{Part, Placement, Running};
+use session::{Exit, Fault, HostState, Operator, Session, cycle};
+
+use crate::judge::alternation::Alternation;
+use crate::judge::held::{HeldChange, Proposed};
+use crate::judge::lock::ComparisonLock;
+
+mod service;
+
+use service::Service;
+pub use service::metric_of;
+pub(crate) use service::windows_of;
+
+/// A service whose traffic judges a change, with its limits.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The service.
+    pub selection: Selection,
+    /// What may grow, and by how much.
+    pub limits: Limits,
+    /// The metric that must fall for the change to be kept; `None` if no metric beyond its limit is enough.
+    pub gain: Option<Guarded>,
+}
+
+/// A change of settings that is put under guard.
+#[derive(Debug)]
+pub struct Proposal<'a> {
+    /// The policy to try.
+    pub policy: &'a Policy,
+    /// Its changes, where they are known. It must be possible to alternate them.
+    pub changes: Option<Plan>,
+    /// The network namespace.
+    pub netns: Netns,
+    /// The disruption that is allowed.
+    pub allow: Allow,
+    /// The services whose traffic judges it.
+    pub watched: Vec<Watched>,
+    /// How long it is judged.
+    pub within: Duration,
+    /// The seed of the order of windows.
+    pub seed: u64,
+}
+
+/// The most services that one guard looks at: each has programs of its own in the kernel.
+pub const SERVICES_MAX: usize = 4;
+
+/// The longest window, and the shortest. Windows that follow each other closely resemble each other, so that many short pairs tell a change from
+/// the noise sooner than a few long ones; but a window has to hold the requests that its percentiles take. docs/decisions/0051 has what was tried.
+const WINDOW_LONGEST: Duration = Duration::from_secs(1);
+const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
+
+/// How long to wait after a switch until a window begins: so many times as long as nine of ten requests take, within these bounds. What was under way ends
+/// meanwhile.
+const SETTLES_REQUESTS: f64 = 3.0;
+const SETTLES_LEAST: Duration = Duration::from_millis(10);
+const SETTLES_MOST: Duration = Duration::from_millis(100);
+
+/// A window is so many times as long as what is waited for before it, at least.
+const WINDOW_SETTLES: u32 = 6;
+
+/// How many windows are measured before the change: whether there is traffic to judge by; and where the change cannot be alternated, what it is
+/// compared with.
+const REFERENCE: usize = 2;
+const REFERENCE_HELD: usize = 10;
+
+/// How many windows of the length that is alternated with are measured before: whether requests wait then, too.
+const REFERENCE_SHORT: usize = 8;
+
+/// From so many seconds of windows in a row on, in which no request is answered or one waits all the time, requests stall.
+const STALLS_FROM: f64 = 0.95;
+
+/// How often a change of exactly its limits may be put back. One of no change at all is far less often: in at most one of 1000 guards, also on a machine whose noise is
+/// several times the limit (docs/decisions/0051).
+const ALPHA: f64 = 0.01;
+
+/// The fewest pairs by which a change is kept: fewer could not have refused it, since no pair more than doubles a stake.
+pub(crate) const PAIRS_MIN: usize = 7;
+
+/// How much longer than asked a turn may take before what it shows is the machine's doing.
+const LATE: Duration = Duration::from_millis(500);
+
+/// The longest sleep between two looks at the service and at signals.
+const NAP: Duration = Duration::from_millis(20);
+
+/// How a trial came out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Why the change is kept, or is not.
+    pub ruling: Ruling,
+    /// The same for each service, with what was measured.
+    pub judgements: Vec<Judgement>,
+    /// How long it took, from the first window with the change.
+    pub took: Duration,
+    /// How long each switch took that wrote something.
+    pub switches: Vec<Duration>,
+    /// The last transactions that brought the change into force: they have the verdict. Those of a change that was put back are rolled back.
+    pub transactions: Vec<TransactionName>,
+    /// Why the verdict is not with them in the journal, as on a disk that is full.
+    pub unnoted: Option<String>,
+}
+
+impl Outcome {
+    /// Whether nothing speaks against the change.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.ruling, Ruling::Kept | Ruling::Better)
+    }
+}
+
+/// How the change is judged.
+enum Way<'a> {
+    /// It is in force and not, in turn.
+    Alternates(Box<Alternation<'a>>),
+    /// It stays in force.
+    Stays(HeldChange<'a>),
+}
+
+/// What ends a trial before its time.
+enum Early {
+    Interrupted,
+    Ended(String),
+    Stalled,
+    /// Its clients have closed their connections.
+    Left,
+    Beyond,
+    /// The metric that must fall has grown.
+    NoGain,
+}
+
+/// A change that can be tried. Dropping it puts everything back.
+pub struct Trial<'a> {
+    services: Vec<Service>,
+    way: Way<'a>,
+    plan: Plan,
+    netns: Netns,
+    within: Duration,
+    /// The length of a window, and how long is waited before each.
+    window: Duration,
+    settles: Duration,
+    switches: Vec<Duration>,
+    chance: Chance,
+    session: &'a Session,
+    _lock: ComparisonLock,
+}
+
+impl std::fmt::Debug for Trial<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trial").field("within", &self.within).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Trial<'a> {
+    /// Finds the services, plans the change and loads what measures. Writes nothing. `None` if there is nothing to change.
+    ///
+    /// # Errors
+    /// What the planner refuses; a service that cannot be measured; another comparison or guard under way; a change that cannot be put back.
+    pub fn prepare(
+        proposal: Proposal<'a>,
+        session: &'a Session,
+        operator: &'a dyn Operator,
+    ) -> Result<Option<Self>, Fault> {
+        let Proposal { policy, changes, netns, allow, watched, within, seed } = proposal;
+        if watched.is_empty() {
+            return Err(refused(
+                "no service was named: a guard judges a change by the requests of a service",
+            ));
+        }
+        if watched.len() > SERVICES_MAX {
+            return Err(refused(format!(
+                "{} services under guard, and at most {SERVICES_MAX} are measured at once",
+                watched.len()
+            )));
+        }
+        let lock = ComparisonLock::take(session, &netns)?;
+        let (plan, stays) = match changes {
+            Some(plan) if is_disruptive(&plan) => {
+                return Err(refused("a change that stops a queue or the link cannot alternate")
+                    .hint("netpolicy apply --disruptive makes it, and judges it while it stays in force"));
+            }
+            Some(plan) => (plan, false),
+            None => {
+                let planned = cycle::plan(policy, &netns)?;
+                Session::report(&planned, operator);
+                if planned.plan.is_empty() {
+                    planned.as_asked()?;
+                    return Ok(None);
+                }
+                let stays = planned.desired.first_stage || is_disruptive(&planned.plan);
+                (cycle::without_inherited(planned.plan), stays)
+            }
+        };
+        if let Some(change) = plan.changes().find(|change| !change.from().restorable()) {
+            return Err(refused(format!("{change} cannot be put back, and so not be put under guard"))
+                .hint("apply it without the guard, with --allow-irreversible"));
+        }
+        if let Some(change) = plan.changes().find(|change| stops_traffic(change) && !allow.disruptive) {
+            return Err(refused(format!("{change} disturbs traffic"))
+                .hint("--disruptive makes it, and judges it while it stays in force"));
+        }
+        let mut services = Vec::new();
+        for watched in watched {
+            services.push(Service::find(&watched, session, operator)?);
+        }
+        let named = services.first().map_or("", |service| service.target.name.as_str());
+        if let Some(hidden) = crate::live::moderation_differs(named, [&Plan::default(), &plan]) {
+            operator.say(&format!("{}: {}", hidden.summary, hidden.evidence.join(", ")));
+        }
+        let way = match stays {
+            true => {
+                let proposed = Proposed::Policy(Cow::Borrowed(policy));
+                Way::Stays(HeldChange::new(proposed, netns.again()?, allow, session))
+            }
+            false => {
+                let journal = session.journal()?.owned_by_session(AtExit::RollBack)?;
+                let plans = vec![Plan::default(), plan.clone()];
+                let alternation =
+                    Alternation::of_plans(plans, session, &journal, WINDOW_LONGEST + SETTLES_MOST)?;
+                Way::Alternates(Box::new(alternation))
+            }
+        };
+        let chance = Chance::new(seed);
+        Ok(Some(Self {
+            services,
+            way,
+            plan,
+            netns,
+            within,
+            window: WINDOW_LONGEST,
+            settles: SETTLES_MOST,
+            switches: Vec::new(),
+            chance,
+            session,
+            _lock: lock,
+        }))
+    }
+
+    /// What is changed, as it was planned first.
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How it is judged.
+    pub const fn by(&self) -> JudgedBy {
+        match self.way {
+            Way::Alternates(_) => JudgedBy::Switchback,
+            Way::Stays(_) => JudgedBy::BeforeAfter,
+        }
+    }
+
+    /// The services, by name.
+    pub fn services(&self) -> Vec<String> {
+        self.services.iter().map(|service| service.target.name.clone()).collect()
+    }
+
+    /// The namespaces that have to be held open to put everything back.
+    ///
+    /// # Errors
+    /// If one cannot be opened.
+    pub fn namespaces(&self) -> Result<Vec<Netns>, Fault> {
+        let all = Kernel::namespaces(&self.plan).into_iter().map(|id| match id == self.netns.id() {
+            true => self.netns.again(),
+            false => Netns::with_id(id),
+        });
+        Ok(all.collect::<Result<_, _>>()?)
+    }
+
+    /// How long it takes at most, with what is measured before.
+    pub fn takes(&self) -> Duration {
+        let windows = self.reference_windows() + REFERENCE_SHORT + 2;
+        self.within + (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX)
+    }
+
+    fn reference_windows(&self) -> usize {
+        match self.way {
+            Way::Alternates(_) => REFERENCE,
+            Way::Stays(_) => REFERENCE_HELD,
+        }
+    }
+
+    /// Measures the services as they are. Writes nothing.
+    ///
+    /// # Errors
+    /// Exit 7 where there are too few requests to judge by what is to be guarded.
+    pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
+        // What is polled, and when clients come back, is known after a window.
+        self.refer(1, stop)?;
+        self.refer(self.reference_windows(), stop)?;
+        self.services.iter_mut().try_for_each(Service::can_be_judged)?;
+        for service in &mut self.services {
+            service.connected = linux::live::connections(&service.target.netns, &service.target.ports)? > 0;
+        }
+        if matches!(self.way, Way::Alternates(_)) {
+            self.settles = self.services.iter().map(Service::settles).max().unwrap_or(SETTLES_MOST);
+            let window = self.services.iter().map(Service::window).max().unwrap_or(WINDOW_LONGEST);
+            self.window = window.max(self.settles * WINDOW_SETTLES);
+            for service in &mut self.services {
+                service.sampler.lasts(self.window);
+            }
+            self.refer(REFERENCE_SHORT, stop)?;
+        }
+        Ok(())
+    }
+
+    /// Measures so many windows before the change: the reference from now on.
+    fn refer(&mut self, windows: usize, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
+        self.services.iter_mut().for_each(|service| service.reference.clear());
+        for _ in 0..windows {
+            let figures = match self.window(stop)? {
+                Ok((figures, _)) => figures,
+                Err(Early::Ended(service)) => return Err(Fault::failed(format!("{service} ended"))),
+                Err(_) => return Err(Fault::failed("interrupted; nothing was changed")),
+            };
+            self.services.iter_mut().zip(figures).for_each(|(one, figures)| one.reference.push(figures));
+        }
+        Ok(())
+    }
+
+    /// Brings the change into force, judges it, and puts it back, whatever it comes to: [`Trial::keep`] is another step where it alternates. A change that
+    /// stays in force is put back if the outcome is against it, and else stays held until `deadline`.
+    ///
+    /// # Errors
+    /// What could not be written or put back, with the state of the host.
+    pub fn run(
+        &mut self,
+        deadline: Nanoseconds,
+        stop: &mut dyn FnMut() -> bool,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Outcome, Fault> {
+        let began = Instant::now();
+        let judged = match self.way {
+            Way::Alternates(_) => self.alternate(began, stop, progress),
+            Way::Stays(_) => self.hold(deadline, began, stop, progress),
+        };
+        let took = began.elapsed();
+        let ruling = match &judged {
+            Ok(None) if self.services.iter().any(|one| one.rounds.rounds() < PAIRS_MIN) => Ruling::NotJudged,
+            Ok(None) => self.services.iter().find_map(Service::on_gain).unwrap_or(Ruling::Kept),
+            Ok(Some(Early::Left)) => Ruling::ClientsLeft,
+            Ok(Some(Early::Interrupted)) => Ruling::Interrupted,
+            Ok(Some(Early::Ended(_))) => Ruling::ServiceEnded,
+            Ok(Some(Early::Stalled)) => Ruling::Stalled,
+            Ok(Some(Early::Beyond)) => Ruling::BeyondLimit,
+            Ok(Some(Early::NoGain)) => Ruling::Worse,
+            // What measures it fails, too, when a process ends.
+            Err(_) if self.ended().is_some() => Ruling::ServiceEnded,
+            Err(_) => Ruling::Interrupted,
+        };
+        // Before anything else is looked at: the service waits.
+        let transactions = match &mut self.way {
+            Way::Alternates(alternation) => {
+                alternation.restore()?;
+                alternation.transaction(CHANGED).into_iter().collect()
+            }
+            Way::Stays(held) => {
+                if !matches!(ruling, Ruling::Kept | Ruling::Better) {
+                    held.roll_back()?;
+                }
+                held.transactions().to_vec()
+            }
+        };
+        if let (Err(fault), true) = (judged, ruling != Ruling::ServiceEnded) {
+            return Err(Fault { exit: Exit::RolledBack, ..fault }.leaving(HostState::Restored));
+        }
+        let by = self.by();
+        let judgements = self.services.iter().map(|service| service.judgement(ruling, by, took)).collect();
+        let switches = std::mem::take(&mut self.switches);
+        let mut outcome = Outcome { ruling, judgements, took, switches, transactions, unnoted: None };
+        if !outcome.is_kept() {
+            outcome.unnoted = self.unnoted(&outcome.transactions, &outcome.judgements);
+        }
+        Ok(outcome)
+    }
+
+    /// Keeps a change that was judged, for good.
+    ///
+    /// # Errors
+    /// What could not be written.
+    pub fn keep(&mut self, outcome: &mut Outcome) -> Result<Vec<TransactionName>, Fault> {
+        let kept: Vec<TransactionName> = match &mut self.way {
+            Way::Alternates(alternation) => alternation.keep(CHANGED)?.into_iter().collect(),
+            Way::Stays(held) => held.confirm()?,
+        };
+        outcome.unnoted = self.unnoted(&kept, &outcome.judgements);
+        Ok(kept)
+    }
+
+    /// Notes a verdict in the journal. Why it could not be: what was decided holds all the same.
+    fn unnoted(&self, names: &[TransactionName], judgements: &[Judgement]) -> Option<String> {
+        let noted = self.session.journal().map_err(|fault| fault.cause.to_string());
+        let noted = noted.and_then(|journal| {
+            let mut all = names.iter().flat_map(|name| judgements.iter().map(|one| (*name, one)));
+            all.try_for_each(|(name, one)| journal.note_judgement(name, one)).map_err(|e| e.to_string())
+        });
+        noted.err()
+    }
+
+    /// Pairs of windows with and without the change, in random order.
+    fn alternate(
+        &mut self,
+        began: Instant,
+        stop: &mut dyn FnMut() -> bool,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Option<Early>, Fault> {
+        let round_takes = self.turn() * 2;
+        for _ in 0..PAIRS_MAX {
+            if began.elapsed() + round_takes > self.within {
+                break;
+            }
+            let mut order = [UNCHANGED, CHANGED];
+            self.chance.shuffle(&mut order);
+            let mut pair: [Vec<Figures>; 2] = [Vec::new(), Vec::new()];
+            let mut void = None;
+            for arm in order {
+                let began_at = Instant::now();
+                let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
+                let switched = match alternation.switch_to(arm) {
+                    Ok(switched) => switched,
+                    // What it changes went with the process.
+                    Err(fault) => match self.ended() {
+                        Some(service) => return Ok(Some(Early::Ended(service))),
+                        None => return Err(fault),
+                    },
+                };
+                if switched.written > 0 {
+                    self.switches.push(switched.took);
+                }
+                pair[arm] = match self.window(stop)? {
+                    Ok((figures, late)) => {
+                        void = void.or(late);
+                        figures
+                    }
+                    Err(early) => return Ok(Some(early)),
+                };
+                if let Some(early) = self.stalled(&pair[arm], arm == CHANGED)? {
+                    return Ok(Some(early));
+                }
+                let late = began_at.elapsed() > switched.took + self.turn() + LATE || switched.took > LATE;
+                let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
+                void = void.or(alternation.disturbed(arm)?).or(late.then_some(Unfair::Machine));
+            }
+            let [unchanged, changed] = pair;
+            if let Some(early) = self.judge(&unchanged, &changed, void) {
+                return Ok(Some(early));
+            }
+            progress(&self.words(began.elapsed()));
+        }
+        Ok(None)
+    }
+
+    /// Windows with the change, each compared with one of those before it, by chance.
+    fn hold(
+        &mut self,
+        deadline: Nanoseconds,
+        began: Instant,
+        stop: &mut dyn FnMut() -> bool,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Option<Early>, Fault> {
+        let Way::Stays(held) = &mut self.way else { return Ok(None) };
+        held.commit(deadline)?;
+        for _ in 0..PAIRS_MAX {
+            if began.elapsed() + self.turn() > self.within {
+                break;
+            }
+            let (changed, late) = match self.window(stop)? {
+                Ok(window) => window,
+                Err(early) => return Ok(Some(early)),
+            };
+            if let Some(early) = self.stalled(&changed, true)? {
+                return Ok(Some(early));
+            }
+            let reference = u32::try_from(REFERENCE_HELD).unwrap_or(1);
+            let before = usize::try_from(self.chance.below(reference)).unwrap_or(0);
+            let unchanged: Vec<Figures> =
+                self.services.iter().map(|service| service.reference[before]).collect();
+            if let Some(early) = self.judge(&unchanged, &changed, late) {
+                return Ok(Some(early));
+            }
+            progress(&self.words(began.elapsed()));
+        }
+        Ok(None)
+    }
+
+    /// Adds a pair of windows of each service, and says whether one is beyond its limits.
+    fn judge(&mut self, unchanged: &[Figures], changed: &[Figures], void: Option<Unfair>) -> Option<Early> {
+        for (at, service) in self.services.iter_mut().enumerate() {
+            service.rounds.add(&[unchanged[at], changed[at]], void);
+        }
+        let stays = matches!(self.way, Way::Stays(_));
+        let bets: Vec<f64> = self.services.iter().flat_map(|service| service.bets(stays)).collect();
+        if is_refused(&bets) {
+            return Some(Early::Beyond);
+        }
+        self.services.iter().any(|service| service.on_gain() == Some(Ruling::Worse)).then_some(Early::NoGain)
+    }
+
+    /// A window with what goes before it.
+    fn turn(&self) -> Duration {
+        self.settles + self.window
+    }
+
+    /// One window of each service, at the same time. With it, whether the machine stood still meanwhile.
+    fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<Measured, Early>, Fault> {
+        let began = Instant::now();
+        if let Some(early) = self.wait(began + self.settles, stop) {
+            return Ok(Err(early));
+        }
+        for service in &mut self.services {
+            service.sampler.begin()?;
+        }
+        let takes = self.services.iter().map(|service| service.sampler.takes()).max().unwrap_or(self.window);
+        let early = self.wait(Instant::now() + takes, stop);
+        let mut figures = Vec::new();
+        for service in &mut self.services {
+            let sample = service.sampler.end()?;
+            let cost = Cost::of(&sample);
+            figures.push(Figures::of(&sample.window, cost.service, cost.delivery));
+        }
+        if let Some(early) = early {
+            return Ok(Err(early));
+        }
+        let late = began.elapsed() > self.settles + takes + LATE;
+        Ok(Ok((figures, late.then_some(Unfair::Machine))))
+    }
+
+    fn wait(&self, until: Instant, stop: &mut dyn FnMut() -> bool) -> Option<Early> {
+        loop {
+            if stop() {
+                return Some(Early::Interrupted);
+            }
+            if let Some(service) = self.ended() {
+                return Some(Early::Ended(service));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+
+    /// A service of which a process has ended.
+    fn ended(&self) -> Option<String> {
+        let ended = self.services.iter().find(|service| !service.sampler.all_run());
+        ended.map(|service| service.target.name.clone())
+    }
+
+    /// Whether requests of a service wait without an answer, and did not before; or come no more.
+    fn stalled(&mut self, figures: &[Figures], changed: bool) -> Result<Option<Early>, Fault> {
+        for (service, figures) in self.services.iter_mut().zip(figures) {
+            if !service.is_stalled(figures, changed) {
+                continue;
+            }
+            // A server that hangs still has the connections that its clients have given up.
+            let target = &service.target;
+            let left = service.connected && linux::live::connections(&target.netns, &target.ports)? == 0;
+            return Ok(Some(if left { Early::Left } else { Early::Stalled }));
+        }
+        Ok(None)
+    }
+
+    /// How far it is, in one line.
+    fn words(&self, elapsed: Duration) -> String {
+        let of = |service: &Service| {
+            let changes = service.limits.iter().map(|(metric, _)| service.rounds.change(CHANGED, *metric));
+            let changes = changes.filter(|change| change.change.is_some());
+            let changes: Vec<String> = changes.map(|change| format!("{} {change}", change.metric)).collect();
+            format!("{}: {} pairs, {}", service.target.name, service.rounds.rounds(), changes.join(", "))
+        };
+        let services: Vec<String> = self.services.iter().map(of).collect();
+        format!("{:.0} of {} s; {}", elapsed.as_secs_f64(), self.within.as_secs(), services.join("; "))
+    }
+}
+
+/// A window of each service, and why it does not count.
+type Measured = (Vec<Figures>, Option<Unfair>);
+
+/// The host as it is, and the host with the change.
+const UNCHANGED: usize = 0;
+const CHANGED: usize = 1;
+
+/// Whether a stake that was divided evenly among these bets has grown by 1/α: then one of the hypotheses is refused.
+pub(crate) fn is_refused(bets: &[f64]) -> bool {
+    mean_of_logs(bets) >= (1.0 / ALPHA).ln()
+}
+
+/// Whether a plan stops traffic while it is written: that cannot be done every second.
+fn is_disruptive(plan: &Plan) -> bool {
+    plan.changes().any(stops_traffic)
+}
+
+fn stops_traffic(change: &Change) -> bool {
+    change.to().disruption() != Disruption::None
+}
+
+fn refused(words: impl Into<String>) -> Fault {
+    Fault::new(Exit::Refused, words.into())
+}
+
+/// What a policy says of guards, on this host.
+#[derive(Clone, Debug, Default)]
+pub struct Guards {
+    /// The services that have one, and run.
+    pub watched: Vec<Watched>,
+    /// The services that have one, and do not run: no change hurts them now.
+    pub absent: Vec<String>,
+    /// The longest time that one of them is watched for.
+    pub within: Option<Nanoseconds>,
+}
+
+/// The guards of a policy's services; of all its services, where these limits are for all of them.
+pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> Guards {
+    let mut guards = Guards::default();
+    for intent in &policy.intents {
+        let Subject::Service(name, _) = &intent.target else { continue };
+        let Some(limits) = limits.or_else(|| intent.guard.map(|guard| guard.limits)) else { continue };
+        let is_it = |part: &&Part| matches!(&part.intent.target, Subject::Service(other, _) if other == name);
+        let mut parts = placement.parts.iter().filter(is_it).peekable();
+        let selection = Selection::Service(name.clone());
+        if parts.peek().is_some() && parts.all(|part| part.runs == Running::No) {
+            guards.absent.push(name.clone());
+        } else if guards.watched.iter().all(|known| known.selection != selection) {
+            guards.within = guards.within.max(intent.guard.map(|guard| guard.within));
+            guards.watched.push(Watched { selection, limits, gain: None });
+        }
+    }
+    guards
+}

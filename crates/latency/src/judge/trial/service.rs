@@ -1,0 +1,311 @@
+//! A service on whose traffic a change is judged: what its windows showed, and what they come to.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::live::{Sampler, Target};
+use measure::switchback::{Figures, Metric, Rule, Switchback};
+use model::{Guarded, JudgedBy, Judgement, Ruling};
+use session::{Exit, Fault, Operator, Session, clock};
+
+use super::{
+    CHANGED, PAIRS_MIN, SETTLES_LEAST, SETTLES_MOST, SETTLES_REQUESTS, STALLS_FROM, WINDOW_LONGEST,
+    WINDOW_SETTLES, WINDOW_SHORTEST, Watched, refused,
+};
+use crate::judge::judgement::changes_of;
+
+/// A service that is measured.
+pub(super) struct Service {
+    pub(super) target: Target,
+    pub(super) sampler: Sampler,
+    /// What was named, and its limits.
+    pub(super) limits: Vec<(Metric, f64)>,
+    /// What was not named, as far as it can be measured, with [the limits](IMPLIED) of that.
+    pub(super) implied: Vec<(Metric, f64)>,
+    /// The metric that must fall.
+    pub(super) gain: Option<Metric>,
+    pub(super) rounds: Switchback,
+    /// Windows before the change.
+    pub(super) reference: Vec<Figures>,
+    /// The time without an answer: over all windows, and over those with the change.
+    silence: [Silence; 2],
+    /// Whether it had connections before the change.
+    pub(super) connected: bool,
+}
+
+/// The last windows, as far as requests waited in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Silence {
+    /// For how many seconds of them no request was answered.
+    unanswered: f64,
+    /// For how many one waited all the time.
+    waits: f64,
+}
+
+impl Silence {
+    fn add(&mut self, figures: &Figures) {
+        self.unanswered = if figures.requests == 0 { self.unanswered + figures.seconds } else { 0.0 };
+        self.waits = if figures.one_waits() { self.waits + figures.seconds } else { 0.0 };
+    }
+}
+
+impl Service {
+    pub(super) fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
+        let target = Target::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
+            // As where a service of the policy files does not run: there is nothing to judge the change by.
+            Exit::Failed => Fault { exit: Exit::Refused, ..fault },
+            _ => fault,
+        })?;
+        let sampler = Sampler::load(&target, WINDOW_LONGEST)?;
+        let limits: Vec<(Metric, f64)> =
+            watched.limits.iter().map(|(guarded, growth)| (metric_of(guarded), growth.share())).collect();
+        for finding in &target.findings {
+            operator.say(&format!("{}: {}", target.name, finding.summary));
+        }
+        let gain = watched.gain.map(metric_of);
+        let mut deciding: Vec<Metric> = limits.iter().map(|(metric, _)| *metric).collect();
+        deciding.extend(gain.filter(|gain| !deciding.contains(gain)));
+        // Where clients wait for answers their rate is the change's own doing: pairs with different rates count.
+        deciding.push(Metric::Requests);
+        let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
+        let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
+        let silence = [Silence::default(); 2];
+        let implied = implied_by(&limits, gain);
+        Ok(Self {
+            target,
+            sampler,
+            limits,
+            implied,
+            gain,
+            rounds,
+            reference: Vec::new(),
+            silence,
+            connected: false,
+        })
+    }
+
+    /// The shortest window that holds the requests for all that is guarded, at the lowest rate so far.
+    pub(super) fn window(&self) -> Duration {
+        let rate = self.reference.iter().map(Figures::rate).fold(f64::INFINITY, f64::min);
+        window_of(self.limits.iter().map(|(metric, _)| *metric).chain(self.gain), rate)
+    }
+
+    /// How long to wait after a switch, by how long its requests take.
+    pub(super) fn settles(&self) -> Duration {
+        let longest = |figures: &Figures| figures.p90.or(figures.p50).unwrap_or(f64::INFINITY);
+        let longest = self.reference.iter().map(longest).fold(0.0, f64::max);
+        let settles = Duration::try_from_secs_f64(longest / 1e9 * SETTLES_REQUESTS).unwrap_or(SETTLES_MOST);
+        settles.clamp(SETTLES_LEAST, SETTLES_MOST)
+    }
+
+    /// Whether there are requests enough for what is guarded. What was not named and cannot be measured is not judged.
+    pub(super) fn can_be_judged(&mut self) -> Result<(), Fault> {
+        let name = &self.target.name;
+        let windows = self.reference.len();
+        let reference = &self.reference;
+        self.implied.retain(|(metric, _)| {
+            reference.iter().filter(|figures| metric.of(figures).is_some()).count() * 2 > windows
+        });
+        let limits = self.limits.iter().map(|(metric, _)| *metric);
+        let all: BTreeSet<Metric> = limits.chain(self.gain).collect();
+        for metric in all {
+            let known = self.reference.iter().filter(|figures| metric.of(figures).is_some()).count();
+            if known * 2 > windows {
+                continue;
+            }
+            let requests: u64 = self.reference.iter().map(|figures| figures.requests).sum();
+            let each = requests / u64::try_from(windows.max(1)).unwrap_or(1);
+            if requests == 0 {
+                return Err(refused(format!(
+                    "{name} took no request in {windows} s: there is nothing to judge by"
+                ))
+                .hint("wait for traffic, or apply it without the guard: netpolicy apply --no-guard"));
+            }
+            let words = match metric {
+                Metric::Cpu => format!("what a request of {name} costs cannot be measured"),
+                _ => format!("{name} takes {each} requests a second, too few for its {metric}"),
+            };
+            return Err(
+                refused(words).hint("guard p50 or p90: they take 20 and 100 requests a second, p99 1000")
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether no request was answered for so long, or one waited all the time; and that is new.
+    pub(super) fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
+        let [all, with] = &mut self.silence;
+        all.add(figures);
+        if changed {
+            with.add(figures);
+        }
+        let before = |is: fn(&Figures) -> bool| self.reference.iter().any(is);
+        let (silent, waiting) = (before(|figures| figures.requests == 0), before(Figures::one_waits));
+        self.silence.iter().any(|silence| {
+            (silence.unanswered >= STALLS_FROM && !silent) || (silence.waits >= STALLS_FROM && !waiting)
+        })
+    }
+
+    /// For each limit, the logarithm of what a stake of one has become that was bet against "it has grown by no more than its limit".
+    pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
+        self.limits.iter().chain(&self.implied).map(move |(metric, limit)| {
+            let spread = if stays { self.spread(*metric) } else { 0.0 };
+            let most = (limit.ln_1p() + spread).exp_m1();
+            match self.rounds.rounds() >= PAIRS_MIN {
+                true => self.rounds.against_growth(CHANGED, *metric, most),
+                false => 0.0,
+            }
+        })
+    }
+
+    /// The ruling on the metric that must fall, by the whole interval: [`Ruling::Better`], [`Ruling::Worse`] or [`Ruling::CannotTell`];
+    /// `None` if no metric must fall.
+    pub(super) fn on_gain(&self) -> Option<Ruling> {
+        let interval = self.rounds.change(CHANGED, self.gain?).change;
+        Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
+    }
+
+    /// By how much the highest window before the change was above the middle one, as a logarithm: that much a window differs from another anyway.
+    pub(super) fn spread(&self, metric: Metric) -> f64 {
+        let known = self.reference.iter().filter_map(|figures| metric.of(figures));
+        let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
+        let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
+    }
+
+    pub(super) fn judgement(&self, ruling: Ruling, by: JudgedBy, took: Duration) -> Judgement {
+        let mut changes = changes_of(&self.rounds.changes(CHANGED));
+        for change in &mut changes {
+            let mut limits = self.limits.iter().chain(&self.implied);
+            let limit = limits.find(|(metric, _)| metric.as_str() == change.metric);
+            change.limit = limit.map(|(_, limit)| *limit);
+            let must_gain = self.gain.is_some_and(|gain| gain.as_str() == change.metric);
+            change.decides = limit.is_some() || must_gain;
+        }
+        changes.sort_by_key(|change| !change.decides);
+        Judgement {
+            unix_micros: clock::now().unix_micros,
+            service: self.target.name.clone(),
+            with: "the settings before".to_owned(),
+            ruling,
+            by,
+            pairs: self.rounds.rounds(),
+            void: self.rounds.voided().iter().map(|(_, rounds)| rounds).sum(),
+            seconds: took.as_secs_f64(),
+            changes,
+        }
+    }
+}
+
+/// The ruling on an interval for a change where less is better: it lies below zero, above it, or holds it.
+fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
+    if high.is_some_and(|high| high < 0.0) {
+        Ruling::Better
+    } else if low.is_some_and(|low| low > 0.0) {
+        Ruling::Worse
+    } else {
+        Ruling::CannotTell
+    }
+}
+
+/// How long the windows of a guard with a limit for each of these are, and what is waited before each, where so many requests come in a second and take less
+/// than a few milliseconds.
+pub(crate) fn windows_of(metrics: &[Metric], rate: f64) -> (Duration, Duration) {
+    let window = window_of(metrics.iter().copied(), rate);
+    (window.max(SETTLES_LEAST * WINDOW_SETTLES), SETTLES_LEAST)
+}
+
+/// How many requests a window should have for a metric: a fifth more than its percentile takes, and a hundred.
+fn requests_in_window(metric: Metric) -> f64 {
+    match metric {
+        Metric::P90 => 120.0,
+        Metric::P99 => 1_200.0,
+        _ => 100.0,
+    }
+}
+
+/// How long the windows of a guard are on these metrics, where so many requests come in a second, and take so long.
+fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
+    let requests = metrics.map(requests_in_window).fold(0.0, f64::max);
+    let seconds = Duration::try_from_secs_f64(requests / rate).unwrap_or(WINDOW_LONGEST);
+    seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
+}
+
+/// By how much what a guard does not name may grow: who guards one figure does not give the others away.
+const IMPLIED: [(Guarded, f64); 4] =
+    [(Guarded::P50, 0.15), (Guarded::P90, 0.15), (Guarded::P99, 0.15), (Guarded::Cpu, 0.25)];
+
+/// The limits of what is not named. Where a metric must fall, as in a search, that alone decides beside what is named.
+fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f64)> {
+    let all = IMPLIED.map(|(guarded, limit)| (metric_of(guarded), limit));
+    let not_named = all.into_iter().filter(|(metric, _)| limits.iter().all(|(named, _)| named != metric));
+    not_named.filter(|_| gain.is_none()).collect()
+}
+
+/// The metric that a limit is about.
+pub const fn metric_of(guarded: Guarded) -> Metric {
+    match guarded {
+        Guarded::P50 => Metric::P50,
+        Guarded::P90 => Metric::P90,
+        Guarded::P99 => Metric::P99,
+        Guarded::Cpu => Metric::Cpu,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// 30 pairs of windows: the median grows 17-fold, the 90th percentile by 29 %, the 99th by 14 %, CPU by 17 %.
+    #[test]
+    fn a_guard_that_names_one_figure_does_not_give_the_others_away() {
+        let figures = |p50: f64, p90: f64, p99: f64, cpu: f64, nth: u32| {
+            let near = 1.0 + f64::from(nth % 3) / 200.0;
+            Figures {
+                requests: 5_000,
+                seconds: 1.0,
+                p50: Some(p50 * near),
+                p90: Some(p90 * near),
+                p99: Some(p99 * near),
+                cpu_service: Some(cpu * near),
+                cpu_delivery: Some(0.0),
+                engaged: None,
+                oldest: None,
+                waits: None,
+                unit: None,
+                estimator: measure::live::Estimator::Residence,
+            }
+        };
+        let limits = vec![(Metric::P99, 0.15)];
+        let rule = Rule { deciding: vec![Metric::P99, Metric::Requests], margin: 0.0, alpha: Rule::ALPHA };
+        let mut rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
+        for nth in 0..30 {
+            let before = figures(1e5, 1e6, 1e7, 2e4, nth);
+            rounds.add(&[before, figures(1.7e6, 1.29e6, 1.14e7, 2.34e4, nth + 1)], None);
+        }
+        let bets = |limits: &[(Metric, f64)]| -> Vec<f64> {
+            limits.iter().map(|(metric, most)| rounds.against_growth(CHANGED, *metric, *most)).collect()
+        };
+        assert!(!super::super::is_refused(&bets(&limits)), "the named figure alone is within its limit");
+        let implied = implied_by(&limits, None);
+        assert_eq!(implied.len(), 3);
+        assert!(super::super::is_refused(&bets(&[limits, implied].concat())));
+        assert!(implied_by(&[], Some(Metric::P99)).is_empty());
+    }
+
+    #[test]
+    fn a_gain_is_shown_by_the_whole_interval_and_nothing_less() {
+        for (low, high, word) in [
+            (Some(-0.6), Some(-0.1), Ruling::Better),
+            (None, Some(-0.1), Ruling::Better),
+            (Some(-0.6), Some(0.01), Ruling::CannotTell),
+            (Some(-0.6), None, Ruling::CannotTell),
+            (Some(-0.01), Some(0.3), Ruling::CannotTell),
+            (Some(0.02), Some(0.3), Ruling::Worse),
+            (Some(0.02), None, Ruling::Worse),
+            (None, None, Ruling::CannotTell),
+        ] {
+            assert_eq!(word_on_gain(low, high), word, "{low:?} to {high:?}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What `compare` said, against the truth on the wire.
+
+use measure::switchback::{Metric, Switchback, Verdict};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::judge::replay::Replayed;
+
+/// One comparison.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct JudgedScenario {
+    scenario: String,
+    /// What `compare` said.
+    said: Verdict,
+    /// What the wire says of the same pairs.
+    truth: Verdict,
+    /// The change of the median response time, with its interval, by both.
+    p50: [String; 2],
+    p90: [String; 2],
+    pairs: usize,
+    void: usize,
+    ended: String,
+}
+
+impl JudgedScenario {
+    /// Of a comparison and the wire.
+    pub fn of(scenario: String, said: &Switchback, truth: &Switchback, ended: &str) -> Self {
+        let both = |metric| [said, truth].map(|one| one.change(1, metric).to_string());
+        Self {
+            scenario,
+            said: said.verdict(1),
+            truth: truth.verdict(1),
+            p50: both(Metric::P50),
+            p90: both(Metric::P90),
+            pairs: said.rounds(),
+            void: said.voided().iter().map(|(_, rounds)| rounds).sum(),
+            ended: ended.to_owned(),
+        }
+    }
+
+    /// Whether one says of it the opposite of the other. Where one cannot tell, there is nothing to agree on.
+    fn contradicts(&self) -> bool {
+        let known = |verdict: Verdict| !matches!(verdict, Verdict::CannotTell { .. });
+        known(self.said) && known(self.truth) && self.said != self.truth
+    }
+
+    /// Whether both have a verdict, and the same.
+    fn agrees(&self) -> bool {
+        !matches!(self.truth, Verdict::CannotTell { .. }) && self.said == self.truth
+    }
+}
+
+/// `bench judge`'s data.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct JudgeBenchReport {
+    scenarios: Vec<JudgedScenario>,
+    /// Guards with limits of 15 % for p50, p90 and CPU, of a minute each.
+    replayed: Vec<Replayed>,
+}
+
+impl JudgeBenchReport {
+    /// Of these.
+    pub const fn of(scenarios: Vec<JudgedScenario>, replayed: Vec<Replayed>) -> Self {
+        Self { scenarios, replayed }
+    }
+
+    /// Whether nothing that was said contradicts the wire.
+    pub fn agrees(&self) -> bool {
+        !self.scenarios.iter().any(JudgedScenario::contradicts)
+    }
+}
+
+impl Report for JudgeBenchReport {
+    const KIND: &'static str = "bench-judge";
+
+    fn page(&self, page: &mut Page) {
+        let mut table = Table::new(&["SCENARIO", "SAID", "TRUTH", "P50 SAID", "P50 TRUTH", "PAIRS", "VOID"]);
+        for one in &self.scenarios {
+            let style = if one.contradicts() { Style::Bad } else { Style::Plain };
+            table.row([
+                Cell::new(one.scenario.as_str()),
+                Cell::new(one.said.as_str()).style(style),
+                Cell::new(one.truth.as_str()),
+                Cell::new(one.p50[0].as_str()),
+                Cell::new(one.p50[1].as_str()),
+                Cell::number(one.pairs),
+                Cell::number(one.void),
+            ]);
+        }
+        page.table(&table);
+        let known = self.scenarios.iter().filter(|one| !matches!(one.truth, Verdict::CannotTell { .. }));
+        let agrees = self.scenarios.iter().filter(|one| one.agrees()).count();
+        page.line(format!(
+            "the verdict is the wire's in {agrees} of {} that the wire can decide",
+            known.count()
+        ));
+        if self.replayed.is_empty() {
+            return;
+        }
+        page.gap();
+        let mut table =
+            Table::new(&["REGRESSION", "GUARDS", "PUT BACK", "WITHIN 30 S", "HALF WITHIN", "95 % WITHIN"]);
+        for one in &self.replayed {
+            let seconds = |at: Option<f64>| at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0} s"));
+            table.row([
+                Cell::new(format!("{:+.0} %", one.regression * 100.0)),
+                Cell::new(one.trials.to_string()),
+                Cell::number(one.reverted),
+                Cell::number(one.within_30_seconds),
+                Cell::new(seconds(one.median_seconds)),
+                Cell::new(seconds(one.p95_seconds)),
+            ]);
+        }
+        page.table(&table);
+    }
+}

@@ -1,0 +1,138 @@
+//! When commands measured services last, and what came of it: a small file in the state directory, which `show` reads.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use measure::live::Percentiles;
+use model::NetnsId;
+use serde::{Deserialize, Serialize};
+use session::replaced_file::{Durability, replace_file};
+use session::{Fault, Session};
+
+use crate::live::text::{ago, short};
+
+/// The file, beside the journal.
+const FILE: &str = "measured.json";
+
+/// The most services that are kept; those that were measured longest ago go first.
+const SERVICES_MAX: usize = 64;
+
+/// The longest file that is read.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+
+/// When a service was measured last by a command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastMeasured {
+    /// Its name.
+    pub service: String,
+    /// The network namespace that it was measured in.
+    pub netns: NetnsId,
+    /// When that ended, in seconds since 1970.
+    pub at: u64,
+    /// The command: `watch`, `compare`.
+    pub by: String,
+    /// Its response times; `None` where settings alternated meanwhile.
+    pub response: Option<Percentiles>,
+}
+
+impl LastMeasured {
+    /// The measurements that were kept of services in a namespace, the newest first. A file that cannot be read, or is none of
+    /// ours, has none.
+    pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
+        // Who can write there was checked with the journal.
+        let Ok(path) = file(session) else { return Vec::new() };
+        let mut kept = read(&path);
+        kept.retain(|one| one.netns == netns);
+        kept
+    }
+
+    /// Keeps this in place of what was kept of the service before. Of two commands that end at the same moment one may be lost.
+    ///
+    /// # Errors
+    /// If the state directory cannot be written.
+    pub fn keep(self, session: &Session) -> Result<(), Fault> {
+        let path = file(session)?;
+        fs::create_dir_all(&session.state_dir).map_err(|error| Fault::file(&session.state_dir, error))?;
+        let kept = with(read(&path), self);
+        let text = serde_json::to_vec(&kept).map_err(Fault::failed)?;
+        replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
+    }
+
+    /// What it says, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by watch`.
+    pub fn text(&self, now: u64) -> String {
+        let Self { service, by, .. } = self;
+        let figures = self
+            .response
+            .map(|response| format!("p50 {}, p99 {}; ", short(response.p50), short(response.p99)));
+        format!(
+            "{service}: {}measured {} by {by}",
+            figures.unwrap_or_default(),
+            ago(now.saturating_sub(self.at))
+        )
+    }
+}
+
+fn with(kept: Vec<LastMeasured>, newest: LastMeasured) -> Vec<LastMeasured> {
+    let is_other = |one: &LastMeasured| (&one.service, one.netns) != (&newest.service, newest.netns);
+    let mut kept: Vec<LastMeasured> = kept.into_iter().filter(is_other).collect();
+    kept.insert(0, newest);
+    kept.truncate(SERVICES_MAX);
+    kept
+}
+
+fn file(session: &Session) -> Result<PathBuf, Fault> {
+    session.journal()?;
+    Ok(session.state_dir.join(FILE))
+}
+
+fn read(path: &Path) -> Vec<LastMeasured> {
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text));
+    read.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn measured(service: &str, at: u64) -> LastMeasured {
+        LastMeasured {
+            service: service.to_owned(),
+            netns: NetnsId(7),
+            at,
+            by: "watch".to_owned(),
+            response: None,
+        }
+    }
+
+    #[test]
+    fn a_service_is_kept_once_and_the_file_stays_small() {
+        let mut kept = Vec::new();
+        for at in 0..200 {
+            kept = with(kept, measured(&format!("service {}", at % 100), at));
+        }
+        assert_eq!(kept.len(), SERVICES_MAX);
+        assert_eq!((kept[0].at, kept[0].service.as_str()), (199, "service 99"));
+        assert!(kept.iter().all(|one| one.at >= 136), "those measured longest ago are gone");
+    }
+
+    #[test]
+    fn what_was_measured_is_found_again_in_its_namespace_and_nothing_else_is_left_behind() {
+        let directory = tempfile::TempDir::with_prefix("netpolicy-measured-").expect("a directory");
+        let state_dir = directory.path().join("state");
+        let session = Session { state_dir: state_dir.clone(), ..Session::default() };
+        assert_eq!(LastMeasured::all(&session, NetnsId(7)), []);
+        measured("cache", 10).keep(&session).expect("kept");
+        measured("cache", 20).keep(&session).expect("kept");
+        assert_eq!(LastMeasured::all(&session, NetnsId(7)), [measured("cache", 20)]);
+        assert_eq!(LastMeasured::all(&session, NetnsId(8)), []);
+        assert_eq!(measured("cache", 20).text(200), "cache: measured 3 min ago by watch");
+        fs::write(state_dir.join(FILE), "damaged").expect("written");
+        assert_eq!(LastMeasured::all(&session, NetnsId(7)), []);
+        let names: Vec<_> =
+            fs::read_dir(&state_dir).expect("listed").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, [FILE]);
+    }
+}

@@ -1,0 +1,105 @@
+//! The windows of the last minutes, in bounded memory.
+
+use linux::live::Sample;
+use measure::live::Series;
+use model::Nanoseconds;
+
+use crate::live::cost::{Cost, Spent};
+
+/// The windows of the last minutes: as many as p99 takes, of [`Recent::LEAST`] to twice [`Recent::MOST`].
+///
+/// Two spans are kept, of which one is as old as the other is whole: when the younger is long enough, it takes the place of the older,
+/// and what the older had is forgotten.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    older: Kept,
+    younger: Kept,
+}
+
+#[derive(Debug)]
+struct Kept {
+    series: Series,
+    spent: Spent,
+    began: Option<Nanoseconds>,
+}
+
+impl Kept {
+    fn new() -> Self {
+        Self { series: Series::in_blocks(Recent::BLOCKS), spent: Spent::default(), began: None }
+    }
+
+    fn add(&mut self, sample: &Sample, at: Nanoseconds) {
+        self.series.add(&sample.window);
+        self.spent.add(&sample.window, sample.usage.as_ref());
+        self.began.get_or_insert(at);
+    }
+
+    fn age(&self, at: Nanoseconds) -> Nanoseconds {
+        Nanoseconds(at.0.saturating_sub(self.began.unwrap_or(at).0))
+    }
+}
+
+impl Recent {
+    /// The shortest time that is kept.
+    pub(crate) const LEAST: Nanoseconds = Nanoseconds::from_millis(60_000);
+
+    /// However few the requests are, a span does not go on for longer.
+    pub(crate) const MOST: Nanoseconds = Nanoseconds::from_millis(600_000);
+
+    /// From so many requests on, p99 is known.
+    const REQUESTS: u64 = 1_000;
+
+    /// Blocks of windows in each span: they show how far percentiles move. A block is 45 KiB.
+    const BLOCKS: usize = 16;
+
+    pub(crate) fn new() -> Self {
+        Self { older: Kept::new(), younger: Kept::new() }
+    }
+
+    /// Adds the window that ended at a moment of the monotonic clock.
+    pub(crate) fn add(&mut self, sample: &Sample, at: Nanoseconds) {
+        self.older.add(sample, at);
+        self.younger.add(sample, at);
+        let age = self.younger.age(at);
+        let is_enough = self.younger.series.counts().requests >= Self::REQUESTS;
+        if age >= Self::MOST || (age >= Self::LEAST && is_enough) {
+            self.older = std::mem::replace(&mut self.younger, Kept::new());
+        }
+    }
+
+    /// All windows that are kept.
+    pub(crate) fn series(&self) -> &Series {
+        &self.older.series
+    }
+
+    /// What their requests cost.
+    pub(crate) fn cost(&self) -> Cost {
+        self.older.spent.cost()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::live::LiveWindow;
+
+    use super::*;
+
+    fn after(seconds: u64, requests_a_second: u64) -> usize {
+        let mut recent = Recent::new();
+        for second in 0..seconds {
+            let mut window = LiveWindow::default();
+            window.counts.requests = requests_a_second;
+            recent.add(&Sample { window, usage: None }, Nanoseconds::from_millis(1_000 * second));
+        }
+        recent.series().windows()
+    }
+
+    #[test]
+    fn a_busy_service_is_shown_as_it_was_in_the_last_minutes_and_a_quiet_one_for_as_long_as_a_percentile_takes()
+     {
+        assert_eq!(after(50, 100), 50);
+        assert!((60..=122).contains(&after(1_000, 100)), "one to two minutes: {}", after(1_000, 100));
+        assert!((500..=1_001).contains(&after(3_000, 2)), "1000 requests take 500 s: {}", after(3_000, 2));
+        assert!((600..=1_202).contains(&after(5_000, 0)), "ten to twenty minutes: {}", after(5_000, 0));
+    }
+}

@@ -1,0 +1,207 @@
+//! The windows of a watch, kept in a file: one JSON document a line.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use linux::Processes;
+use linux::machine::{Machine, seconds_since_1970};
+use model::live::LiveWindow;
+use model::{Host, Schema};
+use serde::{Deserialize, Serialize};
+
+use session::Fault;
+
+use crate::live::target::Target;
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// The format.
+    pub schema: Schema,
+    /// `watch-record`.
+    pub kind: String,
+    /// What was watched.
+    pub service: String,
+    /// The ports.
+    pub ports: Vec<u16>,
+    /// The host's name.
+    pub host: String,
+    /// Its kernel.
+    pub kernel: String,
+    /// When it began, in seconds since 1970.
+    pub started: u64,
+}
+
+/// A further line: one window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recorded {
+    /// When the window ended, in seconds since 1970 by the clock as it was when the record began: a clock that is set meanwhile moves no
+    /// window.
+    pub at: u64,
+    /// What was measured.
+    pub window: LiveWindow,
+    /// How the queues of the host deliver, where that is not as in the line before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Vec<String>>,
+}
+
+/// A file that windows are written to.
+#[derive(Debug)]
+pub struct Record {
+    path: PathBuf,
+    file: BufWriter<File>,
+    started: u64,
+    began: Instant,
+    settings: Vec<String>,
+}
+
+impl Record {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// As [`new_file`].
+    pub fn create(path: &Path, target: &Target) -> Result<Self, Fault> {
+        let file = new_file(path)?;
+        let (started, began) = (seconds_since_1970(), Instant::now());
+        let (path, file) = (path.to_owned(), BufWriter::new(file));
+        let mut record = Self { path, file, started, began, settings: Vec::new() };
+        let Machine { host, kernel, .. } = Machine::this();
+        record.line(&Header {
+            schema: Schema,
+            kind: "watch-record".to_owned(),
+            service: target.name.clone(),
+            ports: target.ports.clone(),
+            host,
+            kernel,
+            started,
+        })?;
+        Ok(record)
+    }
+
+    /// Adds a window. It is in the file when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add(&mut self, window: &LiveWindow, target: &Target) -> Result<(), Fault> {
+        let now = settings(&linux::observe(&target.netns, &Processes::None)?);
+        let changed = (now != self.settings).then(|| now.clone());
+        self.settings = now;
+        let at = self.started.saturating_add(self.began.elapsed().as_secs());
+        self.line(&Recorded { at, window: window.clone(), settings: changed })
+    }
+
+    fn line(&mut self, document: &impl Serialize) -> Result<(), Fault> {
+        let text = serde_json::to_string(document).map_err(Fault::failed)?;
+        let written = writeln!(self.file, "{text}").and_then(|()| self.file.flush());
+        written.map_err(|error| Fault::file(&self.path, error))
+    }
+}
+
+/// A file for a record. An earlier record is evidence, and is not overwritten; a pipe or a device has none.
+///
+/// # Errors
+/// If there is a file that is not empty, or it cannot be written.
+pub fn new_file(path: &Path) -> Result<File, Fault> {
+    if path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return Err(Fault::failed(format!("{}: the file is not empty", path.display()))
+            .hint("no record is overwritten: name another file, or remove this one"));
+    }
+    File::create(path).map_err(|error| Fault::file(path, error))
+}
+
+/// How each queue of a host delivers, a line for each.
+fn settings(host: &Host) -> Vec<String> {
+    let mut lines = Vec::new();
+    for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
+        let Some(napi) = host.napi_of(queue.id) else { continue };
+        let mut words = Vec::new();
+        words.extend(napi.defer_hard_irqs.map(|value| format!("defer-hard-irqs {value}")));
+        words.extend(napi.gro_flush_timeout.map(|value| format!("gro-flush-timeout {value}")));
+        words.extend(napi.irq_suspend_timeout.map(|value| format!("irq-suspend-timeout {value}")));
+        words.extend(napi.threaded.map(|value| format!("threaded {value}")));
+        lines.push(format!("{}: {}", queue.id, words.join(", ")));
+    }
+    lines
+}
+
+/// A record that is read again.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The first line.
+    pub header: Header,
+    /// The others.
+    pub windows: Vec<Recorded>,
+}
+
+impl Recording {
+    /// Whether a text begins as a record does.
+    pub fn begins(text: &str) -> bool {
+        text.lines().next().is_some_and(|line| serde_json::from_str::<Header>(line).is_ok())
+    }
+
+    /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
+    ///
+    /// # Errors
+    /// The first malformed line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = text.lines().enumerate().peekable();
+        let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);
+        let Some((at, first)) = lines.next() else { return Err("it is empty".to_owned()) };
+        let header: Header = serde_json::from_str(first).map_err(|error| wrong(at, error))?;
+        let mut windows = Vec::new();
+        while let Some((at, line)) = lines.next() {
+            match serde_json::from_str(line) {
+                Ok(window) => windows.push(window),
+                Err(error) if error.is_eof() && lines.peek().is_none() => {}
+                Err(error) => return Err(wrong(at, error)),
+            }
+        }
+        Ok(Self { header, windows })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn to_text(document: &impl Serialize) -> String {
+        serde_json::to_string(document).expect("written")
+    }
+
+    #[test]
+    fn an_earlier_record_is_not_overwritten() {
+        let directory = tempfile::TempDir::with_prefix("netpolicy-record-").expect("a directory");
+        let path = directory.path().join("record.jsonl");
+        new_file(&path).expect("a new one").write_all(b"evidence\n").expect("written");
+        let fault = new_file(&path).expect_err("there is one");
+        assert!(fault.cause.to_string().contains(".jsonl: ") && fault.hint.is_some(), "{}", fault.cause);
+        assert_eq!(std::fs::read(&path).expect("read"), b"evidence\n");
+        std::fs::write(&path, "").expect("emptied");
+        assert!(new_file(&path).is_ok(), "an empty file, as mktemp makes it, has nothing to lose");
+        assert!(new_file(Path::new("/dev/null")).is_ok());
+    }
+
+    #[test]
+    fn a_record_whose_writer_was_killed_is_read_without_its_last_line() {
+        let header = Header {
+            schema: Schema,
+            kind: "watch-record".to_owned(),
+            service: "cache".to_owned(),
+            ports: vec![11_211],
+            host: "host".to_owned(),
+            kernel: "6.18".to_owned(),
+            started: 1,
+        };
+        let window = Recorded { at: 2, window: LiveWindow::default(), settings: None };
+        let text = format!("{}\n{}\n{{\"at\": 3, \"win", to_text(&header), to_text(&window));
+        let read = Recording::parse(&text).expect("reads");
+        assert_eq!((read.header, read.windows), (header.clone(), vec![window]));
+        assert!(Recording::begins(&text) && !Recording::begins("{}"));
+        let broken = format!("{}\n{{}}\n{{}}\n", to_text(&header));
+        assert!(Recording::parse(&broken).expect_err("is none").starts_with("line 2: "));
+    }
+}

@@ -1,0 +1,379 @@
+//! Several services, measured one after another in the background.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use linux::Netns;
+use linux::bpf::live::LiveMeter;
+use linux::live::Sample;
+use measure::live::{Series, Summary};
+use model::live::LiveWindow;
+use session::{Exit, Fault};
+
+use crate::live::cost::Cost;
+use crate::live::recent::Recent;
+use crate::live::sampler::Sampler;
+use crate::live::subject::Subject;
+use crate::live::target::Target;
+use crate::live::totals::Totals;
+use crate::live::watcher::{INTERVAL, summary};
+
+/// What the thread is called, in 15 bytes.
+const THREAD: &str = "netpolicy-live";
+
+/// A service that could not be measured is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// The queues and settings of the host are read again after this.
+const HOST_EVERY: Duration = Duration::from_secs(60);
+
+/// How much is measured, and how often it is summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How long each window is.
+    pub sample: Duration,
+    /// After how many windows percentiles are made of them; counts are always new.
+    pub windows_per_summary: u64,
+}
+
+/// What is known of a service.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// What it is called.
+    pub name: String,
+    /// What is known of it.
+    pub outcome: Outcome,
+}
+
+impl Measured {
+    /// The result of one window alone, without its cost, for callers that show it.
+    pub fn of_window(name: &str, window: LiveWindow) -> Self {
+        let mut series = Series::new();
+        series.add(&window);
+        let mut totals = Totals::default();
+        totals.add(&Sample { window, usage: None }, &series);
+        let summary = Arc::new(Summary::of(&series, Vec::new()));
+        let outcome =
+            Outcome::Windows { unix_micros: 0, summary, cost: Cost::default(), totals: Arc::new(totals) };
+        Self { name: name.to_owned(), outcome }
+    }
+}
+
+/// What became of measuring a service.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It was measured.
+    Windows {
+        /// When the last window ended, in microseconds since 1970-01-01 00:00 UTC.
+        unix_micros: u64,
+        /// What the last minutes say.
+        summary: Arc<Summary>,
+        /// What a request cost in them.
+        cost: Cost,
+        /// All that was counted.
+        totals: Arc<Totals>,
+    },
+    /// It cannot be measured.
+    Refused {
+        /// The exit code that a command would end with.
+        exit: Exit,
+        /// Why, in the kernel's words where they are the kernel's.
+        why: String,
+        /// What can be done about it.
+        hint: Option<String>,
+    },
+}
+
+/// Measures services one after another, each for a part of each second, in a thread of its own. When it is dropped, the thread ends the
+/// window that it is in, and itself. No caller waits for it. However the process ends, nothing stays attached.
+#[derive(Debug)]
+pub struct Rounds {
+    desk: Arc<Desk>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    subjects: Vec<Subject>,
+    found: Vec<Measured>,
+    /// Services whose measurements so far are to be discarded.
+    again: BTreeSet<String>,
+    ends: bool,
+}
+
+impl Desk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a moment. False if it is over.
+    fn wait_until(&self, moment: Instant) -> bool {
+        let left = moment.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ends);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.ends
+    }
+}
+
+impl Rounds {
+    /// What the programs of all services together may take of the kernel's memory.
+    pub const BYTES_MAX: usize = 64 << 20;
+
+    /// The most services, where the machine has few CPUs.
+    pub const SERVICES_MAX: usize = 16;
+
+    /// The most connections of one service that are measured.
+    pub const SOCKETS_MAX: u32 = 8_192;
+
+    /// How many services can be measured on this machine, by the memory that each takes on each CPU.
+    pub fn services_max() -> usize {
+        (Self::BYTES_MAX / LiveMeter::memory()).clamp(1, Self::SERVICES_MAX)
+    }
+
+    /// Starts the thread, in the network namespace of the caller. `notify` is called by it when there is something new.
+    ///
+    /// # Errors
+    /// If the kernel gives no thread.
+    pub fn start(netns: Netns, pace: Pace, notify: impl Fn() + Send + 'static) -> Result<Self, Fault> {
+        let desk = Arc::new(Desk::default());
+        let of_thread = Arc::clone(&desk);
+        std::thread::Builder::new()
+            .name(THREAD.to_owned())
+            .spawn(move || Worker { netns, pace, services: BTreeMap::new() }.run(&of_thread, &notify))
+            .map_err(|error| Fault::failed(format!("a thread that measures: {error}")))?;
+        Ok(Self { desk })
+    }
+
+    /// From the next round on, these are measured; of more than [`Rounds::services_max`], the first.
+    pub fn measure(&self, subjects: Vec<Subject>) {
+        self.desk.state().subjects = subjects;
+    }
+
+    /// The settings of a service have changed: discards its windows, so that percentiles begin again. Its counters go on.
+    pub fn begin_again(&self, name: &str) {
+        let mut state = self.desk.state();
+        state.found.retain(|measured| measured.name != name);
+        state.again.insert(name.to_owned());
+    }
+
+    /// What is known of each service that is measured, once anything is.
+    pub fn found(&self) -> Vec<Measured> {
+        self.desk.state().found.clone()
+    }
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        self.desk.state().ends = true;
+        self.desk.changed.notify_all();
+    }
+}
+
+/// The state of the thread.
+struct Worker {
+    netns: Netns,
+    pace: Pace,
+    services: BTreeMap<String, Service>,
+}
+
+/// A service while it is measured.
+struct Service {
+    subject: Subject,
+    loaded: Option<Loaded>,
+    recent: Recent,
+    totals: Totals,
+    summary: Option<Arc<Summary>>,
+    outcome: Option<Outcome>,
+    /// When it is tried again; `None` for never.
+    retry: Option<Instant>,
+}
+
+struct Loaded {
+    target: Target,
+    sampler: Sampler,
+    /// When the host was read.
+    read: Instant,
+}
+
+impl Worker {
+    fn run(&mut self, desk: &Desk, notify: &(impl Fn() + Send)) {
+        loop {
+            let next = Instant::now() + INTERVAL;
+            self.take(desk.state().subjects.clone());
+            self.begin_again(&std::mem::take(&mut desk.state().again));
+            let mut is_new = false;
+            for service in self.services.values_mut() {
+                match service.turn(&self.netns, self.pace, desk) {
+                    Ok(measured) => is_new |= measured,
+                    Err(fault) => {
+                        service.refused(&fault);
+                        is_new = true;
+                    }
+                }
+                if desk.state().ends {
+                    return;
+                }
+            }
+            let found: Vec<Measured> = self.services.values().filter_map(Service::measured).collect();
+            let gone = {
+                let mut state = desk.state();
+                let gone = state.found.len() != found.len();
+                state.found = found;
+                gone
+            };
+            if is_new || gone {
+                notify();
+            }
+            if !desk.wait_until(next) {
+                return;
+            }
+        }
+    }
+
+    /// Discards the measurements so far of these services.
+    fn begin_again(&mut self, names: &BTreeSet<String>) {
+        for (_, service) in self.services.iter_mut().filter(|(name, _)| names.contains(*name)) {
+            (service.recent, service.summary, service.outcome) = (Recent::new(), None, None);
+        }
+    }
+
+    /// From now on, these are the services.
+    fn take(&mut self, subjects: Vec<Subject>) {
+        let mut before = std::mem::take(&mut self.services);
+        for subject in subjects.into_iter().take(Rounds::services_max()) {
+            let name = subject.name.clone();
+            let mut service = before.remove(&name).unwrap_or_else(|| Service::of(subject.clone()));
+            service.becomes(subject);
+            self.services.insert(name, service);
+        }
+    }
+}
+
+impl Service {
+    fn of(subject: Subject) -> Self {
+        Self {
+            subject,
+            loaded: None,
+            recent: Recent::new(),
+            totals: Totals::default(),
+            summary: None,
+            outcome: None,
+            retry: Some(Instant::now()),
+        }
+    }
+
+    /// Takes over a subject. New ports need newly loaded programs; new processes do not.
+    fn becomes(&mut self, subject: Subject) {
+        if subject == self.subject {
+            return;
+        }
+        if subject.ports == self.subject.ports {
+            if let Some(loaded) = &mut self.loaded {
+                loaded.sampler.is_served_by(&subject.processes);
+                loaded.target.processes.clone_from(&subject.processes);
+                loaded.target.goal = subject.goal;
+            }
+        } else {
+            self.loaded = None;
+        }
+        // What was refused may be possible with other processes, but not with another kernel.
+        if self.retry.is_some() {
+            self.retry = Some(Instant::now());
+        }
+        self.subject = subject;
+    }
+
+    /// Measures a window, if there is anything to measure. Says whether it did.
+    fn turn(&mut self, netns: &Netns, pace: Pace, desk: &Desk) -> Result<bool, Fault> {
+        let is_due = self.retry.is_some_and(|retry| retry <= Instant::now());
+        if self.loaded.is_none() && (!is_due || self.subject.ports.is_empty()) {
+            return Ok(false);
+        }
+        let loaded = match &mut self.loaded {
+            Some(loaded) => loaded,
+            None => {
+                let Subject { name, processes, ports, goal } = self.subject.clone();
+                let (target, _) = Target::at_ports(name, netns.again()?, processes, goal, ports)?;
+                let sampler = Sampler::load_with(&target, pace.sample, Rounds::SOCKETS_MAX)?;
+                self.loaded.insert(Loaded { target, sampler, read: Instant::now() })
+            }
+        };
+        if !loaded.sampler.runs() {
+            return Ok(false);
+        }
+        if loaded.read.elapsed() >= HOST_EVERY {
+            loaded.read = Instant::now();
+            loaded.target.reads_host()?;
+        }
+        loaded.sampler.begin()?;
+        let goes_on = desk.wait_until(Instant::now() + loaded.sampler.takes());
+        let sample = loaded.sampler.end()?;
+        if !goes_on {
+            return Ok(false);
+        }
+        self.recent.add(&sample, linux::clock::monotonic());
+        self.totals.add(&sample, self.recent.series());
+        let is_due = (self.totals.windows - 1).is_multiple_of(pace.windows_per_summary.max(1));
+        let summary = match &self.summary {
+            Some(summary) if !is_due => Arc::clone(summary),
+            _ => {
+                let answers_late = loaded.sampler.answers_late();
+                Arc::new(summary(&loaded.target, self.recent.series(), answers_late))
+            }
+        };
+        self.summary = Some(Arc::clone(&summary));
+        self.outcome = Some(Outcome::Windows {
+            unix_micros: linux::clock::since_1970().0 / 1_000,
+            summary,
+            cost: self.recent.cost(),
+            totals: Arc::new(self.totals.clone()),
+        });
+        Ok(true)
+    }
+
+    fn refused(&mut self, fault: &Fault) {
+        self.loaded = None;
+        self.retry = (fault.exit != Exit::Unsupported).then(|| Instant::now() + RETRY_AFTER);
+        self.outcome = Some(Outcome::Refused {
+            exit: fault.exit,
+            why: fault.cause.to_string(),
+            hint: fault.hint.clone(),
+        });
+    }
+
+    fn measured(&self) -> Option<Measured> {
+        Some(Measured { name: self.subject.name.clone(), outcome: self.outcome.clone()? })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::Goal;
+
+    use super::*;
+
+    #[test]
+    fn what_was_measured_with_other_settings_does_not_count_and_what_was_of_other_services_does() {
+        let service = |name: &str| {
+            let (name, processes, ports) = (name.to_owned(), Vec::new(), vec![11_211]);
+            let mut service =
+                Service::of(Subject { name: name.clone(), processes, ports, goal: Goal::default() });
+            let outcome = Measured::of_window(&name, LiveWindow::default()).outcome;
+            (service.outcome, service.retry) = (Some(outcome), None);
+            (name, service)
+        };
+        let pace = Pace { sample: Duration::from_millis(20), windows_per_summary: 1 };
+        let netns = Netns::own().expect("a namespace");
+        let services = ["cache", "store"].map(service).into_iter().collect();
+        let mut worker = Worker { netns, pace, services };
+        worker.begin_again(&BTreeSet::from(["cache".to_owned()]));
+        let known: Vec<String> =
+            worker.services.values().filter_map(Service::measured).map(|of| of.name).collect();
+        assert_eq!(known, ["store"]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Window after window, and what they say together.
+
+use std::time::{Duration, Instant};
+
+use linux::Signals;
+use linux::live::Sample;
+use measure::live::{Series, Summary, caveats, findings as findings_of};
+use model::Finding;
+use model::live::LiveWindow;
+use session::Fault;
+
+use crate::live::cost::{Cost, Spent};
+use crate::live::sampler::Sampler;
+use crate::live::target::Target;
+
+/// How often a window begins.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The longest sleep before signals and the presence of the service are checked.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Measures a service.
+#[derive(Debug)]
+pub struct Watcher {
+    sampler: Sampler,
+    series: Series,
+    spent: Spent,
+}
+
+/// What a turn of the watcher came to.
+#[derive(Debug)]
+pub enum Turn {
+    /// A window.
+    Window(Box<Shown>),
+    /// None of the service's processes runs any more.
+    Ended,
+    /// A signal came.
+    Interrupted,
+}
+
+/// One window, as it is shown.
+#[derive(Debug)]
+pub struct Shown {
+    /// What it says by itself.
+    pub summary: Summary,
+    /// What its requests cost.
+    pub cost: Cost,
+    /// All that was measured.
+    pub window: LiveWindow,
+}
+
+impl Watcher {
+    /// Loads what measures.
+    ///
+    /// # Errors
+    /// Exit 6 where the kernel has not what it takes, or refuses the programs, with its words.
+    pub fn load(target: &Target, sample: Duration) -> Result<Self, Fault> {
+        let sampler = Sampler::load(target, sample)?;
+        Ok(Self { sampler, series: Series::new(), spent: Spent::default() })
+    }
+
+    /// Waits until the next window is due, and measures it.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn turn(&mut self, due: Instant, signals: &mut Signals) -> Result<Turn, Fault> {
+        if let Some(early) = self.wait(due, signals) {
+            return Ok(early);
+        }
+        self.sampler.begin()?;
+        let early = self.wait(Instant::now() + self.sampler.takes(), signals);
+        let sample = self.sampler.end()?;
+        let shown = self.take(sample);
+        match early {
+            // What a service did until it ended still counts.
+            Some(early) if shown.window.counts.arrivals == 0 => Ok(early),
+            Some(Turn::Interrupted) => Ok(Turn::Interrupted),
+            _ => Ok(Turn::Window(Box::new(shown))),
+        }
+    }
+
+    /// Adds a window, and says what it says by itself.
+    fn take(&mut self, sample: Sample) -> Shown {
+        let Sample { window, usage } = sample;
+        self.series.add(&window);
+        self.spent.add(&window, usage.as_ref());
+        let mut own = Series::new();
+        own.add(&window);
+        let cost = Cost::of(&Sample { window: window.clone(), usage });
+        Shown { summary: Summary::of(&own, Vec::new()), cost, window }
+    }
+
+    /// Waits until a moment, unless the service ends or a signal comes.
+    fn wait(&self, until: Instant, signals: &mut Signals) -> Option<Turn> {
+        loop {
+            if signals.take().is_some() {
+                return Some(Turn::Interrupted);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            if !self.sampler.runs() {
+                return Some(Turn::Ended);
+            }
+            std::thread::sleep(left.min(TURN));
+        }
+    }
+
+    /// Whether each process of the service that was found still runs.
+    pub fn all_run(&self) -> bool {
+        self.sampler.all_run()
+    }
+
+    /// What all windows say together.
+    pub fn summary(&self, target: &Target) -> Summary {
+        summary(target, &self.series, self.sampler.answers_late())
+    }
+
+    /// What a request cost in all windows.
+    pub fn cost(&self) -> Cost {
+        self.spent.cost()
+    }
+
+    /// When the next window is due, after one that was due at `due`.
+    pub fn next(due: Instant) -> Instant {
+        // What took longer than its turn is not made up for.
+        (due + INTERVAL).max(Instant::now())
+    }
+}
+
+/// The summary of these windows of a service, with findings on it and on how far it can be trusted.
+pub(crate) fn summary(target: &Target, series: &Series, answers_late: bool) -> Summary {
+    let mut findings: Vec<Finding> = target.findings.clone();
+    let queue =
+        |at: usize| series.napis().get(at).map_or_else(String::new, |(napi, _)| target.queue_of(*napi));
+    let worker = |at: usize| {
+        let pid = series.workers().get(at).and_then(|(pid, _)| *pid);
+        pid.map_or_else(|| "all other threads".to_owned(), |pid| format!("thread {pid}"))
+    };
+    findings.extend(findings_of(&target.name, series, &target.goal, (&queue, &worker)));
+    findings.extend(caveats(&target.name, series, answers_late));
+    Summary::of(series, findings)
+}

@@ -1,0 +1,382 @@
+//! Settings compared on a live service: a line a round, and a report at the end.
+
+use std::time::Duration;
+
+use crate::judge::{Recording, Round};
+use measure::live::Unit;
+use measure::sequential::Bounds;
+use measure::switchback::{Change, Figures, Metric, Switchback, Unfair, Verdict, Word};
+use model::{Finding, JudgedBy};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::live::text::span;
+
+use super::watch::found;
+
+/// What it costs in certainty that settings did not alternate.
+pub const CERTAINTY: &str = "It is in force once: windows before, with and after it are compared. No switchback: a load that changes meanwhile looks like the change. Intervals are wider by the spread of the windows without it.";
+
+/// One candidate compared with the first.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Contrast {
+    /// The candidate.
+    candidate: String,
+    /// The first one.
+    with: String,
+    #[serde(flatten)]
+    verdict: Verdict,
+    /// Whether clients wait for answers, so that their rate is the candidate's own doing and rounds are void because of it.
+    closed_loop: bool,
+    /// What changed.
+    changes: Vec<Change>,
+}
+
+/// Rounds that do not count.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Voided {
+    reason: Unfair,
+    rounds: usize,
+}
+
+/// What it took to switch.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
+pub struct SwitchCost {
+    /// How many switches wrote something.
+    pub switches: usize,
+    /// The median time that one took, written and read back, in milliseconds.
+    pub median_ms: f64,
+    /// The longest, in milliseconds.
+    pub longest_ms: f64,
+}
+
+impl SwitchCost {
+    /// Of switches that took so long.
+    pub fn of(switches: &[Duration]) -> Self {
+        let millis: Vec<f64> = switches.iter().map(|took| took.as_secs_f64() * 1e3).collect();
+        Self {
+            switches: millis.len(),
+            median_ms: measure::statistics::median(&millis).unwrap_or(0.0),
+            longest_ms: millis.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
+/// `compare`'s data.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct CompareReport {
+    service: String,
+    /// How long it took, in seconds.
+    seconds: f64,
+    /// Why it ended.
+    ended: String,
+    /// How the windows were measured.
+    by: JudgedBy,
+    /// What `requests` and everything for each request count: requests where the protocol shows them, else exchanges.
+    unit: Unit,
+    /// Rounds that count.
+    rounds: usize,
+    void: Vec<Voided>,
+    /// Changes smaller than this share make no difference.
+    margin: f64,
+    comparisons: Vec<Contrast>,
+    /// The candidate that is best; none where that is not known.
+    winner: Option<String>,
+    /// The transaction by which the winner stays in force.
+    kept: Option<String>,
+    switching: SwitchCost,
+    findings: Vec<Finding>,
+}
+
+impl CompareReport {
+    /// Of these rounds.
+    pub fn of(service: &str, switchback: &Switchback, took: Duration, ended: &str) -> Self {
+        let names = switchback.names();
+        let contrast = |candidate: usize| Contrast {
+            candidate: names[candidate].clone(),
+            with: names[0].clone(),
+            verdict: switchback.verdict(candidate),
+            closed_loop: switchback.closed_loop(candidate),
+            changes: switchback.changes(candidate),
+        };
+        let voided =
+            switchback.voided().iter().map(|(reason, rounds)| Voided { reason: *reason, rounds: *rounds });
+        Self {
+            service: service.to_owned(),
+            seconds: took.as_secs_f64(),
+            ended: ended.to_owned(),
+            by: switchback.by(),
+            unit: switchback.unit(),
+            rounds: switchback.rounds(),
+            void: voided.collect(),
+            margin: switchback.rule().margin,
+            comparisons: (1..names.len()).map(contrast).collect(),
+            winner: switchback.winner().map(|winner| names[winner].clone()),
+            kept: None,
+            switching: SwitchCost::default(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The same, with what else is known of one that was just made.
+    #[must_use]
+    pub fn with(self, switching: SwitchCost, findings: Vec<Finding>, kept: Option<String>) -> Self {
+        Self { switching, findings, kept, ..self }
+    }
+
+    /// Of a record.
+    pub fn of_record(recording: &Recording) -> Self {
+        let took = recording.rounds.last().map_or(0.0, |round| round.at);
+        let took = Duration::try_from_secs_f64(took).unwrap_or_default();
+        Self::of(&recording.header.service, &recording.switchback(), took, "recorded")
+    }
+}
+
+/// One round, for programs that read lines.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct CompareRoundReport {
+    /// Which, from 1.
+    round: usize,
+    /// The candidates in the order in which they were measured.
+    order: Vec<String>,
+    /// What the window of each showed, in the order of the command line.
+    windows: Vec<Figures>,
+    /// Why the round does not count.
+    void: Option<Unfair>,
+    /// Seconds since the beginning.
+    seconds: f64,
+    /// What is known so far, candidate by candidate from the second on.
+    so_far: Vec<Verdict>,
+}
+
+impl CompareRoundReport {
+    /// Of a round.
+    pub fn of(round: &Round, so_far: &Switchback, elapsed: Duration) -> Self {
+        let names = so_far.names();
+        Self {
+            round: round.number,
+            order: round.order.iter().map(|candidate| names[*candidate].clone()).collect(),
+            windows: round.windows.iter().map(|(_, figures, _)| *figures).collect(),
+            void: round.void,
+            seconds: elapsed.as_secs_f64(),
+            so_far: (1..names.len()).map(|candidate| so_far.verdict(candidate)).collect(),
+        }
+    }
+}
+
+impl Report for CompareRoundReport {
+    const KIND: &'static str = "compare-round";
+
+    fn page(&self, page: &mut Page) {
+        page.line(format!("round {}", self.round));
+    }
+}
+
+/// A value of a metric, as people read it.
+fn value(metric: Metric, value: Option<f64>) -> String {
+    let Some(value) = value else { return "-".to_owned() };
+    match metric {
+        Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu | Metric::CpuService | Metric::CpuDelivery => {
+            span(value)
+        }
+        Metric::Requests => format!("{value:.0}/s"),
+        Metric::Engaged => format!("{:.0} %", value * 100.0),
+        Metric::Stalls => format!("{value:.0}"),
+    }
+}
+
+/// What a metric is called in tables.
+const fn heading(metric: Metric, unit: Unit) -> &'static str {
+    match (metric, unit) {
+        (Metric::Cpu, Unit::Exchanges) => return "CPU/exchange",
+        (Metric::Requests, Unit::Exchanges) => return "exchanges",
+        _ => {}
+    }
+    match metric {
+        Metric::P50 => "p50",
+        Metric::P90 => "p90",
+        Metric::P99 => "p99",
+        Metric::Cpu => "CPU/request",
+        Metric::CpuService => "  of the service",
+        Metric::CpuDelivery => "  of softirqs",
+        Metric::Requests => "requests",
+        Metric::Engaged => "engaged",
+        Metric::Stalls => "stalled windows",
+    }
+}
+
+fn word(change: &Change) -> (String, Style) {
+    match change.word {
+        Word::Better => ("better".to_owned(), Style::Good),
+        Word::Worse => ("worse".to_owned(), Style::Bad),
+        Word::NoDifference => ("no difference".to_owned(), Style::Plain),
+        Word::CannotTell { .. } if change.metric.less_is_better().is_none() => (String::new(), Style::Plain),
+        Word::CannotTell { more: Some(more) } => {
+            let pairs = if more == 1 { "pair" } else { "pairs" };
+            (format!("cannot tell, {more} more {pairs}"), Style::Faint)
+        }
+        Word::CannotTell { more: None } => ("cannot tell".to_owned(), Style::Faint),
+    }
+}
+
+/// What is known to have changed, in words: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
+fn decided(changes: &[Change], unit: Unit) -> Vec<String> {
+    let requests = match unit {
+        Unit::Requests => "requests",
+        Unit::Exchanges => "exchanges",
+    };
+    let answers = |change: &Change| {
+        let share = change.change?.estimate;
+        let percent = format!("{:.0} %", share.abs() * 100.0);
+        let better = match change.word {
+            Word::Better => true,
+            Word::Worse => false,
+            Word::NoDifference | Word::CannotTell { .. } => return None,
+        };
+        Some(match (change.metric, better) {
+            (Metric::Cpu, true) => format!("saves {percent} CPU"),
+            (Metric::Cpu, false) => format!("costs {percent} more CPU"),
+            (Metric::Requests, true) => format!("{percent} more {requests}"),
+            (Metric::Requests, false) => format!("costs {percent} of the {requests}"),
+            (Metric::P50 | Metric::P90 | Metric::P99, true) => {
+                format!("{} {percent} shorter", heading(change.metric, unit))
+            }
+            (Metric::P50 | Metric::P90 | Metric::P99, false) => {
+                format!("{} {percent} longer", heading(change.metric, unit))
+            }
+            (Metric::CpuService | Metric::CpuDelivery | Metric::Engaged | Metric::Stalls, _) => return None,
+        })
+    };
+    changes.iter().filter_map(answers).collect()
+}
+
+impl Report for CompareReport {
+    const KIND: &'static str = "compare";
+
+    fn page(&self, page: &mut Page) {
+        for contrast in &self.comparisons {
+            page.gap();
+            let margin = format!("{:.0} %", self.margin * 100.0);
+            let verdict = match contrast.verdict {
+                Verdict::NoDifference => format!("no difference above {margin}"),
+                verdict => verdict.to_string(),
+            };
+            let answer = match decided(&contrast.changes, self.unit) {
+                known if known.is_empty() => verdict,
+                known => match contrast.verdict {
+                    Verdict::CannotTell { .. } => format!("{}; {verdict} by what decides", known.join(", ")),
+                    _ => format!("{verdict}: {}", known.join(", ")),
+                },
+            };
+            page.styled(
+                Style::Strong,
+                format!("{}: {} compared with {}: {answer}", self.service, contrast.candidate, contrast.with),
+            );
+            let pairs = crate::judge::pairs(self.rounds);
+            page.line(format!("{pairs} in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
+            if self.by == JudgedBy::BeforeAfter {
+                page.line(CERTAINTY);
+            }
+            let mut table = Table::new(&["", "BEFORE", "AFTER", "CHANGE (95 %)", "VERDICT"]);
+            for change in &contrast.changes {
+                if change.pairs == 0 || (change.metric == Metric::Stalls && change.after == Some(0.0)) {
+                    continue;
+                }
+                let (words, style) = word(change);
+                let of_stalls = change.metric == Metric::Stalls;
+                table.row([
+                    Cell::new(heading(change.metric, self.unit)),
+                    Cell::new(value(change.metric, change.before)),
+                    Cell::new(value(change.metric, change.after)),
+                    Cell::new(if of_stalls { "-".to_owned() } else { change.to_string() }),
+                    Cell::new(words).style(style),
+                ]);
+            }
+            if !table.is_empty() {
+                page.table(&table);
+            }
+            if contrast.closed_loop {
+                page.line("Clients wait for answers: their rate is the candidate's own doing, and pairs are void because of it.");
+                page.line("Decide by the rate itself: --metric requests");
+            }
+        }
+        if !self.void.is_empty() {
+            page.gap();
+            for Voided { reason, rounds } in &self.void {
+                page.line(format!("void: {rounds}, {reason}"));
+            }
+        }
+        if let SwitchCost { switches: 1.., median_ms, longest_ms, .. } = self.switching {
+            page.gap();
+            page.line(format!("A switch took {median_ms:.1} ms, at most {longest_ms:.1} ms."));
+        }
+        if !self.findings.is_empty() {
+            page.gap();
+            self.findings.iter().for_each(|finding| found(page, finding));
+        }
+    }
+}
+
+/// The interval of a change in percent, for a chart.
+pub fn in_percent(bounds: Bounds) -> (f64, Option<f64>, Option<f64>) {
+    let percent = |share: f64| share * 100.0;
+    (percent(bounds.estimate), bounds.low.map(percent), bounds.high.map(percent))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn change(metric: Metric, estimate: f64, word: Word) -> Change {
+        let bounds = Bounds { estimate, low: Some(estimate - 0.02), high: Some(estimate + 0.02) };
+        Change {
+            metric,
+            before: Some(1.0),
+            after: Some(1.0 + estimate),
+            change: Some(bounds),
+            pairs: 40,
+            decides: false,
+            word,
+        }
+    }
+
+    #[test]
+    fn the_answer_comes_first_also_where_what_decides_is_not_known() {
+        let report = CompareReport {
+            service: "redis".to_owned(),
+            seconds: 90.0,
+            ended: "the time is over".to_owned(),
+            by: JudgedBy::Switchback,
+            unit: Unit::Requests,
+            rounds: 40,
+            void: Vec::new(),
+            margin: 0.05,
+            comparisons: vec![Contrast {
+                candidate: "cpu".to_owned(),
+                with: "current".to_owned(),
+                verdict: Verdict::CannotTell { more: None },
+                closed_loop: false,
+                changes: vec![
+                    change(Metric::P50, 0.01, Word::CannotTell { more: None }),
+                    change(Metric::Cpu, -0.18, Word::Better),
+                    change(Metric::Requests, -0.12, Word::Worse),
+                ],
+            }],
+            winner: None,
+            kept: None,
+            switching: SwitchCost::default(),
+            findings: Vec::new(),
+        };
+        let mut page = Page::new(false);
+        report.page(&mut page);
+        let text = page.into_text();
+        let first = text.lines().find(|line| !line.is_empty()).expect("a line");
+        assert_eq!(
+            first,
+            "redis: cpu compared with current: saves 18 % CPU, costs 12 % of the requests; cannot tell yet by what decides"
+        );
+        let longer = [change(Metric::P99, 0.3, Word::Worse), change(Metric::Engaged, 0.5, Word::Better)];
+        assert_eq!(decided(&longer, Unit::Requests), ["p99 30 % longer"]);
+    }
+}

@@ -1,0 +1,7 @@
+//! What `watch` and `compare` print.
+
+mod compare;
+mod watch;
+
+pub use compare::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, in_percent};
+pub use watch::{WatchReport, WatchRow, WatchWindowReport};

@@ -1,0 +1,321 @@
+//! The response times of a service: a line a window, and a report at the end.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::live::text::{short, span};
+use crate::live::{Cost, Header, Shown, Target};
+use measure::live::summary::PartSummary;
+use measure::live::{Estimate, Percentiles, Summary, Unit};
+use model::{Finding, NapiId, Severity};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// One queue or thread of a report.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Part {
+    /// The queue or thread, by name.
+    name: String,
+    #[serde(flatten)]
+    part: PartSummary,
+}
+
+/// `watch`'s data: what all windows together say.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct WatchReport<'a> {
+    service: &'a str,
+    ports: &'a [u16],
+    /// How long was watched, in seconds.
+    seconds: f64,
+    #[serde(flatten)]
+    summary: &'a Summary,
+    cost: Cost,
+    by_queue: Vec<Part>,
+    by_worker: Vec<Part>,
+}
+
+/// The same of one window.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(transparent)]
+pub struct WatchWindowReport<'a>(WatchReport<'a>);
+
+impl<'a> WatchReport<'a> {
+    /// What these windows of a service say.
+    pub fn of(target: &'a Target, summary: &'a Summary, cost: Cost, watched: Duration) -> Self {
+        let queue = |part: &PartSummary| target.queue_of(NapiId(part.id.unwrap_or(0)));
+        let named = |parts: &[PartSummary], name: &dyn Fn(&PartSummary) -> String| {
+            parts.iter().map(|part| Part { name: name(part), part: *part }).collect()
+        };
+        Self {
+            service: &target.name,
+            ports: &target.ports,
+            seconds: watched.as_secs_f64(),
+            summary,
+            cost,
+            by_queue: named(&summary.napis, &queue),
+            by_worker: named(&summary.workers, &|part| thread(part.id)),
+        }
+    }
+}
+
+impl<'a> WatchReport<'a> {
+    /// What a record of a watch says. Its queues and threads are known by their numbers alone.
+    pub fn of_record(header: &'a Header, summary: &'a Summary) -> Self {
+        let numbered = |parts: &[PartSummary], word: &str| {
+            let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
+            parts.iter().map(|part| Part { name: name(part.id), part: *part }).collect()
+        };
+        Self {
+            service: &header.service,
+            ports: &header.ports,
+            seconds: summary.measured_seconds,
+            summary,
+            cost: Cost::default(),
+            by_queue: numbered(&summary.napis, "napi"),
+            by_worker: numbered(&summary.workers, "thread"),
+        }
+    }
+}
+
+/// A thread by its name and number, as far as it still runs.
+fn thread(tid: Option<u32>) -> String {
+    let Some(tid) = tid else { return "other threads".to_owned() };
+    format!("{}[{tid}]", linux::process::thread_name(tid).unwrap_or_default())
+}
+
+impl<'a> WatchWindowReport<'a> {
+    /// What one window says by itself.
+    pub fn of(target: &'a Target, shown: &'a Shown, watched: Duration) -> Self {
+        Self(WatchReport::of(target, &shown.summary, shown.cost, watched))
+    }
+}
+
+/// An estimate with its interval: `118us (112us to 131us)`, `>29us (29us or more)`.
+fn long(estimate: Option<Estimate>) -> String {
+    let Some(found) = estimate else { return "-".to_owned() };
+    let low = span(found.interval.low);
+    match found.open_end {
+        true => format!("{} ({low} or more)", short(estimate)),
+        false => format!("{} ({low} to {})", short(estimate), span(found.interval.high)),
+    }
+}
+
+/// What is counted, by protocol: `requests of HTTP/1`, `exchanges of TLS`.
+fn counted(summary: &Summary) -> String {
+    let named = summary.counts.protocols.named();
+    let protocols: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    match &protocols[..] {
+        [] => summary.unit.to_string(),
+        [one] => format!("{} of {one}", summary.unit),
+        [most @ .., last] => format!("{} of {} and {last}", summary.unit, most.join(", ")),
+    }
+}
+
+/// The lines of a table that grows, with its headings again now and then, and where other things are counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WatchRow {
+    lines: usize,
+    unit: Option<Unit>,
+}
+
+impl WatchRow {
+    /// After so many lines the headings have left the screen.
+    const LINES: usize = 20;
+
+    /// The next line.
+    pub fn text(&mut self, window: &WatchWindowReport<'_>) -> String {
+        let WatchReport { summary, cost, seconds, .. } = &window.0;
+        let mut text = String::new();
+        let mut line = |cells: [&str; 11]| {
+            let [time, rest @ ..] = cells;
+            let _ = write!(text, "{time:>6}");
+            for cell in rest {
+                let _ = write!(text, " {cell:>9}");
+            }
+            text.push('\n');
+        };
+        // A window without any says nothing of what they are.
+        let unit = match summary.requests {
+            0 => self.unit.unwrap_or(summary.unit),
+            _ => summary.unit,
+        };
+        if self.lines.is_multiple_of(Self::LINES) || self.unit != Some(unit) {
+            let (rate, cpu) = match unit {
+                Unit::Requests => ("REQ/S", "CPU/REQ"),
+                Unit::Exchanges => ("EXCH/S", "CPU/EXCH"),
+            };
+            line(["TIME", rate, "P50", "P90", "P99", "RING", "WAKE-UP", "SERVICE", cpu, "MASKED", "WAITING"]);
+        }
+        self.unit = Some(unit);
+        self.lines += 1;
+        let cpu = cost.service.map(|service| span(service + cost.delivery.unwrap_or(0.0)));
+        let masked = summary.masked_share.map(|share| format!("{:.0} %", share * 100.0));
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        line([
+            &format!("{seconds:.0}s"),
+            &format!("{:.0}", summary.rate),
+            &short(summary.response.p50),
+            &short(summary.response.p90),
+            &short(summary.response.p99),
+            &short(summary.ring.p50),
+            &short(summary.wakeup.p50),
+            &short(summary.service_time.p50),
+            &or_dash(cpu),
+            &or_dash(masked),
+            &summary.waiting.to_string(),
+        ]);
+        text
+    }
+}
+
+impl Report for WatchReport<'_> {
+    const KIND: &'static str = "watch";
+
+    fn page(&self, page: &mut Page) {
+        let Self { service, summary, cost, .. } = self;
+        page.gap();
+        page.styled(
+            Style::Strong,
+            format!(
+                "{service}: {} {} in {} windows of {:.1} s together, {:.0} a second, over {} connections",
+                summary.requests,
+                counted(summary),
+                summary.windows,
+                summary.measured_seconds,
+                summary.rate,
+                summary.connections
+            ),
+        );
+        if summary.unit == Unit::Exchanges && summary.requests > 0 {
+            page.line("An exchange is what a client sends until the service answers: the protocol does not show how many requests it holds.");
+        }
+        let mut table = Table::new(&["", "P50", "P90", "P99"]);
+        let mut row = |name: String, percentiles: &Percentiles| {
+            let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
+            table.row([Cell::new(name), p50, p90, p99]);
+        };
+        row(format!("response time ({})", summary.estimator.letter()), &summary.response);
+        row("  wait in the ring".to_owned(), &summary.ring);
+        row("  wake-up".to_owned(), &summary.wakeup);
+        row("  service".to_owned(), &summary.service_time);
+        if summary.stack > 0.0 {
+            table.row([Cell::new("  stack"), Cell::new(span(summary.stack))]);
+        }
+        let mut row = |name: String, percentiles: &Percentiles| {
+            let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
+            table.row([Cell::new(name), p50, p90, p99]);
+        };
+        if summary.estimator != measure::live::Estimator::Residence {
+            row("without the ring (R)".to_owned(), &summary.residence);
+        }
+        if takes_to_send(summary) {
+            row("from the last segment (R)".to_owned(), &summary.since_last);
+        }
+        if summary.estimator == measure::live::Estimator::Larger {
+            row("by U".to_owned(), &summary.uniform);
+            row("by C".to_owned(), &summary.conditional);
+        }
+        page.table(&table);
+        let mut costs = Vec::new();
+        costs.extend(cost.service.map(|service| format!("{} of the service", span(service))));
+        costs
+            .extend(cost.delivery.map(|delivery| format!("{} of softirqs and NAPI threads", span(delivery))));
+        costs.extend(cost.switches.map(|switches| format!("{switches:.2} context switches")));
+        if !costs.is_empty() {
+            page.line(format!("each {} costs {}", summary.unit.one(), costs.join(", ")));
+        }
+        if let Some(weight) = summary.weight {
+            page.line(format!(
+                "measuring takes {} of CPU time and more for each {} while a window is open",
+                span(weight),
+                summary.unit.one()
+            ));
+        }
+        if let Some(masked) = summary.masked_share {
+            page.line(format!(
+                "{:.1} % of {} came while the interrupt was masked",
+                masked * 100.0,
+                summary.unit
+            ));
+        }
+        if let Some(oldest) = summary.oldest {
+            #[expect(clippy::cast_precision_loss, reason = "a span of hours, below 2^53")]
+            let oldest = oldest as f64;
+            page.line(format!("{} wait for an answer, the longest for {}", summary.waiting, span(oldest)));
+        }
+        parts(page, "QUEUE", &self.by_queue, true);
+        parts(page, "WORKER", &self.by_worker, false);
+        if !summary.findings.is_empty() {
+            page.gap();
+            summary.findings.iter().for_each(|finding| found(page, finding));
+        }
+    }
+}
+
+/// Whether clients take so long to send a request that it matters from where it is timed.
+fn takes_to_send(summary: &Summary) -> bool {
+    const MATTERS: f64 = 1.05;
+    let pairs = summary.residence.all().into_iter().zip(summary.since_last.all());
+    pairs
+        .filter_map(|(first, last)| first.zip(last))
+        .any(|(first, last)| first.interval.estimate > last.interval.estimate * MATTERS)
+}
+
+fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
+    if parts.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&[
+        heading, "REQUESTS", "P50", "P99", "RING", "WAKE-UP", "SERVICE", "IRQ", "TIMER", "APP", "KTHREAD",
+    ]);
+    for Part { name, part } in parts {
+        let shared = |number: u64| {
+            let all = part.packets.total();
+            #[expect(clippy::cast_precision_loss, reason = "counts of packets, below 2^53")]
+            let share = (polls && all > 0).then(|| format!("{:.0} %", number as f64 / all as f64 * 100.0));
+            Cell::optional(share)
+        };
+        table.row([
+            Cell::new(name.clone()),
+            Cell::number(part.requests),
+            Cell::optional(part.p50.map(span)),
+            Cell::optional(part.p99.map(span)),
+            Cell::new(span(part.ring)),
+            Cell::new(span(part.wakeup)),
+            Cell::new(span(part.service)),
+            shared(part.packets.interrupt),
+            shared(part.packets.timer),
+            shared(part.packets.application),
+            shared(part.packets.kthread),
+        ]);
+    }
+    page.gap();
+    page.table(&table);
+}
+
+/// A finding, as `doctor` shows it.
+pub(super) fn found(page: &mut Page, finding: &Finding) {
+    let style = match finding.severity {
+        Severity::Problem => Style::Bad,
+        Severity::Warning => Style::Warning,
+        Severity::Note => Style::Plain,
+        Severity::Ok => Style::Good,
+    };
+    let severity = page.word(style, &format!("{:<7}", finding.severity.to_string()));
+    page.line(format!("{severity}  {}: {} [{}]", finding.object, finding.summary, finding.rule));
+    for evidence in &finding.evidence {
+        page.line(format!("         · {evidence}"));
+    }
+    if let Some(remedy) = &finding.remedy {
+        page.line(format!("         → {remedy}"));
+    }
+}
+
+impl Report for WatchWindowReport<'_> {
+    const KIND: &'static str = "watch-window";
+
+    fn page(&self, page: &mut Page) {
+        page.line(WatchRow::default().text(self).trim_end());
+    }
+}
