@@ -24,7 +24,7 @@ const NEEDS: &[Need] = &[
     ("/usr/include/zlib.h", "zlib1g-dev", "the program: libbpf"),
     ("/usr/include/linux/bpf.h", "linux-libc-dev", "the program: BPF headers"),
     ("memcached", "memcached", "the demo: the server of the lab"),
-    ("redis-server", "redis-server", "the demo: its second server; tests"),
+    ("redis-server", "redis-server", "tests: another server"),
     ("curl", "curl", "tests: uploads by an independent client"),
     ("wrk", "wrk", "tests: an independent client that pipelines"),
     ("h2load", "nghttp2-client", "tests: an independent client of HTTP/2"),
@@ -37,7 +37,7 @@ const NEEDS: &[Need] = &[
     ("strace", "strace", "tests: what tc sends"),
     ("redis-benchmark", "redis-tools", "bench selfcheck: a closed loop to compare with"),
     ("wrk", "wrk", "bench selfcheck: a closed loop to compare with"),
-    ("memcaslap", "libmemcached-tools", "the demo: its clients; bench: the client to compare with"),
+    ("memcaslap", "libmemcached-tools", "bench: the client to compare with"),
     ("python3", "python3", "tests: the undo script's epoll line"),
     ("taskset", "util-linux", "tests: the undo script's affinity line"),
     ("flex", "flex", "guests: the kernel's build"),
@@ -171,6 +171,6 @@ mod needs {
         let packages: Vec<_> = for_the_demo().iter().map(|(_, package, _)| *package).collect();
         let builds = ["gcc", "make", "pkg-config", "clang", "libelf-dev", "zlib1g-dev", "linux-libc-dev"];
         assert_eq!(packages[..builds.len()], builds);
-        assert_eq!(packages[builds.len()..], ["memcached", "redis-server", "libmemcached-tools"]);
+        assert_eq!(packages[builds.len()..], ["memcached"]);
     }
 }

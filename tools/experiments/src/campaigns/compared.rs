@@ -6,7 +6,7 @@ use latency::judge::{Header, Recording, pairs};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
 use model::JudgedBy;
-use runs::html::{CompareChart, ComparePoint, html_of_compare};
+use runs::html::{CompareChart, ComparePlace, ComparePoint, html_of_compare};
 use session::{Exit, Fault};
 
 use crate::Context;
@@ -22,7 +22,10 @@ pub(super) fn report(
     let Some(path) = into else { return Ok(Exit::Done) };
     let Header { service, host, kernel, candidates, rule, .. } = &recording.header;
     let switchback = recording.switchback();
-    let (mut charts, mut verdicts) = (Vec::new(), Vec::new());
+    let (mut charts, mut verdicts, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    let place = |name: &str, cpu: Option<f64>, p99: Option<f64>| {
+        Some(ComparePlace { name: name.to_owned(), cpu: cpu? / 1e3, p99: p99? / 1e3 })
+    };
     for (candidate, name) in candidates.iter().enumerate().skip(1) {
         let verdict = switchback.verdict(candidate);
         verdicts.push(format!(
@@ -30,6 +33,11 @@ pub(super) fn report(
             candidates[0],
             pairs(switchback.rounds())
         ));
+        let [cpu, p99] = [Metric::Cpu, Metric::P99].map(|metric| switchback.change(candidate, metric));
+        if places.is_empty() {
+            places.extend(place(&candidates[0], cpu.before, p99.before));
+        }
+        places.extend(place(name, cpu.after, p99.after));
         for metric in [Metric::P50, Metric::P90, Metric::P99, Metric::Cpu] {
             let change = switchback.change(candidate, metric);
             charts.push(CompareChart {
@@ -45,7 +53,7 @@ pub(super) fn report(
     };
     let place = format!("Measured on {host}, Linux {kernel}, on live traffic, {how}.");
     let title = format!("Settings of {service} compared");
-    let page = html_of_compare(&title, &place, &verdicts, rule.margin * 100.0, &charts);
+    let page = html_of_compare(&title, &place, &verdicts, &places, rule.margin * 100.0, &charts);
     std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
     context.console.say(&format!("Report: {}", path.display()));
     Ok(Exit::Done)

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use super::Escaped;
-use super::chart::{Scale, line_across, tick_below};
+use super::chart::{Scale, line_across, short, tick_below};
 use super::style::CSS;
 
 const WIDTH: f64 = 900.0;
@@ -40,11 +40,24 @@ pub struct CompareChart {
     pub points: Vec<ComparePoint>,
 }
 
-/// The report as HTML: one file that needs no other, and no script. `verdicts` are the sentences on top.
+/// Where one of the settings lies in the picture of response time against CPU time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ComparePlace {
+    /// The settings' name.
+    pub name: String,
+    /// CPU time per request, in microseconds.
+    pub cpu: f64,
+    /// The 99th percentile of the response time, in microseconds.
+    pub p99: f64,
+}
+
+/// The report as HTML: one file that needs no other, and no script. `verdicts` are the sentences on top, `places` the picture
+/// after them.
 pub fn html_of_compare(
     title: &str,
     place: &str,
     verdicts: &[String],
+    places: &[ComparePlace],
     margin: f64,
     charts: &[CompareChart],
 ) -> String {
@@ -54,7 +67,7 @@ pub fn html_of_compare(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{CSS}\n\
          .w{{fill:none;stroke:currentColor;stroke-width:1.6}} .b{{fill:currentColor;opacity:.16}} \
-         .o{{fill:currentColor;opacity:.45}} .m{{stroke:currentColor;opacity:.5;stroke-dasharray:4 3}}</style>\n\
+         .o{{fill:currentColor;opacity:.45}} .p{{fill:currentColor}} .m{{stroke:currentColor;opacity:.5;stroke-dasharray:4 3}}</style>\n\
          </head>\n<body>\n<h1>{title}</h1>\n<p class=\"where\">{place}</p>\n",
         title = Escaped(title),
         place = Escaped(place),
@@ -62,6 +75,7 @@ pub fn html_of_compare(
     for verdict in verdicts {
         let _ = writeln!(page, "<p>{}</p>", Escaped(verdict));
     }
+    draw_places(&mut page, places);
     let _ = writeln!(
         page,
         "<p class=\"note\">Line: the best single value after each pair. Band: the interval that holds the true change in 95 of 100 \
@@ -73,6 +87,41 @@ pub fn html_of_compare(
     }
     page.push_str("</body>\n</html>\n");
     page
+}
+
+/// Draws the settings as named points: towards the lower left is better.
+fn draw_places(page: &mut String, places: &[ComparePlace]) {
+    if places.len() < 2 {
+        return;
+    }
+    let scale = |value: fn(&ComparePlace) -> f64, from, to| {
+        let high = places.iter().map(value).fold(0.0, f64::max) * 1.15;
+        Scale { low: 0.0, high: high.max(f64::MIN_POSITIVE), from, to, logarithmic: false }
+    };
+    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let (x, y) = (scale(|place| place.cpu, LEFT, right), scale(|place| place.p99, bottom, TOP));
+    let _ = write!(
+        page,
+        "<figure>\n<figcaption><b>99th percentile</b>, in µs, over <b>CPU time per request</b>, in µs: towards the lower left is \
+         better</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"99th percentile over CPU time per request\">\n"
+    );
+    for tick in y.ticks(5.0) {
+        line_across(page, LEFT, right, y.place(tick), short(tick));
+    }
+    for tick in x.ticks(9.0) {
+        tick_below(page, x.place(tick), bottom, short(tick));
+    }
+    for place in places {
+        let (at, height) = (x.place(place.cpu), y.place(place.p99));
+        let _ = writeln!(
+            page,
+            "<circle class=\"p\" cx=\"{at:.1}\" cy=\"{height:.1}\" r=\"5\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            at,
+            height - 10.0,
+            Escaped(&place.name)
+        );
+    }
+    page.push_str("</svg>\n</figure>\n");
 }
 
 fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
@@ -179,6 +228,7 @@ mod test {
             "<cache>",
             "here",
             &["latency: <better>".to_owned()],
+            &[],
             5.0,
             &[chart, CompareChart::default()],
         );
@@ -188,6 +238,22 @@ mod test {
         let band = page.lines().find(|line| line.contains("polygon")).expect("a band");
         assert_eq!(band.matches(' ').count(), 2 + 7, "two ends of two pairs: {band}");
         assert!(!page.contains("<script"));
+    }
+
+    #[test]
+    fn the_settings_are_points_of_one_picture_which_comes_first() {
+        let place = |name: &str, cpu, p99| ComparePlace { name: name.to_owned(), cpu, p99 };
+        let places = [place("current", 20.0, 400.0), place("<cpu>", 10.0, 800.0)];
+        let page = html_of_compare("cache", "here", &[], &places, 5.0, &[]);
+        let circles: Vec<&str> = page.lines().filter(|line| line.contains("class=\"p\"")).collect();
+        assert!(circles[1].contains("&lt;cpu&gt;"), "{circles:?}");
+        let at = |line: &str, name: &str| -> f64 {
+            let value = line.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+            value.and_then(|value| value.parse().ok()).expect("a number")
+        };
+        assert!(at(circles[0], "cx") > at(circles[1], "cx"), "less CPU time is to the left");
+        assert!(at(circles[0], "cy") > at(circles[1], "cy"), "a shorter time is below");
+        assert!(!html_of_compare("cache", "here", &[], &places[..1], 5.0, &[]).contains("<figure>"));
     }
 
     #[test]
@@ -201,7 +267,7 @@ mod test {
         };
         let points: Vec<ComparePoint> = (7..10).map(|pairs| point(pairs, 3_800.0)).collect();
         let chart = CompareChart { points, ..CompareChart::default() };
-        let page = html_of_compare("cache", "here", &[], 5.0, &[chart]);
+        let page = html_of_compare("cache", "here", &[], &[], 5.0, &[chart]);
         let line = page.lines().find(|line| line.contains("class=\"w\"")).expect("a line");
         assert!(!line.contains(&format!(" {TOP:.1}")), "not at the edge: {line}");
         assert!(page.contains(">+900 %<") && page.contains(">−90 %<"), "{page}");

@@ -23,7 +23,7 @@ use measure::statistics::Interval;
 use chart::{Axis, Chart};
 use style::{SeriesStyle, styles};
 
-pub use compare::{CompareChart, ComparePoint, html_of_compare};
+pub use compare::{CompareChart, ComparePlace, ComparePoint, html_of_compare};
 pub use grid::html_of_grid;
 pub use watch::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 
