@@ -28,7 +28,7 @@ impl Offload {
 /// Switches an offload of a device on or off, and makes sure that it is.
 ///
 /// # Errors
-/// The kernel's refusal; [`sys::Cause::Malformed`] if the kernel acknowledged and a feature is not as asked.
+/// The kernel's refusal; [`sys::Cause::Absent`] if the kernel acknowledged and a feature is not as requested.
 pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelError> {
     let what = format!("device {device}: {offload:?} {}", if on { "on" } else { "off" });
     let mut ethtool = Ethtool::open_here()?;
@@ -49,9 +49,10 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
         active.ok_or_else(|| KernelError::gone(what.as_str(), "the device is not there any more"))?;
     match features.iter().find(|(bit, _)| active.is_active(*bit) == Some(!on)) {
         None => Ok(()),
-        Some((_, name)) => Err(KernelError::malformed(
-            what,
-            format!("acknowledged, but {name} is {}", if on { "off" } else { "on" }),
-        )),
+        Some((_, name)) => {
+            let is = if on { "off" } else { "on" };
+            let needs = format!("a driver, and other offloads, that allow it: {name} stays {is}");
+            Err(KernelError::absent(what, needs, None))
+        }
     }
 }

@@ -199,6 +199,7 @@ fn host() -> Host {
             coalesce: None,
             features: Features::default(),
             offloads: BTreeMap::new(),
+            offloads_requested: BTreeMap::new(),
             private_flags: BTreeMap::new(),
             rss: None,
             rss_contexts: None,

@@ -51,5 +51,7 @@ pub(crate) fn recreated_queues(
 fn gives_napis(part: &Part, device: &Device) -> bool {
     let requested =
         || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));
-    device.kind == "veth" && device.offloads.get(&Offload::Gro) == Some(&false) && !device.xdp && requested()
+    let off = device.offloads.get(&Offload::Gro) == Some(&false);
+    let unrequested = device.requested_offload(Offload::Gro) == Some(false);
+    device.kind == "veth" && off && unrequested && !device.xdp && requested()
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use apply::{Allow, TransactionName};
-use linux::Netns;
-use model::{Plan, Policy};
+use linux::{Netns, Processes};
+use model::{DeviceId, NicKnob, Offload, Plan, Policy, Setting};
 
 use crate::clock;
 use crate::cycle;
@@ -54,8 +54,37 @@ pub fn keep(
     }
     if !so_far.changes.is_empty() {
         idle.after(operator);
+        report_waiting_offloads(&so_far.changes, netns, operator)?;
     }
     Ok(Exit::Done)
+}
+
+/// Reports the offloads that were switched and are not as requested: the kernel keeps the request, and switches them when it can.
+fn report_waiting_offloads(changes: &Plan, netns: &Netns, operator: &dyn Operator) -> Result<(), Fault> {
+    let switched: Vec<(DeviceId, Offload)> = changes
+        .changes()
+        .filter_map(|change| match change.to() {
+            Setting::Nic(device, NicKnob::Offload(offload, _)) => Some((*device, *offload)),
+            _ => None,
+        })
+        .collect();
+    if switched.is_empty() {
+        return Ok(());
+    }
+    let word = |on: bool| if on { "on" } else { "off" };
+    let host = linux::observe(netns, &Processes::None)?;
+    for device in &host.devices {
+        for (offload, requested) in &device.offloads_requested {
+            if switched.contains(&(device.id, *offload)) {
+                let (requested, is) = (word(*requested), word(!requested));
+                operator.say(&format!(
+                    "{}: {offload} is requested {requested} and stays {is}: the driver or another offload does not allow it now.",
+                    device.id
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What the stages have in common.

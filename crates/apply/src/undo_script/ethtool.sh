@@ -36,6 +36,12 @@ queue_mask() {
 	done
 }
 
+# requested WORD: what `ethtool -k` says was requested of an offload: `off [requested on]` while the kernel cannot switch it.
+requested() {
+	sed -n "s/^[[:space:]]*$1: [a-z]* \[requested \([a-z]*\)\].*/\1/p;t
+		s/^[[:space:]]*$1: \([a-z]*\).*/\1/p"
+}
+
 # ethtool_now NAME KIND WORD: the value in force.
 ethtool_now() {
 	case $2 in
@@ -52,7 +58,7 @@ ethtool_now() {
 		;;
 	coalesce) ethtool -c "$1" | coalesce_value "$3" ;;
 	queue-*) ethtool -Q "$1" queue_mask "$(queue_mask "${2#queue-}")" --show-coalesce | coalesce_value "$3" ;;
-	offload) ethtool -k "$1" | sed -n "s/^[[:space:]]*$(offload_word "$3"): \([a-z]*\).*/\1/p" ;;
+	offload) ethtool -k "$1" | requested "$(offload_word "$3")" ;;
 	flag) ethtool --show-priv-flags "$1" | sed -n "s/^$3[[:space:]]*: //p" ;;
 	key) ethtool -x "$1" | sed -n '/^RSS hash key:/{n;p;}' ;;
 	table) ethtool -x "$1" | sed -n '/^RSS hash key:/q;s/^ *[0-9]*:  *//p' | tr -s ' \n' ' ' | sed 's/ $//' ;;

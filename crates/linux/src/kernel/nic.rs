@@ -68,7 +68,7 @@ fn read_one(
             let offloads = once(&mut replies.offloads, || {
                 let ethtool = handles.ethtool()?;
                 let names = ethtool.feature_names()?;
-                Ok(observed::offloads(&ethtool.features_of(ifindex)?, &names))
+                Ok(observed::requested_offloads(&ethtool.features_of(ifindex)?, &names))
             })?;
             offloads.get(offload).map(|on| NicKnob::Offload(*offload, *on))
         }

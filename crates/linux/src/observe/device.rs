@@ -14,7 +14,7 @@ mod files;
 
 use ethtool::EthtoolReplies;
 pub(super) use ethtool::segments;
-pub(crate) use ethtool::{channels, coalesce, offloads, rings};
+pub(crate) use ethtool::{channels, coalesce, requested_offloads, rings};
 pub(crate) use files::queues_of;
 use files::{from_sysfs, number};
 use netlink::link::RawLink;
@@ -157,6 +157,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         coalesce: None,
         features: Features::default(),
         offloads: BTreeMap::new(),
+        offloads_requested: BTreeMap::new(),
         private_flags: BTreeMap::new(),
         rss: None,
         rss_contexts: None,

@@ -44,6 +44,24 @@ pub(crate) fn tests() -> Vec<Trial> {
                 ],
             )
         }),
+        test("an_offload_that_is_fixed_is_refused_and_one_that_waits_is_requested", needs, || {
+            let wire = Wire::new(1)?;
+            let near0 = wire.near0()?;
+            let of = |offload, on| Setting::Nic(near0.id, NicKnob::Offload(offload, on));
+            let both = [of(Offload::Tso, false), of(Offload::RxHash, true)];
+            assert!(!near0.offloads.contains_key(&Offload::RxHash), "the premise: a veth has no hash");
+            let error = Kernel::new().write(&both).expect_err("fixed");
+            assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
+            assert!(error.to_string().contains("rx-hashing on; here it is off [fixed]"), "{error}");
+            assert_eq!(wire.near0()?, near0);
+            wire.in_near("ethtool -K near0 tx-checksumming off")?;
+            let waits = wire.near0()?;
+            assert_eq!(
+                (waits.offloads.get(&Offload::Tso), waits.offloads_requested.get(&Offload::Tso)),
+                (Some(&false), Some(&true))
+            );
+            there_and_back(&wire, &[of(Offload::Tso, false)])
+        }),
         test("packets_above_64_kib_are_allowed_and_forbidden_again", needs, big_tcp),
         test("steering_files_are_written_in_the_devices_namespace_and_put_back", needs, || {
             let wire = Wire::new(2)?;

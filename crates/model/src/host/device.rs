@@ -71,6 +71,10 @@ pub struct Device {
     /// Every offload that [`crate::NicKnob::Offload`] knows and the device has, and whether it is on.
     #[serde(default)]
     pub offloads: BTreeMap<Offload, bool>,
+    /// Those of `offloads` that are not as they were requested, and what was: the driver or another offload does not
+    /// allow it now. The kernel switches them as soon as it can.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub offloads_requested: BTreeMap<Offload, bool>,
     /// How large packets may be.
     #[serde(default, skip_serializing_if = "PacketSizes::is_unknown")]
     pub packet_sizes: PacketSizes,
@@ -165,6 +169,12 @@ const SOFTWARE_KINDS: [&str; 33] = [
 ];
 
 impl Device {
+    /// What was requested of an offload, which a write changes; `None` if the device does not have it.
+    pub fn requested_offload(&self, offload: Offload) -> Option<bool> {
+        let is = self.offloads.get(&offload)?;
+        Some(*self.offloads_requested.get(&offload).unwrap_or(is))
+    }
+
     /// How many of its first receive queues ordinary packets can be spread over, of so many that there are: those below the
     /// first whose memory is another program's.
     pub fn ordinary_rx_queues(&self, there: u32) -> u32 {

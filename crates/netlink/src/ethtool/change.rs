@@ -196,11 +196,11 @@ impl Ethtool {
         self.set("ethtool coalesce-set", &body)
     }
 
-    /// Switches offloads of a device, all in one message. The kernel acknowledges features that a driver does not switch,
-    /// and remembers them as wanted: the earlier ones are then requested again.
+    /// Requests offloads of a device, all in one message. An offload that the driver or another offload does not allow now
+    /// stays requested, and the kernel switches it as soon as it can.
     ///
     /// # Errors
-    /// The kernel's refusal; [`sys::Cause::Malformed`] if it acknowledged and a feature is not as asked.
+    /// The kernel's refusal; [`sys::Cause::Absent`] if a feature cannot be switched. Then all are requested as before.
     pub fn set_offloads(&mut self, device: IfIndex, to: &[(Offload, bool)]) -> Result<(), KernelError> {
         let names = self.feature_names()?;
         let bit_of =
@@ -209,19 +209,19 @@ impl Ethtool {
         let named: Vec<(&str, bool)> = to.iter().map(|&(offload, on)| (offload.as_str(), on)).collect();
         self.set_features(device, &named)?;
         let after = self.features_of(device)?;
-        let is = |name: &str| bit_of(name).and_then(|bit| after.is_active(bit));
-        let Some((refused, on)) = named.iter().find(|(name, on)| is(name) == Some(!*on)) else {
+        let is = |name: &str| bit_of(name).and_then(|bit| after.is_requested(bit));
+        // The kernel acknowledges requests for features that a driver does not let be switched, and drops them.
+        let Some((fixed, on)) = named.iter().find(|(name, on)| is(name) == Some(!*on)) else {
             return Ok(());
         };
         let asked_before: Vec<(&str, bool)> = named
             .iter()
-            .filter_map(|(name, _)| Some((*name, bit_of(name).and_then(|bit| before.is_wanted(bit))?)))
+            .filter_map(|(name, _)| Some((*name, bit_of(name).and_then(|bit| before.is_requested(bit))?)))
             .collect();
         self.set_features(device, &asked_before)?;
-        let is = if *on { "off" } else { "on" };
-        let why =
-            format!("acknowledged, but {refused} is {is}: the driver, or another offload, does not allow it");
-        Err(KernelError::malformed("ethtool features-set", why))
+        let (to, is) = if *on { ("on", "off") } else { ("off", "on") };
+        let needs = format!("a driver that can switch {fixed} {to}; here it is {is} [fixed]");
+        Err(KernelError::absent("ethtool features-set", needs, None))
     }
 
     /// As [`Ethtool::set_offloads`], for features by their names.

@@ -199,7 +199,7 @@ impl RawCoalesce {
     }
 }
 
-/// What `features-get` says about a device: the features that are on.
+/// What `features-get` says about a device: the features that are on, and those that were requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawFeatures {
     /// The device.
@@ -268,9 +268,13 @@ impl RawFeatures {
         !has(&self.active, bit) && !has(&self.wanted, bit) && !has(&self.switchable, bit)
     }
 
-    /// Whether a feature is asked for; `None` if there is no such feature.
-    pub fn is_wanted(&self, bit: u32) -> Option<bool> {
-        (bit < self.size).then(|| has(&self.wanted, bit))
+    /// Whether a feature was requested: the bit that a write changes. One that the driver does not let be switched
+    /// (`[fixed]`) is as it is. `None` if there is no such feature.
+    ///
+    /// Kernel: 5.6, `net/ethtool/features.c` `ethnl_set_features()`, `wanted_features`.
+    pub fn is_requested(&self, bit: u32) -> Option<bool> {
+        let fixed_on = has(&self.active, bit) && !has(&self.switchable, bit);
+        (bit < self.size).then(|| has(&self.wanted, bit) || fixed_on)
     }
 }
 
@@ -427,6 +431,9 @@ mod test {
         let features = RawFeatures::parse(object.as_bytes()).expect("well-formed");
         let lacking: Vec<bool> = (0..4).map(|bit| features.is_lacking(bit)).collect();
         assert_eq!(lacking, [true, false, false, false], "switchable, asked for and on are there");
+        let requested: Vec<_> = (0..6).map(|bit| features.is_requested(bit)).collect();
+        assert_eq!(requested[..4], [Some(false), Some(false), Some(true), Some(true)]);
+        assert_eq!(requested[4..], [Some(false), None], "on for good is as it was requested");
     }
 
     #[test]

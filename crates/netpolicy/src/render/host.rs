@@ -169,7 +169,12 @@ fn offloads(device: &Device) -> String {
         ("tc", features.tc_offload),
         ("xdp", Some(device.xdp)),
     ];
-    known.iter().filter(|(_, on)| *on == Some(true)).map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+    let on = known.iter().filter(|(_, on)| *on == Some(true)).map(|(name, _)| (*name).to_owned());
+    let word = |on: bool| if on { "on" } else { "off" };
+    let otherwise = device.offloads_requested.iter().map(|(offload, requested)| {
+        format!("{offload} {} [requested {}]", word(!requested), word(*requested))
+    });
+    on.chain(otherwise).collect::<Vec<_>>().join(" ")
 }
 
 /// The device-wide values that new NAPIs begin with, where they are not the kernel's own.

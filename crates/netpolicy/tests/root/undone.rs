@@ -28,6 +28,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("doctor_names_a_refused_policy_file_first", &[Need::Root], refused_file),
         test("rollback/follows_a_device_into_another_namespace_and_back", &[Need::Root], moved),
         test("rollback/stays_open_for_a_device_that_is_out_of_reach", &[Need::Root], out_of_reach),
+        test(
+            "rollback/restores_what_was_requested_of_an_offload_that_is_not_on",
+            &[Need::Root, Need::Program("ethtool")],
+            requested_and_off,
+        ),
         test("trial/ends_for_devices_that_were_moved_renamed_and_swapped", &[Need::Root], moved_on_trial),
         test("rollback/says_what_brings_a_queue_back_and_that_mends_it", ATTACHED, brought_back),
     ]
@@ -133,6 +138,51 @@ fn out_of_reach() -> Result<(), Failed> {
     let devices = operator.devices()?;
     let device = devices.devices.iter().find(|device| device.id.name.as_str() == "veth-server");
     assert!(device.ok_or("veth-server")?.rx_queues[0].rps_cpus.is_empty());
+    Ok(())
+}
+
+/// Without checksums the kernel leaves TCP segmentation off, and remembers the request.
+fn requested_and_off() -> Result<(), Failed> {
+    let operator = Operator::new("requested-and-off", 1)?;
+    operator.inside("ethtool -K veth-server tx-checksumming off")?;
+    let segmentation = || -> Result<String, Failed> {
+        let features = operator.inside("ethtool -k veth-server")?;
+        let line = features.lines().find_map(|line| line.trim().strip_prefix("tx-tcp-segmentation: "));
+        Ok(line.ok_or("no such line")?.to_owned())
+    };
+    let requested = "off [requested on]";
+    assert_eq!(segmentation()?, requested, "the premise");
+    let shown = operator.runs(&["show"], 0)?.data;
+    assert!(shown.contains("tx-tcp-segmentation off [requested on]"), "{shown}");
+    let doctor = operator.runs(&["doctor", "--seconds", "0", "--all"], 0)?.data;
+    assert!(doctor.contains("offload-not-as-requested"), "{doctor}");
+
+    let set = |on: &str| {
+        let setting = format!("tx-tcp-segmentation={on}");
+        operator.runs(&["set", "device", "veth-server", "none", "--setting", &setting], 0)
+    };
+    let same = set("true")?;
+    assert!(same.words.contains("Nothing to change"), "{}", same.words);
+    set("false")?;
+    assert_eq!(segmentation()?, "off");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(segmentation()?, requested);
+    set("false")?;
+    let file = operator.state().join("undo-all.sh");
+    std::fs::write(&file, operator.runs(&["rollback", "--script"], 0)?.data)?;
+    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
+    let output = Command::new("/bin/sh").arg(&file).env("PATH", path).output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!((output.status.code(), &*segmentation()?), (Some(0), requested), "{said}");
+    operator.runs(&["rollback"], 0)?;
+
+    // What is requested stays in force as a request while the kernel cannot switch it.
+    operator.inside("ethtool -K veth-server tx-tcp-segmentation off")?;
+    set("true")?;
+    assert_eq!(segmentation()?, requested);
+    operator.runs(&["verify"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(segmentation()?, "off");
     Ok(())
 }
 

@@ -74,6 +74,11 @@ pub(super) const RULES: &[Rule] = &[
         find: xps_missing,
     },
     Rule {
+        id: "offload-not-as-requested",
+        doc: "An offload was requested on or off, and the driver or another offload does not allow it now.",
+        find: offload_not_as_requested,
+    },
+    Rule {
         id: "napi-shared",
         doc: "One NAPI serves several receive queues: they cannot be given to different applications.",
         find: napi_shared,
@@ -410,6 +415,23 @@ fn rps_needless(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 "rps_cpus=none",
             )),
         );
+    }
+    found
+}
+
+fn offload_not_as_requested(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let word = |on: bool| if on { "on" } else { "off" };
+    let mut found = Vec::new();
+    for device in case.host.devices.iter().filter(|device| !device.offloads_requested.is_empty()) {
+        let names: Vec<&str> = device.offloads_requested.keys().map(|offload| offload.as_str()).collect();
+        let summary = format!(
+            "{}: not as requested, as the driver or another offload does not allow it",
+            names.join(", ")
+        );
+        let one = Found::new(Severity::Note, device.id, summary);
+        found.push(device.offloads_requested.iter().fold(one, |one, (offload, requested)| {
+            one.evidence(format!("{offload} is {} [requested {}]", word(!requested), word(*requested)))
+        }));
     }
     found
 }

@@ -13,7 +13,7 @@ pub(super) fn value(device: &Device, like: &NicKnob) -> Option<NicKnob> {
             device.coalesce?.of(*param).map(|value| NicKnob::Coalescing(*param, value))
         }
         NicKnob::Offload(offload, _) => {
-            device.offloads.get(offload).map(|on| NicKnob::Offload(*offload, *on))
+            device.requested_offload(*offload).map(|on| NicKnob::Offload(*offload, on))
         }
         NicKnob::PacketSize(size, _) => {
             device.packet_sizes.of(*size).map(|bytes| NicKnob::PacketSize(*size, bytes))

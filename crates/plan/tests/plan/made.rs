@@ -116,6 +116,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         coalesce: None,
         features: Features::default(),
         offloads: BTreeMap::new(),
+        offloads_requested: BTreeMap::new(),
         private_flags: BTreeMap::new(),
         rss: None,
         rss_contexts: None,

@@ -125,6 +125,21 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
 }
 
 #[test]
+fn an_offload_that_is_off_and_requested_on_is_switched_off_and_back_by_its_request() {
+    let mut host = with_nic();
+    host.devices[0].offloads.insert(Offload::Tso, false);
+    let changes = |host: &Host, on| {
+        let (plan, _) = planned(host, vec![NicRequest::Offload(Offload::Tso, on)]).expect("planned");
+        plan.changes().map(|change| (change.from().clone(), change.to().clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(changes(&host, false), []);
+    host.devices[0].offloads_requested.insert(Offload::Tso, true);
+    assert_eq!(changes(&host, true), []);
+    let tso = |on| Setting::Nic(host.devices[0].id, NicKnob::Offload(Offload::Tso, on));
+    assert_eq!(changes(&host, false), [(tso(true), tso(false))]);
+}
+
+#[test]
 fn packets_are_spread_over_the_first_queues_by_a_table_of_the_devices_own_length() {
     let (plan, _) = planned(&with_nic(), vec![NicRequest::RssQueues(3)]).expect("planned");
     let to = plan.changes().next().expect("a change").to().clone();

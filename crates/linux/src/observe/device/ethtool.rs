@@ -44,6 +44,8 @@ impl EthtoolReplies {
         if let Some(raw) = self.features.iter().find(|raw| raw.ifindex == ifindex) {
             device.features = features(raw, &self.feature_names);
             device.offloads = offloads(raw, &self.feature_names);
+            device.offloads_requested = requested_offloads(raw, &self.feature_names);
+            device.offloads_requested.retain(|offload, on| device.offloads.get(offload) != Some(on));
         }
         if let Some(raw) = self.private_flags.iter().find(|raw| raw.ifindex == ifindex) {
             device.private_flags.clone_from(&raw.flags);
@@ -105,9 +107,22 @@ fn features(raw: &RawFeatures, names: &[String]) -> Features {
 }
 
 /// The offloads that the device's kernel has, by name, without those that its driver has not: they are off and stay so.
-pub(crate) fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
+fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
+    offloads_by(raw, names, |bit| raw.is_active(bit))
+}
+
+/// As [`offloads`], what was requested: the bits that a write changes. The kernel keeps them while it cannot switch the offload.
+pub(crate) fn requested_offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
+    offloads_by(raw, names, |bit| raw.is_requested(bit))
+}
+
+fn offloads_by(
+    raw: &RawFeatures,
+    names: &[String],
+    is_on: impl Fn(u32) -> Option<bool>,
+) -> BTreeMap<Offload, bool> {
     let bits = (0..).zip(names).filter(|(bit, _)| !raw.is_lacking(*bit));
-    bits.filter_map(|(bit, name)| Some((Offload::named(name)?, raw.is_active(bit)?))).collect()
+    bits.filter_map(|(bit, name)| Some((Offload::named(name)?, is_on(bit)?))).collect()
 }
 
 #[cfg(test)]
