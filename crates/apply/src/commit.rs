@@ -53,6 +53,22 @@ pub fn commit<'k, K: Knobs>(
     }
 }
 
+/// Whether a commit of this plan would be refused before it writes anything: by the options, by what other transactions claim, or
+/// by what holds a queue. What the settings are now is not compared.
+///
+/// # Errors
+/// The refusal; nothing was changed.
+pub fn refuse_early<K: Knobs>(
+    plan: &Plan,
+    kernel: &mut K,
+    journal: &Journal,
+    allow: Allow,
+) -> Result<(), CommitError<K::Error>> {
+    allow.check(plan).map_err(CommitError::untouched)?;
+    check_that_no_knob_is_claimed(plan, journal).map_err(CommitError::untouched)?;
+    check_that_no_queue_is_taken(plan, kernel).map_err(CommitError::untouched)
+}
+
 impl<K: Knobs> Held<'_, K> {
     fn take_steps(&mut self) -> Result<(), CommitFault<K::Error>> {
         let Some(pending) = &mut self.pending else { return Ok(()) };

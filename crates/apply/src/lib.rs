@@ -38,7 +38,7 @@ mod undo_script;
 mod unreadable;
 mod verdicts;
 
-pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit};
+pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit, refuse_early};
 pub use compaction::{FOLD_MAX, Knob, Ledger};
 pub use fate::Fate;
 pub use held::{Held, KeepError};

@@ -107,6 +107,22 @@ pub fn plan_on(
     Ok((placement, desired, plan))
 }
 
+/// Refuses a first stage whose second stage would be refused, as far as that is known before the queues are recreated: what it
+/// changes of objects that are there already.
+///
+/// # Errors
+/// As [`commit`]; nothing was changed.
+pub fn refuse_second_stage(planned: &Planned, journal: &Journal, allow: Allow) -> Result<(), Fault> {
+    if !planned.desired.first_stage || planned.plan.is_empty() {
+        return Ok(());
+    }
+    let host = plan::after_first_stage(&planned.host, &planned.plan);
+    // What the planner refuses here may be about queues that are not there yet.
+    let Ok((_, later)) = plan_placed(&planned.placement, &host) else { return Ok(()) };
+    let refused = apply::refuse_early(&later, &mut Kernel::new(), journal, allow);
+    refused.map_err(|error| Fault::from(NotInForce::Commit(error)))
+}
+
 /// Commits a plan and keeps it: for good, or until a deadline unless it is confirmed. `None` if there was nothing to commit.
 ///
 /// # Errors

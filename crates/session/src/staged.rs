@@ -1,5 +1,5 @@
 //! Planning and committing once, or twice where the first plan recreates queues: settings of a queue can be planned only
-//! when the queue exists. Each stage is a transaction of its own and is undone by itself, the last one first. If the
+//! when the queue exists. What is known of the second stage already is checked before the first. Each stage is a transaction of its own and is undone by itself, the last one first. If the
 //! second stage fails, the first is rolled back with it.
 
 use std::collections::BTreeSet;
@@ -123,7 +123,9 @@ fn stage(
         operator.say(&format!("Nothing to change: {because}."));
         session.report_trials(operator);
     }
-    let kept = cycle::keep(planned.plan, &session.journal()?, &session.asked(None), allow)?;
+    let journal = session.journal()?;
+    cycle::refuse_second_stage(&planned, &journal, allow)?;
+    let kept = cycle::keep(planned.plan, &journal, &session.asked(None), allow)?;
     if let Some(transaction) = kept {
         let done = words.done;
         operator.say(&format!("{done} and read back. `netpolicy rollback {transaction}` undoes it."));

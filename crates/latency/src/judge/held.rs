@@ -45,14 +45,16 @@ impl<'a> HeldChange<'a> {
     pub(crate) fn commit(&mut self, deadline: Nanoseconds) -> Result<(), Fault> {
         self.undecided = true;
         for _ in 0..STAGES_MAX {
+            let journal = self.session.journal()?;
             let (plan, again) = match &self.proposed {
                 Proposed::Changes(plan) => (plan.clone(), false),
                 Proposed::Policy(policy) => {
                     let planned = cycle::plan(policy, &self.netns)?;
+                    cycle::refuse_second_stage(&planned, &journal, self.allow)?;
                     (planned.plan, planned.desired.first_stage)
                 }
             };
-            let (journal, asked) = (self.session.journal()?, self.session.asked(Some(deadline)));
+            let asked = self.session.asked(Some(deadline));
             let held = cycle::hold(plan, &journal, &asked, self.allow, deadline)?;
             self.transactions.extend(held);
             if held.is_none() || !again {

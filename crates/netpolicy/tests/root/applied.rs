@@ -40,6 +40,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             settings_of_a_device,
         ),
+        test(
+            "applied/two_stages_are_refused_before_the_first_where_the_second_would_be",
+            &[Need::Root],
+            second_stage_refused,
+        ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
         // `make test` runs this one in a guest.
         test(
@@ -48,6 +53,30 @@ pub(crate) fn tests() -> Vec<Trial> {
             on_a_nic,
         ),
     ]
+}
+
+/// The second stage would set what a trial has set: known before the first recreates the queues.
+fn second_stage_refused() -> Result<(), Failed> {
+    let operator = Operator::new("second-stage", 2)?;
+    operator.inside("ethtool -L veth-server rx 1")?;
+    let device = "[device.veth-server]\npolicy = \"none\"\n";
+    operator.asks(&format!("{device}settings = {{ rps_cpus = \"0\" }}\n"))?;
+    operator.runs(&["try", "--seconds", "600"], 0)?;
+    operator.asks(&format!("{device}settings = {{ rps_cpus = \"none\", rx-channels = 2 }}\n"))?;
+    let refused = operator.runs(&["apply", "--disruptive"], 7)?;
+    assert!(
+        refused.words.contains("rps_cpus") && refused.words.contains("Nothing was changed"),
+        "{}",
+        refused.words
+    );
+    let history: serde_json::Value =
+        serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    assert_eq!(history["data"]["transactions"].as_array().map(Vec::len), Some(1), "{history}");
+    let devices = operator.devices()?;
+    assert_eq!(devices.devices[0].rx_queues.len(), 1);
+    operator.runs(&["rollback"], 0)?;
+    operator.runs(&["apply", "--disruptive"], 0)?;
+    Ok(())
 }
 
 fn round_trip() -> Result<(), Failed> {
