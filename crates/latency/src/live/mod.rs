@@ -16,6 +16,7 @@ mod sampler;
 mod subject;
 mod target;
 pub mod text;
+mod thread_names;
 mod totals;
 mod watcher;
 
@@ -29,5 +30,6 @@ pub use rules::RULES;
 pub use sampler::Sampler;
 pub use subject::Subject;
 pub use target::{Selection, Target};
+pub use thread_names::ThreadNames;
 pub use totals::{Spans, Totals};
 pub use watcher::{INTERVAL, Shown, Turn, Watcher};

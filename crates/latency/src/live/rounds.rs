@@ -16,6 +16,7 @@ use crate::live::recent::Recent;
 use crate::live::sampler::Sampler;
 use crate::live::subject::Subject;
 use crate::live::target::Target;
+use crate::live::thread_names::ThreadNames;
 use crate::live::totals::Totals;
 use crate::live::watcher::{INTERVAL, summary};
 
@@ -196,6 +197,7 @@ struct Service {
 struct Loaded {
     target: Target,
     sampler: Sampler,
+    names: ThreadNames,
     /// When the host was read.
     read: Instant,
 }
@@ -300,7 +302,8 @@ impl Service {
                 let Subject { name, processes, ports, goal } = self.subject.clone();
                 let (target, _) = Target::at_ports(name, netns.again()?, processes, goal, ports)?;
                 let sampler = Sampler::load_with(&target, pace.sample, Rounds::SOCKETS_MAX)?;
-                self.loaded.insert(Loaded { target, sampler, read: Instant::now() })
+                let names = ThreadNames::of_processes(&target.processes);
+                self.loaded.insert(Loaded { target, sampler, names, read: Instant::now() })
             }
         };
         if !loaded.sampler.runs() {
@@ -316,6 +319,7 @@ impl Service {
         if !goes_on {
             return Ok(false);
         }
+        loaded.names.learn(sample.window.workers.iter().filter_map(|(thread, _)| *thread));
         self.recent.add(&sample, linux::clock::monotonic());
         self.totals.add(&sample, self.recent.series());
         let is_due = (self.totals.windows - 1).is_multiple_of(pace.windows_per_summary.max(1));
@@ -323,7 +327,7 @@ impl Service {
             Some(summary) if !is_due => Arc::clone(summary),
             _ => {
                 let answers_late = loaded.sampler.answers_late();
-                Arc::new(summary(&loaded.target, self.recent.series(), answers_late))
+                Arc::new(summary(&loaded.target, self.recent.series(), &loaded.names, answers_late))
             }
         };
         self.summary = Some(Arc::clone(&summary));

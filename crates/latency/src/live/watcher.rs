@@ -12,6 +12,7 @@ use session::Fault;
 use crate::live::cost::{Cost, Spent};
 use crate::live::sampler::Sampler;
 use crate::live::target::Target;
+use crate::live::thread_names::ThreadNames;
 
 /// How often a window begins.
 pub const INTERVAL: Duration = Duration::from_secs(1);
@@ -25,6 +26,7 @@ pub struct Watcher {
     sampler: Sampler,
     series: Series,
     spent: Spent,
+    names: ThreadNames,
 }
 
 /// What a turn of the watcher came to.
@@ -56,7 +58,8 @@ impl Watcher {
     /// Exit 6 where the kernel has not what it takes, or refuses the programs, with its words.
     pub fn load(target: &Target, sample: Duration) -> Result<Self, Fault> {
         let sampler = Sampler::load(target, sample)?;
-        Ok(Self { sampler, series: Series::new(), spent: Spent::default() })
+        let names = ThreadNames::of_processes(&target.processes);
+        Ok(Self { sampler, series: Series::new(), spent: Spent::default(), names })
     }
 
     /// Waits until the next window is due, and measures it.
@@ -84,6 +87,7 @@ impl Watcher {
         let Sample { window, usage } = sample;
         self.series.add(&window);
         self.spent.add(&window, usage.as_ref());
+        self.names.learn(window.workers.iter().filter_map(|(thread, _)| *thread));
         let mut own = Series::new();
         own.add(&window);
         let cost = Cost::of(&Sample { window: window.clone(), usage });
@@ -114,7 +118,12 @@ impl Watcher {
 
     /// What all windows say together.
     pub fn summary(&self, target: &Target) -> Summary {
-        summary(target, &self.series, self.sampler.answers_late())
+        summary(target, &self.series, &self.names, self.sampler.answers_late())
+    }
+
+    /// The names of the threads that worked in any window.
+    pub const fn thread_names(&self) -> &ThreadNames {
+        &self.names
     }
 
     /// What a request cost in all windows.
@@ -130,13 +139,13 @@ impl Watcher {
 }
 
 /// The summary of these windows of a service, with findings on it and on how far it can be trusted.
-pub(crate) fn summary(target: &Target, series: &Series, answers_late: bool) -> Summary {
+pub(crate) fn summary(target: &Target, series: &Series, names: &ThreadNames, answers_late: bool) -> Summary {
     let mut findings: Vec<Finding> = target.findings.clone();
     let queue =
         |at: usize| series.napis().get(at).map_or_else(String::new, |(napi, _)| target.queue_of(*napi));
     let worker = |at: usize| {
         let pid = series.workers().get(at).and_then(|(pid, _)| *pid);
-        pid.map_or_else(|| "all other threads".to_owned(), |pid| format!("thread {pid}"))
+        pid.map_or_else(|| "all other threads".to_owned(), |pid| names.sentence(pid))
     };
     findings.extend(findings_of(&target.name, series, &target.goal, (&queue, &worker)));
     findings.extend(caveats(&target.name, series, answers_late));

@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::live::text::{short, span};
-use crate::live::{Cost, Header, Shown, Target};
+use crate::live::{Cost, Header, Shown, Target, ThreadNames};
 use measure::live::summary::PartSummary;
 use measure::live::{Estimate, Percentiles, Summary, Unit};
-use model::{Finding, NapiId, Severity};
+use model::{Finding, NapiId, Pid, Severity};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,7 +42,13 @@ pub struct WatchWindowReport<'a>(WatchReport<'a>);
 
 impl<'a> WatchReport<'a> {
     /// What these windows of a service say.
-    pub fn of(target: &'a Target, summary: &'a Summary, cost: Cost, watched: Duration) -> Self {
+    pub fn of(
+        target: &'a Target,
+        names: &ThreadNames,
+        summary: &'a Summary,
+        cost: Cost,
+        watched: Duration,
+    ) -> Self {
         let queue = |part: &PartSummary| target.queue_of(NapiId(part.id.unwrap_or(0)));
         let named = |parts: &[PartSummary], name: &dyn Fn(&PartSummary) -> String| {
             parts.iter().map(|part| Part { name: name(part), part: *part }).collect()
@@ -54,7 +60,7 @@ impl<'a> WatchReport<'a> {
             summary,
             cost,
             by_queue: named(&summary.napis, &queue),
-            by_worker: named(&summary.workers, &|part| thread(part.id)),
+            by_worker: named(&summary.workers, &|part| thread(names, part.id)),
         }
     }
 }
@@ -78,16 +84,15 @@ impl<'a> WatchReport<'a> {
     }
 }
 
-/// A thread by its name and number, as far as it still runs.
-fn thread(tid: Option<u32>) -> String {
-    let Some(tid) = tid else { return "other threads".to_owned() };
-    format!("{}[{tid}]", linux::process::thread_name(tid).unwrap_or_default())
+/// A thread by its name and number, or all that have none.
+fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
+    tid.map_or_else(|| "other threads".to_owned(), |tid| names.sentence(Pid(tid)))
 }
 
 impl<'a> WatchWindowReport<'a> {
     /// What one window says by itself.
-    pub fn of(target: &'a Target, shown: &'a Shown, watched: Duration) -> Self {
-        Self(WatchReport::of(target, &shown.summary, shown.cost, watched))
+    pub fn of(target: &'a Target, names: &ThreadNames, shown: &'a Shown, watched: Duration) -> Self {
+        Self(WatchReport::of(target, names, &shown.summary, shown.cost, watched))
     }
 }
 

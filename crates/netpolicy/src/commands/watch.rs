@@ -40,7 +40,11 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
                     context.console.say(&format!("The record ends here: {}", fault.cause));
                     (record, unrecorded) = (None, Some(fault));
                 }
-                show(context, &mut row, &WatchWindowReport::of(&target, &shown, began.elapsed()))?;
+                show(
+                    context,
+                    &mut row,
+                    &WatchWindowReport::of(&target, watcher.thread_names(), &shown, began.elapsed()),
+                )?;
                 if record.is_none() && !context.console.is_read() {
                     break false;
                 }
@@ -55,7 +59,8 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     };
     let summary = watcher.summary(&target);
     keep(&target, "watch", Some(summary.response), context);
-    context.console.report(&WatchReport::of(&target, &summary, watcher.cost(), began.elapsed()))?;
+    let names = watcher.thread_names();
+    context.console.report(&WatchReport::of(&target, names, &summary, watcher.cost(), began.elapsed()))?;
     if ended {
         return Err(Fault::failed(format!("{} ended while it was watched", target.name)));
     }
