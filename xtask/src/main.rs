@@ -30,7 +30,11 @@ use std::process::ExitCode;
 type Task = (&'static str, &'static str, fn(&[String]) -> shell::Result);
 
 const TASKS: &[Task] = &[
-    ("setup", "install what building and testing need [demo: what the demo needs]", setup::run),
+    (
+        "setup",
+        "install what building and testing need [demo|release: only what the demo or a release needs]",
+        setup::run,
+    ),
     ("check", "format, lints and documentation: the fast loop", test::check),
     ("test", "before each commit [PART: a crate's directory, or part of tests' names]", test::fast),
     ("test-all", "all tests: guests, the kernel's own, packages, the oldest Rust too", test::all),

@@ -7,12 +7,13 @@ use crate::shell::{self, Result};
 use crate::{deny, guest, nextest};
 
 /// A need: the program or the file (an absolute path) that shows it is there, its package, and what needs it. The demo needs what
-/// begins with [`PROGRAM`] or [`DEMO`].
+/// begins with [`PROGRAM`] or [`DEMO`], a release what begins with [`PROGRAM`] or [`PACKAGES`].
 type Need = (&'static str, &'static str, &'static str);
 
-/// How the purposes begin of what building the program takes, and of what the demo starts.
+/// How the purposes begin of what building the program takes, of what the demo starts, and of what packs the program.
 const PROGRAM: &str = "the program: ";
 const DEMO: &str = "the demo: ";
+const PACKAGES: &str = "packages: ";
 
 const NEEDS: &[Need] = &[
     ("cc", "gcc", "the program: linking, libbpf, the preload library"),
@@ -80,12 +81,14 @@ fn is_met(&(shown_by, ..): &Need) -> bool {
     if shown_by.starts_with('/') { Path::new(shown_by).exists() } else { shell::has(shown_by) }
 }
 
-/// Installs what is missing, or of that what the demo needs (`demo`); a second run does nothing and needs no network.
+/// Installs what is missing, or of that what the demo (`demo`) or a release (`release`) needs; a second run does nothing and needs
+/// no network.
 pub(crate) fn run(arguments: &[String]) -> Result {
     match arguments {
         [] => install(NEEDS.iter().collect())?,
-        [only] if only == "demo" => return install(for_the_demo()),
-        _ => return Err("usage: cargo xtask setup [demo]".to_owned()),
+        [only] if only == "demo" => return install(of_purposes(&[PROGRAM, DEMO])),
+        [only] if only == "release" => return install(of_purposes(&[PROGRAM, PACKAGES])),
+        _ => return Err("usage: cargo xtask setup [demo|release]".to_owned()),
     }
     for (package, program, purpose) in UNPACKED {
         if !Path::new("/").join(program).exists() && !guest::is_unpacked(package) {
@@ -119,8 +122,9 @@ pub(crate) fn has_rust(version: &str) -> bool {
     rustc.output().is_ok_and(|output| output.status.success())
 }
 
-fn for_the_demo() -> Vec<&'static Need> {
-    NEEDS.iter().filter(|(.., purpose)| purpose.starts_with(PROGRAM) || purpose.starts_with(DEMO)).collect()
+fn of_purposes(purposes: &[&str]) -> Vec<&'static Need> {
+    let is_one = |(.., purpose): &&Need| purposes.iter().any(|of| purpose.starts_with(of));
+    NEEDS.iter().filter(is_one).collect()
 }
 
 fn install(needs: Vec<&Need>) -> Result {
@@ -167,10 +171,14 @@ mod needs {
     use super::*;
 
     #[test]
-    fn the_demo_needs_what_builds_the_program_and_servers_with_clients() {
-        let packages: Vec<_> = for_the_demo().iter().map(|(_, package, _)| *package).collect();
+    fn the_demo_and_a_release_need_what_builds_the_program_and_little_more() {
+        let packages = |purposes: &[&str]| {
+            of_purposes(purposes).iter().map(|(_, package, _)| *package).collect::<Vec<_>>()
+        };
         let builds = ["gcc", "make", "pkg-config", "clang", "libelf-dev", "zlib1g-dev", "linux-libc-dev"];
-        assert_eq!(packages[..builds.len()], builds);
-        assert_eq!(packages[builds.len()..], ["memcached"]);
+        let (demo, release) = (packages(&[PROGRAM, DEMO]), packages(&[PROGRAM, PACKAGES]));
+        assert_eq!((&demo[..builds.len()], &release[..builds.len()]), (&builds[..], &builds[..]));
+        assert_eq!(demo[builds.len()..], ["memcached"]);
+        assert_eq!(release[builds.len()..], ["rpm", "binutils"]);
     }
 }

@@ -557,7 +557,7 @@ pub struct Completions {
     pub shell: Shell,
 }
 
-/// Write the manual pages into a directory.
+/// Write the manual pages below a directory: `man8` and `man5`.
 #[derive(Debug, Args)]
 pub struct Man {
     /// The directory.

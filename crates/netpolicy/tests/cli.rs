@@ -177,13 +177,32 @@ fn every_shell_has_completions_and_every_command_a_manual_page() {
         assert!(output.status.success() && text(&output.stdout).contains("netpolicy"), "{shell}");
     }
     let scratch = Scratch::new("man");
-    let output = netpolicy(&["man", "--dir", &scratch.path("man1")]);
+    let output = netpolicy(&["man", "--dir", &scratch.path("man")]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for page in ["netpolicy.1", "netpolicy-show.1", "netpolicy-attach.1"] {
-        let page = std::fs::read_to_string(scratch.0.path().join("man1").join(page)).expect(page);
-        assert!(page.contains("netpolicy"));
+    let read = |page: &str| std::fs::read_to_string(scratch.0.path().join("man").join(page)).expect(page);
+    for name in ["netpolicy", "netpolicy-show", "netpolicy-apply", "netpolicy-tc-load"] {
+        let page = read(&format!("man8/{name}.8"));
+        assert!(page.contains(&format!(".TH {name} 8")), "{page}");
+        for section in
+            ["NAME", "SYNOPSIS", "DESCRIPTION", "\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "\"SEE ALSO\""]
+        {
+            assert!(page.contains(&format!(".SH {section}\n")), "{name} lacks {section}:\n{page}");
+        }
+        assert_eq!(page.matches(".ds Aq").count(), 2, "one preamble: {page}");
     }
-    assert!(!scratch.0.path().join("man1/netpolicy-guard.1").exists(), "what is hidden has no page");
+    // A command's synopsis and options are its own; those of all commands are on one page.
+    let synopsis = |page: &str| {
+        let (_, after) = page.split_once(".SH SYNOPSIS\n").expect("a synopsis");
+        after.split_once("\n.SH").expect("more sections").0.replace('\\', "")
+    };
+    let apply = read("man8/netpolicy-apply.8");
+    assert!(synopsis(&apply).contains("dry-run") && !apply.replace('\\', "").contains("--netns"), "{apply}");
+    assert!(synopsis(&read("man8/netpolicy.8")).contains("netns"));
+    assert!(!scratch.0.path().join("man/man8/netpolicy-guard.8").exists(), "what is hidden has no page");
+    let policy_file = read("man5/netpolicy.toml.5").replace('\\', "");
+    for row in policy_file::key_table() {
+        assert!(policy_file.contains(&format!("fB{}fR", row.path)), "{}: {policy_file}", row.path);
+    }
 }
 
 #[test]

@@ -12,8 +12,13 @@ const IN_UNITS: &str = "/usr/sbin/netpolicy";
 /// The program, below the prefix.
 pub(crate) const PROGRAM: &str = "sbin/netpolicy";
 
-/// The manual pages, below the prefix.
-pub(crate) const MANUAL: &str = "share/man/man1";
+/// The manual, below the prefix, and its sections.
+pub(crate) const MANUAL: &str = "share/man";
+pub(crate) const SECTIONS: [&str; 2] = ["man5", "man8"];
+
+/// Where zsh looks for completions, below the prefix, and where Debian's zsh has those of packages.
+pub(crate) const ZSH: &str = "share/zsh/site-functions/_netpolicy";
+pub(crate) const DEBIAN_ZSH: &str = "share/zsh/vendor-completions/_netpolicy";
 
 /// What is copied as it is: from where in the project, to where below the prefix.
 const FILES: &[(&str, &str)] = &[
@@ -30,6 +35,8 @@ const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"]
 /// Directories of which every file is copied.
 const DIRECTORIES: &[(&str, &str)] = &[
     ("packaging/examples", "share/doc/netpolicy/examples"),
+    ("docs/reference", "share/doc/netpolicy/reference"),
+    ("docs/howto", "share/doc/netpolicy/howto"),
     ("crates/policy-file/recipes", "share/netpolicy/recipes"),
     ("packaging/monitoring", "share/netpolicy/monitoring"),
 ];
@@ -40,7 +47,7 @@ const UNITS: [&str; 2] = ["netpolicy.service", "netpolicy-attach.service"];
 /// Shells, and where they look for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/netpolicy"),
-    ("zsh", "share/zsh/site-functions/_netpolicy"),
+    ("zsh", ZSH),
     ("fish", "share/fish/vendor_completions.d/netpolicy.fish"),
 ];
 

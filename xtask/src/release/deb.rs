@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::contents::{DEBIAN_ZSH, ZSH};
 use super::script;
 use super::stage::{Stage, settle};
 use super::{Effort, Version};
@@ -40,6 +41,10 @@ pub(crate) fn pack(
     if !link.is_symlink() {
         std::os::unix::fs::symlink("netpolicy", &link).about(&link)?;
     }
+
+    let usr = stage.root.join("usr");
+    let (zsh, debian_zsh) = (usr.join(ZSH), usr.join(DEBIAN_ZSH));
+    put_in_place_of(&zsh, &debian_zsh)?;
 
     // A script makes it: dpkg would remove a link to another disk, and the journal would be lost.
     files::remove(&stage.root.join("var"))?;
@@ -86,5 +91,14 @@ pub(crate) fn pack(
         files::remove(&tree.join(ours))?;
         files::remove(&tree.join("DEBIAN"))?;
     }
+    put_in_place_of(&debian_zsh, &zsh)?;
     Ok(place("netpolicy"))
+}
+
+/// Moves a file into a directory of its own, and removes the one that it leaves empty.
+fn put_in_place_of(from: &Path, to: &Path) -> Result {
+    let parent = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+    files::make_directory(&parent(to))?;
+    files::rename(from, to)?;
+    files::remove(&parent(from))
 }

@@ -114,7 +114,9 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     let archive = archive(&stage, version, out, effort)?;
     let rpm = rpm::pack(&stage, version, out, effort)?;
     let deb = deb::pack(&stage, version, &program.build_id, out, effort)?;
-    if effort == Effort::Release {
+    if effort == Effort::Release && !shell::has("podman") {
+        eprintln!("release: no image is made: it needs podman, which cargo xtask setup installs");
+    } else if effort == Effort::Release {
         let image = out.join(format!("netpolicy-{}-{}.oci.tar", version.debian(), std::env::consts::ARCH));
         image::pack(&program.stripped, &version.number, &image)?;
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Version;
-use super::contents::{self, MANUAL, PROGRAM};
+use super::contents::{self, MANUAL, PROGRAM, SECTIONS};
 use super::program::Program;
 use super::sources::{Licences, changelog};
 use crate::files;
@@ -38,8 +38,10 @@ impl Stage {
         files::write(&documents.join("changelog"), &changelog(version)?)?;
         let sbom = usr.join("share/doc/netpolicy/netpolicy.cdx.json");
         files::write(&sbom, &licences.sbom)?;
-        let mut pages = files::files_of(&usr.join(MANUAL))?;
-        pages.push(documents.join("changelog"));
+        let mut pages = vec![documents.join("changelog")];
+        for section in SECTIONS {
+            pages.extend(files::files_of(&usr.join(MANUAL).join(section))?);
+        }
         shell::output(Command::new("gzip").arg("-9n").args(&pages))?;
         for (directory, mode) in
             [("etc/netpolicy", 0o755), ("etc/netpolicy/policy.d", 0o755), ("var/lib/netpolicy", 0o700)]
