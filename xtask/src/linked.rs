@@ -92,7 +92,7 @@ fn resolved() -> Result<BTreeSet<(String, String, String)>> {
     let mut found = BTreeSet::new();
     for target in TARGETS {
         let mut tree = shell::cargo();
-        tree.args(["tree", "--quiet", "--locked", "-p", "netpolicy", "-p", "netpolicyd", "--target", target]);
+        tree.args(["tree", "--quiet", "--locked", "-p", "netpolicy", "--target", target]);
         tree.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}\t{l}"]);
         let output = tree.output().map_err(|error| format!("cargo tree: {error}"))?;
         if !output.status.success() {

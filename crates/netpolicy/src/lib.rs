@@ -1,4 +1,4 @@
-//! The command line: arguments, commands, and what they print. With `netpolicyd`, the only crate that prints or exits. Policy
+//! The command line: arguments, commands, and what they print. The only crate that prints or exits. Policy
 //! files are read by `policy-file`, and the cycle is `session::cycle`.
 //!
 //! Read in this order: [`session::cycle`] (the spine), [`args`] (what can be asked), [`::policy_file`] (how it is asked in

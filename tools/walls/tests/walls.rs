@@ -26,7 +26,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("primer", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
     ("daemon", &["apply", "latency", "linux", "model", "page", "plan", "policy-file", "session"]),
-    ("netpolicyd", &["apply", "daemon", "model", "page", "session"]),
     (
         "netpolicy",
         &[
@@ -139,7 +138,7 @@ fn nothing_of_the_product_depends_on_the_tools() {
 
 #[test]
 fn a_daemon_is_built_without_a_command_line_and_a_terminal() {
-    for package in ["netpolicy-session", "netpolicy-daemon", "netpolicyd"] {
+    for package in ["netpolicy-session", "netpolicy-daemon"] {
         let all = DEPENDENCIES.all(package);
         assert!(all.contains("netpolicy-linux"), "{package} is resolved");
         let wrong: Vec<_> = FOR_PEOPLE.iter().filter(|name| all.contains(*name)).collect();

@@ -1,7 +1,0 @@
-//! The `netpolicyd` program.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    netpolicyd::main()
-}
