@@ -16,7 +16,6 @@
 
 mod commit;
 mod compaction;
-mod crc32;
 mod daemon_lock;
 mod fate;
 mod held;

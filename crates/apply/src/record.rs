@@ -15,7 +15,6 @@ use std::fmt;
 use model::{Nanoseconds, Pid, Plan};
 use serde::{Deserialize, Serialize};
 
-use crate::crc32::crc32;
 use crate::fate::Fate;
 use crate::knobs::ObjectCookies;
 use crate::moment::Moment;
@@ -228,7 +227,7 @@ struct AnyBegin {
 pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
     let mut line = serde_json::to_vec(&LineOut { seq, record }).expect("a record has no map with odd keys");
     line.pop(); // The closing brace comes after the check sum.
-    let crc = crc32(&line);
+    let crc = crc32fast::hash(&line);
     line.extend_from_slice(CRC_OPENS);
     line.extend_from_slice(format!("{crc:0CRC_DIGITS$x}").as_bytes());
     line.extend_from_slice(CRC_CLOSES);
@@ -242,7 +241,7 @@ pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
 /// If the bytes are not a line that [`encode_line`] could have written.
 pub fn decode_line(line: &[u8]) -> Result<(u64, Record), LineError> {
     let (head, found) = split_check_sum(line).ok_or(LineError::NoCheckSum)?;
-    let computed = crc32(head);
+    let computed = crc32fast::hash(head);
     if found != computed {
         return Err(LineError::CheckSum { found, computed });
     }
@@ -327,7 +326,7 @@ mod test {
     #[test]
     fn a_journal_of_a_later_format_is_refused_by_its_number() {
         let mut head = br#"{"seq":0,"record":{"begin":{"format":2,"novelty":[1,2]}}"#.to_vec();
-        let crc = crc32(&head);
+        let crc = crc32fast::hash(&head);
         head.extend_from_slice(format!(",\"crc\":\"{crc:08x}\"}}").as_bytes());
         assert_eq!(decode_line(&head), Err(LineError::Format { found: 2 }));
     }
@@ -335,7 +334,7 @@ mod test {
     #[test]
     fn a_record_with_a_right_check_sum_but_an_impossible_plan_is_refused() {
         let mut head = br#"{"seq":0,"record":{"tried":{"step":-1}}"#.to_vec();
-        let crc = crc32(&head);
+        let crc = crc32fast::hash(&head);
         head.extend_from_slice(format!(",\"crc\":\"{crc:08x}\"}}").as_bytes());
         assert!(matches!(decode_line(&head), Err(LineError::NotARecord(_))));
     }
@@ -348,7 +347,7 @@ mod test {
 
         #[test]
         fn any_json_with_a_right_check_sum_gives_an_answer(text in r#"\{"seq":[0-9]{1,25},"record":[ -~]{0,80}"#) {
-            let crc = crc32(text.as_bytes());
+            let crc = crc32fast::hash(text.as_bytes());
             let _answer = decode_line(format!("{text},\"crc\":\"{crc:08x}\"}}").as_bytes());
         }
     }

@@ -79,7 +79,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-page", &["schemars", "serde", "serde_json"]),
     ("netpolicy-plan", &["thiserror"]),
     ("netpolicy-measure", &["base64", "hdrhistogram", "schemars", "serde", "thiserror"]),
-    ("netpolicy-policy-file", &["serde_json", "toml"]),
+    ("netpolicy-policy-file", &["serde_json", "strsim", "toml"]),
     ("netpolicy-sim", &["thiserror"]),
 ];
 
