@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
-use model::recipe::{Mechanism, RecipeValue};
+use model::recipe::{Mechanism, RecipeValue, When};
 use model::setting::{
     DeviceNapiKnob, Disruption, Facts, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob,
     RxQueueKnob, TxQueueKnob,
@@ -92,25 +92,35 @@ fn settings() -> String {
     let listed: usize = families.iter().map(|(_, table)| table.len()).sum();
     assert_eq!(listed, Setting::table().len(), "a family has no table here");
     let mut page = String::new();
+    let mut listed_meanings = BTreeSet::new();
     for (family, table) in families {
-        let _ = writeln!(
-            page,
-            "## {family}\n\n| setting | values | key | since Linux | written by | meaning |\n|---|---|---|---|---|---|"
-        );
+        let _ = writeln!(page, "## {family}");
+        let mut interface = None;
         for facts in table {
-            let mut meaning = facts.meaning();
-            match facts.disruption {
-                Disruption::None => {}
-                disruption => meaning += &format!(" Writing it {disruption}."),
+            if interface.replace(facts.interface) != Some(facts.interface) {
+                let _ = writeln!(page, "\nWritten by {}:\n", cell(&facts.interface.to_string()));
+            }
+            let disruption = match facts.disruption {
+                Disruption::None => "",
+                Disruption::QueueReset => " †",
+                Disruption::LinkDown => " ‡",
+            };
+            let key = facts.key.map(|key| match key.strip_prefix("settings.") {
+                Some(name) if name == facts.name => "key".to_owned(),
+                _ => format!("key `{key}`"),
+            });
+            let details = [Some(facts.values()), Some(facts.since.to_string()), key];
+            let details = details.into_iter().flatten().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+            // A setting of a device and of a queue has one meaning, which is printed once.
+            let mut meaning = cell(&facts.meaning());
+            if !listed_meanings.insert((facts.name, meaning.clone())) {
+                meaning = "as above.".to_owned();
             }
             if let Some(values) = facts.irreversible {
                 meaning += &format!(" Not written back: {values}.");
             }
-            let key = facts.key.map(|key| format!("`{key}`")).unwrap_or_default();
-            let cells =
-                [&facts.values(), &key, &facts.since.to_string(), &facts.interface.to_string(), &meaning]
-                    .map(|text| cell(text));
-            let _ = writeln!(page, "| `{}` | {} |", cell(facts.name), cells.join(" | "));
+            let (name, details) = (cell(facts.name), details.join("; "));
+            let _ = writeln!(page, "- `{name}`{disruption} ({details}): {}", cell(&meaning));
         }
         page.push('\n');
     }
@@ -118,26 +128,68 @@ fn settings() -> String {
 }
 
 fn keys() -> String {
-    let mut page = "| key | sections | takes | meaning |\n|---|---|---|---|\n".to_owned();
-    for row in key_table().iter().filter(|row| !row.path.starts_with("settings.")) {
-        let sections = if row.of == Kind::OF_TRAFFIC.as_slice() {
-            "both".to_owned()
-        } else {
-            row.of.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ")
-        };
-        let path = row.path;
-        let _ = writeln!(page, "| `{path}` | {sections} | {} | {} |", cell(&row.takes), cell(row.meaning));
+    const EXCEPT: &str = "match.not.";
+    let mut page = String::new();
+    let table = key_table();
+    let paths: BTreeSet<&str> = table.iter().map(|row| row.path).collect();
+    let sections: [(&str, &[Kind]); 4] = [
+        ("Keys of device and service sections", &Kind::OF_TRAFFIC),
+        ("Keys of device sections", &[Kind::Device]),
+        ("Keys of service sections", &[Kind::Service]),
+        ("Keys of `[daemon]`", &[Kind::Daemon]),
+    ];
+    let mut listed = 0;
+    for (heading, of) in sections {
+        let _ = writeln!(page, "### {heading}\n");
+        let mut conditions = Vec::new();
+        for row in table.iter().filter(|row| row.of == of && !row.path.starts_with("settings.")) {
+            listed += 1;
+            let path = row.path;
+            if let Some(condition) = path.strip_prefix(EXCEPT) {
+                assert!(paths.contains(&*format!("match.{condition}")), "`{path}` has no key without `not`");
+                conditions.push(format!("`{condition}`"));
+                continue;
+            }
+            let takes = if row.takes.contains("(#patterns)") {
+                "[patterns](#patterns)".to_owned()
+            } else {
+                cell(&row.takes)
+            };
+            // The page of settings has the meaning of a setting.
+            let mut meaning = cell(row.meaning);
+            if let Some(facts) = Setting::facts_of_key(path) {
+                let setting = format!("The [setting](settings.md) `{}`.", facts.name);
+                meaning = meaning.replacen(&cell(&facts.meaning()), &setting, 1);
+            }
+            let _ = writeln!(page, "- `{path}` ({takes}): {meaning}");
+        }
+        if !conditions.is_empty() {
+            let conditions = conditions.join(", ");
+            let _ =
+                writeln!(page, "- `{EXCEPT}KEY` (as `match.KEY`; {conditions}): Leaves out such devices.");
+        }
+        page.push('\n');
     }
+    let of_settings = paths.iter().filter(|path| path.starts_with("settings.")).count();
+    assert_eq!(listed + of_settings, table.len(), "a key has sections that have no heading here");
     page
 }
 
-/// The keys below `settings` and what they take. `settings.md` says what they mean.
+/// The keys below `settings` by what they take. `settings.md` says what they mean.
 fn device_settings() -> String {
-    let mut page = "| key | takes |\n|---|---|\n".to_owned();
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for row in key_table() {
         if let Some(key) = row.path.strip_prefix("settings.") {
-            let _ = writeln!(page, "| `{key}` | {} |", cell(&row.takes));
+            let key = format!("`{key}`");
+            match groups.iter_mut().find(|(takes, _)| *takes == row.takes) {
+                Some((_, keys)) => keys.push(key),
+                None => groups.push((row.takes, vec![key])),
+            }
         }
+    }
+    let mut page = String::new();
+    for (takes, keys) in groups {
+        let _ = writeln!(page, "- {}: {takes}", keys.join(", "));
     }
     page
 }
@@ -151,7 +203,7 @@ fn exit_codes() -> String {
 }
 
 fn scenario_keys() -> String {
-    let mut page = "| key | takes | meaning |\n|---|---|---|\n".to_owned();
+    let mut page = String::new();
     for key in KEYS {
         let takes = match key.takes {
             Takes::Whole { min, max, .. } => format!("{min}–{max}"),
@@ -160,7 +212,7 @@ fn scenario_keys() -> String {
             Takes::Span(_) => "a span: `\"20us\"`".to_owned(),
             Takes::Word(_) => words_of(key.path).to_owned(),
         };
-        let _ = writeln!(page, "| `{}` | {takes} | {} |", key.path, cell(key.meaning));
+        let _ = writeln!(page, "- `{}` ({takes}): {}", key.path, cell(key.meaning));
     }
     page
 }
@@ -180,27 +232,23 @@ fn words_of(path: &str) -> &'static str {
 }
 
 fn parameters() -> String {
-    let mut page = "| parameter | unit | default | bounds | meaning |\n|---|---|---|---|---|\n".to_owned();
+    let mut page = String::new();
     let default = Costs::default();
     for Parameter { name, unit, meaning, min, max } in Costs::PARAMETERS {
         let value = default.get(name).unwrap_or_else(|| panic!("{name} has no default"));
-        let _ = writeln!(page, "| `{name}` | {unit} | {value} | {min}–{max} | {} |", cell(meaning));
+        let _ = writeln!(page, "- `{name}` {value} {unit} ({min}–{max}): {}", cell(meaning));
     }
     page
 }
 
 fn mechanisms() -> String {
-    let mut page = String::from("| mechanism | what it is for | since Linux | needs |\n|---|---|---|---|\n");
+    let mut page = String::new();
     for mechanism in primer::MECHANISMS {
-        let since = mechanism.since.map_or("-".to_owned(), |since| since.to_string());
+        let since = mechanism.since.map(|since| format!(" ({since})")).unwrap_or_default();
         let needs = mechanism.needed().join(", ");
-        let _ = writeln!(
-            page,
-            "| `{}` | {} | {since} | {} |",
-            mechanism.name,
-            cell(mechanism.meaning),
-            cell(&needs)
-        );
+        let needs = if needs.is_empty() { needs } else { format!("; needs {needs}") };
+        let (name, meaning) = (mechanism.name, mechanism.meaning);
+        let _ = writeln!(page, "- `{name}`{since}: {}{}", cell(meaning), cell(&needs));
     }
     page
 }
@@ -208,21 +256,19 @@ fn mechanisms() -> String {
 fn findings() -> String {
     let mut page = String::new();
     for (family, rules) in plan::doctor::RULES {
-        let _ = writeln!(page, "## {family}\n\n| finding | meaning |\n|---|---|");
+        let _ = writeln!(page, "## {family}\n");
         for rule in rules {
-            let _ = writeln!(page, "| `{}` | {} |", rule.id, cell(rule.doc));
+            let _ = writeln!(page, "- `{}`: {}", rule.id, cell(rule.doc));
         }
         page.push('\n');
     }
     page.push_str("## response times\n\nOf services of the policy files, also in the daemon's findings and in [`netpolicy watch`](watch.md).\n\n");
-    page.push_str("| finding | meaning |\n|---|---|\n");
-    for (rule, meaning) in latency::live::RULES {
-        let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+    for (rule, meaning) in live::RULES {
+        let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
     }
     page.push_str("\n## goals that are kept\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-kept).\n\n");
-    page.push_str("| finding | meaning |\n|---|---|\n");
     for (rule, meaning) in daemon::SEARCH_RULES {
-        let _ = writeln!(page, "| `{rule}` | {} |", cell(meaning));
+        let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
     }
     page
 }
@@ -237,13 +283,14 @@ fn delivery_modes() -> String {
             mode.params();
         let flush = if mode.time().is_some() { "X µs".to_owned() } else { in_prose(gro_flush_timeout) };
         let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only } = epoll;
-        let mut busy = format!("{busy_poll_usecs} / {busy_poll_budget} / {}", u8::from(prefer_busy_poll));
+        let mut busy =
+            numbers(&format!("{busy_poll_usecs} / {busy_poll_budget} / {}", u8::from(prefer_busy_poll)));
         if events_only {
             busy += ", events only";
         }
         match epoll_wait_cap {
             None => {}
-            Some(Nanoseconds::ZERO) => busy += ", and `epoll_wait` never sleeps",
+            Some(Nanoseconds::ZERO) => busy += "`epoll_wait` never sleeps",
             Some(most) => busy += &format!(", and `epoll_wait` sleeps {} at most", in_prose(most)),
         }
         let other = match mode {
@@ -251,13 +298,15 @@ fn delivery_modes() -> String {
             _ => String::new(),
         };
         let (happens, needs) = (happens_with(mode), needed_by(mode));
-        let _ = writeln!(
-            page,
-            "| `{name}`{other} | {happens} | {defer_hard_irqs} / {flush} / {} | {busy} | {needs} |",
-            in_prose(irq_suspend_timeout)
-        );
+        let timeouts = numbers(&format!("{defer_hard_irqs} / {flush} / {}", in_prose(irq_suspend_timeout)));
+        let _ = writeln!(page, "| `{name}`{other} | {happens} | {timeouts} | {busy} | {needs} |");
     }
     page
+}
+
+/// A cell of numbers. Empty if all of them are zero.
+fn numbers(text: &str) -> String {
+    if text == "0 / 0 / 0" { String::new() } else { text.to_owned() }
 }
 
 /// A span as a sentence has it: `20 ms`.
@@ -345,11 +394,15 @@ fn recipe_values() -> String {
 
 fn ladders() -> String {
     let recipes = policy_file::recipes(&[]).expect("the shipped recipes are right");
-    let mut page = String::from("| policy | mode | where |\n|---|---|---|\n");
+    let own_interrupts = When { own_interrupts: Some(true), ..When::default() };
+    let mut page = String::new();
     for (policy, ladder) in &recipes.ladders {
-        for rung in ladder {
-            let _ = writeln!(page, "| `{policy}` | `{}` | {} |", rung.mode, rung.when);
-        }
+        let rungs = ladder.iter().map(|rung| match &rung.when {
+            when if *when == When::default() => format!("`{}`", rung.mode),
+            when if *when == own_interrupts => format!("`{}` †", rung.mode),
+            when => format!("`{}` ({when})", rung.mode),
+        });
+        let _ = writeln!(page, "- `{policy}`: {}", rungs.collect::<Vec<_>>().join(", "));
     }
     page
 }
