@@ -109,7 +109,8 @@ fn settings() -> String {
                 Some(name) if name == facts.name => "key".to_owned(),
                 _ => format!("key `{key}`"),
             });
-            let details = [Some(facts.values()), Some(facts.since.to_string()), key];
+            let values = facts.values().replace(" to ", "–").replace(" or ", "/");
+            let details = [Some(values), Some(facts.since.to_string()), key];
             let details = details.into_iter().flatten().filter(|text| !text.is_empty()).collect::<Vec<_>>();
             // A setting of a device and of a queue has one meaning, which is printed once.
             let mut meaning = cell(&facts.meaning());
@@ -158,7 +159,7 @@ fn keys() -> String {
             // The page of settings has the meaning of a setting.
             let mut meaning = cell(row.meaning);
             if let Some(facts) = Setting::facts_of_key(path) {
-                let setting = format!("The [setting](settings.md) `{}`.", facts.name);
+                let setting = format!("[`{}`](settings.md).", facts.name);
                 meaning = meaning.replacen(&cell(&facts.meaning()), &setting, 1);
             }
             let _ = writeln!(page, "- `{path}` ({takes}): {meaning}");
@@ -181,9 +182,10 @@ fn device_settings() -> String {
     for row in key_table() {
         if let Some(key) = row.path.strip_prefix("settings.") {
             let key = format!("`{key}`");
-            match groups.iter_mut().find(|(takes, _)| *takes == row.takes) {
+            let takes = row.takes.replace(" to ", "–");
+            match groups.iter_mut().find(|(known, _)| *known == takes) {
                 Some((_, keys)) => keys.push(key),
-                None => groups.push((row.takes, vec![key])),
+                None => groups.push((takes, vec![key])),
             }
         }
     }
