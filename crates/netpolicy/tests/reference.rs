@@ -208,13 +208,13 @@ fn scenario_keys() -> String {
     let mut page = String::new();
     for key in KEYS {
         let takes = match key.takes {
-            Takes::Whole { min, max, .. } => format!("{min}–{max}"),
-            Takes::Number { min, max, .. } => format!("{min}–{max}"),
-            Takes::Switch(_) => "`true`, `false`".to_owned(),
-            Takes::Span(_) => "a span: `\"20us\"`".to_owned(),
-            Takes::Word(_) => words_of(key.path).to_owned(),
+            Takes::Whole { min, max, .. } => format!(" ({min}–{max})"),
+            Takes::Number { min, max, .. } => format!(" ({min}–{max})"),
+            Takes::Switch(_) => String::new(),
+            Takes::Span(_) => " (a span: `\"20us\"`)".to_owned(),
+            Takes::Word(_) => format!(" ({})", words_of(key.path)),
         };
-        let _ = writeln!(page, "- `{}` ({takes}): {}", key.path, cell(key.meaning));
+        let _ = writeln!(page, "- `{}`{takes}: {}", key.path, cell(key.meaning));
     }
     page
 }
