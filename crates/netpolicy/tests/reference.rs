@@ -176,22 +176,16 @@ fn keys() -> String {
     page
 }
 
-/// The keys below `settings` by what they take. `settings.md` says what they mean.
+/// The keys below `settings` that do not take the value of their setting. `settings.md` has those that do.
 fn device_settings() -> String {
-    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-    for row in key_table() {
-        if let Some(key) = row.path.strip_prefix("settings.") {
-            let key = format!("`{key}`");
-            let takes = row.takes.replace(" to ", "–");
-            match groups.iter_mut().find(|(known, _)| *known == takes) {
-                Some((_, keys)) => keys.push(key),
-                None => groups.push((takes, vec![key])),
-            }
-        }
-    }
     let mut page = String::new();
-    for (takes, keys) in groups {
-        let _ = writeln!(page, "- {}: {takes}", keys.join(", "));
+    for row in key_table() {
+        let takes_value = || Setting::facts_of_key(row.path).is_some_and(|facts| facts.asks.is_none());
+        if let Some(key) = row.path.strip_prefix("settings.")
+            && !takes_value()
+        {
+            let _ = writeln!(page, "- `{key}`: {}", cell(&row.takes).replace(" to ", "–"));
+        }
     }
     page
 }
