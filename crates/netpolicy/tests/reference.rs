@@ -259,7 +259,7 @@ fn findings() -> String {
         page.push('\n');
     }
     page.push_str("## response times\n\nOf services of the policy files, also in the daemon's findings and in [`netpolicy watch`](watch.md).\n\n");
-    for (rule, meaning) in live::RULES {
+    for (rule, meaning) in latency::live::RULES {
         let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
     }
     page.push_str("\n## goals that are kept\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-kept).\n\n");
@@ -421,7 +421,7 @@ fn commands() -> String {
 }
 
 /// How many commands must have an option for it to be listed above them.
-const SHARED_MIN: usize = 3;
+const SHARED_MIN: usize = 2;
 
 /// A command and those below it. Options in `shared` were described above.
 fn described(
@@ -437,7 +437,13 @@ fn described(
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").lines().map(str::trim).collect::<Vec<_>>().join("\n");
-    let _ = writeln!(page, "## `{name}`\n\n{}\n\n```text\n{usage}\n```\n", about.trim_end());
+    let _ = writeln!(page, "## `{name}`\n\n{}\n", about.trim_end());
+    if ![" [OPTIONS]", " [OPTIONS] <COMMAND>", " <COMMAND>", ""]
+        .iter()
+        .any(|rest| usage == format!("{name}{rest}"))
+    {
+        let _ = writeln!(page, "```text\n{usage}\n```\n");
+    }
     let mut rows = options(command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
     rows.retain(|row| !shared.contains(row));
     let names = options(command.get_arguments())
