@@ -209,6 +209,7 @@ fn host() -> Host {
             qdiscs: None,
         }],
         sysctls: BTreeMap::new(),
+        rps_default_mask: CpuSet::new(),
         kthread_begins: None,
         rt_throttling: None,
         irqbalance: None,

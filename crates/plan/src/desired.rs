@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::host::{Device, Napi};
+use model::nic::NicRequest;
 use model::{
     DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, KernelVersion, Nanoseconds,
     NapiKnob, ProcessKnob, Reason, RingNapi, Setting, SocketPolling, Sysctl, Target, Threading, since,
@@ -40,6 +41,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
             "this recreates the queues of {}; settings of queues come after it",
             remaking.join(", ")
         ));
+        note_rps_default(placement, &index, &mut collected);
         return Ok(collected.desired);
     }
     for division in &placement.divisions {
@@ -71,6 +73,26 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     irqbalance::want(host, &mut collected)?;
     driver_facts::note_limits(placement, &index, &mut collected);
     Ok(collected.desired)
+}
+
+/// Says what new receive queues begin with, where no request names it.
+fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
+    let mask = &index.host.rps_default_mask;
+    for part in placement.parts.iter().filter(|_| !mask.is_empty()) {
+        let named = part.intent.nic.iter().any(|request| matches!(request, NicRequest::RpsCpus(_)));
+        let device = match &part.intent.target {
+            Target::Device(name) if !named => index.host.device_named(name),
+            _ => None,
+        };
+        let Some(device) = device else { continue };
+        let there = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
+        if placement.queues_after.rx(device) > there {
+            collected.desired.notes.push(format!(
+                "new receive queues of {} begin with rps_cpus {mask}, as net.core.rps_default_mask says",
+                device.id
+            ));
+        }
+    }
 }
 
 /// Says whom `net.core.busy_poll` concerns beside the service that it is for.

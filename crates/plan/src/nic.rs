@@ -264,8 +264,10 @@ pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index
 /// The first queue that goes away when so many are left and that has values of its own, and these.
 fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
     device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
+        // A queue that comes back begins with the default again.
+        let steered = !queue.rps_cpus.is_empty() && queue.rps_cpus != index.host.rps_default_mask;
         let values = [
-            (!queue.rps_cpus.is_empty()).then(|| format!("rps_cpus {}", queue.rps_cpus)),
+            steered.then(|| format!("rps_cpus {}", queue.rps_cpus)),
             queue.rps_flow_cnt.filter(|flows| *flows > 0).map(|flows| format!("rps_flow_cnt {flows}")),
             values_of_napi(queue, device, index),
         ];

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use model::Sysctl;
 use model::host::Unread;
+use model::{CpuSet, Sysctl};
 
 use crate::error::{Errno, KernelError};
 
@@ -27,6 +27,25 @@ pub fn all(unread: &mut Vec<Unread>) -> BTreeMap<Sysctl, u64> {
         }
     }
     found
+}
+
+/// The CPUs that new receive queues of the calling thread's namespace hand packets to; none on kernels without the number.
+///
+/// Kernel: 6.3, `net/core/sysctl_net_core.c` `rps_default_mask_sysctl()`.
+pub fn rps_default_mask(unread: &mut Vec<Unread>) -> CpuSet {
+    const PATH: &str = "/proc/sys/net/core/rps_default_mask";
+    match std::fs::read_to_string(PATH) {
+        Ok(text) => CpuSet::parse_mask(text.trim()).unwrap_or_else(|not| {
+            unread.push(Unread { what: PATH.to_owned(), why: not.to_string() });
+            CpuSet::new()
+        }),
+        Err(error) => {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                unread.push(Unread { what: PATH.to_owned(), why: error.to_string() });
+            }
+            CpuSet::new()
+        }
+    }
 }
 
 /// One of them.

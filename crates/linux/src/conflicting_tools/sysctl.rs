@@ -12,7 +12,7 @@ use super::{drop_ins, place, text};
 const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
 
 /// The mask that the queues of new devices get. It is no setting of netpolicy, and sets `rps_cpus`, which is one.
-const RPS_DEFAULT_MASK: &str = "rps_default_mask";
+pub(super) const RPS_DEFAULT_MASK: &str = "rps_default_mask";
 
 /// The lines that decide: of several for one number, the last in the order of file names, whatever their directories.
 pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
-use super::sysctl::{net_core, sysctl_named};
+use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 use super::{ini, place, runs, text};
 
 /// Where profiles are, the first of which wins; each is a directory with a `tuned.conf`.
@@ -131,7 +131,9 @@ impl Merged {
                     "irq" | "irqbalance" => {
                         !matches!(key.as_str(), "type" | "devices" | "enabled" | "replace")
                     }
-                    "sysctl" => sysctl.is_some(),
+                    "sysctl" => {
+                        sysctl.is_some() || net_core(&line).is_some_and(|(name, _)| name == RPS_DEFAULT_MASK)
+                    }
                     _ => false,
                 };
                 if !is_ours || options.get("enabled").is_some_and(|value| is_off(&value.text)) {

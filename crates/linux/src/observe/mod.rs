@@ -25,7 +25,7 @@ pub use received::received;
 use std::collections::BTreeMap;
 
 use model::host::Unread;
-use model::{Host, KernelVersion, KthreadState, Sysctl};
+use model::{CpuSet, Host, KernelVersion, KthreadState, Sysctl};
 use netlink::qdisc::Disciplines;
 use netlink::route::Routes;
 use netlink::xdp_diag::XdpSockets;
@@ -64,7 +64,7 @@ fn whole(
     if let Ok(sysfs) = &sources.sysfs {
         sysfs.keep_with(netns);
     }
-    let Sysctls { values: sysctls, mut unread } = sysctls;
+    let Sysctls { values: sysctls, rps_default_mask, mut unread } = sysctls;
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);
     let (mut irqs, mut irqbalance) = (Vec::new(), None);
@@ -85,6 +85,7 @@ fn whole(
         netns: netns.id(),
         devices: devices.into_iter().map(|seen| seen.device).collect(),
         sysctls,
+        rps_default_mask,
         irqs,
         processes,
         app_requests: Vec::new(),
@@ -101,13 +102,15 @@ fn whole(
 #[derive(Debug, Default)]
 struct Sysctls {
     values: BTreeMap<Sysctl, u64>,
+    rps_default_mask: CpuSet,
     unread: Vec<Unread>,
 }
 
 impl Sysctls {
     fn read_here() -> Self {
         let mut unread = Vec::new();
-        Self { values: sysctl::all(&mut unread), unread }
+        let (values, rps_default_mask) = (sysctl::all(&mut unread), sysctl::rps_default_mask(&mut unread));
+        Self { values, rps_default_mask, unread }
     }
 }
 

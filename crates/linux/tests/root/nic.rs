@@ -44,6 +44,17 @@ pub(crate) fn tests() -> Vec<Trial> {
                 ],
             )
         }),
+        test("new_queues_begin_with_the_default_mask_of_their_namespace", needs, || {
+            let wire = Wire::new(1)?;
+            let mask: CpuSet = "0".parse()?;
+            wire.near()?.run(|| std::fs::write("/proc/sys/net/core/rps_default_mask", mask.to_mask()))??;
+            wire.in_near("ip link add later0 type veth peer name later1")?;
+            let host = wire.observe()?;
+            assert_eq!(host.rps_default_mask, mask);
+            let later = host.device_named("later0").ok_or("later0")?;
+            assert_eq!(later.rx_queues[0].rps_cpus, mask, "the premise");
+            Ok(())
+        }),
         test("an_offload_that_is_fixed_is_refused_and_one_that_waits_is_requested", needs, || {
             let wire = Wire::new(1)?;
             let near0 = wire.near0()?;

@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cpu_set::CpuSet;
 use crate::ids::{DeviceId, EpollId, IrqNumber, NapiId, NetnsId, Pid, RxQueue};
 use crate::nic::Sysctl;
 use crate::scheduling::{KthreadState, RtThrottling};
@@ -59,6 +60,9 @@ pub struct Host {
     /// Numbers that hold for the whole host. Empty in a namespace that is not the initial one: they are not shown there.
     #[serde(default)]
     pub sysctls: BTreeMap<Sysctl, u64>,
+    /// The `rps_cpus` that each new receive queue of the namespace begins with (`net.core.rps_default_mask`).
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    pub rps_default_mask: CpuSet,
     /// The interrupts that devices or operators asked about, by number.
     pub irqs: Vec<Irq>,
     /// The observed processes, by pid.

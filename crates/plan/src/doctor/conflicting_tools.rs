@@ -5,7 +5,7 @@
 //! back, and here it is said who will set it again.
 
 use model::host::ConflictingToolKind;
-use model::{IrqNumber, Severity};
+use model::{CpuSet, IrqNumber, Severity};
 
 use super::case::Case;
 use super::{Causes, Found, Rule};
@@ -129,6 +129,13 @@ fn agrees(value: &str, now: u64) -> bool {
     }
 }
 
+/// Whether a line sets the mask of new receive queues, to what it is.
+fn agrees_with_default_mask(line: &str, case: &Case<'_>) -> bool {
+    let Some((name, mask)) = line.split_once('=') else { return false };
+    let is_it = name.trim().ends_with("rps_default_mask");
+    is_it && CpuSet::parse_mask(mask.trim()).is_ok_and(|mask| mask == case.host.rps_default_mask)
+}
+
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     const KINDS: [ConflictingToolKind; 14] = [
         ConflictingToolKind::SysctlFile,
@@ -148,8 +155,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     ];
     let mut found = Vec::new();
     for kind in KINDS {
-        let lines: Vec<_> =
-            case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
+        let lines = case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none());
+        let lines: Vec<_> = lines.filter(|other| !agrees_with_default_mask(&other.line, case)).collect();
         let Some(first) = lines.first() else { continue };
         let when = match kind {
             ConflictingToolKind::LinkFile
@@ -164,8 +171,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ConflictingToolKind::Ifupdown | ConflictingToolKind::Ifcfg => "whenever the interface goes up",
             ConflictingToolKind::Netplan => "whenever its backend configures the device",
             ConflictingToolKind::Tuned => "while it runs, and when its profile changes",
-            // `rps_default_mask`: what it sets now is for devices that come later.
-            ConflictingToolKind::SysctlFile => "for devices that are made later",
+            // `rps_default_mask`: what it sets is for queues that come later.
+            ConflictingToolKind::SysctlFile => "for receive queues that are made later",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());

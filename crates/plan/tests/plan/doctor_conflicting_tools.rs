@@ -88,3 +88,19 @@ fn device_settings_of_other_tools_are_reported_with_file_and_line() {
     assert_eq!(note.summary, "systemd .link sets device settings, when udev adds the device");
     assert_eq!(note.evidence, ["/etc/systemd/network/10-eth.link:5 (eth*): CombinedChannels=4"]);
 }
+
+#[test]
+fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
+    let mut host = nic(None);
+    let file = ConflictingTool {
+        kind: ConflictingToolKind::SysctlFile,
+        place: "/etc/sysctl.d/90-rps.conf:1".to_owned(),
+        line: "net.core.rps_default_mask = 3".to_owned(),
+        device: None,
+        sysctl: None,
+    };
+    let note = found(&host, &[], vec![file.clone()], "others-set-device").expect("found");
+    assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are made later");
+    host.rps_default_mask = "0-1".parse().expect("a list");
+    assert_eq!(found(&host, &[], vec![file], "others-set-device"), None);
+}

@@ -47,6 +47,7 @@ pub(crate) fn host() -> Host {
         netns: NETNS,
         devices: Vec::new(),
         sysctls: BTreeMap::new(),
+        rps_default_mask: CpuSet::new(),
         kthread_begins: Some(KthreadState {
             pid: None,
             cpus: (0..4).map(Cpu).collect(),

@@ -125,6 +125,22 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
 }
 
 #[test]
+fn queues_that_have_the_default_mask_lose_nothing_and_new_ones_begin_with_it() {
+    let mut host = with_nic();
+    let channels =
+        |host: &Host, count| planned(host, vec![NicRequest::Channels(ChannelKind::Combined, count)]);
+    let mask: CpuSet = "0-1".parse().expect("a list");
+    host.devices[0].rx_queues[3].rps_cpus = mask.clone();
+    let refused = channels(&host, 2).expect_err("nothing could put it back");
+    assert!(refused.to_string().contains("rps_cpus 0-1"), "{refused}");
+    host.rps_default_mask = mask;
+    channels(&host, 2).expect("a queue that comes back begins with it");
+    let (_, desired) = channels(&host, 6).expect("planned");
+    let note = "new receive queues of eth0 begin with rps_cpus 0-1, as net.core.rps_default_mask says";
+    assert!(desired.notes.iter().any(|found| found == note), "{:?}", desired.notes);
+}
+
+#[test]
 fn an_offload_that_is_off_and_requested_on_is_switched_off_and_back_by_its_request() {
     let mut host = with_nic();
     host.devices[0].offloads.insert(Offload::Tso, false);
