@@ -152,7 +152,7 @@ fn worker() -> Result<(), Failed> {
     asks_for(&operator, PORT, "1s")?;
     let found = found_while(&operator, PORT, &[1, 1, 8])?;
     let evidence = finding(&found, "live-worker-slow")?["evidence"][0].clone();
-    assert!(evidence.as_str().is_some_and(|words| words.starts_with("thread ")), "{evidence}");
+    assert!(evidence.as_str().is_some_and(|words| words.starts_with("python3[")), "{evidence}");
     Ok(())
 }
 
