@@ -446,16 +446,8 @@ fn described(
     }
     let mut rows = options(command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
     rows.retain(|row| !shared.contains(row));
-    let names = options(command.get_arguments())
-        .into_iter()
-        .filter(|row| shared.contains(row))
-        .filter_map(|row| Some(row.split('`').nth(1)?.to_owned()))
-        .collect::<Vec<_>>();
-    if !names.is_empty() {
-        rows.push(format!(
-            "- and, as above: {}",
-            names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
-        ));
+    if options(command.get_arguments()).iter().any(|row| shared.contains(row)) {
+        rows.push("- shared options, by `--help`".to_owned());
     }
     list(page, &rows);
     let known: BTreeSet<String> =
