@@ -61,7 +61,7 @@ pub(super) fn play(program: &Path, folder: &Path) -> Result {
         text_of(&described, of, name).ok_or_else(|| format!("the lab's {of} has no {name}"))
     };
     let (address, client) = (text("server", "address")?, text("client", "netns")?);
-    let _load = load(program, client, address)?;
+    let mut load = load(program, client, address)?;
     let state = folder.join("state");
     let _ = std::fs::remove_dir_all(&state);
     let netpolicy = Netpolicy { program, netns: text("server", "netns")?.to_owned(), state };
@@ -75,6 +75,9 @@ pub(super) fn play(program: &Path, folder: &Path) -> Result {
     );
     // It exits with 3 where it finds a problem.
     netpolicy.run(&["doctor"], &[0, 3])?;
+    if let Ok(Some(status)) = load.0.try_wait() {
+        return Err(format!("the clients ended with {status}: there is no traffic to measure"));
+    }
     eprintln!("\n2. Which policy saves CPU time on this traffic? The winner stays in force.");
     let mut compare = vec!["compare", "--port", "11211", "--keep-winner"];
     compare.extend(["--metric", METRIC, "--seconds", SECONDS_MAX]);
@@ -125,9 +128,9 @@ fn load(program: &Path, netns: &str, address: &str) -> Result<Running> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={netns}")).arg(program).args(["bench", "memcached", "--address"]);
     command.arg(format!("{address}:11211")).args(["--rate", RATE, "--connections", CONNECTIONS]);
-    command.args(["--threads", "1", "--sleep", "--repeats", "1", "--seconds", "10m"]);
+    command.args(["--threads", "1", "--sleep", "--repeats", "1", "--seconds", "300s"]);
     shell::show(&command);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     child.map(Running).map_err(|error| format!("nsenter: {error}"))
 }
 
