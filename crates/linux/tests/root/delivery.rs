@@ -204,8 +204,11 @@ fn sampled() -> Result<(), Failed> {
     let delivered = sampler.end()?;
     let napi = delivered.napi(all.napi).ok_or_else(|| format!("it was not polled: {delivered:?}"))?;
     assert!((1..all.total().packets).contains(&napi.total().packets), "{napi:?} of {all:?}");
+    // A sample with fewer fell where the client or the server did not run.
+    const PACKETS_MIN: u64 = 100;
     if let (Some(sampled), Some(counted)) = (napi.application_share(), all.application_share())
         && counted >= 0.95
+        && napi.total().packets >= PACKETS_MIN
     {
         assert!(sampled >= 0.8, "{napi:?} of {all:?}");
     }
