@@ -1,16 +1,19 @@
-//! The load generator against other clients, each on the same single core, round by round in turn.
+//! Compares the load generator with other clients, each on the same single core, in interleaved
+//! rounds.
 //!
-//! - Throughput in closed loop against memcached, beside memcaslap of libmemcached-tools (one request under way on
-//!   each connection, which is all that it can), and beside memtier_benchmark where that is on the path (no package of
-//!   Debian has it), with one request and with as many under way as the generator.
-//! - The same against a server that answers everything it read with one write, since memcached makes a system call for
-//!   every answer.
-//! - In each of these runs, how much of its CPU the client and the server used, and how much for each request: which
-//!   of them bounds the rate. The generator runs twice: as `bench` runs it, polling, and sleeping as the others do.
-//! - The median response time at low load, beside the plainest client there is: one connection, one blocking
-//!   request after the other.
+//! - Closed-loop throughput against memcached, next to memcaslap of libmemcached-tools (which
+//!   supports only one outstanding request per connection) and to memtier_benchmark if it is on the
+//!   path (Debian has no package), with one outstanding request and with as many as the generator.
+//! - The same against a server that answers everything it read with one write, because memcached
+//!   makes one system call per answer.
+//! - In each of these runs, the CPU time of client and server, in total and per request: this shows
+//!   which of them limits the rate. The generator runs twice: polling, as `bench` runs it, and
+//!   sleeping, as the other clients do.
+//! - Median response time at low load, next to the simplest possible client: one connection with
+//!   blocking requests.
 //!
-//! Servers run on CPU 1, clients on CPU 0, over loopback. What is missing on the machine is skipped, and said.
+//! Servers run on CPU 1, clients on CPU 0, over loopback. A client that is not installed is skipped
+//! with a message.
 //!
 //! `cargo bench -p netpolicy-load --bench client [-- [p50] [memcached] [batching]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
@@ -53,15 +56,16 @@ fn pin(cpu: usize) -> Result<(), Failure> {
 /// The CPU time that the server has used so far.
 type CpuTime = Arc<dyn Fn() -> Result<Duration, Failure> + Send + Sync>;
 
-/// A server, by its address and what it has used.
+/// A server: its address and its CPU time.
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,
     used: CpuTime,
 }
 
-/// Pins the one client thread, and watches what it and the server use from when the window opens until shortly before it
-/// closes: a thread that has all its answers may be gone at the edge itself.
+/// Pins the client thread and measures the CPU time of client and server, from the opening of the
+/// window until shortly before it closes: at the closing edge, a thread that has all its answers
+/// may already have exited.
 struct OnClientCpu {
     server: CpuTime,
     thread: Mutex<Option<PathBuf>>,
@@ -90,7 +94,7 @@ impl Environment for OnClientCpu {
     }
 }
 
-/// How much of its CPU each end used over most of a run, 0..=1 for each thread.
+/// The share of its CPU that each end used over most of a run, 0..=1 per thread.
 #[derive(Clone, Copy)]
 struct Shares {
     client: f64,
@@ -125,7 +129,7 @@ fn cpu_time_of_all(process: u32) -> Result<Duration, Failure> {
     Ok(sum)
 }
 
-/// What a client did in a run.
+/// The result of a client's run.
 struct Did {
     /// Answers per second.
     rate: f64,
@@ -133,7 +137,7 @@ struct Did {
 }
 
 impl Did {
-    /// CPU time for each answer, in microseconds.
+    /// CPU time per answer, in microseconds.
     fn client_us(&self) -> f64 {
         self.shares.client * 1e6 / self.rate
     }
@@ -175,7 +179,7 @@ fn ours(
     Ok(run.into_evidence("ours", Origin::Measured(on)))
 }
 
-/// The generator as much as the server bears.
+/// Runs the generator at the highest rate that the server sustains.
 fn ours_max(server: &Server, shape: Shape, waiting: Waiting) -> Result<Did, Failure> {
     let place = OnClientCpu::new(server);
     let workload = MemcachedWorkload { waiting, ..workload(shape.connections, shape.depth) };
@@ -184,7 +188,7 @@ fn ours_max(server: &Server, shape: Shape, waiting: Waiting) -> Result<Did, Fail
     Ok(Did { rate, shares: watch.join().map_err(|_| "the watch panicked")?? })
 }
 
-/// memcaslap on one thread.
+/// Runs memcaslap with one thread.
 fn memcaslap(server: &Server, shape: Shape) -> Result<Did, Failure> {
     let mut client = Command::new("taskset");
     client
@@ -194,7 +198,7 @@ fn memcaslap(server: &Server, shape: Shape) -> Result<Did, Failure> {
     theirs(server, &mut client, "TPS:")
 }
 
-/// `memtier_benchmark` on one thread, with keys as long as the generator's.
+/// Runs `memtier_benchmark` with one thread and keys as long as the generator's.
 fn memtier(server: &Server, shape: Shape) -> Result<Did, Failure> {
     theirs(server, memtier_command(server, shape).args(["--ratio", "1:9"]), "Totals")
 }
@@ -218,8 +222,8 @@ fn fill_for_memtier(server: &Server) -> Result<(), Failure> {
     if filled.success() { Ok(()) } else { Err("memtier_benchmark does not fill the server".into()) }
 }
 
-/// Another client: operations per second by its own words, and the CPU time of both ends from when it has filled the
-/// server until shortly before its end.
+/// Runs another client. Returns the rate that the client reports, and the CPU time of both ends
+/// from the end of its fill phase until shortly before it exits.
 fn theirs(server: &Server, client: &mut Command, rate_after: &str) -> Result<Did, Failure> {
     const FILLED: Duration = Duration::from_millis(700);
     let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -232,7 +236,7 @@ fn theirs(server: &Server, client: &mut Command, rate_after: &str) -> Result<Did
     Ok(Did { rate, shares })
 }
 
-/// A memcached of our own; killed when dropped.
+/// A memcached process; killed on drop.
 struct Memcached(Child, SocketAddr);
 
 impl Memcached {
@@ -279,10 +283,10 @@ impl Drop for Memcached {
     }
 }
 
-/// A server that forgets every value and finds every key, in a thread on the servers' CPU. What one read brings is
-/// answered with one write.
+/// Starts a server, as a thread on the servers' CPU, that drops every value and finds every key. It
+/// answers all requests of one read with one write.
 fn batching_server() -> Result<Server, Failure> {
-    /// Connections that have ever been made; a benchmark's rounds are few.
+    /// Maximum number of connections over the server's life; a benchmark has few rounds.
     const CONNECTIONS_MAX: usize = 4096;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -333,7 +337,7 @@ fn batching_server() -> Result<Server, Failure> {
     Ok(Server { address, used: Arc::new(move || cpu_time(&task)) })
 }
 
-/// Answers every whole request; how many bytes those were.
+/// Answers every complete request and returns how many bytes of `requests` it consumed.
 fn answer(requests: &[u8], out: &mut Vec<u8>) -> usize {
     static VALUE: [u8; VALUE_BYTES as usize] = [b'v'; VALUE_BYTES as usize];
     let mut used = 0;
@@ -361,7 +365,7 @@ fn answer(requests: &[u8], out: &mut Vec<u8>) -> usize {
     used
 }
 
-/// The median of one blocking request after the other, waiting for nothing else.
+/// Returns the median response time of a single connection with blocking requests.
 fn plain_client(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
@@ -376,7 +380,7 @@ fn plain_client(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
         let mut length = 0;
         while !buffer[..length].ends_with(b"END\r\n") {
             match stream.read(&mut buffer[length..]) {
-                Ok(0) => return Err("the server is gone".into()),
+                Ok(0) => return Err("the server closed the connection".into()),
                 Ok(more) => length += more,
                 Err(cause) if cause.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(cause) => return Err(cause.into()),
@@ -387,7 +391,7 @@ fn plain_client(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
     Ok(recorder.quantile(0.5).as_secs_f64() * 1e6)
 }
 
-/// The plain client on the client's CPU.
+/// Runs the plain client, pinned to the clients' CPU.
 fn plain(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
     let client = move || {
         pin(CLIENT_CPU)?;
@@ -396,7 +400,7 @@ fn plain(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
     thread::spawn(client).join().map_err(|_| "the plain client panicked")?
 }
 
-/// How large `ours` is beside `theirs`, in words.
+/// Formats the ratio of `ours` to `theirs`.
 fn ratio(theirs: &[f64], ours: &[f64]) -> String {
     paired_ratio(theirs, ours).map_or_else(
         || "no ratio".to_owned(),
@@ -404,9 +408,9 @@ fn ratio(theirs: &[f64], ours: &[f64]) -> String {
     )
 }
 
-/// The median at low load, beside the plain client's.
+/// Measures the median response time at low load, next to the plain client's.
 fn median_at_low_load(server: &Server) -> Result<(), Failure> {
-    /// Rounds are short, and many: what disturbs the machine lasts longer than one.
+    /// Many short rounds: a disturbance of the machine lasts longer than one of them.
     const ROUNDS: u64 = 30;
     const WINDOW: Duration = Duration::from_millis(400);
     let (mut theirs, mut our) = (Vec::new(), Vec::new());
@@ -432,7 +436,7 @@ fn median_at_low_load(server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How many connections, and how many requests under way on each.
+/// Connections, and outstanding requests per connection.
 #[derive(Clone, Copy)]
 struct Shape {
     connections: u32,
@@ -441,7 +445,7 @@ struct Shape {
 
 type Run = Box<dyn Fn(&Server) -> Result<Did, Failure>>;
 
-/// A client, by what it is called here.
+/// A client and the name that the output uses for it.
 struct Client {
     name: String,
     run: Run,
@@ -459,7 +463,7 @@ fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Throughput in several shapes, beside that of the other clients.
+/// Measures throughput in several shapes, next to the other clients.
 fn throughput(name: &str, server: &Server) -> Result<(), Failure> {
     let (memcaslap_is_there, memtier_is_there) = (is_there("memcaslap"), is_there("memtier_benchmark"));
     if !memcaslap_is_there {
@@ -488,7 +492,7 @@ fn throughput(name: &str, server: &Server) -> Result<(), Failure> {
         }
         let mut did: Vec<Vec<Did>> = clients.iter().map(|_| Vec::new()).collect();
         for round in 0..ROUNDS {
-            // The clients take turns at being first.
+            // Rotate which client runs first.
             for turn in 0..clients.len() {
                 let which = (round + turn) % clients.len();
                 did[which].push((clients[which].run)(server)?);
@@ -500,7 +504,7 @@ fn throughput(name: &str, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line for each client; the first two are the generator.
+/// Prints a line per client; the first two are the generator.
 fn print_results(clients: &[Client], did: &[Vec<Did>]) {
     let of = |which: usize, what: fn(&Did) -> f64| did[which].iter().map(what).collect::<Vec<_>>();
     for (which, client) in clients.iter().enumerate() {
@@ -526,7 +530,7 @@ fn print_results(clients: &[Client], did: &[Vec<Did>]) {
     }
 }
 
-/// The parts named on the command line, or all: `p50`, `memcached`, `batching`.
+/// Runs the parts named on the command line, or all: `p50`, `memcached`, `batching`.
 fn main() -> Result<(), Failure> {
     if std::env::args().all(|argument| argument != "--bench") {
         println!("SKIPPED: a benchmark is not a test; cargo bench runs it");
@@ -535,7 +539,7 @@ fn main() -> Result<(), Failure> {
     let named: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let wanted = |part: &str| named.is_empty() || named.iter().any(|n| n == part);
     if rustix::thread::sched_getaffinity(None)?.count() < 2 {
-        println!("SKIPPED: client and server need a CPU each");
+        println!("SKIPPED: needs two CPUs, one each for client and server");
         return Ok(());
     }
     let memcached = match Memcached::start() {

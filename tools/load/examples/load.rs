@@ -1,4 +1,4 @@
-//! One run of the load generator against a memcached server, its evidence as JSON on standard output.
+//! Runs the load generator once against a memcached server and prints its evidence as JSON.
 //!
 //! ```text
 //! cargo run --release -p netpolicy-load --example load -- --server 127.0.0.1:11211 --load 50K --seconds 5
@@ -20,16 +20,16 @@ struct Options {
     /// The server's address.
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: SocketAddr,
-    /// Requests per second, as in 50K, or max.
+    /// Requests per second, such as 50K, or max.
     #[arg(long, default_value = "max")]
     load: OfferedLoad,
     /// Client threads.
     #[arg(long, default_value_t = 1)]
     threads: u32,
-    /// Connections of each thread.
+    /// Connections per thread.
     #[arg(long, default_value_t = 16)]
     connections: u32,
-    /// Requests under way on each connection.
+    /// Outstanding requests per connection.
     #[arg(long, default_value_t = 1)]
     depth: u32,
     /// Gaps between requests: fixed, exponential or fb_ia.
@@ -38,16 +38,16 @@ struct Options {
     /// Share of requests that set a key.
     #[arg(long, default_value_t = 0.1)]
     set_share: f64,
-    /// How many keys.
+    /// Number of keys.
     #[arg(long, default_value_t = 10_000)]
     keys: u32,
-    /// Bytes of a key, or fb_key.
+    /// Bytes per key, or fb_key.
     #[arg(long, default_value = "30")]
     key_size: KeySize,
-    /// Bytes of a value, or fb_value.
+    /// Bytes per value, or fb_value.
     #[arg(long, default_value = "200")]
     value_size: ValueSize,
-    /// Do not set the keys first.
+    /// Do not set the keys before the run.
     #[arg(long)]
     no_preload: bool,
     /// Warm-up, in seconds.
@@ -56,7 +56,7 @@ struct Options {
     /// Measured window, in seconds.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// The seed.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Sleep instead of spinning.

@@ -3,12 +3,12 @@
 use model::Nanoseconds;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment on `CLOCK_MONOTONIC`, in nanoseconds since its arbitrary beginning.
+/// A point in time on `CLOCK_MONOTONIC`, in nanoseconds since its arbitrary epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// Now. A call of the vDSO, not of the kernel.
+    /// Reads the clock, through the vDSO rather than a system call.
     #[inline]
     pub(crate) fn now() -> Self {
         let time = clock_gettime(ClockId::Monotonic);
@@ -16,13 +16,13 @@ impl Moment {
         Self(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// The time elapsed since `earlier`; zero if `earlier` is later.
     #[inline]
     pub(crate) fn since(self, earlier: Self) -> Nanoseconds {
         Nanoseconds(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment and a span more.
+    /// Returns this moment plus `span`.
     #[inline]
     pub(crate) fn after(self, span: Nanoseconds) -> Self {
         Self(self.0.saturating_add(span.0))

@@ -1,7 +1,8 @@
-//! Where an answer of Redis or of an HTTP server ends, and whether it refuses: all that the load generator must know of them.
+//! Finds the end of an answer of Redis or an HTTP server, and whether the answer is an error. The
+//! load generator needs no more.
 //!
-//! Sources: the Redis serialization protocol, RESP 2; RFC 9112 (HTTP/1.1). The readers take answers in any pieces, open nothing,
-//! and never keep more than a line.
+//! Sources: the Redis serialization protocol, RESP 2; RFC 9112 (HTTP/1.1). The readers accept
+//! answers split at any byte, do no I/O, and buffer at most one line.
 
 use crate::protocol::{Malformed, Parser, Reply};
 
@@ -18,24 +19,25 @@ pub enum Protocol {
 #[derive(Clone, Debug)]
 pub struct Framing {
     protocol: Protocol,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of a line whose end has not arrived.
     partial: Vec<u8>,
     state: State,
     refusal: String,
 }
 
-/// What comes next.
+/// What the reader expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The first line of an answer.
     First,
-    /// So many bytes that belong to the answer and say nothing; then the answer is complete, or another chunk comes.
+    /// This many bytes of content to skip; after them, the answer is complete or another chunk
+    /// follows.
     Bytes { left: u64, then: Then },
     /// A line of the header of an HTTP answer.
     Header(Body),
     /// The line with the length of a chunk.
     ChunkLength { refused: bool },
-    /// The lines behind the last chunk.
+    /// The lines after the last chunk.
     Trailer { refused: bool },
 }
 
@@ -45,34 +47,34 @@ enum Then {
     Chunk { refused: bool },
 }
 
-/// What the header of an HTTP answer has said so far.
+/// The framing of an HTTP answer, from the header lines read so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Body {
     refused: bool,
-    /// Has no body, whatever the header says: 1xx, 204 and 304.
+    /// Has no body, whatever its header says: 1xx, 204 and 304.
     empty: bool,
     length: Option<u64>,
     chunked: bool,
-    /// An answer before the answer (1xx).
+    /// An interim response (1xx), which precedes the final one.
     interim: bool,
 }
 
 impl Framing {
-    /// A reader at the beginning of a connection.
+    /// Creates a reader for a new connection.
     pub fn new(protocol: Protocol) -> Self {
         Self { protocol, partial: Vec::new(), state: State::First, refusal: String::new() }
     }
 
-    /// The words of the last [`Reply::Refused`].
+    /// The server's text of the last [`Reply::Refused`].
     pub fn refusal(&self) -> &str {
         &self.refusal
     }
 
-    /// Takes one answer from the front of `input`. `None` when the input is used up before an answer is complete; what was
-    /// read of it is kept.
+    /// Consumes one answer from the front of `input`. Returns `None` if `input` ends before an
+    /// answer is complete; the reader keeps what it has read.
     ///
     /// # Errors
-    /// [`Malformed`]; the reader is of no use afterwards.
+    /// [`Malformed`]; do not use the reader afterwards.
     pub fn reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Malformed> {
         loop {
             if let State::Bytes { left, then } = self.state {
@@ -109,7 +111,7 @@ impl Framing {
         }
     }
 
-    /// Keeps the beginning of a line.
+    /// Buffers the beginning of a line.
     fn keep(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
         if self.partial.len() + input.len() > Parser::LINE_BYTES_MAX {
             return Err(Malformed::LineTooLong);
@@ -119,7 +121,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Reads a whole line without its end. `None` if the answer goes on behind it.
+    /// Processes a line, without its line end. Returns `None` if the answer continues after it.
     fn line(&mut self, line: &[u8]) -> Result<Option<Reply>, Malformed> {
         match (self.state, self.protocol) {
             (State::First, Protocol::Redis) => self.first_of_redis(line),
@@ -134,7 +136,7 @@ impl Framing {
                 let length = number(digits.trim_ascii(), 16).ok_or_else(|| unexpected(line))?;
                 self.state = match length {
                     0 => State::Trailer { refused },
-                    // The line end behind the chunk is counted with it.
+                    // The line end after the chunk is counted as part of it.
                     _ => State::Bytes { left: bounded(length)? + 2, then: Then::Chunk { refused } },
                 };
                 Ok(None)
@@ -166,7 +168,7 @@ impl Framing {
         }
     }
 
-    /// `HTTP/1.1 200 OK`.
+    /// Parses the status line: `HTTP/1.1 200 OK`.
     fn status(&mut self, line: &[u8]) -> Result<(), Malformed> {
         let rest = line.strip_prefix(b"HTTP/1.").ok_or_else(|| unexpected(line))?;
         let code = rest.get(2..5).filter(|_| rest.get(1) == Some(&b' '));
@@ -181,7 +183,7 @@ impl Framing {
         Ok(())
     }
 
-    /// What comes behind the header.
+    /// Determines what follows the header.
     fn body(&mut self, body: Body) -> Result<Option<Reply>, Malformed> {
         if body.interim {
             self.state = State::First;
@@ -197,13 +199,13 @@ impl Framing {
                 self.state = State::Bytes { left: bounded(length)?, then: Then::Reply(done(body.refused)) };
                 Ok(None)
             }
-            // It would end with the connection.
+            // The body would end only with the connection.
             (false, false, None) => Err(Malformed::EndlessBody),
         }
     }
 }
 
-/// Adds a line of a header to what is known of the body.
+/// Updates what is known of the body from a header line.
 fn header(line: &[u8], mut body: Body) -> Result<Body, Malformed> {
     let Some(colon) = memchr::memchr(b':', line) else { return Err(unexpected(line)) };
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -219,7 +221,7 @@ const fn done(refused: bool) -> Reply {
     if refused { Reply::Refused } else { Reply::Done }
 }
 
-/// A length that an answer may have.
+/// Checks the length of an answer against its limit.
 fn bounded(length: u64) -> Result<u64, Malformed> {
     if length <= u64::from(Parser::VALUE_BYTES_MAX) {
         Ok(length)
@@ -228,9 +230,9 @@ fn bounded(length: u64) -> Result<u64, Malformed> {
     }
 }
 
-/// A number of digits alone.
+/// Parses a number that consists only of digits.
 fn number(digits: &[u8], radix: u32) -> Option<u64> {
-    /// More digits than any length has, and fewer than any overflow.
+    /// More digits than any valid length, too few to overflow.
     const DIGITS_MAX: usize = 12;
     let plain = !digits.is_empty() && digits.len() <= DIGITS_MAX;
     let text = std::str::from_utf8(digits).ok().filter(|text| plain && !text.starts_with('+'))?;
@@ -238,7 +240,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
 }
 
 fn unexpected(line: &[u8]) -> Malformed {
-    /// What an error quotes of a line at most.
+    /// Maximum length of the line that an error quotes.
     const QUOTED_BYTES_MAX: usize = 80;
     Malformed::Line(String::from_utf8_lossy(&line[..line.len().min(QUOTED_BYTES_MAX)]).into_owned())
 }

@@ -1,11 +1,14 @@
-//! A load that is offered, and servers to offer it to.
+//! A load generator, and servers for it to load.
 //!
-//! This room knows when requests are due and how they are sent, answered and timed: from the moment a request was due. It must
-//! not know settings (it must not know what it is judging), and it reads no counters itself: namespaces, CPUs and counters are
-//! the caller's, through [`Environment`]. Only benches use it: the daemon is built without it.
+//! This crate knows when requests are due and how they are sent, answered and timed: from the
+//! moment a request was due. It must not know the settings that it measures, and it reads no
+//! counters: namespaces, CPUs and counters are up to the caller, through [`Environment`]. Only the
+//! benches use it; the daemon is built without it.
 //!
-//! Read in this order: [`schedule`] (when requests are due), [`protocol`], [`framing`] and [`storage`] (what goes over the wire),
-//! [`generator`] (how requests are sent and answered), [`server`] (our own, where an application's would distort the result).
+//! Read in this order: [`schedule`] (when requests are due), [`protocol`], [`framing`] and
+//! [`storage`] (what goes over the wire), [`generator`] (how requests are sent and answered),
+//! [`server`] (netpolicy's own servers, for cases where an application's server would distort the
+//! result).
 #![forbid(unsafe_code)]
 
 mod clock;

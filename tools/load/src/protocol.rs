@@ -1,12 +1,14 @@
-//! The memcached ASCII protocol, as far as the load generator speaks it: `get` and `set` out, their replies in.
+//! The part of the memcached ASCII protocol that the load generator uses: `get` and `set` requests
+//! and their replies.
 //!
-//! Source: memcached, doc/protocol.txt. The parser reads bytes and opens nothing; it takes replies in any pieces.
+//! Source: memcached, doc/protocol.txt. The parser accepts replies split at any byte and does no
+//! I/O.
 
 use std::fmt;
 
 use model::MemcachedWorkload;
 
-/// What the server said to one request.
+/// The server's reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// `VALUE … END`: the key's value, of this many bytes.
@@ -15,16 +17,17 @@ pub enum Reply {
     Miss,
     /// `STORED`.
     Stored,
-    /// An answer of a workload without words: all of its bytes have come.
+    /// An answer without a status: all of its bytes have arrived.
     Done,
-    /// `ERROR`, `CLIENT_ERROR …`, `SERVER_ERROR …` or `NOT_STORED`; [`Parser::refusal`] has the words.
+    /// `ERROR`, `CLIENT_ERROR …`, `SERVER_ERROR …` or `NOT_STORED`; [`Parser::refusal`] has the
+    /// text.
     Refused,
 }
 
-/// Bytes that are not a reply. The connection cannot go on: where the next reply begins is unknown.
+/// Bytes that are not a reply. The connection is unusable: the start of the next reply is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A line that no server of this protocol sends here.
+    /// A line that no server of this protocol sends in this place.
     Line(String),
     /// A line longer than [`Parser::LINE_BYTES_MAX`].
     LineTooLong,
@@ -32,7 +35,7 @@ pub enum Malformed {
     ValueNotEnded,
     /// A value longer than [`Parser::VALUE_BYTES_MAX`].
     ValueTooLong(u64),
-    /// An answer that says neither how long it is nor that it comes in chunks: it would end with the connection.
+    /// An answer with neither a length nor chunks: it would end only with the connection.
     EndlessBody,
 }
 
@@ -55,26 +58,27 @@ impl std::error::Error for Malformed {}
 /// Reads the replies of one connection.
 #[derive(Clone, Debug, Default)]
 pub struct Parser {
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of a line whose end has not arrived.
     partial: Vec<u8>,
-    /// Bytes of a value, with the line end behind it, that have not come yet.
+    /// Bytes of a value, including the line end after it, that have not arrived.
     value_left: u64,
-    /// The length of the value that the reply under way has.
+    /// The length of the value in the current reply.
     value: Option<u32>,
     refusal: String,
 }
 
 impl Parser {
-    /// The longest line: far beyond a `VALUE` line with a key of 250 bytes, enough for any error text.
+    /// The longest line: much longer than a `VALUE` line with a key of 250 bytes, and long enough
+    /// for any error text.
     pub const LINE_BYTES_MAX: usize = 2048;
-    /// The longest value: the most that memcached's `-I` takes.
+    /// The longest value: the maximum of memcached's `-I`.
     pub const VALUE_BYTES_MAX: u32 = 1 << 30;
 
-    /// Takes one reply from the front of `input`. `None` when the input is used up before a reply is complete;
-    /// what was read of it is kept.
+    /// Consumes one reply from the front of `input`. Returns `None` if `input` ends before a reply
+    /// is complete; the parser keeps what it has read.
     ///
     /// # Errors
-    /// [`Malformed`]; the parser is of no use afterwards.
+    /// [`Malformed`]; do not use the parser afterwards.
     #[inline]
     pub fn reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Malformed> {
         loop {
@@ -105,12 +109,13 @@ impl Parser {
         }
     }
 
-    /// The words of the last [`Reply::Refused`].
+    /// The server's text of the last [`Reply::Refused`].
     pub fn refusal(&self) -> &str {
         &self.refusal
     }
 
-    /// Passes over what has come of a value and of the line end behind it; whether all of it has.
+    /// Skips the bytes of a value and of the line end after it. Returns whether all of them have
+    /// arrived.
     #[inline]
     fn skip_value(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
         let come = usize::try_from(self.value_left).unwrap_or(usize::MAX).min(input.len());
@@ -118,7 +123,7 @@ impl Parser {
         *input = rest;
         let left_before = self.value_left;
         self.value_left -= come as u64;
-        // The last two bytes are the line end; either may be the last that has come.
+        // The last two bytes are the line end; the input may end after either.
         for (expected, from_end) in [(b'\r', 2), (b'\n', 1)] {
             if (self.value_left..left_before).contains(&(from_end - 1)) && left_before >= from_end {
                 let position = usize::try_from(left_before - from_end).unwrap_or(usize::MAX);
@@ -130,7 +135,7 @@ impl Parser {
         Ok(self.value_left == 0)
     }
 
-    /// Keeps the beginning of a line.
+    /// Buffers the beginning of a line.
     fn keep(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
         if self.partial.len() + input.len() > Self::LINE_BYTES_MAX {
             return Err(Malformed::LineTooLong);
@@ -140,7 +145,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Reads a whole line, its end included. `None` if the reply goes on behind it.
+    /// Processes a line, including its line end. Returns `None` if the reply continues after it.
     #[inline]
     fn line(&mut self, line: &[u8]) -> Result<Option<Reply>, Malformed> {
         let text = line.strip_suffix(b"\r\n").unwrap_or(line);
@@ -174,26 +179,26 @@ impl Parser {
 fn value_length(rest: &[u8]) -> Option<u64> {
     let (key_and_flags, bytes) = rest.split_at(memchr::memrchr(b' ', rest)?);
     let digits = &bytes[1..];
-    // Twelve digits are more than any value and less than any overflow.
+    // Twelve digits are more than any valid value, and too few to overflow.
     let number = !digits.is_empty() && digits.len() <= 12 && digits.iter().all(u8::is_ascii_digit);
     let two_words = memchr::memchr(b' ', key_and_flags).is_some();
     (number && two_words).then(|| digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')))
 }
 
 fn unexpected(text: &[u8]) -> Malformed {
-    /// What an error quotes of a line at most.
+    /// Maximum length of the line that an error quotes.
     const QUOTED_BYTES_MAX: usize = 80;
     Malformed::Line(String::from_utf8_lossy(&text[..text.len().min(QUOTED_BYTES_MAX)]).into_owned())
 }
 
-/// All keys of a run, each as the whole `get` request that asks for it.
+/// All keys of a run, each stored as its complete `get` request.
 ///
-/// As in mutilate, key number *n* is *n* in decimal with zeros before it up to the drawn length, which is drawn
-/// from the key's own number: every client thread and every run has the same keys.
+/// As in mutilate, key number *n* is *n* in decimal, padded with zeros to the drawn length. The
+/// length is drawn from the key's number, so every client thread and every run has the same keys.
 #[derive(Clone, Debug)]
 pub struct Keys {
     requests: Vec<u8>,
-    /// Where each request begins; one more at the end.
+    /// Where each request begins, plus a final end offset.
     begins: Vec<u32>,
 }
 
@@ -204,9 +209,9 @@ impl Keys {
     /// The keys of a workload.
     ///
     /// # Panics
-    /// If the workload has more or longer keys than it allows itself.
+    /// If the number or the length of keys is above the workload's own limits.
     pub fn new(workload: &MemcachedWorkload) -> Self {
-        /// A domain of chance that nothing else draws from.
+        /// Random stream for key sizes; used for nothing else.
         const KEY_SIZES: u64 = 0x6b65_7973;
         let digits_min = (workload.keys - 1).checked_ilog10().unwrap_or(0) as usize + 1;
         let mut requests = Vec::new();
@@ -227,7 +232,7 @@ impl Keys {
         Self { requests, begins }
     }
 
-    /// How many keys.
+    /// The number of keys.
     pub fn count(&self) -> u32 {
         u32::try_from(self.begins.len() - 1).unwrap_or(u32::MAX)
     }
@@ -281,7 +286,7 @@ mod test {
     fn wire(reply: Reply) -> Vec<u8> {
         match reply {
             Reply::Hit(bytes) => {
-                // Values that look like protocol must not be taken for it.
+                // Values that look like the protocol must not be parsed as such.
                 let value: Vec<u8> =
                     b"END\r\nVALUE x\r\n".iter().copied().cycle().take(bytes as usize).collect();
                 [format!("VALUE some_key 0 {bytes}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat()

@@ -1,9 +1,10 @@
-//! When requests are due: an arrival process per connection, drawn from the seed, and a calendar over all of them.
+//! When requests are due: an arrival process per connection, drawn from the seed, and a calendar
+//! over all of them.
 //!
-//! Every connection has a renewal process of its own, as in mutilate, and what the server sees is their sum. The
-//! schedule depends on nothing but the seed: a server that is slow delays when requests are *sent*, never when
-//! they are *due*. A connection that cannot take its due request leaves the calendar and keeps its place in
-//! time, so the backlog needs no memory: it is drawn when there is room for it.
+//! As in mutilate, every connection has its own renewal process, and the server sees their sum. The
+//! schedule depends only on the seed: a slow server delays when requests are *sent*, never when
+//! they are *due*. A connection that has no room for its due request leaves the calendar but keeps
+//! its place in time. The backlog therefore needs no memory: it is drawn when there is room for it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +14,7 @@ use model::{Arrivals, Nanoseconds};
 
 use model::Chance;
 
-/// A request's place in the schedule. Times are spans since the schedule's beginning.
+/// A request in the schedule. Times are relative to the schedule's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The connection's number.
@@ -22,7 +23,7 @@ pub struct Arrival {
     pub due: Nanoseconds,
 }
 
-/// The due times of one connection, one after the other.
+/// The sequence of due times of one connection.
 #[derive(Clone, Debug)]
 pub struct Stream {
     chance: Chance,
@@ -32,9 +33,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of a connection; `mean` is its gap on average, in nanoseconds.
+    /// Creates the stream of a connection; `mean_ns` is its average gap, in nanoseconds.
     pub fn new(arrivals: Arrivals, mean_ns: f64, mut chance: Chance) -> Self {
-        // Connections with fixed gaps begin at random within the first one: they must not march in step.
+        // Connections with fixed gaps start at a random point of the first gap, so that they are
+        // not in lockstep.
         let due_ns = match arrivals {
             Arrivals::Fixed => mean_ns * chance.unit(),
             Arrivals::Exponential | Arrivals::FbIa => arrivals.gap(mean_ns, chance.unit()),
@@ -53,7 +55,7 @@ impl Stream {
         Nanoseconds(self.due_ns as u64)
     }
 
-    /// Goes on to the request after.
+    /// Advances to the next request.
     #[inline]
     pub fn advance(&mut self) {
         self.due_ns += self.arrivals.gap(self.mean_ns, self.chance.unit());
@@ -68,19 +70,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule over these connections' streams.
+    /// Creates a schedule over the streams of these connections.
     pub fn new(streams: Vec<Stream>) -> Self {
         let calendar = streams.iter().enumerate().map(|(i, stream)| Reverse((stream.due(), i))).collect();
         Self { streams, calendar }
     }
 
-    /// The earliest request of those connections that are not suspended.
+    /// The earliest request among the connections that are not suspended.
     #[inline]
     pub fn next(&self) -> Option<Arrival> {
         self.calendar.peek().map(|&Reverse((due, connection))| Arrival { connection, due })
     }
 
-    /// The earliest request was taken: its connection's next one comes into the calendar.
+    /// Takes the earliest request; its connection's next request enters the calendar.
     #[inline]
     pub fn take(&mut self) {
         if let Some(mut earliest) = self.calendar.peek_mut() {
@@ -91,19 +93,20 @@ impl Schedule {
         }
     }
 
-    /// The earliest request's connection has no room: it leaves the calendar until it is [resumed](Self::resume).
+    /// Suspends the connection of the earliest request for lack of room, until it is
+    /// [resumed](Self::resume).
     pub fn suspend(&mut self) {
         if let Some(earliest) = self.calendar.peek_mut() {
             PeekMut::pop(earliest);
         }
     }
 
-    /// A suspended connection has room again.
+    /// Resumes a connection that has room again.
     pub fn resume(&mut self, connection: usize) {
         self.calendar.push(Reverse((self.streams[connection].due(), connection)));
     }
 
-    /// The streams, by connection, each where its next request is due.
+    /// The streams by connection, each at its next due request.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -155,7 +158,7 @@ mod test {
     #[test]
     fn the_sum_of_all_connections_has_the_rate_that_was_asked() {
         for kind in [Arrivals::Fixed, Arrivals::Exponential, Arrivals::FbIa] {
-            // 50 connections, one request in 50 µs each: one in 1 µs together.
+            // 50 connections with one request in 50 µs each: together one per µs.
             let last = *arrivals(&mut schedule(4, kind, 50, 50_000.0), 200_000).last().expect("many");
             #[expect(clippy::cast_precision_loss, reason = "a fifth of a second")]
             let rate = 200_000.0 / last.due.0 as f64;

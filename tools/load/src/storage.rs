@@ -1,19 +1,20 @@
-//! The protocol between the storage client and server: a header of 16 bytes each way, data behind it where the
-//! operation has some.
+//! The protocol between the storage client and server: a header of 16 bytes in each direction,
+//! followed by the data of the operation, if any.
 
 use model::StorageWorkload;
 
-/// How long a header is, in bytes, each way.
+/// Length of a header, in bytes, in each direction.
 pub const HEADER_BYTES: usize = 16;
 
-/// What is to be done.
+/// A storage operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// Whether it writes; the data follow the header.
     pub writes: bool,
-    /// Where, in bytes from the beginning: a multiple of [`StorageWorkload::ALIGNMENT`].
+    /// Offset, in bytes: a multiple of [`StorageWorkload::ALIGNMENT`].
     pub offset: u64,
-    /// How many bytes: a multiple of [`StorageWorkload::ALIGNMENT`], at most [`StorageWorkload::BYTES_MAX`].
+    /// Length, in bytes: a multiple of [`StorageWorkload::ALIGNMENT`], at most
+    /// [`StorageWorkload::BYTES_MAX`].
     pub bytes: u32,
 }
 
@@ -41,7 +42,7 @@ impl std::fmt::Display for NotAnOperation {
 impl std::error::Error for NotAnOperation {}
 
 impl Operation {
-    /// The header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[0] = if self.writes { b'w' } else { b'r' };
@@ -50,10 +51,10 @@ impl Operation {
         header
     }
 
-    /// The operation of a header.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// [`NotAnOperation`]; where the next one begins is unknown then.
+    /// [`NotAnOperation`]; the start of the next operation is then unknown.
     pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Self, NotAnOperation> {
         let [kind, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, o4, o5, o6, o7] = *header;
         let bytes = u32::from_le_bytes([b0, b1, b2, b3]);
@@ -76,12 +77,12 @@ impl Operation {
         Ok(Self { writes, offset, bytes })
     }
 
-    /// How many bytes follow the header of the request.
+    /// How many bytes follow the header in the request.
     pub const fn request_data_bytes(&self) -> u32 {
         if self.writes { self.bytes } else { 0 }
     }
 
-    /// How long the answer is, its header included. Answers of failed reads are as long.
+    /// Length of the answer, including its header. The answer to a failed read has the same length.
     pub const fn answer_bytes(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "16")]
         let header = HEADER_BYTES as u32;
@@ -89,14 +90,15 @@ impl Operation {
     }
 }
 
-/// The header of an answer: its first byte is 0, or the kernel's error number (255 for those beyond).
+/// The header of an answer: its first byte is 0, or the kernel's error number (255 for larger
+/// ones).
 pub fn answer(errno: Option<i32>) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = errno.map_or(0, |errno| u8::try_from(errno).unwrap_or(u8::MAX).max(1));
     header
 }
 
-/// The error that the first byte of a failed answer stands for.
+/// The error that the first byte of a failed answer encodes.
 pub(crate) fn refusal(first: u8) -> String {
     format!("the server's storage: {}", std::io::Error::from_raw_os_error(first.into()))
 }

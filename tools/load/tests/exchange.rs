@@ -39,7 +39,7 @@ fn with_server<T>(options: &ServerOptions, body: impl FnOnce(SocketAddr) -> T) -
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(&listener, options, &stop));
-        // Also when the body panics: the scope waits for the server.
+        // Stop the server even if the body panics: the scope waits for it.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(address)));
         stop.store(true, Ordering::Relaxed);
         let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -44,10 +44,12 @@ fn origin() -> Origin {
     })
 }
 
-/// What a fake server does with a request, after so many on all its connections.
+/// What a fake server does with a request; the first argument counts the requests on all its
+/// connections.
 type Behaviour = fn(u32, &str, &mut TcpStream) -> std::io::Result<()>;
 
-/// A server that answers requests one by one, in a thread for each connection. It ends with the process.
+/// Starts a server that answers requests one by one, with a thread per connection. It ends with the
+/// process.
 fn fake_server(behaviour: Behaviour) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let address = listener.local_addr().expect("bound");
@@ -85,7 +87,8 @@ const PER_SECOND: OfferedLoad = OfferedLoad::PerSecond(2_000.0);
 
 #[test]
 fn a_stalled_server_shows_in_the_response_times_of_all_that_were_due_meanwhile() {
-    // One connection and depth 1: a generator that counted from the write would see one slow answer.
+    // With one connection and depth 1, a generator that counted from the write would see only one
+    // slow answer.
     let workload = MemcachedWorkload { connections_per_thread: 1, depth: 1, preload: false, ..workload() };
     let server = fake_server(|count, line, out| {
         if count == 300 {
@@ -94,7 +97,8 @@ fn a_stalled_server_shows_in_the_response_times_of_all_that_were_due_meanwhile()
         answer(line, out)
     });
     let found = run(server, &workload, PER_SECOND).expect("a run");
-    // A third of the window's requests was due in the stall, and waited for half of it on average.
+    // A third of the window's requests were due during the stall and waited for half of it on
+    // average.
     let stalled = Nanoseconds::from_millis(50);
     assert!(found.latency.p90 >= stalled, "p90 {} of {:?}", found.latency.p90, found.requests);
     assert!(found.lateness.p90 >= stalled, "sent long after it was due: {}", found.lateness.p90);
@@ -119,12 +123,12 @@ fn requests_that_were_never_answered_count_with_the_time_they_waited() {
 
 #[test]
 fn a_generator_that_is_kept_from_its_cpu_makes_its_run_void() {
-    /// Wakes for a millisecond's work at a time on the generator's CPU: here, the same thread's own hook.
+    /// Delays the generator by a long timer slack of its own thread.
     struct Delayed;
     impl Environment for Delayed {
         fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-            // A timer slack of 20 ms lets the kernel wake the thread that much after each due time.
-            // Kernel: prctl(2), PR_SET_TIMERSLACK.
+            // A timer slack of 20 ms lets the kernel wake the thread up to 20 ms after each due
+            // time. Kernel: prctl(2), PR_SET_TIMERSLACK.
             rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(20_000_000))?;
             Ok(())
         }
@@ -194,7 +198,7 @@ fn a_server_that_is_not_there_is_an_error_with_its_address() {
 fn a_server_that_dies_ends_the_run_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let server = listener.local_addr().expect("bound");
-    // It takes the connections, says nothing wrong, and is gone.
+    // It accepts the connections, sends nothing wrong, and exits.
     let dies = thread::spawn(move || {
         let held: Vec<_> = (0..4).filter_map(|_| listener.accept().ok()).collect();
         thread::sleep(Duration::from_millis(50));
@@ -240,14 +244,14 @@ fn a_thread_that_cannot_be_prepared_or_panics_ends_the_run() {
     assert_eq!(error, "client thread 1 panicked");
 }
 
-/// A memcached of our own on a free port of loopback; killed when dropped.
+/// A memcached process on a free loopback port; killed on drop.
 struct Memcached {
     process: Child,
     address: SocketAddr,
 }
 
 impl Memcached {
-    /// `None`, and a line on standard error, where memcached is not installed.
+    /// Returns `None`, with a line on standard error, if memcached is not installed.
     fn start() -> Option<Self> {
         let address = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
         let port = address.port().to_string();
@@ -306,7 +310,7 @@ fn every_request_to_a_real_memcached_is_answered_and_counted_once() {
         assert_eq!(found.latency.count, requests.due);
         assert!(requests.hits > 0 && requests.hits < requests.answered, "gets and sets: {requests:?}");
         if load == PER_SECOND {
-            // 600 expected in 0.3 s; five standard deviations of a Poisson count.
+            // 600 expected in 0.3 s, within five standard deviations of a Poisson count.
             assert!((478..=722).contains(&requests.due), "{requests:?}");
         }
         let text = serde_json::to_string(&found).expect("serialises");

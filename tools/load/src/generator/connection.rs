@@ -1,4 +1,4 @@
-//! One connection: bytes that wait to be written, requests that wait for their reply.
+//! A connection: its unwritten bytes and its outstanding requests.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,98 +20,99 @@ use model::Chance;
 
 use super::requests::Requests;
 
-/// How long a connection may take to be made.
+/// Timeout for establishing a connection.
 pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
 
-/// What was asked.
+/// A request's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// For a key's value.
+    /// Gets a key's value.
     Get,
-    /// To set a key.
+    /// Sets a key.
     Set(u32),
-    /// For an answer of this many bytes, whatever they are.
+    /// Asks for an answer of this many bytes of any content.
     Exchange {
-        /// How many.
+        /// Length of the answer.
         answer_bytes: u32,
     },
-    /// For an answer that a protocol says the end of.
+    /// A request whose protocol marks the end of the answer.
     Framed(Protocol),
-    /// For an operation on storage, whose answer has this many bytes and begins with 0 if it was done.
+    /// A storage operation. The answer has this many bytes, and its first byte is 0 on success.
     Storage {
-        /// How many.
+        /// Length of the answer.
         answer_bytes: u32,
     },
 }
 
-/// What is sent again and again where the bytes of requests do not matter.
+/// Request bytes, sent repeatedly by workloads whose content does not matter.
 static BLOCK: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 
-/// A request under way.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) request: Request,
     /// When it was due.
     pub(super) due: Moment,
-    /// When it was due *and* the connection could take it; never before `due`.
+    /// When it was due *and* the connection had room for it; never before `due`.
     pub(super) possible: Moment,
-    /// When it was given to the kernel; until then, `possible`.
+    /// When it was passed to the kernel; until then, `possible`.
     pub(super) sent: Moment,
 }
 
 impl Pending {
-    /// A request that was not sent yet.
+    /// A request that has not been sent.
     pub(super) const fn new(request: Request, due: Moment, possible: Moment) -> Self {
         Self { request, due, possible, sent: possible }
     }
 }
 
-/// Why a connection gave no more.
+/// Why a connection failed.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// It was lost.
+    /// The connection was lost.
     Lost(io::Error),
-    /// What came makes no sense.
+    /// The server's bytes do not match the protocol.
     Malformed(Malformed),
-    /// A reply to no pending request, or that fits another request.
+    /// A reply without a pending request, or of the wrong type.
     WrongReply(Reply, Option<Request>),
 }
 
-/// A connection to the server, without waiting.
+/// A non-blocking connection to the server.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: OwnedFd,
     parser: Parser,
-    /// What reads answers to [`Request::Framed`].
+    /// Parses answers to [`Request::Framed`].
     framing: Option<Framing>,
     out: Vec<u8>,
-    /// How much of `out` the kernel has.
+    /// How many bytes of `out` the kernel has accepted.
     written: usize,
-    /// Bytes of [`BLOCK`] that wait to be written, behind `out`: requests of many megabytes need no memory here.
+    /// Bytes of [`BLOCK`] still to write after `out`: requests of many megabytes need no buffer.
     blocks: u64,
-    /// Whether its answers are counted instead of parsed.
+    /// Whether answers are only counted, not parsed.
     counts: bool,
-    /// Bytes of the first pending request's answer that have come.
+    /// Bytes received of the answer to the first pending request.
     answer_come: u32,
     /// The first byte of that answer.
     answer_first: u8,
-    /// The last words of refusal, of an answer that was counted instead of parsed.
+    /// The last error text, of an answer that was counted rather than parsed.
     refusal: String,
-    /// Whether the epoll waits for `EPOLLOUT`.
+    /// Whether the epoll is waiting for `EPOLLOUT`.
     waits_to_write: bool,
     pending: VecDeque<Pending>,
-    /// How many of the last in `pending` have not been given to the kernel.
+    /// How many requests at the end of `pending` have not been passed to the kernel.
     unsent: usize,
-    /// What this connection asks for, drawn from the seed.
+    /// Random numbers, drawn from the seed, that choose this connection's requests.
     pub(super) chance: Chance,
-    /// Whether a due request waits for room here.
+    /// Whether a due request is waiting for room on this connection.
     pub(super) suspended: bool,
-    /// When it last got room.
+    /// When the connection last got room.
     pub(super) room_since: Moment,
 }
 
 impl Connection {
-    /// Connects, waiting at most [`CONNECT_TIMEOUT`], and registers with the epoll under this number.
+    /// Connects, waiting at most [`CONNECT_TIMEOUT`], and registers with the epoll under this
+    /// number.
     pub(super) fn open(
         server: SocketAddr,
         epoll: &OwnedFd,
@@ -138,7 +139,8 @@ impl Connection {
         })
     }
 
-    /// Replaces a lost connection. Requests under way are given up; the caller has taken what it counts of them.
+    /// Replaces a lost connection and drops its outstanding requests; the caller has already
+    /// counted them.
     pub(super) fn reopen(&mut self, server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<()> {
         self.socket = connected(server, epoll, number)?;
         self.parser = Parser::default();
@@ -151,19 +153,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Requests under way.
+    /// The number of outstanding requests.
     #[inline]
     pub(super) fn depth(&self) -> usize {
         self.pending.len()
     }
 
-    /// Requests that were not given to the kernel yet.
+    /// The number of requests not yet passed to the kernel.
     #[inline]
     pub(super) fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Requests under way, the oldest first, each with whether it was given to the kernel.
+    /// The outstanding requests, oldest first, each with whether it was passed to the kernel.
     pub(super) fn pending(&self) -> impl Iterator<Item = (&Pending, bool)> {
         let sent = self.pending.len() - self.unsent;
         self.pending.iter().enumerate().map(move |(i, pending)| (pending, i < sent))
@@ -177,7 +179,8 @@ impl Connection {
         write(&mut self.out);
     }
 
-    /// Adds a request of so many bytes, whatever they are. A connection has either these or those of [`Self::push`].
+    /// Adds a request of `bytes` arbitrary bytes. A connection uses either this or [`Self::push`],
+    /// never both.
     #[inline]
     pub(super) fn push_block(&mut self, pending: Pending, bytes: u32) {
         self.pending.push_back(pending);
@@ -185,7 +188,8 @@ impl Connection {
         self.blocks += u64::from(bytes);
     }
 
-    /// Gives the kernel what waits to be written, in one call, and notes when each request was sent.
+    /// Passes the unwritten bytes to the kernel in one call, and records when each request was
+    /// sent.
     #[inline]
     pub(super) fn flush(
         &mut self,
@@ -229,7 +233,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the kernel blocks until it takes no more, or there are no more.
+    /// Writes blocks until none are left or the kernel accepts no more.
     #[inline]
     fn flush_blocks(&mut self, flags: SendFlags) -> io::Result<()> {
         while self.blocks > 0 {
@@ -248,14 +252,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether bytes wait until the kernel takes more.
+    /// Whether unwritten bytes are waiting for the kernel to accept more.
     #[inline]
     pub(super) fn waits_to_write(&self) -> bool {
         self.waits_to_write
     }
 
-    /// Reads once and hands over every reply that is complete, with its request and when it was read. Returns
-    /// when that was.
+    /// Reads once and passes on every complete reply with its request and the time of the read.
+    /// Returns that time.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -290,7 +294,8 @@ impl Connection {
         Ok(now)
     }
 
-    /// Takes one reply from the front of `input`; `None` when it is used up before a reply is complete.
+    /// Consumes one reply from the front of `input`. Returns `None` if `input` ends before a reply
+    /// is complete.
     #[inline]
     fn next_reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Broken> {
         let (answer_bytes, judged) = match self.pending.front().map(|pending| pending.request) {
@@ -316,7 +321,7 @@ impl Connection {
         }
         let missing = (answer_bytes - self.answer_come) as usize;
         if input.len() < missing {
-            // Less than `missing`, which was a u32.
+            // Cannot fail: the length is below `missing`, a u32.
             self.answer_come += u32::try_from(input.len()).unwrap_or(0);
             *input = &[];
             return Ok(None);
@@ -331,7 +336,7 @@ impl Connection {
     }
 }
 
-/// A connected socket that does not wait, registered for reading.
+/// Opens a non-blocking, connected socket and registers it for reading.
 fn connected(server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<OwnedFd> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

@@ -1,4 +1,5 @@
-//! Why a run could not be made. A run that was made but does not count is not an error: see `Evidence::void`.
+//! Errors that prevent a run. A run that was made but does not count is not an error: see
+//! `Evidence::void`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +9,7 @@ use model::{Nanoseconds, OfferedLoad};
 
 use crate::protocol::Malformed;
 
-/// Why there is no run.
+/// Why a run was not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// An option is out of its range.
@@ -17,27 +18,29 @@ pub enum RunError {
     /// The load cannot be offered.
     #[error("load {0:?} cannot be offered: the rate must be above 0 and at most {max}", max = OfferedLoad::PER_SECOND_MAX)]
     Load(OfferedLoad),
-    /// The caller's preparation of a client thread failed: its namespace, its CPU.
+    /// The caller's preparation of a client thread failed, for example entering its namespace or
+    /// pinning it.
     #[error("client thread {thread} could not be prepared: {cause}")]
     ThreadStart {
         /// The thread's number.
         thread: u32,
-        /// What the caller said.
+        /// The caller's error.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No thread, no epoll, or a wait on it refused.
+    /// A thread or an epoll could not be created, or waiting on the epoll failed.
     #[error("client thread {thread}: {what}: {cause}")]
     Thread {
         /// The thread's number.
         thread: u32,
-        /// What was refused.
+        /// The operation that failed.
         what: &'static str,
-        /// The kernel's words.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
-    /// The kernel, or a filter of system calls, lacks `epoll_pwait2`: the generator cannot wake when a request is due.
+    /// `epoll_pwait2` is missing from the kernel or blocked by a seccomp filter: the generator
+    /// cannot wake exactly when a request is due.
     #[error(
         "client thread {thread}: epoll_pwait2 is missing: the load generator needs Linux 5.11, and no filter of system calls that rejects it"
     )]
@@ -45,81 +48,81 @@ pub enum RunError {
         /// The thread's number.
         thread: u32,
     },
-    /// A client thread panicked: a fault of the generator or of the caller's preparation.
+    /// A client thread panicked: a bug in the generator or in the caller's preparation.
     #[error("client thread {thread} panicked")]
     Panicked {
         /// The thread's number.
         thread: u32,
     },
-    /// The server takes no connection.
+    /// The server does not accept a connection.
     #[error("server {server}: connection {connection} of client thread {thread}: {cause}")]
     Connect {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
         /// The thread's number.
         thread: u32,
         /// The connection's number in the thread.
         connection: usize,
-        /// The kernel's words.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
     /// The server refused a key in the load phase.
     #[error("server {server} refused to set key `{key}` before the run: {words}")]
     PreloadRefused {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
         /// The key.
         key: String,
-        /// The server's words.
+        /// The server's error text.
         words: String,
     },
     /// The server stopped answering in the load phase.
     #[error("server {server} answered nothing for {after} while keys were set before the run")]
     PreloadStalled {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
-        /// How long was waited.
+        /// How long the generator waited.
         after: Nanoseconds,
     },
-    /// The server sent an answer without a request.
+    /// The server sent bytes that are not a valid answer.
     #[error("server {server} broke the protocol: {cause}")]
     Malformed {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
-        /// What it said.
+        /// What is wrong with the bytes.
         #[source]
         cause: Malformed,
     },
-    /// A reply that fits no request.
+    /// A reply that does not match its request.
     #[error("server {server} broke the protocol: it replied {reply} to {request}")]
     WrongReply {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
         /// The reply.
         reply: String,
         /// The request, or that there was none.
         request: &'static str,
     },
-    /// Connections broke and could not be made again, or broke too often.
+    /// Connections were lost and could not be re-established, or were lost too often.
     #[error(
         "server {server} is gone: {lost} connections of client thread {thread} were lost, the last: {cause}"
     )]
     ServerLost {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
         /// The thread's number.
         thread: u32,
         /// How many connections it lost.
         lost: u64,
-        /// The kernel's words.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
     /// Every client thread was stopped.
     #[error("no client thread measured server {server}")]
     NobodyMeasured {
-        /// Its address.
+        /// The server's address.
         server: SocketAddr,
     },
 }

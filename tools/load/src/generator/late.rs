@@ -1,44 +1,47 @@
-//! When a run does not count: the generator, not the server, made the response times.
+//! When a run does not count: the generator, not the server, determined the response times.
 //!
-//! A response time counts from the due time, so whatever the generator wastes between the due time and the
-//! write is in it. What the generator wastes is known exactly: `generator_lateness`, counted from the moment
-//! when the request was due *and* its connection could take it (waiting for room on the connection is the
-//! server's doing and is left out). The two are compared where it matters:
+//! A response time starts at the due time, so it includes any delay of the generator between the
+//! due time and the write. That delay is known exactly: `generator_lateness`, counted from the
+//! moment when the request was due *and* its connection had room. (Waiting for room on the
+//! connection is the server's doing and not included.) Lateness and response time are compared at
+//! two points:
 //!
-//! - at the median, where lateness adds to every response time alike: it may be a share of it that is small
-//!   against the differences one looks for between delivery modes;
-//! - at the 99th percentile, where one pause of the client's CPU (a softirq, another guest) makes late requests and
-//!   long responses together: the tail may contain such pauses, but may not mostly consist of them.
+//! - the median, where lateness adds equally to every response time: its share of the response time
+//!   must be small against the differences between delivery modes;
+//! - the 99th percentile, where one pause of the client's CPU (a softirq, another guest) causes
+//!   late requests and long response times together: the tail may contain such pauses but must not
+//!   consist mostly of them.
 //!
-//! A client that sleeps until a request is due ([`Waiting::Block`]) is late by what waking takes. An ordinary client is so too, and
-//! its users wait for that: up to [`WAKING`], lateness makes no run void. Beyond, lateness may be half of a percentile. Where it is
-//! more, the percentile says when the client ran, and not when the server answered: the run is void.
+//! A client that sleeps until a request is due ([`Waiting::Block`]) is late by its wake-up latency.
+//! So is an ordinary client, and its users wait for that: lateness up to [`WAKING`] never makes a
+//! run void. Above that, lateness may be up to half of a percentile. If it is more, the percentile
+//! shows when the client ran rather than when the server answered, and the run is void.
 //!
-//! In closed loop a request is due when the generator has read the last answer, so it cannot be late; whether
-//! the generator was the limit shows in `generator_busy` instead.
+//! In closed loop, a request is due when the generator has read the last answer, so it cannot be
+//! late. `generator_busy` shows whether the generator was the limit.
 
 use model::{Evidence, Nanoseconds, OfferedLoad, Waiting};
 
-/// The lateness at the median that a run may have, as a share of the median response time.
+/// Maximum lateness at the median, as a share of the median response time.
 pub const GENERATOR_LATE_P50_SHARE: f64 = 0.2;
 
-/// The lateness at the 99th percentile that a run may have, as a share of that of the response times.
+/// Maximum lateness at the 99th percentile, as a share of the 99th percentile of response time.
 pub const GENERATOR_LATE_P99_SHARE: f64 = 0.5;
 
-/// Lateness that never makes a run void: two turns of the generator's own loop.
+/// Lateness that never makes a run void: two iterations of the generator's own loop.
 pub const GENERATOR_LATE_FLOOR: Nanoseconds = Nanoseconds::from_micros(2);
 
-/// Lateness that never makes a run of a sleeping client void: what waking from an idle CPU takes, with the kernel's default timer
-/// slack of 50 us.
+/// Lateness that never makes a run of a sleeping client void: the wake-up latency of an idle CPU
+/// with the kernel's default timer slack of 50 us.
 pub const WAKING: Nanoseconds = Nanoseconds::from_micros(60);
 
-/// The lateness that a run of a sleeping client may have, as a share of the response time at the same percentile.
+/// Maximum lateness of a sleeping client, as a share of the response time at the same percentile.
 pub const SLEEPER_LATE_SHARE: f64 = 0.5;
 
-/// From this share of refused requests on, a run measures how fast the server refuses.
+/// A run with at least this share of refused requests measures how fast the server refuses.
 pub const REFUSED_SHARE: f64 = 0.01;
 
-/// Why this run does not count; `None` if it does.
+/// Returns why this run does not count; `None` if it does.
 #[expect(clippy::cast_precision_loss, reason = "shares of spans and counts below 2^53")]
 pub fn void_reason(run: &Evidence) -> Option<String> {
     let requests = run.requests;

@@ -1,4 +1,4 @@
-//! The load generator: threads, connections, requests that are due and the answers to them.
+//! The load generator: threads, connections, requests and their answers.
 
 mod connection;
 mod error;

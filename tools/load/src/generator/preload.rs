@@ -1,4 +1,4 @@
-//! The load phase: every key is set, and every answer is looked at.
+//! The load phase: sets every key and checks every answer.
 
 use model::Nanoseconds;
 
@@ -11,16 +11,16 @@ use super::error::RunError;
 use super::requests::Memcached;
 use super::worker::Worker;
 
-/// Requests under way on a connection while keys are set.
+/// Outstanding requests per connection in the load phase.
 const PRELOAD_DEPTH: usize = 16;
 
-/// How long the server may answer nothing before the load phase is given up.
+/// How long the server may stay silent before the load phase is aborted.
 const PRELOAD_STALL_MAX: Nanoseconds = Nanoseconds::from_millis(5_000);
 
-/// A domain of chance that nothing else draws from: the sizes of the first values.
+/// Random stream for the sizes of the first values; used for nothing else.
 const FIRST_VALUES: u64 = 0x6669_7273;
 
-/// Sets this thread's share of the keys: every n-th of n threads.
+/// Sets this thread's share of the keys: every n-th key, with n threads.
 pub(super) fn preload(worker: &mut Worker<'_>, memcached: &Memcached<'_>) -> Result<(), RunError> {
     let workload = memcached.workload;
     let mut keys = (worker.thread..workload.keys).step_by(workload.threads as usize);
@@ -60,7 +60,7 @@ pub(super) fn preload(worker: &mut Worker<'_>, memcached: &Memcached<'_>) -> Res
     Ok(())
 }
 
-/// Fills a connection up with the next keys; how many those are.
+/// Fills a connection with requests for the next keys and returns how many.
 fn fill(
     worker: &mut Worker<'_>,
     memcached: &Memcached<'_>,

@@ -1,4 +1,5 @@
-//! The requests of client threads: how a request of each workload is encoded, and what its answer looks like.
+//! The requests of client threads: how each workload encodes a request, and what its answer looks
+//! like.
 
 use model::{Asks, ExchangeWorkload, MemcachedWorkload, StorageWorkload, Workload};
 
@@ -10,16 +11,16 @@ use model::Chance;
 
 use super::connection::{Connection, Pending, Request};
 
-/// What all requests of a run are made from.
+/// The data from which all requests of a run are built.
 #[derive(Debug)]
 pub(super) enum Requests<'a> {
     Memcached(Memcached<'a>),
-    /// Requests of one size, cut from the block.
+    /// Requests of a fixed size, cut from the block.
     Exchange(&'a ExchangeWorkload),
-    /// Operations, at places drawn per connection.
+    /// Operations at offsets drawn per connection.
     Storage {
         workload: &'a StorageWorkload,
-        /// What writes carry.
+        /// The data of write operations.
         data: Vec<u8>,
     },
     /// `GET` and `SET` of keys.
@@ -28,7 +29,7 @@ pub(super) enum Requests<'a> {
         set_share: f64,
         value: Vec<u8>,
     },
-    /// The same request again and again.
+    /// The same request every time.
     Http(Vec<u8>),
 }
 
@@ -69,7 +70,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Keys and values, where a run has them.
+    /// Keys and values of a memcached run.
     pub(super) const fn memcached(&self) -> Option<&Memcached<'a>> {
         match self {
             Self::Memcached(memcached) => Some(memcached),
@@ -77,7 +78,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Adds the next request that a connection asks for.
+    /// Adds the connection's next request.
     #[inline]
     pub(super) fn request(&self, connection: &mut Connection, due: Moment, possible: Moment) {
         match self {
@@ -88,7 +89,7 @@ impl<'a> Requests<'a> {
             }
             Self::Storage { workload, data } => {
                 let places = u32::try_from(workload.span_bytes / u64::from(workload.op_bytes));
-                // check() has made sure that places can be counted so.
+                // `check()` ensures that the number of places fits in a u32.
                 let place = connection.chance.below(places.unwrap_or(u32::MAX));
                 let offset = u64::from(place) * u64::from(workload.op_bytes);
                 let writes = workload.write_share > 0.0 && connection.chance.unit() <= workload.write_share;
@@ -117,7 +118,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// The first words of refusal, of an answer that begins with this byte.
+    /// Returns the error text of an answer that starts with this byte.
     pub(super) fn refusal(first: u8) -> String {
         storage::refusal(first)
     }
@@ -140,12 +141,12 @@ impl Memcached<'_> {
     }
 }
 
-/// The name of a key of Redis, as `redis-benchmark` has them.
+/// The name of a Redis key, in the format of `redis-benchmark`.
 fn name_of(key: u32) -> Vec<u8> {
     format!("key:{key:012}").into_bytes()
 }
 
-/// A command of Redis: an array of strings, each with its length before it.
+/// Appends a Redis command: an array of length-prefixed strings.
 fn redis(out: &mut Vec<u8>, words: &[&[u8]]) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
@@ -155,7 +156,7 @@ fn redis(out: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Letters drawn from a seed.
+/// Random letters drawn from a seed.
 fn letters(seed: u64, count: u32) -> Vec<u8> {
     let mut chance = Chance::stream(seed, &[]);
     (0..count).map(|_| b'a' + u8::try_from(chance.below(26)).unwrap_or(0)).collect()

@@ -1,4 +1,5 @@
-//! One run: prepare every thread, open the window for all of them at the same time, add up their counts.
+//! One run: prepares every thread, opens the window for all of them at the same time, and sums
+//! their counts.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +20,7 @@ use super::preload::preload;
 use super::tally::{Tally, Times};
 use super::worker::{Shared, Worker};
 
-/// Between the last thread's report and the first due request, so that no thread starts late.
+/// Delay between the last thread's report and the first due request, so that no thread starts late.
 const START_DELAY: Nanoseconds = Nanoseconds::from_millis(5);
 
 /// An edge of the measured window.
@@ -31,23 +32,23 @@ pub enum Edge {
     Closes,
 }
 
-/// What the caller knows and the generator must not: namespaces, CPUs, counters.
+/// What the caller provides and the generator must not know: namespaces, CPUs, counters.
 pub trait Environment: Sync {
-    /// Called first in every client thread, before it makes its sockets: the place to enter a network
-    /// namespace and to pin the thread.
+    /// Called first in every client thread, before it creates its sockets: the place to enter a
+    /// network namespace and to pin the thread.
     ///
     /// # Errors
-    /// Whatever went wrong; it ends the run.
+    /// Any failure; it ends the run.
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let _ = thread;
         Ok(())
     }
 
-    /// Called in every client thread when its connections are made, with the epoll that it will wait on: the place to set
-    /// how that waits.
+    /// Called in every client thread once its connections are established, with the epoll that it
+    /// will wait on: the place to set how that epoll waits.
     ///
     /// # Errors
-    /// Whatever went wrong; it ends the run.
+    /// Any failure; it ends the run.
     fn on_thread_ready(
         &self,
         thread: u32,
@@ -57,7 +58,8 @@ pub trait Environment: Sync {
         Ok(())
     }
 
-    /// Called in the thread that started the run, at both edges of the window: the place to read counters.
+    /// Called at both edges of the window, in the thread that started the run: the place to read
+    /// counters.
     fn at_edge(&self, edge: Edge) {
         let _ = edge;
     }
@@ -66,7 +68,7 @@ pub trait Environment: Sync {
 /// No namespace, no CPU, no counters.
 impl Environment for () {}
 
-/// What a run gave, before the caller adds what it counted.
+/// The result of a run, before the caller adds its own counts.
 #[derive(Clone, Debug)]
 pub struct Run {
     workload: Workload,
@@ -82,8 +84,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The evidence of this run, and whether it counts. What the caller counted (`cpu`, `counters`, …) is `None`
-    /// and is the caller's to add.
+    /// The evidence of this run, including whether it counts. Fields that the caller counts (`cpu`,
+    /// `counters`, …) are `None` for the caller to fill in.
     pub fn into_evidence(self, label: impl Into<String>, origin: Origin) -> Evidence {
         let mut evidence = Evidence {
             schema: Schema,
@@ -112,7 +114,7 @@ impl Run {
         evidence
     }
 
-    /// The first words with which the server refused a request.
+    /// The first error text with which the server refused a request.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
@@ -121,7 +123,7 @@ impl Run {
 /// Offers a load to a memcached server and measures its answers.
 ///
 /// # Errors
-/// As [`offer`].
+/// The same as [`offer`].
 pub fn memcached(
     server: SocketAddr,
     workload: &MemcachedWorkload,
@@ -134,7 +136,8 @@ pub fn memcached(
 /// Offers a load to a server that speaks the workload's protocol, and measures its answers.
 ///
 /// # Errors
-/// [`RunError`] if there is nothing to judge: options out of range, no connection, a server that died.
+/// [`RunError`] if there is nothing to judge: options out of range, no connection, a server that
+/// exited.
 pub fn offer(
     server: SocketAddr,
     workload: &Workload,
@@ -151,7 +154,8 @@ pub fn offer(
     let pace = workload.pace();
     let tallies = thread::scope(|scope| {
         let (ready, readies) = mpsc::channel();
-        // This end stays until the window is closed: threads that are done early end no sleep.
+        // Keep this end open until the window closes: otherwise threads that finish early would end
+        // the sleep.
         let (alarm, alarms) = mpsc::channel();
         let mut threads = Vec::new();
         let mut starters = Vec::new();
@@ -176,12 +180,12 @@ pub fn offer(
             starters.push(starter);
         }
         drop(ready);
-        // A thread that fails, or panics, drops its end of the channel without a word.
+        // A thread that fails or panics drops its end of the channel without sending.
         let prepared = readies.iter().count();
         if prepared == pace.threads as usize {
             let times = times(&pace, Moment::now().after(START_DELAY));
             for starter in starters {
-                // A thread that is gone says why when it is joined.
+                // A thread that has exited reports its error when it is joined.
                 let _ = starter.send(times);
             }
             if sleep_until(times.open, &alarms) {
@@ -228,7 +232,7 @@ pub fn offer(
     })
 }
 
-/// The life of a client thread. `None` if it was stopped.
+/// The body of a client thread. Returns `None` if it was stopped.
 fn client_thread(
     shared: &Shared<'_>,
     thread: u32,
@@ -249,7 +253,7 @@ fn client_thread(
     let prepared = environment.on_thread_ready(thread, worker.epoll.as_fd());
     prepared.map_err(|cause| RunError::ThreadStart { thread, cause })?;
     shared.places.enter();
-    // The starter of the run waits until `ready` is dropped.
+    // The thread that started the run waits until `ready` is dropped.
     let _ = ready.send(());
     drop(ready);
     match start.recv() {
@@ -264,13 +268,14 @@ fn times(pace: &Pace, begin: Moment) -> Times {
     Times { begin, open, close, stop: close.after(pace.drain) }
 }
 
-/// Sleeps; whether it was to the end, and no thread failed meanwhile.
+/// Sleeps until `moment`. Returns false if a thread failed in the meantime.
 fn sleep_until(moment: Moment, alarms: &mpsc::Receiver<()>) -> bool {
     let span = Duration::from_nanos(moment.since(Moment::now()).0);
     alarms.recv_timeout(span) == Err(RecvTimeoutError::Timeout)
 }
 
-/// Ends the whole run when a client thread fails or panics: it sounds when it is dropped without being disarmed.
+/// Ends the whole run when a client thread fails or panics: dropping it without `disarm` raises the
+/// alarm.
 struct Alarm<'a> {
     shared: &'a Shared<'a>,
     sounds: Option<mpsc::Sender<()>>,
@@ -286,7 +291,7 @@ impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if let Some(sounds) = self.sounds.take() {
             self.shared.abandon();
-            // The receiver is gone if the run has ended already.
+            // The receiver is gone if the run has already ended.
             let _ = sounds.send(());
         }
     }

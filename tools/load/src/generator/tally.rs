@@ -1,4 +1,4 @@
-//! What one client thread counts.
+//! The counts of a client thread.
 
 use model::{Nanoseconds, Requests};
 
@@ -8,16 +8,16 @@ use measure::record::Recorder;
 
 use super::connection::Pending;
 
-/// The moments that part a run.
+/// The phases of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// The schedule's beginning: the warm-up.
+    /// The schedule begins, with the warm-up.
     pub(super) begin: Moment,
     /// The window opens.
     pub(super) open: Moment,
-    /// It closes; nothing is due from here on.
+    /// The window closes; no later request is due.
     pub(super) close: Moment,
-    /// The run ends, answered or not.
+    /// The run ends, with or without all answers.
     pub(super) stop: Moment,
 }
 
@@ -28,21 +28,21 @@ impl Times {
     }
 }
 
-/// The counts of a thread, of requests due in the window.
+/// A thread's counts, of requests due in the window.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) times: Times,
     pub(super) requests: Requests,
-    /// Answers that came within the window, whenever their request was due.
+    /// Answers that arrived within the window, whenever their request was due.
     pub(super) answers_in_window: u64,
     pub(super) latency: Recorder,
-    /// The same from when each request was sent; of answers only.
+    /// The response time from when each request was sent; only for answered requests.
     pub(super) latency_from_send: Recorder,
     pub(super) lateness: Recorder,
     pub(super) generator_lateness: Recorder,
-    /// How long within the window the thread had nothing to do.
+    /// How long the thread was idle within the window.
     pub(super) idle: Nanoseconds,
-    /// The first words of refusal.
+    /// The first error text.
     pub(super) refusal: Option<String>,
 }
 
@@ -94,7 +94,8 @@ impl Tally {
         }
     }
 
-    /// A request was sent, and its answer is no longer awaited: its response time was at least this long.
+    /// Counts a request that was sent but whose answer is no longer awaited: its response time was
+    /// at least this long.
     pub(super) fn given_up(&mut self, pending: &Pending, now: Moment) {
         if self.times.in_window(pending.due) {
             self.requests.unanswered += 1;
@@ -102,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// A request was due and never went: its response time was at least this long.
+    /// Counts a request that was due but never sent: its response time was at least this long.
     pub(super) fn never_sent(&mut self, due: Moment, now: Moment) {
         if self.times.in_window(due) {
             self.requests.due += 1;
@@ -110,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// A span without work.
+    /// Counts idle time.
     #[inline]
     pub(super) fn idled(&mut self, from: Moment, to: Moment) {
         if self.times.in_window(from) {

@@ -1,19 +1,20 @@
-//! Client threads connect one after the other, in the order of their numbers.
+//! Makes client threads connect one after the other, in the order of their numbers.
 //!
-//! A server deals its connections out as they come. Only if they come in the same order every time, the same client
-//! threads meet the same server threads in every run: with more threads than CPUs that decides what the runs show.
+//! A server distributes connections in the order of arrival. Only with the same order in every run
+//! do the same client threads meet the same server threads. With more threads than CPUs, this
+//! decides the result.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Which threads have connected, or have given up.
+/// The threads that have connected or given up.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     done: Mutex<BTreeSet<u32>>,
     passed: Condvar,
 }
 
-/// A thread's turn: passed on when this is dropped, also by a thread that failed.
+/// A thread's turn. Dropping it passes the turn on, even if the thread failed.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
@@ -21,7 +22,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// The turn of a thread, which has not come yet. Every thread with a smaller number must have one, too.
+    /// Creates the pending turn of a thread. Every thread with a smaller number must have one, too.
     pub(super) fn of(&self, thread: u32) -> Turn<'_> {
         Turn { turns: self, thread }
     }

@@ -1,33 +1,36 @@
-//! Being awake when a request is due.
+//! Keeps a thread awake for requests that are about to be due.
 //!
-//! A CPU that has nothing to do is stopped, and on a virtual machine given back to the hypervisor: a thread that sleeps until
-//! the due time runs up to a millisecond later, the later the longer the CPU slept, whatever its scheduling class. So it goes to
-//! sleep for less, by what it has been overslept by lately, and asks without sleeping for the rest.
+//! An idle CPU is halted and, in a virtual machine, returned to the hypervisor. A thread that
+//! sleeps until the due time therefore runs up to a millisecond late, the later the longer the CPU
+//! slept, whatever its scheduling class. So the thread shortens its sleep by its recent oversleep
+//! and polls for the rest.
 
 use std::sync::{Mutex, PoisonError};
 
 use model::Nanoseconds;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// How long before a due time a thread is awake at most. Who oversleeps more is late, which is counted.
+/// Longest time before a due time at which a thread wakes. A thread that oversleeps by more is
+/// late, which is counted.
 const LEAD_MAX: Nanoseconds = Nanoseconds::from_millis(2);
 
-/// What part of itself the lead gives up at each waking in time: it falls by half within about 45 of them.
+/// The lead shrinks by this fraction at each wake-up in time: it halves within about 45 of them.
 const FALL: u64 = 64;
 
-/// How much earlier than a due time a thread wants to wake.
+/// How long before a due time a thread should wake.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lead(Nanoseconds);
 
 impl Lead {
-    /// How long to sleep of a wait; the rest is for asking.
+    /// How much of a wait to sleep; the thread polls for the rest.
     #[inline]
     pub(super) fn sleep_of(self, wait: Nanoseconds) -> Nanoseconds {
         Nanoseconds(wait.0.saturating_sub(self.0.0))
     }
 
-    /// Learns from a sleep that nothing but its own timer ended, by how much it was too long. Oversleeping the lead
-    /// raises it half of the way there; otherwise it falls slowly, so that nearly all wakings stay in time.
+    /// Learns from a sleep that only its own timer ended: `by` is how much it was too long.
+    /// Oversleeping the lead raises the lead by half of the difference; otherwise the lead decays
+    /// slowly, so that nearly all wake-ups stay in time.
     pub(super) fn overslept(&mut self, by: Nanoseconds) {
         let lead = self.0.0;
         self.0.0 = if by.0 > lead { lead + (by.0 - lead).div_ceil(2) } else { lead - lead.div_ceil(FALL) };
@@ -35,18 +38,20 @@ impl Lead {
     }
 }
 
-/// The CPUs that the threads of a run may use. Polling without sleep is only for a thread with a CPU of its own.
+/// The CPUs that the threads of a run may use. Polling without sleep is only for a thread that has
+/// a CPU to itself.
 #[derive(Debug, Default)]
 pub(super) struct Places(Mutex<Vec<Option<CpuSet>>>);
 
 impl Places {
-    /// Notes the CPUs that the calling thread may use.
+    /// Records the CPUs that the calling thread may use.
     pub(super) fn enter(&self) {
         let place = sched_getaffinity(None).ok();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(place);
     }
 
-    /// Whether there is a CPU for each of the threads that share one with the calling thread. Only when all have entered.
+    /// Whether the threads that share CPUs with the calling thread have one CPU each. Call it only
+    /// after all have entered.
     pub(super) fn have_room(&self) -> bool {
         let Ok(mine) = sched_getaffinity(None) else { return false };
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);

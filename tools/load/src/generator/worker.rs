@@ -1,4 +1,5 @@
-//! One client thread: an epoll, its connections, and the loop that sends what is due and reads what has come.
+//! A client thread: an epoll, its connections, and the loop that sends due requests and reads
+//! answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,23 +22,24 @@ use super::tally::{Tally, Times};
 use super::turn::Turns;
 use super::wake::{Lead, Places};
 
-/// Ready connections that one wait returns at most.
+/// Maximum number of events that one wait returns.
 const EVENTS_MAX: usize = 256;
 
-/// What one read takes at most.
+/// Maximum size of a read.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// Lost connections that a thread makes again at most; beyond, the server counts as gone.
+/// Maximum number of reconnects per thread; after that, the server counts as gone.
 const RECONNECTS_MAX: u64 = 100;
 
-/// Unsent requests that are counted for one connection at most, when the window closes and when the run ends.
+/// Maximum number of unsent requests counted per connection, when the window closes and when the
+/// run ends.
 const BACKLOG_COUNTED_MAX: u64 = 65_536;
 
-/// Domains of chance: when a connection's requests are due, and what they ask for.
+/// Random streams: when a connection's requests are due, and what they are.
 const DUE_TIMES: u64 = 0x6475_6573;
 const REQUESTS: u64 = 0x7265_7173;
 
-/// What all client threads share.
+/// The state that all client threads share.
 #[derive(Debug)]
 pub(super) struct Shared<'a> {
     pub(super) server: SocketAddr,
@@ -76,13 +78,13 @@ pub(super) struct Worker<'a> {
     pub(super) connections: Vec<Connection>,
     pub(super) events: Vec<epoll::Event>,
     pub(super) buffer: Box<[u8]>,
-    /// How much earlier than a due time it wakes; `None` if it does not.
+    /// How long before a due time the thread wakes; `None` if it sleeps until then.
     lead: Option<Lead>,
     lost: u64,
 }
 
 impl<'a> Worker<'a> {
-    /// Connects all connections of a thread.
+    /// Establishes all connections of a thread.
     pub(super) fn connect(shared: &'a Shared<'a>, thread: u32) -> Result<Self, RunError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| RunError::Thread {
             thread,
@@ -113,7 +115,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Offers the load until the run's end. `None` if it was abandoned.
+    /// Offers the load until the end of the run. Returns `None` if the run was abandoned.
     pub(super) fn offer(&mut self, times: Times) -> Result<Option<Tally>, RunError> {
         let mut tally = Tally::new(times);
         let offered = match self.shared.load {
@@ -124,7 +126,7 @@ impl<'a> Worker<'a> {
         offered.map(|whole| whole.then_some(tally))
     }
 
-    /// Sends each request when it is due. Whether the run was finished.
+    /// Sends each request when it is due. Returns whether the run was completed.
     fn open_loop(&mut self, rate: f64, tally: &mut Tally) -> Result<bool, RunError> {
         wake_on_time();
         let asks = self.shared.pace.waiting != Waiting::Block && self.shared.places.have_room();
@@ -174,7 +176,7 @@ impl<'a> Worker<'a> {
             if now >= times.stop || (closed && exhausted()) {
                 break;
             }
-            // What is due after the window is never sent nor awaited.
+            // Requests due after the window are neither sent nor awaited.
             let edge = if closed { times.stop } else { times.close };
             let until = next_due.filter(|&due| due < times.close).map_or(edge, |due| due.min(edge));
             let Some(after) = self.turn(now, worked, until, tally, Some(&mut schedule))? else {
@@ -187,7 +189,7 @@ impl<'a> Worker<'a> {
         Ok(true)
     }
 
-    /// Sends a request for every answer. Whether the run was finished.
+    /// Sends a request for every answer. Returns whether the run was completed.
     fn closed_loop(&mut self, tally: &mut Tally) -> Result<bool, RunError> {
         let times = tally.times;
         let mut now = Moment::now();
@@ -207,7 +209,8 @@ impl<'a> Worker<'a> {
         Ok(true)
     }
 
-    /// Waits once and reads what has come. When that was; `None` if the run was abandoned.
+    /// Waits once and reads what has arrived. Returns the time of that, or `None` if the run was
+    /// abandoned.
     #[inline]
     fn turn(
         &mut self,
@@ -252,7 +255,8 @@ impl<'a> Worker<'a> {
         Ok(Some(Moment::now()))
     }
 
-    /// Reads a connection's answers; asks again in closed loop, or brings it back into the schedule.
+    /// Reads a connection's answers; sends the next request in closed loop, or resumes the
+    /// connection in the schedule.
     #[inline]
     fn receive(
         &mut self,
@@ -287,8 +291,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Fills a connection up to its depth once half of it is free, as long as the window is not closed, and
-    /// sends. At half the depth the server still has work while many requests go out with one write.
+    /// Fills a connection up to its depth once half of it is free, while the window is open, and
+    /// sends. At half the depth, the server still has work while many requests leave with one
+    /// write.
     #[inline]
     fn refill(&mut self, number: usize, now: Moment, tally: &mut Tally) -> Result<(), RunError> {
         let connection = &mut self.connections[number];
@@ -306,7 +311,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Sends what waits on a connection; why it was lost, if it was.
+    /// Sends a connection's unwritten bytes. Returns the error if the connection was lost.
     #[inline]
     fn flush(&mut self, number: usize, tally: &mut Tally) -> Result<Option<io::Error>, RunError> {
         let flushed =
@@ -314,7 +319,7 @@ impl<'a> Worker<'a> {
         Ok(flushed.err())
     }
 
-    /// Makes a lost connection again. What was under way on it is counted as unanswered.
+    /// Re-establishes a lost connection. Its outstanding requests count as unanswered.
     fn reopen(
         &mut self,
         number: usize,
@@ -341,14 +346,15 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Counts what is still under way as unanswered.
+    /// Counts all outstanding requests as unanswered.
     fn give_up_all(&self, tally: &mut Tally, now: Moment) {
         for connection in &self.connections {
             give_up(connection, tally, now);
         }
     }
 
-    /// Every request that is due before the window closes and was not sent, up to a limit per connection.
+    /// Calls `unsent` for every request that is due before the window closes and was not sent, up
+    /// to a limit per connection. Returns their number.
     fn backlog(&self, schedule: &Schedule, times: &Times, mut unsent: impl FnMut(Moment)) -> u64 {
         let mut count = 0;
         for stream in schedule.streams() {
@@ -368,7 +374,7 @@ impl<'a> Worker<'a> {
         count
     }
 
-    /// The schedule of this thread's share of the load.
+    /// Creates the schedule of this thread's share of the load.
     fn schedule(&self, rate: f64) -> Schedule {
         let mean_ns = f64::from(self.shared.pace.flows) * 1e9 / rate;
         let stream = |number: usize| {
@@ -395,14 +401,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The number of the connection that an event is about.
+    /// The number of the connection that an event belongs to.
     #[inline]
     pub(super) fn ready(&self, event: usize) -> usize {
         let data = self.events[event].data;
         usize::try_from(data.u64()).unwrap_or(usize::MAX)
     }
 
-    /// A connection error that ends the run.
+    /// Turns a connection's failure into an error that ends the run.
     pub(super) fn fatal(&self, broken: Broken) -> RunError {
         let server = self.shared.server;
         match broken {
@@ -433,7 +439,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Counts what is under way on a connection: sent and not answered, or not even sent.
+/// Counts the outstanding requests of a connection: those without an answer and those not sent.
 fn give_up(connection: &Connection, tally: &mut Tally, now: Moment) {
     for (pending, sent) in connection.pending() {
         if sent {
@@ -444,16 +450,17 @@ fn give_up(connection: &Connection, tally: &mut Tally, now: Moment) {
     }
 }
 
-/// Asks the kernel to wake this thread when its timers are due, and not up to 50 us later, as it may for any thread: at a
-/// low rate that is much of a response time. A longer slack is the operator's choice, and stays.
+/// Sets the thread's timer slack to 1 ns, so that its timers fire on time. With the default slack
+/// they may be 50 us late, a large share of a response time at a low rate. A longer slack is the
+/// operator's choice, and stays.
 ///
 /// Kernel: `kernel/fork.c` (the first process's 50 us), prctl(2) `PR_SET_TIMERSLACK`, `fs/select.c`
-/// `select_estimate_accuracy()`: what remains is a thousandth of the wait.
+/// `select_estimate_accuracy()`: the remaining slack is a thousandth of the wait.
 fn wake_on_time() {
-    /// What a thread has by default, in nanoseconds.
+    /// The default slack of a thread, in nanoseconds.
     const DEFAULT: u64 = 50_000;
     if rustix::thread::current_timer_slack().is_ok_and(|slack| slack <= DEFAULT) {
-        // Without it the generator is late, which is counted.
+        // On failure the generator is late, which is counted.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }
@@ -464,7 +471,8 @@ mod test {
 
     use super::*;
 
-    /// A busy machine may add any time to a wait, but to all of many only if the call itself rounds.
+    /// A busy machine may lengthen any single wait, but all of many waits only if the call itself
+    /// rounds.
     #[test]
     fn a_wait_of_300_microseconds_is_not_rounded_to_a_millisecond() {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");

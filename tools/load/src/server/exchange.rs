@@ -1,4 +1,4 @@
-//! So many bytes come, so many go.
+//! Answers each request of a fixed size with an answer of a fixed size.
 
 use std::os::fd::OwnedFd;
 
@@ -9,23 +9,23 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::worker::Wants;
 use crate::clock::Moment;
 
-/// What answers are cut from.
+/// The bytes of answers.
 static BLOCK: [u8; 64 * 1024] = [b'y'; 64 * 1024];
 
-/// A connection's place in its requests and answers.
+/// A connection's progress in its requests and answers.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
-    /// Bytes of the next request that have come.
+    /// Bytes received of the next request.
     come: u64,
-    /// Bytes of answers that have not gone.
+    /// Bytes of answers still to be written.
     to_write: u64,
 }
 
 impl Exchange {
-    /// What one read takes at most.
+    /// Maximum size of a read.
     pub(super) const READ_BYTES_MAX: usize = 256 * 1024;
 
-    /// Reads once, unless an answer is still on its way, and answers what is complete.
+    /// Reads once, unless an answer is still being written, and answers the complete requests.
     #[inline]
     pub(super) fn turn(
         &mut self,
@@ -56,7 +56,7 @@ impl Exchange {
         Wants::Read
     }
 
-    /// Counts bytes that have come; how many requests they complete.
+    /// Counts received bytes and returns how many requests they complete.
     fn received(&mut self, bytes: u64, request_bytes: u64, answer_bytes: u64) -> u64 {
         self.come += bytes;
         let requests = self.come / request_bytes;
@@ -66,7 +66,7 @@ impl Exchange {
     }
 }
 
-/// Works for some requests, without sleep.
+/// Busy-loops for the service time of some requests.
 #[inline]
 fn work(service_time: Nanoseconds, requests: u64) {
     if service_time.is_zero() {

@@ -1,8 +1,9 @@
-//! The server side of `tcp-rr`, `tcp-stream` and `storage`: threads with an epoll each, connections handed to them in
-//! turn, and a thread that only accepts.
+//! The server of `tcp-rr`, `tcp-stream` and `storage`: threads with an epoll each, and an accepting
+//! thread that distributes connections round robin.
 //!
-//! It is an ordinary server that knows nothing of delivery: what is set for it is set from outside, as for any other.
-//! The one thing that cannot be set from outside is how long its `epoll_wait` may sleep, and that is an option.
+//! It is an ordinary server that knows nothing of delivery modes: they are set from outside, as for
+//! any other server. The exception is how long its `epoll_wait` may sleep, which cannot be set from
+//! outside and is an option.
 
 mod exchange;
 mod storage;
@@ -23,37 +24,39 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 
 use worker::Worker;
 
-/// Connections that wait to be accepted, at most; the kernel cuts it to `net.core.somaxconn`.
+/// Maximum number of connections waiting to be accepted; the kernel limits it to
+/// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// How long the accepting thread sleeps before it looks whether it shall end.
+/// How often the accepting thread checks whether it should stop.
 const ACCEPT_TURN: Nanoseconds = Nanoseconds::from_millis(250);
 
 /// How a server is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Threads that serve, each with an epoll. Range 1..=[`Self::THREADS_MAX`].
+    /// Serving threads, each with an epoll. Range 1..=[`Self::THREADS_MAX`].
     pub threads: u32,
-    /// How long one `epoll_wait` may sleep; `None` for as long as nothing comes, zero to ask again and again.
+    /// Timeout of an `epoll_wait`; `None` for no timeout, zero for polling.
     pub wait_at_most: Option<Nanoseconds>,
-    /// How many connections in a row each thread is handed before the next one's turn. Range 1..=[`Self::IN_A_ROW_MAX`].
+    /// How many consecutive connections a thread gets before the next thread's turn. Range
+    /// 1..=[`Self::IN_A_ROW_MAX`].
     pub in_a_row: u32,
     /// What it does.
     pub service: Service,
 }
 
 impl ServerOptions {
-    /// The most threads.
+    /// Maximum number of threads.
     pub const THREADS_MAX: u32 = 256;
-    /// The most connections in a row.
+    /// Maximum number of consecutive connections.
     pub const IN_A_ROW_MAX: u32 = 65_536;
-    /// The most connections of a thread; those beyond are closed immediately.
+    /// Maximum number of connections per thread; further ones are closed immediately.
     pub const CONNECTIONS_MAX: usize = 65_536;
 
-    /// Whether a server can be built so: options within their ranges, a file that can be opened.
+    /// Checks that options are within their ranges and that the file can be opened.
     ///
     /// # Errors
-    /// What [`serve`] would say.
+    /// The error that [`serve`] would return.
     pub fn check(&self) -> Result<(), ServeError> {
         let within = |option, value, most: u32| {
             let range = || format!("1..={most}");
@@ -75,67 +78,68 @@ impl ServerOptions {
 /// What a server does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// For so many bytes it sends so many, whatever they are.
+    /// For each request of a fixed size, it sends an answer of a fixed size, with arbitrary
+    /// content.
     Exchange {
-        /// How long a request is. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
+        /// Length of a request. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
         request_bytes: u32,
-        /// How long an answer is. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
+        /// Length of an answer. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
         answer_bytes: u32,
-        /// How long it works for each request, without sleep.
+        /// How long it busy-loops for each request.
         service_time: Nanoseconds,
     },
-    /// It reads and writes a file or a block device, past the page cache (`O_DIRECT`), one operation of a thread at a
+    /// It reads and writes a file or a block device with `O_DIRECT`, one operation per thread at a
     /// time.
     Storage {
-        /// Which.
+        /// The file or block device.
         path: PathBuf,
-        /// Whether it may be written.
+        /// Whether writes are allowed.
         writable: bool,
     },
 }
 
-/// Why there is no server.
+/// Why the server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// An option is out of its range.
     #[error("{option} = {value} is out of range: {range}")]
     Option {
-        /// Which.
+        /// The option's name.
         option: &'static str,
-        /// What was asked.
+        /// The requested value.
         value: u32,
-        /// What is possible.
+        /// The valid range.
         range: String,
     },
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("listening on {address}: {cause}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// The kernel's words.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
-    /// The file cannot be opened past the page cache.
+    /// Opening the file with `O_DIRECT` failed.
     #[error("opening {} with O_DIRECT: {cause}", .path.display())]
     Open {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// The kernel's words.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
-    /// The kernel, or a filter of system calls, lacks `epoll_pwait2`.
+    /// `epoll_pwait2` is missing from the kernel or blocked by a seccomp filter.
     #[error(
         "epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no filter of system calls that rejects it"
     )]
     NoExactWait,
-    /// A thread, an epoll or a wait was refused.
+    /// Creating a thread or an epoll, or waiting on it, failed.
     #[error("{what}: {cause}")]
     Kernel {
-        /// What was refused.
+        /// The operation that failed.
         what: &'static str,
-        /// The kernel's words.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
@@ -147,7 +151,7 @@ impl ServeError {
     }
 }
 
-/// Listens on an address, with room for a thousand connections that come at the same time.
+/// Listens on an address, with a backlog for connections that arrive at the same time.
 ///
 /// # Errors
 /// [`ServeError::Listen`].
@@ -167,7 +171,8 @@ pub fn listen_on(address: SocketAddr) -> Result<TcpListener, ServeError> {
 /// Serves until `stop` is set.
 ///
 /// # Errors
-/// [`ServeError`] if an option is out of range, a file cannot be opened, or the kernel gives no more.
+/// [`ServeError`] if an option is out of range, a file cannot be opened, or the kernel is out of
+/// resources.
 pub fn serve(listener: &TcpListener, options: &ServerOptions, stop: &AtomicBool) -> Result<(), ServeError> {
     options.check()?;
     let inboxes = (0..options.threads).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>()?;
@@ -195,7 +200,7 @@ pub fn serve(listener: &TcpListener, options: &ServerOptions, stop: &AtomicBool)
     })
 }
 
-/// Accepts connections and hands them to the threads in turn, so many in a row.
+/// Accepts connections and distributes them to the threads, `in_a_row` at a time.
 fn accept(
     listener: &TcpListener,
     inboxes: &[Inbox],
@@ -213,7 +218,7 @@ fn accept(
         match listener.accept() {
             Ok((socket, _)) => {
                 let prepared = socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true));
-                // A connection that is gone already is not served.
+                // Drop a connection that the client has already closed.
                 if prepared.is_ok()
                     && let Some(inbox) = next.next()
                 {
@@ -227,13 +232,13 @@ fn accept(
     Ok(())
 }
 
-/// Whether the next connection may be accepted although this one was not. Kernel: accept(2), "Error handling".
+/// Whether accepting can go on after this error. Kernel: accept(2), "Error handling".
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     [ConnectionAborted, ConnectionReset, Interrupted, WouldBlock].contains(&error.kind())
 }
 
-/// Connections on the way to a thread, and the bell that wakes it.
+/// Connections on their way to a thread, and the eventfd that wakes it.
 #[derive(Debug)]
 struct Inbox {
     sockets: Mutex<Vec<OwnedFd>>,
@@ -253,12 +258,12 @@ impl Inbox {
     }
 
     fn ring(&self) {
-        // It fails only when the bell rings already.
+        // Fails only if the eventfd is already signalled.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     fn take(&self) -> Vec<OwnedFd> {
-        // It fails only when the bell does not ring.
+        // Fails only if the eventfd is not signalled.
         let _ = rustix::io::read(self.bell.as_fd(), &mut [0; 8]);
         std::mem::take(&mut *self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
     }

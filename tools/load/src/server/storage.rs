@@ -1,4 +1,4 @@
-//! Operations on a file or a block device, past the page cache.
+//! Operations on a file or a block device with `O_DIRECT`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,7 +15,8 @@ use super::ServeError;
 use super::worker::Wants;
 use crate::storage::{HEADER_BYTES, Operation, answer};
 
-/// `EIO`: what an operation failed with that failed without a number, such as a read beyond the end.
+/// `EIO`: reported for an operation that failed without an error number, such as a read past the
+/// end.
 const EIO: i32 = 5;
 
 /// The file or block device.
@@ -27,7 +28,7 @@ pub(super) struct Store {
 impl Store {
     pub(super) fn open(path: &Path, writable: bool) -> Result<Self, ServeError> {
         let flags = OFlags::DIRECT | OFlags::CLOEXEC;
-        // The flags are those of the open(2) of this machine; the sign bit is not among them.
+        // The bits of open(2) on this machine fit in an i32: the sign bit is not used.
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
         let file = OpenOptions::new().read(true).write(writable).custom_flags(flags).open(path);
         file.map(|file| Self { file }).map_err(|cause| ServeError::Open { path: path.to_owned(), cause })
@@ -42,32 +43,33 @@ impl Store {
     }
 }
 
-/// A connection's place in its operation. One at a time: the next is not read before this one is answered.
+/// A connection's current operation. The next request is read only after this one is answered.
 #[derive(Debug)]
 pub(super) struct Storage {
-    /// Room for a header and the data behind it, these at an address that direct input and output take.
+    /// Space for a header followed by the data, which are aligned for direct I/O.
     room: Box<[u8]>,
-    /// Where the data begin in `room`; the header is right before.
+    /// Where the data begin in `room`; the header is directly before them.
     data: usize,
-    /// Bytes of the request that have come.
+    /// Bytes of the request that have arrived.
     come: usize,
-    /// The operation, once its header has come.
+    /// The operation, once its header has arrived.
     operation: Option<Operation>,
-    /// Where in `room` the rest of an answer begins and ends.
+    /// The begin and end in `room` of the unwritten part of an answer.
     rest: Option<(usize, usize)>,
 }
 
 impl Storage {
     pub(super) fn new() -> Self {
         let alignment = StorageWorkload::ALIGNMENT as usize;
-        // Pages that no operation uses are never touched, and cost nothing.
+        // Pages that no operation uses are never touched and cost no memory.
         let room = vec![0_u8; StorageWorkload::BYTES_MAX as usize + 2 * alignment].into_boxed_slice();
         let first = room.as_ptr().align_offset(alignment);
         let data = if first >= HEADER_BYTES { first } else { first + alignment };
         Self { room, data, come: 0, operation: None, rest: None }
     }
 
-    /// Reads what has come, performs an operation that is complete, and answers it.
+    /// Reads the available bytes, performs the operation if its request is complete, and answers
+    /// it.
     pub(super) fn turn(&mut self, socket: &OwnedFd, store: &Store) -> Wants {
         if self.rest.is_none() {
             match self.hear(socket) {
@@ -87,7 +89,8 @@ impl Storage {
         Wants::Read
     }
 
-    /// The operation whose request is complete; nothing to be done with the connection on `Err`.
+    /// Reads from the socket. Returns the operation once its request is complete; on `Err` the
+    /// connection must be closed.
     fn hear(&mut self, socket: &OwnedFd) -> Result<Option<Operation>, ()> {
         loop {
             let wanted = HEADER_BYTES + self.operation.map_or(0, |o| o.request_data_bytes() as usize);

@@ -1,4 +1,4 @@
-//! One serving thread: an epoll, its connections, and the loop that answers.
+//! A serving thread: an epoll, its connections, and the loop that answers.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,13 @@ use super::exchange::Exchange;
 use super::storage::{Storage, Store};
 use super::{Inbox, ServeError, ServerOptions, Service};
 
-/// Ready connections that one wait returns at most.
+/// Maximum number of events that one wait returns.
 const EVENTS_MAX: usize = 256;
 
-/// The epoll's event data of the bell.
+/// The epoll event data of the inbox's eventfd.
 const BELL: u64 = u64::MAX;
 
-/// A thread that has not begun.
+/// A serving thread.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     inbox: &'a Inbox,
@@ -29,14 +29,14 @@ pub(super) struct Worker<'a> {
     free: Vec<usize>,
 }
 
-/// A service that is ready.
+/// A service with the resources that it needs.
 #[derive(Debug)]
 enum Prepared {
     Exchange {
         request_bytes: u32,
         answer_bytes: u32,
         service_time: Nanoseconds,
-        /// Room for requests, whose content is ignored.
+        /// Buffer for requests, whose content is ignored.
         buffer: Box<[u8]>,
     },
     Storage(Store),
@@ -56,14 +56,14 @@ enum State {
     Storage(Storage),
 }
 
-/// What a connection wants after its turn.
+/// What a connection waits for after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
-    /// To hear more.
+    /// More bytes to read.
     Read,
-    /// To say the rest.
+    /// Room to write the rest of an answer.
     Write,
-    /// Nothing: it has ended.
+    /// Nothing: the connection has ended.
     End,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Worker<'a> {
         Ok(Self { inbox, epoll, wait_at_most, service, connections: Vec::new(), free: Vec::new() })
     }
 
-    /// Serves until `stop` is set and the bell rings.
+    /// Serves until `stop` is set and the eventfd is signalled.
     pub(super) fn run(mut self, stop: &AtomicBool) -> Result<(), ServeError> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS_MAX);
         while !stop.load(Ordering::Relaxed) {
@@ -123,7 +123,7 @@ impl<'a> Worker<'a> {
             Prepared::Exchange { .. } => State::Exchange(Exchange::default()),
             Prepared::Storage(_) => State::Storage(Storage::new()),
         };
-        // What the kernel does not take is closed, and the client sees that.
+        // A connection that the kernel refuses to register is closed, which the client notices.
         if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
             self.connections[number] = Some(Connection { socket, state, waits_to_write: false });
         } else {
@@ -147,7 +147,8 @@ impl<'a> Worker<'a> {
         let must_wait = wants == Wants::Write;
         let mut kept = wants != Wants::End;
         if kept && must_wait != *waits_to_write {
-            // While an answer is on its way nothing more is read: the client cannot fill our memory.
+            // Read nothing while an answer is unwritten: otherwise a client could fill the server's
+            // memory.
             let flags = if must_wait { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
             let data = epoll::EventData::new_u64(number as u64);
             kept = epoll::modify(&self.epoll, &*socket, data, flags).is_ok();
