@@ -1,4 +1,4 @@
-//! The report of an experiment, from its JSON on standard input, as HTML on standard output.
+//! Renders an experiment, read as JSON from standard input, as HTML on standard output.
 //!
 //! ```text
 //! cargo run -p netpolicy-runs --example report < results.json > report.html

@@ -1,4 +1,4 @@
-//! What an answer cost the whole machine, configuration by configuration: CPU time of server and client, by two methods.
+//! The CPU time of the whole machine per answer, for each configuration: server and client, by two methods.
 
 use model::{CpuPerAnswer, Evidence, OfferedLoad};
 
@@ -13,15 +13,15 @@ pub struct Cost {
     pub label: String,
     /// The load.
     pub load: OfferedLoad,
-    /// Runs that count and were looked at.
+    /// Runs that count and have CPU figures.
     pub runs: usize,
     /// See [`CpuPerAnswer::machine_us`].
     pub machine_us: Option<Interval>,
     /// See [`CpuPerAnswer::tasks_us`].
     pub tasks_us: Option<Interval>,
-    /// Against the first configuration, over pairs of runs of one round; `None` for that itself.
+    /// Ratio to the first configuration, over pairs of runs of one round; `None` for the first itself.
     pub machine_ratio: Option<Interval>,
-    /// As [`Cost::machine_ratio`].
+    /// The same for [`Cost::tasks_us`].
     pub tasks_ratio: Option<Interval>,
 }
 
@@ -31,7 +31,7 @@ const MACHINE: Method = |cost| cost.machine_us;
 const TASKS: Method = |cost| cost.tasks_us;
 
 impl Variant {
-    /// What answers cost; empty without such counts.
+    /// The cost of answers; empty if no run has CPU figures.
     pub fn costs(&self) -> Vec<Cost> {
         let results = &self.results;
         if results.evidence.iter().all(|run| run.cpu_per_answer.is_none()) {
@@ -66,20 +66,20 @@ impl Variant {
     }
 }
 
-/// The figure of each run; `None` if one lacks it.
+/// The figure of each run; `None` if any run lacks it.
 fn each(runs: &[&Evidence], method: Method) -> Option<Vec<f64>> {
     runs.iter().map(|run| method(run.cpu_per_answer.as_ref()?)).collect()
 }
 
-/// What stands over the table.
+/// The heading of the table.
 pub(crate) const COST_TITLE: &str = "CPU of the whole machine for each answer, client included, in us: (1) by /proc/stat, with whatever \
      else runs; (2) run time of server, client and the softirqs that work for them";
 
-/// The names of the columns.
+/// The column names.
 pub(crate) const COST_COLUMNS: [&str; 7] =
     ["mode", "load", "runs", "us (1)", "us (2)", "ratio (1)", "ratio (2)"];
 
-/// A row's cells.
+/// The cells of a row.
 pub(crate) fn cost_cells(cost: &Cost) -> [String; COST_COLUMNS.len()] {
     let micros = |value: &Option<Interval>| number(value.as_ref(), cost.runs);
     [
@@ -114,7 +114,7 @@ mod test {
         assert!((same - 1.0).abs() < 1e-9, "{same}");
         assert!(grid.render().contains(COST_TITLE));
         assert!(crate::html::html_of_grid(&grid).contains("ratio (2)"));
-        // One run that could not be looked at takes the figure away, not its neighbours'.
+        // A run without figures removes the figure of its own cell, not those of its neighbours.
         grid.variants[0].results.evidence[1].cpu_per_answer = None;
         let costs = grid.variants[0].costs();
         assert!(costs[1].tasks_us.is_none() && costs[0].tasks_us.is_some());

@@ -1,8 +1,8 @@
-//! Many runs that can be compared: configurations by loads by rounds, in an order that hides nothing.
+//! Comparable runs: configurations by loads by rounds, in a shuffled order.
 //!
-//! Every round visits every configuration at every load once, in an order that the seed shuffles for each round: what
-//! changes on the host over time falls on all configurations alike, and runs of one round are pairs. All runs of a
-//! round have the same seed, so that they offer the same requests at the same times.
+//! Every round visits every configuration at every load once, in an order that the seed shuffles per round.
+//! Changes of the host over time thus affect all configurations alike, and runs of one round form pairs. All
+//! runs of a round have the same seed, so they offer the same requests at the same times.
 
 use std::fmt;
 use std::time::Instant;
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use model::Chance;
 
-/// What is to be run.
+/// The plan of an experiment.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// The configurations, by the caller's names, in the order they are shown.
+    /// The configurations, by the caller's names, in display order.
     pub labels: Vec<String>,
-    /// The loads, in the order they are shown.
+    /// The loads, in display order.
     pub loads: Vec<OfferedLoad>,
     /// How often each configuration runs at each load.
     pub rounds: u32,
@@ -27,7 +27,7 @@ pub struct Experiment {
     pub seed: u64,
 }
 
-/// One run's place in an experiment.
+/// The position of a run in an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell<'a> {
     /// The configuration.
@@ -46,15 +46,15 @@ impl fmt::Display for Cell<'_> {
     }
 }
 
-/// The host of an experiment, as the caller provides it: this room must not know how.
+/// The host of an experiment, provided by the caller: this crate must not know how it is configured.
 pub trait Stage {
-    /// What can go wrong.
+    /// The error of these operations.
     type Error: std::error::Error + 'static;
 
-    /// Brings the host into a configuration.
+    /// Applies a configuration to the host.
     ///
     /// # Errors
-    /// If it could not be; the host is then as it was.
+    /// If the configuration could not be applied; the host is then unchanged.
     fn apply(&mut self, label: &str) -> Result<(), Self::Error>;
 
     /// Makes one run, and labels its evidence with the cell's label and load.
@@ -63,42 +63,42 @@ pub trait Stage {
     /// If there is no run to judge. A void run is evidence, not an error.
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, Self::Error>;
 
-    /// Brings the host back to what it was before [`apply`](Self::apply).
+    /// Restores the state of the host before [`apply`](Self::apply).
     ///
     /// # Errors
-    /// If it could not be brought back altogether.
+    /// If the host could not be fully restored.
     fn restore(&mut self) -> Result<(), Self::Error>;
 }
 
-/// How far an experiment is.
+/// The progress of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
-    /// Runs made.
+    /// Completed runs.
     pub done: usize,
-    /// Runs to be made in all.
+    /// Total number of runs.
     pub total: usize,
-    /// The run that comes next; `None` after the last.
+    /// The next run; `None` after the last.
     pub next: Option<Cell<'a>>,
-    /// How long it took so far.
+    /// Elapsed time.
     pub elapsed: Nanoseconds,
-    /// How long it will still take, by the runs made so far; `None` before the first.
+    /// Estimated remaining time, from the completed runs; `None` before the first.
     pub left: Option<Nanoseconds>,
 }
 
-/// All evidence of an experiment, in the order of time. Written and read as JSON.
+/// All evidence of an experiment, in chronological order. Written and read as JSON.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
     /// The format.
     pub schema: Schema,
-    /// What was to be run.
+    /// The plan.
     pub experiment: Experiment,
-    /// What was run.
+    /// The runs.
     pub evidence: Vec<Evidence>,
 }
 
 impl Results {
-    /// The runs of a configuration at a load, in the order of rounds, void ones too.
+    /// The runs of a configuration at a load, in the order of rounds, including void ones.
     pub fn cell(&self, label: &str, load: OfferedLoad) -> Vec<&Evidence> {
         self.evidence.iter().filter(|run| run.label == label && run.load == load).collect()
     }
@@ -107,24 +107,24 @@ impl Results {
 /// An experiment that ended early.
 #[derive(Debug)]
 pub struct Stopped<E> {
-    /// In which run.
+    /// The run in which it ended.
     pub cell: String,
-    /// Why.
+    /// The reason.
     pub failure: Failure<E>,
-    /// What was measured until then.
+    /// The results up to then.
     pub results: Results,
 }
 
-/// What went wrong, and whether the host was restored.
+/// What failed, and whether the host was restored.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure<E> {
-    /// The configuration could not be applied, or the run not be made. The host was restored.
+    /// The configuration could not be applied, or the run failed. The host was restored.
     Run(E),
-    /// The run was made, and the host could not be restored.
+    /// The run was made, but the host could not be restored.
     Restore(E),
-    /// The run could not be made, and the host not be restored.
+    /// The run failed, and the host could not be restored.
     RunAndRestore {
-        /// Why there is no run.
+        /// Why the run failed.
         run: E,
         /// Why the host was not restored.
         restore: E,
@@ -170,10 +170,10 @@ impl Experiment {
         order
     }
 
-    /// Makes every run. The host is restored after each, also after one that failed.
+    /// Makes every run. The host is restored after each, even a failed one.
     ///
     /// # Errors
-    /// [`Stopped`] at the first run that could not be made.
+    /// [`Stopped`] at the first run that fails.
     pub fn run<S: Stage>(
         &self,
         stage: &mut S,
@@ -230,7 +230,7 @@ mod test {
         }
     }
 
-    /// A host that notes what was done to it.
+    /// A host that records the calls.
     #[derive(Default)]
     struct Noted {
         applied: Option<String>,

@@ -1,4 +1,4 @@
-//! Gates: how much one configuration must reach of another, and whether it does.
+//! Gates: the ratio that one configuration must reach relative to another, and whether it does.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 use crate::variant::{Ratios, Row, Variant};
 use measure::statistics::Interval;
 
-/// Bounds for ratios between configurations, as a file says them: a line for each, `FLOWS CONFIGURATION AGAINST QUANTITY
-/// >=|<= NUMBER`.
+/// Bounds for ratios between configurations, parsed from a file with one line each: `FLOWS CONFIGURATION
+/// AGAINST QUANTITY >=|<= NUMBER`.
 ///
-/// `#` begins a comment. Flows are numbers of connections, as in `15,30,60`, or `*` for all.
+/// `#` starts a comment. FLOWS are numbers of connections, such as `15,30,60`, or `*` for all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gates(Vec<Gate>);
 
 /// One bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
-    /// For experiments with so many connections; empty for all.
+    /// The numbers of connections that the gate applies to; empty for all.
     flows: Vec<u32>,
-    /// What is judged.
+    /// The configuration that is judged.
     label: String,
-    /// What it is compared with.
+    /// The configuration that it is compared with.
     against: String,
     quantity: Quantity,
     bound: Bound,
 }
 
-/// What a ratio is of.
+/// The quantity of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantity {
     /// Answers per second.
     Rate,
-    /// A response time, by its place in [`Row::QUANTILES`].
+    /// A response time, by its index in [`Row::QUANTILES`].
     Latency(usize),
 }
 
@@ -44,21 +44,21 @@ enum Bound {
     AtMost(f64),
 }
 
-/// What came of a gate in one experiment.
+/// The result of a gate in one experiment.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Judged {
-    /// Which experiment, at which load.
+    /// The experiment and the load.
     pub place: String,
-    /// The gate, as the file has it.
+    /// The gate, as written in the file.
     pub gate: String,
-    /// Whether the ratio keeps the bound; `None` without two pairs of runs that count.
+    /// Whether the ratio is within the bound; `None` with fewer than two pairs of runs that count.
     pub met: Option<bool>,
     /// The ratio over pairs of runs.
     pub ratio: Option<Interval>,
     /// Pairs of runs that count.
     pub pairs: usize,
-    /// Whether the ratio's interval lies on one side of the bound.
+    /// Whether the ratio's interval excludes the bound.
     pub sure: bool,
 }
 
@@ -68,9 +68,9 @@ pub struct Judged {
     "line {line}: `{text}` is not a gate: FLOWS CONFIGURATION AGAINST qps|50%|90%|95%|99%|99.9%|99.99% >=|<= NUMBER"
 )]
 pub struct NotAGate {
-    /// Which line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What it says.
+    /// The text of the line.
     pub text: String,
 }
 
@@ -166,7 +166,7 @@ impl fmt::Display for Judged {
 }
 
 impl Judged {
-    /// What comes of a gate for a variant of this name.
+    /// Judges a gate for the variant of this name.
     fn of(gate: &Gate, name: &str, ratios: &Ratios) -> Self {
         let ratio = match gate.quantity {
             Quantity::Rate => ratios.rate,
@@ -180,8 +180,8 @@ impl Judged {
 }
 
 impl Gates {
-    /// What comes of them for these variants, in their order; those for numbers of connections that were not measured are left
-    /// out.
+    /// Judges the gates for these variants, in their order; gates for numbers of connections that were not
+    /// measured are left out.
     pub(crate) fn judge(&self, variants: &[Variant]) -> Vec<Judged> {
         let mut judged = Vec::new();
         for gate in &self.0 {
@@ -208,7 +208,7 @@ mod test {
     use crate::test_evidence;
     use model::{Evidence, OfferedLoad, Schema};
 
-    /// Six rounds in which `fast` answers so many times as often as `slow`, within a twentieth.
+    /// Six rounds in which the throughput of `fast` is `times` that of `slow`, within 5 %.
     fn grid(times: f64) -> Grid {
         let evidence = test_evidence();
         let run = |label: &str, seed: u64, throughput: f64| Evidence {

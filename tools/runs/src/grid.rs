@@ -1,5 +1,5 @@
-//! Several experiments side by side, one for each size or number of flows, with the tail of the response times and who
-//! polled: the tables of the documents on threaded NAPI and on event busy polling.
+//! Several experiments side by side, one per size or number of flows, with tail response times and the number
+//! of polls by context: the tables of the documents on threaded NAPI and on event busy polling.
 
 use std::fmt::Write as _;
 
@@ -22,16 +22,16 @@ pub struct Grid {
     pub schema: Schema,
     /// What is compared, in a few words.
     pub title: String,
-    /// What must be known to read it rightly: how the machine was shared, what ran beside.
+    /// Notes that the reader needs: how the machine was shared, what else was running.
     pub notes: Vec<String>,
-    /// Configurations that were asked for and could not be measured here.
+    /// Requested configurations that could not be measured on this host.
     pub skipped: Vec<Skipped>,
-    /// One experiment for each variant.
+    /// One experiment per variant.
     pub variants: Vec<Variant>,
-    /// What came of the gates, if there were any.
+    /// The results of the gates, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<Judged>,
-    /// Variants that are also shown together.
+    /// Groups of variants that are also shown combined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overall: Vec<Overall>,
 }
@@ -66,7 +66,7 @@ const COLUMNS: [&str; 17] = [
     "own/s",
 ];
 
-/// The names of the table's columns for a variant.
+/// The column names of a variant's table.
 pub(crate) fn columns(variant: &Variant) -> [&'static str; COLUMNS.len()] {
     let mut columns = COLUMNS;
     if variant.is_stream() {
@@ -75,7 +75,7 @@ pub(crate) fn columns(variant: &Variant) -> [&'static str; COLUMNS.len()] {
     columns
 }
 
-/// A row's cells.
+/// The cells of a row.
 pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
     let [p50, p90, p95, p99, p999, p9999] =
         row.latency_us.each_ref().map(|value| number(value.as_ref(), row.runs));
@@ -101,11 +101,11 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// The names of the columns of ratios.
+/// The column names of the table of ratios.
 pub(crate) const RATIO_COLUMNS: [&str; 11] =
     ["mode", "load", "pairs", "rate", "50%", "90%", "95%", "99%", "99.9%", "99.99%", "cpu points"];
 
-/// A row's cells.
+/// The cells of a row.
 pub(crate) fn ratio_cells(row: &Ratios) -> [String; RATIO_COLUMNS.len()] {
     let [p50, p90, p95, p99, p999, p9999] = row.latency.each_ref().map(ratio);
     let (label, load) = (row.label.clone(), row.load.to_string());
@@ -121,7 +121,7 @@ fn difference(interval: &Option<Interval>) -> String {
     }
 }
 
-/// What the numbers are.
+/// Explains the numbers.
 pub(crate) fn legend(rounds: u32) -> String {
     let what = match rounds {
         0 | 1 => "One run each, from which no interval can be computed.".to_owned(),
@@ -139,12 +139,13 @@ pub(crate) fn legend(rounds: u32) -> String {
 }
 
 impl Grid {
-    /// What comes of these gates, in their order; those for numbers of connections that were not measured are left out.
+    /// Judges these gates, in their order; gates for numbers of connections that were not measured are left
+    /// out.
     pub fn judge(&self, gates: &Gates) -> Vec<Judged> {
         gates.judge(&self.variants)
     }
 
-    /// How many rounds its experiments had at most.
+    /// The largest number of rounds of its experiments.
     pub(crate) fn rounds(&self) -> u32 {
         self.variants.iter().map(|variant| variant.results.experiment.rounds).max().unwrap_or(0)
     }
@@ -195,7 +196,7 @@ impl Grid {
         text
     }
 
-    /// Several grids as one, under the title of the first: what was measured in turn is shown side by side.
+    /// Joins several grids under the title of the first, to show separate measurements side by side.
     #[must_use]
     pub fn joined(grids: Vec<Self>) -> Self {
         let mut grids = grids.into_iter();
@@ -218,7 +219,7 @@ impl Grid {
         self.variants.iter().flat_map(|variant| &variant.results.evidence).any(|run| run.void.is_none())
     }
 
-    /// Why runs do not count: for each configuration, load and variant the reason of the first.
+    /// Why runs do not count: for each configuration, load and variant, the reason of the first void run.
     pub fn voids(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for Variant { name, results, .. } in &self.variants {
@@ -233,7 +234,8 @@ impl Grid {
     }
 }
 
-/// Writes rows under their columns, names to the left, numbers to the right; columns without a number are left out.
+/// Writes rows under their columns, names left-aligned, numbers right-aligned; columns without a number are
+/// left out.
 fn aligned<const N: usize>(text: &mut String, columns: &[&str; N], rows: &[([String; N], String)]) {
     let shown: Vec<bool> =
         (0..N).map(|at| at < 2 || rows.iter().any(|(cells, _)| cells[at] != "-")).collect();
@@ -267,7 +269,7 @@ pub(crate) mod test {
         PollCounts,
     };
 
-    /// Runs whose longest answer in a hundred takes ten times the others'.
+    /// Runs in which one answer in a hundred takes ten times as long as the others.
     fn run(label: &str, seed: u64, micros: u64, kthread: u64) -> Evidence {
         let mut recorder = Recorder::new();
         for answer in 0..1000 {

@@ -1,11 +1,12 @@
-//! Runs of a bench, and what they say together.
+//! Repeated runs of a benchmark, and what they show together.
 //!
-//! This room knows the order that many runs are made in, what they come to beyond noise, and how that is shown: as text and as
-//! HTML. It must not know settings (it must not know what it is judging), and offers no load itself: a [`Stage`] does. Only
-//! benches use it: the daemon is built without it.
+//! This crate orders the runs, separates their results from noise, and renders them as text and HTML. It must
+//! not know the settings that it judges, and it offers no load itself: a [`Stage`] does. Only the benches use
+//! it; the daemon is built without it.
 //!
-//! Read in this order: [`experiment`] (configurations by loads by rounds), [`summary`] and [`mod@verdict`] (what the runs of one
-//! mean), [`table`], [`mod@variant`], [`grid`], [`mod@overall`] and [`cost`] (several side by side), [`gate`] (what is demanded of them), [`html`].
+//! Read in this order: [`experiment`] (configurations by loads by rounds), [`summary`] and [`mod@verdict`]
+//! (the results of one experiment), [`table`], [`mod@variant`], [`grid`], [`mod@overall`] and [`cost`]
+//! (several side by side), [`gate`] (their required ratios), [`html`].
 #![forbid(unsafe_code)]
 
 pub mod cost;

@@ -1,12 +1,12 @@
-//! Several variants of a grid together: configuration against configuration over every pair of runs of all of them, as the
-//! summary of the NET-policy document has it ("on average ~1.26X than baseline").
+//! Several variants of a grid combined: one configuration against another over the pairs of runs of all
+//! variants, like the summary of the NET-policy document ("on average ~1.26X than baseline").
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::variant::{Ratios, Variant};
 
-/// Variants that are compared as one.
+/// Variants that are compared as one group.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overall {
@@ -14,13 +14,13 @@ pub struct Overall {
     pub name: String,
     /// Their names.
     pub variants: Vec<String>,
-    /// The configurations that the others are compared with, each in a table of its own.
+    /// The configurations that the others are compared with, each in its own table.
     pub against: Vec<String>,
 }
 
 impl Overall {
-    /// Every configuration that was measured beside `against`, compared with it: the geometric mean over all pairs of runs.
-    /// Variants that were not measured are left out.
+    /// The ratios of every configuration that was measured together with `against`: the geometric mean over
+    /// all pairs of runs. Variants that were not measured are left out.
     pub fn ratios(&self, variants: &[Variant], against: &str) -> Vec<Ratios> {
         let mine: Vec<&Variant> =
             variants.iter().filter(|variant| self.variants.contains(&variant.name)).collect();
@@ -43,7 +43,7 @@ mod test {
     use super::*;
     use crate::grid::{Grid, test::grid};
 
-    /// Two variants of six rounds each, in the second of which `threaded` is as fast as `softirq`.
+    /// Two variants of six rounds each; in the second, `threaded` is as fast as `softirq`.
     fn two() -> Grid {
         let mut two = Grid::joined(vec![grid(), grid()]);
         two.variants[1].name = "1 B/1 B, 128 flows".to_owned();

@@ -1,4 +1,4 @@
-//! One configuration at one load, over all its rounds: what the table and the report show.
+//! One configuration at one load, summarised over all its rounds for the table and the report.
 
 use model::{Distribution, Evidence, Nanoseconds, OfferedLoad};
 
@@ -30,25 +30,26 @@ pub struct Summary {
     pub p95_us: Option<Interval>,
     /// The 99th percentile, in microseconds.
     pub p99_us: Option<Interval>,
-    /// The median of how late the generator sent requests, in microseconds; `None` also in closed loop and in simulations.
+    /// The median lateness of the generator, in microseconds; also `None` in closed loop and in simulations.
     pub late_p50_us: Option<Interval>,
-    /// The 99th percentile of that, in microseconds.
+    /// The 99th percentile of the generator's lateness, in microseconds.
     pub late_p99_us: Option<Interval>,
-    /// How busy the server's CPUs were, in percent; `None` also where it was not measured.
+    /// CPU use of the server's CPUs, in percent; also `None` if not measured.
     pub cpu_percent: Option<Interval>,
-    /// The share of its packets that the server polled for itself, in percent; `None` also where it was not counted.
+    /// The share of its packets that the server polled itself, in percent; also `None` if not counted.
     pub own_percent: Option<Interval>,
-    /// Interrupts for each answer; `None` also where it was not counted.
+    /// Interrupts per answer; also `None` if not counted.
     pub interrupts: Option<Interval>,
-    /// Events that one `epoll_wait` of the server returned, over those that returned any; `None` also where the server
-    /// was not counted.
+    /// Events per `epoll_wait` of the server, over the calls that returned any; also `None` if the server's
+    /// calls were not counted.
     pub batch: Option<Interval>,
-    /// Calls of `epoll_wait` that returned nothing, in percent of all; `None` also where the server was not counted.
+    /// The share of `epoll_wait` calls that returned no event, in percent; also `None` if the server's calls
+    /// were not counted.
     pub empty_percent: Option<Interval>,
 }
 
 impl Summary {
-    /// All cells of an experiment, configuration by configuration, each in the order of loads.
+    /// Summarises all cells of an experiment, configuration by configuration, each in the order of loads.
     pub fn of(results: &Results) -> Vec<Self> {
         let experiment = &results.experiment;
         let cells = experiment
@@ -92,7 +93,7 @@ impl Summary {
         }
     }
 
-    /// What must be known to read this cell rightly; empty if nothing.
+    /// Caveats for reading this cell; empty if there are none.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if self.saturated > 0 {
@@ -108,7 +109,7 @@ impl Summary {
     }
 }
 
-/// How late the generator sent, over runs; `None` where a run cannot be late.
+/// The generator's lateness over the runs; `None` for runs that cannot be late.
 pub(crate) fn late(runs: &[&Evidence], of: fn(&Distribution) -> Nanoseconds) -> Option<Interval> {
     let each = |run: &&Evidence| {
         let late = &run.generator_lateness;

@@ -1,4 +1,4 @@
-//! The document's table: per configuration a block, per load a line, as text.
+//! The table as text: a block per configuration, a line per load.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,11 @@ use crate::experiment::Results;
 use crate::summary::Summary;
 use measure::statistics::{Interval, coverage};
 
-/// A column: its name, and what stands in it.
+/// A column: its name and its value.
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
 
-/// The columns, as the document names them; those from [`OWN`] on are ours, and stand where anything was counted.
+/// The columns. The first have the names of the NET-policy document; those from [`OWN`] on are netpolicy's,
+/// and are shown only if they were counted.
 const COLUMNS: [Column; 11] = [
     ("qps", |row| row.throughput.as_ref()),
     ("avglat", |row| row.avg_us.as_ref()),
@@ -24,19 +25,19 @@ const COLUMNS: [Column; 11] = [
     (EMPTY, |row| row.empty_percent.as_ref()),
 ];
 
-/// The median and the 99th percentile of how late the generator sent.
+/// The median and the 99th percentile of the generator's lateness.
 pub(crate) const LATE50: &str = "50%late";
 pub(crate) const LATE99: &str = "99%late";
-/// The share of its packets that the server polled for itself: whether busy polling is in force.
+/// The share of its packets that the server polled itself: whether busy polling is engaged.
 const OWN: &str = "own";
-/// Interrupts of the server's NAPIs for each answer.
+/// Interrupts of the server's NAPIs per answer.
 pub(crate) const INTERRUPTS: &str = "irq/req";
-/// Events that an `epoll_wait` of the server returned.
+/// Events per `epoll_wait` of the server.
 pub(crate) const BATCH: &str = "batch";
-/// The share of them that returned nothing.
+/// The share of `epoll_wait` calls that returned no event.
 pub(crate) const EMPTY: &str = "empty";
 
-/// What a column of ours means, in a sentence.
+/// Explanations of netpolicy's columns.
 const LEGENDS: [(&str, &str); 6] = [
     (LATE50, LATE_LEGEND),
     (LATE99, ""),
@@ -46,7 +47,7 @@ const LEGENDS: [(&str, &str); 6] = [
     (EMPTY, EMPTY_LEGEND),
 ];
 
-/// The table of an experiment, response times in microseconds, CPU use in percent.
+/// Renders the table of an experiment: response times in microseconds, CPU use in percent.
 pub fn render(results: &Results) -> String {
     let summaries = Summary::of(results);
     let is_ours = |name: &str| LEGENDS.iter().any(|(ours, _)| *ours == name);
@@ -89,26 +90,26 @@ pub fn render(results: &Results) -> String {
     text
 }
 
-/// What [`LATE50`] and [`LATE99`] mean, in a sentence.
+/// Explains [`LATE50`] and [`LATE99`].
 pub(crate) const LATE_LEGEND: &str = "50%late, 99%late: how long after its due time, or after its connection had room, the client sent a request, in us. \
      It is part of the response times.";
 
-/// What [`OWN`] means, in a sentence.
+/// Explains [`OWN`].
 pub(crate) const OWN_LEGEND: &str =
     "own: how many percent of its packets the server polled for itself, instead of softirqs.";
 
-/// What [`INTERRUPTS`] means, in a sentence.
+/// Explains [`INTERRUPTS`].
 pub(crate) const INTERRUPTS_LEGEND: &str = "irq/req: how often the server's NAPIs were polled after an interrupt (on a veth, a \
      softirq of the sender) for each answer.";
 
-/// What [`BATCH`] means, in a sentence.
+/// Explains [`BATCH`].
 pub(crate) const BATCH_LEGEND: &str =
     "batch: how many events an epoll_wait of the server returned, over those that returned any.";
 
-/// What [`EMPTY`] means, in a sentence.
+/// Explains [`EMPTY`].
 pub(crate) const EMPTY_LEGEND: &str = "empty: how many percent of its epoll_waits returned nothing.";
 
-/// What the numbers are, in a sentence.
+/// Explains the numbers.
 pub(crate) fn legend(rounds: u32) -> String {
     let runs = rounds as usize;
     if runs < 2 {
@@ -124,12 +125,13 @@ pub(crate) fn legend(rounds: u32) -> String {
     )
 }
 
-/// Whether one digit behind the point would hide it.
+/// Whether rounding to one decimal place would hide the value.
 fn is_small(estimate: f64) -> bool {
     estimate > 0.0 && estimate < 0.095
 }
 
-/// An estimate and its reach over so many runs, in as many digits as the estimate's size deserves. One run has no reach.
+/// Formats an estimate and its ± over this many runs, with as many digits as its magnitude needs. A single
+/// run has no ±.
 pub(crate) fn number(interval: Option<&Interval>, runs: usize) -> String {
     match interval {
         None => "-".to_owned(),

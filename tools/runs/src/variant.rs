@@ -1,4 +1,4 @@
-//! One experiment of several that stand side by side: its rows, and the ratios of its configurations.
+//! One experiment of a grid: its rows, and the ratios of its configurations.
 
 use measure::record::Recorder;
 use measure::statistics::{Interval, median_interval, paired_difference, paired_ratio};
@@ -13,11 +13,11 @@ use crate::summary::late;
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// What sets it apart: `1 B/1 B, 64 flows`.
+    /// The name that distinguishes it: `1 B/1 B, 64 flows`.
     pub name: String,
-    /// What the first configuration answers in closed loop, per second, where loads are shares of that.
+    /// Closed-loop answers per second of the first configuration, if loads are shares of that.
     pub borne: Option<f64>,
-    /// What was measured.
+    /// The results of the experiment.
     pub results: Results,
 }
 
@@ -28,7 +28,7 @@ pub struct Row {
     pub label: String,
     /// The load.
     pub load: OfferedLoad,
-    /// What must be known to read it rightly.
+    /// Caveats for reading this row.
     pub remarks: Vec<String>,
     /// Runs that count.
     pub runs: usize,
@@ -36,16 +36,16 @@ pub struct Row {
     pub rate: Option<Interval>,
     /// Response times in microseconds, at [`Row::QUANTILES`].
     pub latency_us: [Option<Interval>; Row::QUANTILES.len()],
-    /// How late the generator sent requests, in microseconds: median and 99th percentile. `None` also in closed loop and in
-    /// simulations.
+    /// The generator's lateness, in microseconds: median and 99th percentile. Also `None` in closed loop and
+    /// in simulations.
     pub late_us: [Option<Interval>; 2],
-    /// How busy the server's CPUs were, in percent; this and all below `None` also where it was not measured.
+    /// CPU use of the server's CPUs, in percent; this and all below: also `None` if not measured.
     pub cpu_percent: Option<Interval>,
     /// Context switches of the host per second.
     pub switches: Option<Interval>,
     /// Polls of the server's NAPIs in softirq, per second.
     pub softirq_polls: Option<Interval>,
-    /// Polls after an interrupt, for each answer.
+    /// Polls after an interrupt, per answer.
     pub interrupts: Option<Interval>,
     /// Polls by the NAPIs' kernel threads, per second.
     pub kthread_polls: Option<Interval>,
@@ -54,7 +54,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The quantiles that are shown.
+    /// The displayed quantiles.
     pub const QUANTILES: [f64; 6] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
     fn of(label: &str, load: OfferedLoad, all: &[&Evidence]) -> Self {
@@ -93,26 +93,26 @@ impl Row {
     }
 }
 
-/// Configuration against configuration at one load: ratios over pairs of runs.
+/// One configuration against another at one load: ratios over pairs of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ratios {
     /// The configuration.
     pub label: String,
-    /// What it is compared with.
+    /// The configuration that it is compared with.
     pub against: String,
     /// The load.
     pub load: OfferedLoad,
     /// Pairs of runs that both count.
     pub pairs: usize,
-    /// Of what is offered or answered; `None` with fewer than two pairs.
+    /// Ratio of the rates, offered or answered; `None` with fewer than two pairs.
     pub rate: Option<Interval>,
-    /// Of response times, at [`Row::QUANTILES`].
+    /// Ratios of response times, at [`Row::QUANTILES`].
     pub latency: [Option<Interval>; Row::QUANTILES.len()],
-    /// By how many points the use of the server's CPUs differs, in percent of them.
+    /// Difference in CPU use of the server's CPUs, in percentage points.
     pub cpu_points: Option<Interval>,
 }
 
-/// The runs of two configurations in one round, both of which count.
+/// The pairs of runs of two configurations in one round, if both runs count.
 pub(crate) fn pairs<'a>(
     results: &'a Results,
     label: &str,
@@ -120,7 +120,7 @@ pub(crate) fn pairs<'a>(
     load: OfferedLoad,
 ) -> Vec<(&'a Evidence, &'a Evidence)> {
     let (before, after) = (results.cell(against, load), results.cell(label, load));
-    // Runs of one round have the same seed, and no other runs have.
+    // Only runs of the same round share a seed.
     let partner = |run: &'a Evidence| {
         let seed = run.workload.seed();
         let partner = after.iter().find(|other| other.workload.seed() == seed)?;
@@ -130,12 +130,12 @@ pub(crate) fn pairs<'a>(
 }
 
 impl Ratios {
-    /// Over the runs of an experiment.
+    /// Computes the ratios over the runs of an experiment.
     pub(crate) fn of(results: &Results, label: &str, against: &str, load: OfferedLoad) -> Self {
         Self::over([results], label, against, load)
     }
 
-    /// Over the runs of several experiments.
+    /// Computes the ratios over the runs of several experiments.
     pub(crate) fn over<'a>(
         results: impl IntoIterator<Item = &'a Results>,
         label: &str,
@@ -166,7 +166,7 @@ impl Ratios {
 }
 
 impl Variant {
-    /// The table's rows: configuration by configuration, each in the order of loads.
+    /// The rows of the table: configuration by configuration, each in the order of loads.
     pub fn rows(&self) -> Vec<Row> {
         let experiment = &self.results.experiment;
         let cells = experiment
@@ -176,7 +176,7 @@ impl Variant {
         cells.map(|(label, load)| Row::of(label, load, &self.results.cell(label, load))).collect()
     }
 
-    /// Every configuration but the first, against the first.
+    /// Compares every configuration with the first.
     pub fn ratios(&self) -> Vec<Ratios> {
         let experiment = &self.results.experiment;
         let Some((first, others)) = experiment.labels.split_first() else { return Vec::new() };
@@ -201,7 +201,7 @@ fn rate(run: &Evidence) -> f64 {
     }
 }
 
-/// Response times in microseconds at [`Row::QUANTILES`]; `None` where the evidence holds no histogram, or so few
+/// Response times in microseconds at [`Row::QUANTILES`]; `None` if the evidence has no histogram, or so few
 /// answers that the quantile is the longest of them.
 fn quantiles(run: &Evidence) -> Vec<Option<f64>> {
     let recorder = Recorder::from_distribution(&run.latency).ok();
@@ -214,7 +214,7 @@ fn quantiles(run: &Evidence) -> Vec<Option<f64>> {
     Row::QUANTILES.iter().map(|&quantile| at(quantile)).collect()
 }
 
-/// How many answers must have taken longer than a quantile for it to be shown.
+/// How many answers must exceed a quantile for it to be shown.
 const BEYOND_MIN: f64 = 1.0;
 
 fn remarks(runs: &[&Evidence], all: usize) -> Vec<String> {
@@ -231,10 +231,11 @@ fn remarks(runs: &[&Evidence], all: usize) -> Vec<String> {
     remarks
 }
 
-/// From this reach on an interval says only that there are too few pairs.
+/// An interval that spans at least this factor shows only that there are too few pairs.
 const INTERVAL_REACH_MAX: f64 = 100.0;
 
-/// A ratio with its interval: `0.42 (0.38-0.47)`, or `0.42 (-)` where the interval says nothing.
+/// Formats a ratio with its interval: `0.42 (0.38-0.47)`, or `0.42 (-)` if the interval is too wide to be
+/// useful.
 pub(crate) fn ratio(interval: &Option<Interval>) -> String {
     match interval {
         None => "-".to_owned(),

@@ -1,16 +1,16 @@
 //! Whether runs after a change are better than runs before it, beyond noise.
 //!
-//! Runs are paired in the order they are given, so the caller runs *before* and *after* in turn and gives both
-//! in the order of rounds. What decides:
+//! Runs are paired in the given order, so the caller alternates runs *before* and *after* the change and
+//! passes both in the order of rounds. The verdict depends on:
 //!
-//! - with a goal: the percentiles that the goal names. The goal is met if the whole interval of the median run is
-//!   within it;
+//! - with a goal: the percentiles that the goal names. A goal is met if the whole interval of the median run
+//!   is within it;
 //! - without a goal: the median and the 99th percentile; at MAX, where response times only mirror throughput,
-//!   throughput alone.
+//!   just the throughput.
 //!
-//! *Better* means: every goal is met, nothing that decides (nor throughput) is worse beyond noise, and something
-//! that decides is better beyond noise, or a goal is met that was missed before. The cost in CPU time is always
-//! given and never decides: what a policy may cost is in its budget.
+//! *Better* means: every goal is met, no deciding quantity (nor throughput) is worse beyond noise, and a
+//! deciding quantity is better beyond noise or a previously missed goal is met. The CPU cost is always
+//! reported and never decides: what a policy may cost is defined by its budget.
 
 use std::fmt;
 
@@ -21,13 +21,14 @@ use serde::{Deserialize, Serialize};
 
 use measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
 
-/// The fewest pairs of runs that count, for a verdict: with two, Student's interval spans a factor of 12.7.
+/// Minimum number of pairs of runs that count, for a verdict: with two, Student's interval spans a factor of
+/// 12.7.
 pub const PAIRS_MIN: usize = 3;
 
-/// Differences below this share are none, however sure: they do not justify changing a host.
+/// Differences below this share do not count, however certain: they do not justify changing a host.
 pub const DIFFERENCE_MIN: f64 = 0.01;
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -35,7 +36,7 @@ pub enum Verdict {
     Better(Comparison),
     /// Not shown to be better.
     NotBetter(Comparison, Vec<Shortfall>),
-    /// Nothing is shown either way.
+    /// The runs show nothing either way.
     Void(Void),
 }
 
@@ -47,11 +48,11 @@ pub struct Comparison {
     pub before: String,
     /// The label after.
     pub after: String,
-    /// What was offered.
+    /// The offered load.
     pub load: OfferedLoad,
     /// Pairs of runs that count.
     pub pairs: usize,
-    /// Pairs left out because a run of them was void.
+    /// Pairs left out because one of their runs was void.
     pub void_pairs: usize,
     /// The median response time.
     pub p50: Compared,
@@ -59,7 +60,8 @@ pub struct Comparison {
     pub p99: Compared,
     /// Answers per second.
     pub throughput: Compared,
-    /// CPUs' worth of server time that the change costs; negative if it saves. `None` where it was not measured.
+    /// CPUs' worth of server time that the change costs; negative if it saves CPU time. `None` if not
+    /// measured.
     pub cpus_added: Option<Interval>,
 }
 
@@ -71,7 +73,7 @@ pub struct Compared {
     pub before: f64,
     /// The median run after, with its interval.
     pub after: Interval,
-    /// After as a ratio to before; `None` where one of them is zero.
+    /// The ratio of after to before; `None` if either is zero.
     pub ratio: Option<Interval>,
 }
 
@@ -85,7 +87,7 @@ impl Compared {
     }
 }
 
-/// What decides.
+/// A quantity that can decide the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
@@ -111,31 +113,31 @@ impl fmt::Display for Quantity {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shortfall {
-    /// A goal is not met with certainty: the upper end of what was found is above it.
+    /// A goal is not met with certainty: the upper end of the interval is above it.
     GoalMissed {
-        /// Which percentile.
+        /// The percentile.
         quantity: Quantity,
         /// The goal.
         goal: Nanoseconds,
-        /// What was found, in nanoseconds.
+        /// The measured value, in nanoseconds.
         found: Interval,
     },
-    /// Something that counts became worse beyond noise.
+    /// A quantity became worse beyond noise.
     Worse {
-        /// What.
+        /// The quantity.
         quantity: Quantity,
-        /// After as a ratio to before.
+        /// The ratio of after to before.
         ratio: Interval,
     },
-    /// Nothing that decides became better beyond noise.
+    /// No deciding quantity became better beyond noise.
     NoGain,
 }
 
-/// Why nothing is shown.
+/// Why the runs show nothing.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Void {
-    /// There are not as many runs after as before.
+    /// The numbers of runs before and after differ.
     Unpaired {
         /// Runs before.
         before: usize,
@@ -144,10 +146,10 @@ pub enum Void {
     },
     /// The runs differ in more than their label and seed.
     NotComparable {
-        /// In what.
+        /// What differs.
         what: String,
     },
-    /// Fewer pairs than [`PAIRS_MIN`] have two runs that count.
+    /// Fewer than [`PAIRS_MIN`] pairs have two runs that count.
     TooFew {
         /// Pairs that count.
         pairs: usize,
@@ -181,7 +183,7 @@ pub fn verdict(goal: &Goal, before: &[Evidence], after: &[Evidence]) -> Verdict 
     }
 }
 
-/// In what two runs differ that are to be compared.
+/// Names what makes two runs incomparable.
 fn difference(one: &Evidence, other: &Evidence) -> Option<&'static str> {
     let place = match (&one.origin, &other.origin) {
         (Origin::Measured(a), Origin::Measured(b)) => {
@@ -348,7 +350,7 @@ mod test {
     use crate::test_evidence;
     use model::{CpuUse, Distribution};
 
-    /// Runs with these 99th percentiles in microseconds; the median is a tenth of each.
+    /// Runs with these 99th percentiles in microseconds; each median is a tenth of it.
     fn runs(label: &str, p99_us: &[u64]) -> Vec<Evidence> {
         let run = |(round, &p99): (u64, &u64)| {
             let latency = Distribution {

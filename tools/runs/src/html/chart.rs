@@ -1,4 +1,4 @@
-//! One chart: a quantity over the answers per second, a line for each configuration.
+//! A chart: a quantity over answers per second, with a line per configuration.
 
 use std::fmt::{Display, Write as _};
 
@@ -10,7 +10,7 @@ use measure::statistics::Interval;
 use super::Escaped;
 use super::style::SeriesStyle;
 
-/// The chart's own units: the picture scales to its place.
+/// Dimensions in the SVG's own units: the picture scales to the available space.
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 56.0;
@@ -18,10 +18,10 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 
-/// How far apart the marks of neighbouring configurations are drawn at the same load.
+/// Horizontal offset between the marks of neighbouring configurations at the same load.
 const DODGE: f64 = 2.6;
 
-/// How the vertical axis is divided.
+/// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     /// In powers of ten.
@@ -30,7 +30,7 @@ pub(super) enum Axis {
     Percent,
 }
 
-/// What is drawn.
+/// The contents of a chart.
 pub(super) struct Chart<'a> {
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
@@ -39,7 +39,7 @@ pub(super) struct Chart<'a> {
     pub(super) summaries: &'a [Summary],
 }
 
-/// From values to places along one direction of the picture.
+/// Maps values to coordinates along one axis.
 pub(super) struct Scale {
     pub(super) low: f64,
     pub(super) high: f64,
@@ -55,9 +55,9 @@ impl Scale {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// Round values within the scale, about so many.
+    /// About `about` round values within the scale.
     pub(super) fn ticks(&self, about: f64) -> Vec<f64> {
-        /// More would be a fault of the scale, not of the data.
+        /// More ticks would be a bug in the scale, not a property of the data.
         const TICKS_MAX: usize = 40;
         if self.logarithmic {
             let decades = (self.high / self.low).log10();
@@ -79,7 +79,7 @@ impl Scale {
     }
 }
 
-/// A number on an axis: `200`, `1.5K`, `20K`, `1M`.
+/// Formats a number for an axis: `200`, `1.5K`, `20K`, `1M`.
 pub(super) fn short(value: f64) -> String {
     let (scaled, suffix) = match value {
         v if v >= 1e6 => (v / 1e6, "M"),
@@ -89,7 +89,7 @@ pub(super) fn short(value: f64) -> String {
     format!("{}{suffix}", (scaled * 100.0).round() / 100.0)
 }
 
-/// Draws a line of the grid across a chart, from one side to the other, with its value at the left.
+/// Draws a horizontal grid line across a chart, with its value on the left.
 pub(super) fn line_across(page: &mut String, left: f64, right: f64, at: f64, value: impl Display) {
     let _ = writeln!(
         page,
@@ -164,7 +164,7 @@ impl Chart<'_> {
         let mut points: Vec<(&Summary, Interval, Interval)> =
             rows.filter_map(|s| Some((s, s.throughput?, (self.y)(s)?))).collect();
         points.sort_by(|a, b| a.1.estimate.total_cmp(&b.1.estimate));
-        // Closed loop is another experiment than open loop: its point stands apart, without a line to it.
+        // Closed loop is a different experiment from open loop: draw its point without a line to it.
         let open = points.iter().filter(|(s, ..)| s.load != OfferedLoad::Max);
         let path: Vec<String> = open
             .map(|(_, qps, value)| {

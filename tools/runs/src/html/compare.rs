@@ -1,4 +1,4 @@
-//! The report of a comparison: how the interval of each change narrowed, pair by pair.
+//! The report of a comparison: how the interval of each change narrows from pair to pair.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -14,33 +14,33 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
-/// What was known after a pair, in percent.
+/// The state of the comparison after a pair, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ComparePoint {
-    /// How many pairs there were.
+    /// Number of pairs so far.
     pub pairs: usize,
-    /// The change of this pair alone.
+    /// The change of only this pair.
     pub own: f64,
-    /// The best single value.
+    /// The point estimate.
     pub estimate: f64,
-    /// The interval's lower end; `None` while there is none, likewise below.
+    /// The lower end of the interval; `None` while there is no interval.
     pub low: Option<f64>,
-    /// Its upper end.
+    /// The upper end of the interval; `None` while there is no interval.
     pub high: Option<f64>,
 }
 
-/// One change of one candidate.
+/// A chart of one quantity's change with one candidate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompareChart {
-    /// What changed, and of which candidate.
+    /// The quantity and the candidate.
     pub title: String,
-    /// What it came to.
+    /// The result, as text.
     pub words: String,
-    /// After each pair.
+    /// The state after each pair.
     pub points: Vec<ComparePoint>,
 }
 
-/// Where one of the settings lies in the picture of response time against CPU time.
+/// The position of one of the compared settings in the plot of response time against CPU time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ComparePlace {
     /// The settings' name.
@@ -51,8 +51,8 @@ pub struct ComparePlace {
     pub p99: f64,
 }
 
-/// The report as HTML: one file that needs no other, and no script. `verdicts` are the sentences on top, `places` the picture
-/// after them.
+/// Renders the report as a self-contained HTML page without scripts. `verdicts` are the sentences at the top,
+/// `places` the plot after them.
 pub fn html_of_compare(
     title: &str,
     place: &str,
@@ -78,9 +78,9 @@ pub fn html_of_compare(
     draw_places(&mut page, places);
     let _ = writeln!(
         page,
-        "<p class=\"note\">Line: the best single value after each pair. Band: the interval that holds the true change in 95 of 100 \
+        "<p class=\"note\">Line: the point estimate after each pair. Band: the interval that contains the true change in 95 of 100 \
          comparisons, however often one looks. Dots: single pairs. Dashed: no change, and the margin of ±{margin} %. The scale is \
-         logarithmic: +100 % is twice as much, −50 % half. What is beyond the frame is drawn at its edge.</p>"
+         logarithmic: +100 % is twice as much, −50 % half. Values outside the frame are drawn at its edge.</p>"
     );
     for chart in charts.iter().filter(|chart| !chart.points.is_empty()) {
         draw(&mut page, chart, margin);
@@ -166,14 +166,16 @@ fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
     page.push_str("</svg>\n</figure>\n");
 }
 
-/// A change in percent as the logarithm of a factor: twice as much and half of it are equally far from no change.
+/// Converts a change in percent to the logarithm of its factor, so that doubling and halving are equally far
+/// from no change.
 fn factor(percent: f64) -> f64 {
     (percent / 100.0).max(-1.0).ln_1p()
 }
 
-/// How far the picture reaches on both sides: over all best values and the last interval. Single pairs, and the first intervals, may be anywhere.
+/// How far the scale extends on both sides: over all point estimates and the last interval. Single pairs and
+/// the first intervals may lie outside.
 fn reach(chart: &CompareChart, margin: f64) -> f64 {
-    /// A hundred thousand times as much.
+    /// A factor of a hundred thousand.
     const REACH_MAX: f64 = 11.6;
     let last = chart.points.last().into_iter().flat_map(|point| [point.low, point.high]);
     let ends = chart.points.iter().map(|point| point.estimate).chain(last.flatten());
@@ -182,9 +184,9 @@ fn reach(chart: &CompareChart, margin: f64) -> f64 {
         * 1.15
 }
 
-/// Changes in percent that the scale names, from the smallest.
+/// Labelled changes on the scale, in percent, in ascending order.
 fn ticks(reach: f64) -> Vec<f64> {
-    /// Factors that are named as far as they are within the frame and as many as it has room for.
+    /// Factors to label, from fine to coarse; those outside the frame are left out.
     const NAMED: [&[f64]; 4] =
         [&[1.02, 1.05, 1.1], &[1.1, 1.2, 1.5, 2.0], &[1.5, 2.0, 5.0, 10.0], &[10.0, 100.0, 1e3, 1e4, 1e5]];
     let step = NAMED.into_iter().find(|factors| factors.last().is_some_and(|last| reach <= last.ln() * 1.2));
@@ -193,7 +195,7 @@ fn ticks(reach: f64) -> Vec<f64> {
     less.chain([0.0]).chain(factors.map(|factor| (factor - 1.0) * 100.0)).collect()
 }
 
-/// A change as an axis names it: `+900 %`, `−99.9 %`.
+/// Formats a change for an axis: `+900 %`, `−99.9 %`.
 fn percent(value: f64) -> String {
     let size = (value.abs() * 1000.0).round() / 1000.0;
     match value.partial_cmp(&0.0) {

@@ -1,4 +1,4 @@
-//! The report of a grid: for each variant a chart of response times over percentiles, and its two tables.
+//! The report of a grid: for each variant, a chart of response times over percentiles and its two tables.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::grid::{Grid, RATIO_COLUMNS, cells, columns, ratio_cells};
 use crate::variant::{Row, Variant};
 use measure::statistics::Interval;
 
-/// The chart's own units.
+/// Dimensions in the SVG's own units.
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 56.0;
@@ -18,10 +18,10 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 
-/// How far apart the marks of neighbouring configurations are drawn.
+/// Horizontal offset between the marks of neighbouring configurations.
 const DODGE: f64 = 3.0;
 
-/// The report as one HTML page that needs no other.
+/// Renders the report as a self-contained HTML page.
 pub fn html_of_grid(grid: &Grid) -> String {
     let mut labels: Vec<String> = Vec::new();
     for label in grid.variants.iter().flat_map(|variant| &variant.results.experiment.labels) {
@@ -126,7 +126,7 @@ fn table(page: &mut String, columns: &[&str], rows: &[(Vec<String>, String)]) {
     page.push_str("</tbody>\n</table>\n");
 }
 
-/// Response times, logarithmic, at the shown percentiles, a line for each configuration.
+/// Draws response times on a logarithmic scale at the shown percentiles, with a line per configuration.
 fn chart(page: &mut String, title: &str, rows: &[&Row], styles: &[SeriesStyle]) {
     let values = || rows.iter().flat_map(|row| row.latency_us.iter().flatten());
     let low = values().map(|i| i.low).filter(|v| *v > 0.0).reduce(f64::min);

@@ -1,8 +1,8 @@
-//! The report of an experiment: one HTML file that needs no other, and no script.
+//! The report of an experiment: a self-contained HTML file without scripts.
 //!
-//! Response times over load (99th percentile and median, logarithmic), CPU use over load, the table, every option
-//! and every void run. Colours keep their difference for the colour-blind and in black and white have dash
-//! patterns and marker shapes beside them; light or dark follows the reader's own setting.
+//! It shows response times over load (99th percentile and median, logarithmic), CPU use over load, the table,
+//! every option and every void run. Colours are distinguishable for colour-blind readers; dash patterns and
+//! marker shapes serve black-and-white print. Light or dark mode follows the reader's setting.
 
 mod chart;
 mod compare;
@@ -46,7 +46,7 @@ impl std::fmt::Display for Escaped<'_> {
     }
 }
 
-/// The report as HTML.
+/// Renders the report as HTML.
 pub fn html_of_results(title: &str, results: &Results) -> String {
     let summaries = Summary::of(results);
     let styles = styles(&results.experiment.labels);
@@ -205,7 +205,7 @@ fn voids(page: &mut String, results: &Results) {
     page.push_str("</ul>\n");
 }
 
-/// Every option of the experiment and of the workload, as they are written in the JSON.
+/// Lists every option of the experiment and of the workload, as written in the JSON.
 fn options(page: &mut String, results: &Results) {
     page.push_str("<h2>Options</h2>\n<dl>\n");
     let mut option = |name: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! How lines are distinguished: by colour, dash and marker, one of each more than any reader needs.
+//! Distinguishes lines by colour, dash pattern and marker; any one of them is enough.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub(super) enum Marker {
 }
 
 impl Marker {
-    /// The marker around a point; hollow if so asked.
+    /// Draws the marker around a point, optionally hollow.
     pub(super) fn svg(self, x: f64, y: f64, hollow: bool) -> String {
         let class = if hollow { "mark hollow" } else { "mark" };
         let path = match self {
@@ -42,8 +42,8 @@ const COLOURS: [&str; 7] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
 const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
 const MARKERS: [Marker; 4] = [Marker::Circle, Marker::Square, Marker::Triangle, Marker::Diamond];
 
-/// A style for each label. Labels that differ in a number at their end alone (`defer10`, `defer50`) are a family:
-/// one colour, and for each member its own dash and marker.
+/// Assigns a style to each label. Labels that differ only in a trailing number (`defer10`, `defer50`) form a
+/// family: they share a colour, and each member has its own dash pattern and marker.
 pub(super) fn styles(labels: &[String]) -> Vec<SeriesStyle> {
     let mut families: Vec<(&str, usize)> = Vec::new();
     labels
@@ -56,7 +56,7 @@ pub(super) fn styles(labels: &[String]) -> Vec<SeriesStyle> {
             });
             let member = families[place].1;
             families[place].1 += 1;
-            // Families beyond the seventh share a colour with an earlier one and go on with its dashes.
+            // Families after the seventh reuse an earlier colour and continue with its dash patterns.
             let variant = member + place / COLOURS.len();
             SeriesStyle {
                 label: label.clone(),
@@ -68,7 +68,7 @@ pub(super) fn styles(labels: &[String]) -> Vec<SeriesStyle> {
         .collect()
 }
 
-/// The rules that fade all lines but the one whose name is pointed at.
+/// The CSS rules that fade all lines except the one whose name the mouse points at.
 pub(super) fn hover(series: usize) -> String {
     let mut css = String::new();
     for index in 0..series {
@@ -77,8 +77,8 @@ pub(super) fn hover(series: usize) -> String {
     css
 }
 
-/// Colours: Okabe and Ito's palette, which stays distinct with every common colour blindness, in a darker set for
-/// light pages and a lighter one for dark pages.
+/// Colours: Okabe and Ito's palette, which remains distinct with all common types of colour blindness, in a
+/// darker set for light pages and a lighter one for dark pages.
 pub(super) const CSS: &str = "\
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #5b6470; --rule: #d9dde2; --page: #ffffff; --card: #f7f8fa;
   --c0: #1c2024; --c1: #0072b2; --c2: #d55e00; --c3: #9c6f00; --c4: #007d5a; --c5: #b0538a; --c6: #2a93cf; }

@@ -1,4 +1,4 @@
-//! The report of a service that was watched: percentiles over time, and where the time went.
+//! The report of a watched service: percentiles over time, and where the time is spent.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::Escaped;
 use super::chart::{Scale, line_across, short, tick_below};
 use super::style::CSS;
 
-/// The chart's own units: the picture scales to its place.
+/// Dimensions in the SVG's own units: the picture scales to the available space.
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 60.0;
@@ -14,34 +14,35 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
-/// The most points that a chart has: more cannot be distinguished.
+/// Maximum number of points in a chart: more cannot be distinguished.
 pub const POINTS_MAX: usize = 1_000;
 
-/// Some windows after each other, as points of a chart. Spans are in microseconds; `None` with too few requests.
+/// Consecutive windows combined into one point of a chart. Spans are in microseconds; `None` with too few
+/// requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WatchPoint {
-    /// When they ended, in seconds after the beginning.
+    /// When the windows ended, in seconds since the beginning.
     pub at: f64,
-    /// Response times.
+    /// Median response time.
     pub p50: Option<f64>,
-    /// Likewise.
+    /// 90th percentile of the response time.
     pub p90: Option<f64>,
-    /// Likewise.
+    /// 99th percentile of the response time.
     pub p99: Option<f64>,
-    /// Medians of where the time went.
+    /// Median wait in the ring.
     pub ring: Option<f64>,
-    /// Likewise.
+    /// Median wake-up latency.
     pub wakeup: Option<f64>,
-    /// Likewise.
+    /// Median service time.
     pub service: Option<f64>,
 }
 
-/// A change of settings: when, in seconds after the beginning, and to what.
+/// A change of settings: its time, in seconds since the beginning, and the new settings.
 pub type Mark = (f64, String);
 
 type Line = (&'static str, &'static str, fn(&WatchPoint) -> Option<f64>);
 
-/// The report as HTML: one file that needs no other, and no script.
+/// Renders the report as a self-contained HTML page without scripts.
 pub fn html_of_watch(title: &str, place: &str, points: &[WatchPoint], marks: &[Mark]) -> String {
     const RESPONSE: [Line; 3] = [
         ("p50", "", |point| point.p50),
@@ -114,7 +115,7 @@ fn chart(page: &mut String, title: &str, lines: &[Line], points: &[WatchPoint], 
         let mut path = String::new();
         let mut before = false;
         for point in points {
-            // A gap is a gap: no line over windows without requests.
+            // Leave a gap: no line across windows without requests.
             let Some(value) = of(point) else {
                 before = false;
                 continue;
