@@ -1,4 +1,4 @@
-//! Evidence that a bench wrote, read again: as it is, or packed by gzip.
+//! Reads the evidence that a bench wrote, plain or compressed by gzip.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -11,24 +11,24 @@ use session::{Exit, Fault};
 
 use crate::unique::Unique;
 
-/// Evidence that is read at most, unpacked: ten thousand runs.
+/// Maximum size of uncompressed evidence: ten thousand runs.
 pub(crate) const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
 
-/// How a file begins that gzip wrote: RFC 1952, 2.3.1.
+/// The magic number of a gzip file: RFC 1952, 2.3.1.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// What a bench wrote.
+/// The contents of an evidence file.
 pub(crate) enum Written {
     Results(Box<Results>),
     Grid(Box<Grid>),
-    /// What `watch --record` wrote.
+    /// Written by `watch --record`.
     Watch(Box<Recording>),
-    /// What `compare --record` wrote.
+    /// Written by `compare --record`.
     Compare(Box<latency::judge::Recording>),
 }
 
-/// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
-/// input.
+/// Reads what a bench wrote with `--json` or printed with `-o json`, where the evidence is one part of the
+/// document; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Written, Fault> {
     let mut bytes = Vec::new();
     let read = match path.as_os_str() == "-" {
@@ -39,18 +39,18 @@ pub(crate) fn read(path: &Path) -> Result<Written, Fault> {
     of(path, &bytes)
 }
 
-/// The most that is printed of a parse error, in characters.
+/// Maximum number of characters printed of a parse error.
 const ERROR_CHARS_MAX: usize = 300;
-/// The mark that some editors begin a text with.
+/// The byte order mark that some editors write.
 const MARK: &str = "\u{feff}";
 
-/// Whether what was read begins as evidence does, packed or not, or as some other JSON.
+/// Whether the bytes begin like evidence, compressed or not, or like any other JSON.
 pub(crate) fn is_evidence(bytes: &[u8]) -> bool {
     let text = bytes.strip_prefix(MARK.as_bytes()).unwrap_or(bytes).trim_ascii_start();
     bytes.starts_with(&GZIP_MAGIC) || matches!(text.first(), Some(b'{' | b'['))
 }
 
-/// What was read of a file, as [`read`] takes it.
+/// Parses the bytes of a file that [`read`] accepts.
 pub(crate) fn of(path: &Path, bytes: &[u8]) -> Result<Written, Fault> {
     let text = unpacked(bytes, EVIDENCE_BYTES_MAX)
         .map_err(|error| Fault::new(Exit::Usage, format!("{}: {error}", path.display())))?;
@@ -59,7 +59,7 @@ pub(crate) fn of(path: &Path, bytes: &[u8]) -> Result<Written, Fault> {
 
 fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     let wrong = |words: String| Fault::new(Exit::Usage, format!("{}: {words}", path.display()));
-    // Such an error repeats words of the file, of any length.
+    // Such an error quotes text of the file, of any length.
     let shortened =
         |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("no evidence: {}", shortened(error)));
@@ -85,7 +85,8 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     serde_json::from_value(value).map(Written::Results).map_err(no_evidence)
 }
 
-/// The text in a file, unpacked if gzip packed it. A few bytes can unpack to any length, so what counts is that.
+/// Returns the text of a file, uncompressed if needed. The limit applies to the uncompressed size: a few
+/// bytes can expand to any length.
 fn unpacked(mut file: impl BufRead, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     let length = match file.fill_buf()?.starts_with(&GZIP_MAGIC) {
@@ -95,7 +96,7 @@ fn unpacked(mut file: impl BufRead, bytes_max: u64) -> io::Result<String> {
     if u64::try_from(length).is_ok_and(|length| length <= bytes_max) {
         return Ok(text);
     }
-    Err(io::Error::other(format!("it has more than {bytes_max} bytes of evidence, which is the limit")))
+    Err(io::Error::other(format!("the evidence has more than {bytes_max} bytes, which is the limit")))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The experiments: benches of delivery modes and of policies, predictions of the simulator, and how fast rules are loaded;
-//! with what can be asked of them, and their reports.
+//! The experiments: benches of delivery modes and policies, predictions of the simulator, and rule-loading
+//! speed; with their options and reports.
 //!
-//! This room sets and measures what a session is for, in labs of its own. It prints nothing: the program that runs it
-//! provides a [`Screen`]. Only the command line depends on it.
+//! This crate drives sessions in labs of its own to apply and measure settings. It prints nothing: the
+//! calling program provides a [`Screen`]. Only the command line depends on it.
 //!
-//! Read in this order: [`mod@bench`] (stages: one cell of an experiment), [`campaigns`] (whole experiments), [`scenario_file`] and
-//! [`simulations`] (the same, predicted), [`rule_loading`] (`tc bench`), [`reports`].
+//! Read in this order: [`mod@bench`] (stages: one cell of an experiment), [`campaigns`] (whole experiments),
+//! [`scenario_file`] and [`simulations`] (the same, predicted), [`rule_loading`] (`tc bench`), [`reports`].
 #![forbid(unsafe_code)]
 
 pub mod bench;

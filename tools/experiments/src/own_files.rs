@@ -1,5 +1,5 @@
-//! A directory for the files of one bench that needs no rights, of `tc bench`, or of a server that asks for its path: a lab's is
-//! a mount of its own that has none.
+//! A temporary directory for benches without a lab: those that need no privileges, `tc bench`, and servers
+//! that need a path. (A lab's scratch directory is a detached mount without a path.)
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -7,15 +7,16 @@ use std::path::PathBuf;
 
 use session::Fault;
 
-/// Its owner's alone, and gone with this.
+/// A directory that only its owner can access; removed on drop.
 #[derive(Debug)]
 pub(crate) struct OwnFiles {
-    /// Where it is.
+    /// Its path.
     pub(crate) directory: PathBuf,
 }
 
 impl OwnFiles {
-    /// Creates it in the directory for temporary files. One that exists already is another program's, and refused.
+    /// Creates it in the directory for temporary files. An existing directory of that name belongs to another
+    /// program and is refused.
     pub(crate) fn new() -> Result<Self, Fault> {
         let directory = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&directory) {
@@ -34,7 +35,7 @@ impl OwnFiles {
 
 impl Drop for OwnFiles {
     fn drop(&mut self) {
-        // What is left of it is a journal of what was put back.
+        // It may still contain the journal of changes that were rolled back.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! What is predicted for a point, and how it compares with what was measured: made by simulations, shown by reports.
+//! Predictions for a point and their comparison with measurements: made by simulations, shown by reports.
 
 use model::Evidence;
 use schemars::JsonSchema;
@@ -6,42 +6,42 @@ use serde::Serialize;
 
 use crate::scenario_file::{MeasuredRow, Metric};
 
-/// A point with what is predicted for it.
+/// A point with its predictions.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct Prediction {
     /// Its name.
     pub(crate) name: String,
-    /// What the offered load is.
+    /// The offered load.
     pub(crate) load: String,
-    /// Whether costs and clients were fitted to the scenario's own host; if not, they are those of another one.
+    /// Whether costs and clients were fitted to the scenario's own host; if not, they come from another host.
     pub(crate) calibrated: bool,
-    /// Threads that no queue belongs to, so that they idle.
+    /// Threads without a queue, which therefore idle.
     pub(crate) idle_threads: u32,
-    /// One value for each metric.
+    /// One value per metric.
     pub(crate) values: Vec<Predicted>,
-    /// Requests per second by which the backlog grows, if the server does not keep up: then there is no steady state,
-    /// and response times say how long was simulated, not how long requests take.
+    /// Growth of the backlog in requests per second, if the server does not keep up. There is no steady state
+    /// then, and response times reflect how long was simulated, not how long requests take.
     pub(crate) backlog_growth: Option<f64>,
     /// Whether seeds disagree: the point has two modes, and no average describes it.
     pub(crate) bistable: bool,
-    /// Whether a little more load would change everything.
+    /// Whether slightly more load would change the result drastically.
     pub(crate) knee: bool,
     /// Packets lost to full rings, per second.
     pub(crate) drops: f64,
-    /// The run of the first seed.
+    /// The run with the first seed.
     pub(crate) evidence: Evidence,
 }
 
 /// A predicted value.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Predicted {
-    /// Of what.
+    /// The metric.
     #[serde(serialize_with = "word")]
     #[schemars(with = "String")]
     pub(crate) metric: Metric,
     /// The median over seeds.
     pub(crate) value: f64,
-    /// Over seeds and sets of parameters; `None` of a single run, which says nothing of it.
+    /// The range over seeds and sets of parameters; `None` for a single run, which has none.
     pub(crate) range: Option<Range>,
 }
 
@@ -52,14 +52,14 @@ fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S
 /// A range of values.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Range {
-    /// The least.
+    /// The lowest value.
     pub(crate) low: f64,
-    /// The most.
+    /// The highest value.
     pub(crate) high: f64,
 }
 
 impl Range {
-    /// Whether a value is within.
+    /// Whether a value is within the range.
     pub(crate) fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
@@ -72,7 +72,7 @@ impl Prediction {
     }
 }
 
-/// A row with its prediction.
+/// A measured row with its prediction.
 #[derive(Clone, Debug)]
 pub(crate) struct Judged {
     pub(crate) row: MeasuredRow,
@@ -80,7 +80,7 @@ pub(crate) struct Judged {
     pub(crate) prediction: Prediction,
 }
 
-/// Errors over rows of one class.
+/// The errors over the rows of one class.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct SummaryLine {
     pub(crate) class: &'static str,
@@ -92,27 +92,27 @@ pub(crate) struct SummaryLine {
     pub(crate) median: f64,
     pub(crate) p90: f64,
     pub(crate) worst: f64,
-    /// How many rows have a 90 % interval.
+    /// Number of values with a 90 % interval.
     pub(crate) intervals: usize,
-    /// How many of them lie in it.
+    /// How many of them lie within it.
     pub(crate) inside: usize,
 }
 
-/// How many clear orderings are predicted right.
+/// How many clear orderings were predicted correctly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub(crate) struct Orderings {
     pub(crate) clear: usize,
     pub(crate) right: usize,
 }
 
-/// How many held-out values lie in their intervals.
+/// How many held-out values lie within their intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub(crate) struct Coverage {
     pub(crate) values: usize,
     pub(crate) inside: usize,
 }
 
-/// The error of a prediction: in percent, for shares of CPU time in points.
+/// The error of a prediction: in percent, or in percentage points for shares of CPU time.
 pub(crate) fn error(metric: Metric, measured: f64, predicted: f64) -> f64 {
     match metric {
         Metric::Cpu => predicted - measured,

@@ -1,29 +1,29 @@
-//! Where an experiment runs, and who watches it.
+//! The session and the front end of an experiment.
 
 use page::Printable;
 use session::{Fault, Operator, Session};
 
 /// The front end that runs an experiment.
 pub trait Screen: Operator {
-    /// Shows how far it is, in place of what was shown before; an empty text wipes it.
+    /// Shows the progress, replacing the previous message; an empty text clears it.
     fn progress(&self, words: &str);
 
-    /// Whether the output is a terminal in use now, so that progress can be shown.
+    /// Whether the output is an interactive terminal that can show progress.
     fn has_watcher(&self) -> bool;
 
-    /// Takes an experiment's data.
+    /// Outputs an experiment's data.
     ///
     /// # Errors
-    /// If they cannot be written to the requested place.
+    /// If the data cannot be written to the requested place.
     fn report(&self, report: &dyn Printable) -> Result<(), Fault>;
 }
 
-/// Where an experiment runs, and who watches it.
+/// The session and the front end of an experiment.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// The place.
+    /// The session.
     pub session: &'a Session,
-    /// Who watches.
+    /// The front end.
     pub console: &'a dyn Screen,
 }
 

@@ -50,7 +50,7 @@ pub struct SimEffort {
     pub no_probe: bool,
 }
 
-/// A span of the model's time.
+/// Parses a span of simulated time.
 fn span(text: &str) -> Result<Nanoseconds, String> {
     let span: Nanoseconds = text.parse().map_err(|error| format!("{error}"))?;
     match span <= sim::scenario::SPAN_MAX {
@@ -59,7 +59,7 @@ fn span(text: &str) -> Result<Nanoseconds, String> {
     }
 }
 
-/// One in which something is counted.
+/// Parses the span of a measured window.
 fn window(text: &str) -> Result<Nanoseconds, String> {
     match span(text)? {
         Nanoseconds::ZERO => Err("must be longer than 0".to_owned()),

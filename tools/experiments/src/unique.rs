@@ -1,11 +1,11 @@
-//! JSON in which no object has a name twice: of two values for one name, neither is known to be the right one.
+//! JSON without duplicate names in objects: if a name occurs twice, it is unknown which value is meant.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A value, read so.
+/// A value without duplicate names.
 #[derive(Debug)]
 pub(crate) struct Unique(pub(crate) Value);
 

@@ -157,7 +157,7 @@ pub struct Memcached {
     pub json: Option<PathBuf>,
 }
 
-/// Reads `5`, `0.8`, `800ms` or `5s`; seconds without a unit.
+/// Parses `5`, `0.8`, `800ms` or `5s`; a number without a unit is in seconds.
 pub(super) fn span(text: &str) -> Result<Nanoseconds, String> {
     let with_unit =
         if text.ends_with(|c: char| c.is_ascii_digit()) { format!("{text}s") } else { text.to_owned() };
@@ -165,7 +165,7 @@ pub(super) fn span(text: &str) -> Result<Nanoseconds, String> {
 }
 
 impl Memcached {
-    /// The configurations, in the order they are shown.
+    /// The configurations, in display order.
     pub fn modes(&self) -> Vec<DeliveryMode> {
         match (self.matrix, self.mode.is_empty()) {
             (true, _) => DeliveryMode::DOCUMENT.to_vec(),
@@ -174,7 +174,7 @@ impl Memcached {
         }
     }
 
-    /// The loads, in the order they are shown.
+    /// The loads, in display order.
     pub fn loads(&self) -> Vec<Load> {
         let mut loads = self.rate.clone();
         if loads.is_empty() && !self.max {
@@ -196,12 +196,13 @@ impl Memcached {
         self.repeats.unwrap_or(if self.short { 3 } else { 5 })
     }
 
-    /// After how long no run begins any more. Three minutes, less the time that a run and the files take.
+    /// The time after which no further run starts: three minutes, less the time for one run and for writing
+    /// the files.
     pub fn time_for_all(&self) -> Option<Duration> {
         self.short.then_some(Duration::from_secs(170))
     }
 
-    /// Every option of a run, with so many client threads unless the operator named a number.
+    /// The workload of a run, with `threads` client threads unless the operator chose a number.
     pub fn workload(&self, threads: u32) -> MemcachedWorkload {
         let millis = |short, long| Nanoseconds::from_millis(if self.short { short } else { long });
         MemcachedWorkload {

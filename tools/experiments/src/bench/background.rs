@@ -1,4 +1,4 @@
-//! Other work on the same CPUs, of known size and for a bounded time.
+//! Background work on the same CPUs, with a known load and a time limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use linux::KernelError;
 use model::CpuSet;
 
-/// Work and rest together.
+/// Length of a work and rest cycle.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// However a run ends, a hog ends by itself after this time.
+/// Time limit after which a hog exits on its own, however the run ends.
 const LIFE_MAX: Duration = Duration::from_secs(600);
 
-/// What runs beside the server.
+/// The background work that runs next to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Background {
-    /// Threads that compute.
+    /// Number of computing threads.
     pub(super) hogs: u32,
-    /// CPU that each of them uses, in percent.
+    /// CPU use of each thread, in percent.
     pub(super) duty: u32,
-    /// Where they may run.
+    /// The CPUs that they may run on.
     pub(super) cpus: CpuSet,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Running {
 }
 
 impl Background {
-    /// Begins the work.
+    /// Starts the threads.
     pub(super) fn start(&self) -> std::io::Result<Running> {
         let mut running = Running { stop: Arc::default(), hogs: Vec::new() };
         for number in 0..self.hogs {
@@ -49,7 +49,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for hog in self.hogs.drain(..) {
-            // A hog that could not be placed has not worked; the panic hook has reported one that panicked.
+            // A hog that could not be pinned has not run; the panic hook has reported one that panicked.
             let _ = hog.join();
         }
     }

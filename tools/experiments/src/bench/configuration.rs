@@ -1,4 +1,4 @@
-//! The configurations that netpolicy's own server can be measured under: delivery modes, and the kernel threads of NAPIs.
+//! The configurations under which netpolicy's own server is measured: delivery modes, and threaded NAPI.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,18 +17,18 @@ pub enum Configuration {
     Softirq,
     /// Each NAPI is polled by a kernel thread.
     Threaded {
-        /// Whether each of them has a CPU of its own among those named; else the scheduler chooses.
+        /// Whether each thread is pinned to its own CPU of the given set; otherwise the scheduler chooses.
         pinned: bool,
     },
     /// The kernel threads never sleep.
     ThreadedBusy,
-    /// The server asks for events again and again and never sleeps.
+    /// The server busy-polls for events and never sleeps.
     UserBusy,
     /// Polling in a workqueue.
     Workqueue,
 }
 
-/// Delivery modes as a help lists them: by name, with `X` for a time.
+/// Delivery modes for a help text: by name, with `X` for a time.
 pub(super) fn in_help(lists: impl Fn(DeliveryMode) -> bool) -> String {
     let modes = DeliveryMode::EACH.into_iter().zip(DeliveryMode::names()).filter(|(mode, _)| lists(*mode));
     let names: Vec<String> = modes
@@ -41,11 +41,12 @@ pub(super) fn in_help(lists: impl Fn(DeliveryMode) -> bool) -> String {
 }
 
 impl Configuration {
-    /// What the epoll document compares, and what of the other documents suits the same server.
+    /// The configurations that the epoll document compares, and those of the other documents that suit the
+    /// same server.
     pub(crate) const RR_MATRIX: [&str; 7] =
         ["base", "defer20", "suspend20", "threaded", "threaded-busy", "eventbusy", "userbusy"];
 
-    /// What the document on threaded NAPI compares, and what the kernel has got since.
+    /// The configurations that the document on threaded NAPI compares, and what the kernel has gained since.
     pub(crate) const THREADED_MATRIX: [Self; 5] = [
         Self::Softirq,
         Self::Threaded { pinned: false },
@@ -54,11 +55,11 @@ impl Configuration {
         Self::Workqueue,
     ];
 
-    /// Why it cannot be measured; `None` if it may be possible.
+    /// Why the configuration can never be measured; `None` if it may be possible.
     pub(crate) const fn impossible(self) -> Option<&'static str> {
         match self {
             Self::Workqueue => Some(
-                "no kernel has it: the patches were proposed beside those for kernel threads and not merged; it can be \
+                "no kernel has it: the patches were proposed together with those for kernel threads and not merged; it can be \
                  simulated only",
             ),
             Self::Mode(_) | Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::UserBusy => {
@@ -67,7 +68,7 @@ impl Configuration {
         }
     }
 
-    /// The longest that the server's `epoll_wait` may sleep; `None` for as long as nothing comes.
+    /// Timeout of the server's `epoll_wait`; `None` for no timeout.
     pub(crate) fn wait_at_most(self) -> Option<Nanoseconds> {
         match self {
             Self::Mode(mode) => mode.params().epoll_wait_cap,
@@ -101,7 +102,7 @@ impl fmt::Display for Configuration {
     }
 }
 
-/// Why a text names no configuration.
+/// Why a text is not a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAWay(NotADeliveryMode);
 

@@ -1,4 +1,4 @@
-//! Why a run could not be made.
+//! Why a run failed.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use linux::lab::ServerError;
 use load::RunError;
 use session::{Exit, Fault};
 
-/// Why a run could not be made, or the host not be put back.
+/// Why a run failed, or why the host could not be restored.
 #[derive(Debug)]
 pub(crate) enum BenchError {
-    /// The operator had enough.
+    /// The operator interrupted it.
     Interrupted(linux::Signal),
-    /// The time that was set for all runs together is over.
+    /// The time limit for all runs has expired.
     TimeUp,
-    /// Something failed.
+    /// Anything else.
     Failed(Fault),
 }
 
@@ -66,7 +66,7 @@ impl From<ServerError> for BenchError {
     }
 }
 
-/// A server that did not start, as an operator can act on it.
+/// Turns a server's start-up error into a fault with a hint for the operator.
 pub fn server_fault(error: ServerError) -> Fault {
     match error {
         ServerError::Kernel(error) => error.into(),

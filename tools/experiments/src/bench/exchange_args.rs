@@ -79,23 +79,23 @@ pub struct Threaded {
 }
 
 impl Threaded {
-    /// How much of the file of our own is used.
+    /// How many bytes of the bench's own file are used.
     pub(crate) const STORAGE_BYTES: u64 = 64 << 20;
 
-    /// Whether the letter's second table is measured too.
+    /// Whether the storage table of the document is measured, too.
     pub(crate) const fn has_storage(&self) -> bool {
         self.common.matrix && !self.no_storage
     }
 }
 
-/// How large the operations of the letter's second table are.
+/// Operation sizes of the document's storage table.
 const LETTERS_OPS: [Bytes; 3] = [Bytes(4 << 10), Bytes(64 << 10), Bytes(1 << 20)];
 
-/// The letter does not say how many of them are writes, nor over how many connections they come.
+/// The document states neither the share of writes nor the number of connections.
 const STORAGE_WRITES: f64 = 0.5;
 const STORAGE_FLOWS: u32 = 16;
 
-/// An experiment for each size of operations and each number of connections.
+/// One experiment per operation size and number of connections.
 fn operations(ops: &[Bytes], common: &Common, threads: u32, write_share: f64, span_bytes: u64) -> Vec<Case> {
     let flows = common.flows_or(STORAGE_FLOWS);
     let case = |op: &Bytes, flows: u32| Case {
@@ -277,8 +277,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// When and over what requests go, with so many client threads unless the operator named a number; never more than
-    /// there are connections.
+    /// The pace of a run, with `threads` client threads unless the operator chose a number, but never more
+    /// than connections.
     fn pace(&self, threads: u32, flows: u32, depth: u32) -> Pace {
         Pace {
             threads: self.threads.unwrap_or(threads).min(flows.max(1)),
@@ -299,31 +299,32 @@ impl Common {
     }
 }
 
-/// What one experiment of a grid is about.
+/// One experiment of a grid.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case {
-    /// What sets it apart.
+    /// The name that distinguishes it.
     pub(crate) name: String,
-    /// Every option of its runs.
+    /// The workload of its runs.
     pub(crate) workload: Workload,
 }
 
-/// A bench with our own server: what it compares, over what.
+/// A bench with netpolicy's own server: the configurations it compares, and the workloads.
 pub(crate) trait Compares {
     /// The title of its report.
     const TITLE: &'static str;
-    /// The option that says how long its requests, blocks or operations are.
+    /// The option that sets the length of its requests, blocks or operations.
     const SIZE: &'static str = "--size";
-    /// What all benches take.
+    /// The options that all benches share.
     fn common(&self) -> &Common;
-    /// Its own matrix.
+    /// The configurations of its `--matrix`.
     fn matrix(&self) -> Vec<Configuration>;
-    /// One experiment for each size and number of flows, with so many client threads on a machine of so many CPUs.
+    /// One experiment per size and number of flows, with `threads` client threads on a machine with `cpus`
+    /// CPUs.
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case>;
-    /// The loads where the operator names none.
+    /// The loads if the operator gives none.
     fn default_loads(&self) -> Vec<Load>;
 
-    /// The configurations, in the order they are shown; the first is what the others are compared with.
+    /// The configurations, in display order; the others are compared with the first.
     fn configurations(&self) -> Vec<Configuration> {
         let common = self.common();
         match (common.matrix, common.mode.is_empty()) {
@@ -333,14 +334,14 @@ pub(crate) trait Compares {
         }
     }
 
-    /// The loads, in the order they are shown.
+    /// The loads, in display order.
     fn loads(&self) -> Vec<Load> {
         let rate = &self.common().rate;
         if rate.is_empty() { self.default_loads() } else { rate.clone() }
     }
 }
 
-/// An experiment for each size and each number of connections.
+/// One experiment per size and number of connections.
 fn exchanges(sizes: &[Sizes], common: &Common, threads: u32, flows: u32) -> Vec<Case> {
     let flows = common.flows_or(flows);
     let case = |size: &Sizes, flows: u32| Case {

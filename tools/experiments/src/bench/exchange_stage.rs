@@ -1,5 +1,5 @@
-//! One cell with netpolicy's own server: start it as an ordinary process, set what the configuration says from outside,
-//! measure, put back, and compare the host with what it was.
+//! One cell with netpolicy's own server: start it as an ordinary process, apply the configuration from
+//! outside, measure, restore, and compare the host with its previous state.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -32,13 +32,13 @@ use crate::own_files::OwnFiles;
 /// The server's port in the lab, where no other process listens.
 const PORT: u16 = 7007;
 
-/// How often the kernel thread of a NAPI is looked for that was asked for a moment ago.
+/// How often to look for the kernel thread of a NAPI after threaded polling was enabled.
 const KTHREAD_LOOKS_MAX: u32 = 100;
 
-/// How long is waited between two looks.
+/// Pause between two looks.
 const KTHREAD_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// Where server and client are.
+/// The place of server and client.
 enum Place {
     /// In a lab of two namespaces.
     Lab(Box<Lab>),
@@ -46,17 +46,17 @@ enum Place {
     Loopback { netns: Netns, files: OwnFiles },
 }
 
-/// A place for one server at a time.
+/// Runs one server at a time.
 pub(crate) struct ExchangeStage<'a> {
     context: &'a Context<'a>,
     signals: &'a mut Signals,
     layout: Layout,
     kthread_cpus: CpuSet,
     background: Background,
-    /// Whether the client waits as the server does.
+    /// Whether the client waits in the same way as the server.
     both_sides: bool,
     threads: u32,
-    /// Whether each client thread has a server thread of its own.
+    /// Whether each client thread has its own server thread.
     partners: bool,
     storage: Option<(PathBuf, bool)>,
     workload: Workload,
@@ -67,17 +67,17 @@ pub(crate) struct ExchangeStage<'a> {
     place: Place,
 }
 
-/// A server with its settings.
+/// A server with the settings applied to it.
 struct Applied {
-    /// `None` once the operator had enough.
+    /// `None` after an interrupt.
     server: Option<Program>,
     transactions: Vec<TransactionName>,
-    /// The host before; `None` if it could not be looked at.
+    /// The host before; `None` if it could not be observed.
     before: Option<Host>,
 }
 
 impl<'a> ExchangeStage<'a> {
-    /// Makes a place for these runs.
+    /// Prepares the place for these runs.
     pub(crate) fn new(
         context: &'a Context<'a>,
         signals: &'a mut Signals,
@@ -98,7 +98,7 @@ impl<'a> ExchangeStage<'a> {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {
-                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                context.console.say(&format!("Poll counts are unavailable: {error}"));
                 None
             }
         };
@@ -126,12 +126,12 @@ impl<'a> ExchangeStage<'a> {
         })
     }
 
-    /// What runs from now on ask for.
+    /// Sets the workload of all further runs.
     pub(crate) fn set_workload(&mut self, workload: Workload) {
         self.workload = workload;
     }
 
-    /// Refuses to go on after a signal.
+    /// Returns an error if a signal has arrived.
     fn may_go_on(&mut self) -> Result<(), BenchError> {
         match self.signals.take() {
             Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
@@ -167,8 +167,8 @@ impl<'a> ExchangeStage<'a> {
         started.map_err(|error| Fault::failed(error).into())
     }
 
-    /// How many connections in a row a server thread gets. Client threads connect one after the other, so that as many as
-    /// one of them has make its partner.
+    /// How many consecutive connections a server thread gets. Client threads connect one after the other, so
+    /// with as many as one client thread opens, each client thread has its own server thread.
     fn in_a_row(&self) -> u32 {
         let pace = self.workload.pace();
         if self.partners { pace.flows.div_ceil(pace.threads.max(1)) } else { 1 }
@@ -180,7 +180,7 @@ impl<'a> ExchangeStage<'a> {
         Ok(linux::observe(self.place.server(), &processes)?)
     }
 
-    /// Starts the server and sets what the configuration says. What was set is noted in the cell as it goes.
+    /// Starts the server and applies the configuration. The cell records each step as it is done.
     fn bring_into(&mut self, configuration: Configuration) -> Result<(), BenchError> {
         let server = self.start(configuration)?;
         let process = server.process();
@@ -219,7 +219,7 @@ impl<'a> ExchangeStage<'a> {
         Ok(())
     }
 
-    /// A CPU for each NAPI's kernel thread, in turn.
+    /// Pins each NAPI's kernel thread to a CPU, round robin.
     fn pinned(&self) -> Result<Plan, BenchError> {
         let because = || Reason::new("a CPU of its own for each kernel thread", "netpolicy bench");
         let cpus: Vec<Cpu> = self.kthread_cpus.iter().collect();
@@ -230,7 +230,9 @@ impl<'a> ExchangeStage<'a> {
             let pids: Option<Vec<_>> = napis.iter().map(|napi| napi.kthread).collect();
             let Some(pids) = pids.filter(|pids| !pids.is_empty()) else {
                 if look >= KTHREAD_LOOKS_MAX {
-                    return Err(Fault::failed("the kernel does not say which thread polls a NAPI").into());
+                    return Err(
+                        Fault::failed("the kernel does not report which thread polls the NAPI").into()
+                    );
                 }
                 std::thread::sleep(KTHREAD_PAUSE);
                 continue;
@@ -296,7 +298,7 @@ impl<'a> ExchangeStage<'a> {
 }
 
 impl Place {
-    /// Where files such as the journal are.
+    /// The directory for files such as the journal.
     fn files(&self) -> PathBuf {
         match self {
             Self::Lab(lab) => lab.scratch(),
@@ -304,7 +306,7 @@ impl Place {
         }
     }
 
-    /// Where the server is.
+    /// The server's namespace.
     fn server(&self) -> &Netns {
         match self {
             Self::Lab(lab) => lab.server(),
@@ -312,7 +314,7 @@ impl Place {
         }
     }
 
-    /// Where the client is.
+    /// The client's namespace.
     fn client(&self) -> &Netns {
         match self {
             Self::Lab(lab) => lab.client(),
@@ -320,7 +322,7 @@ impl Place {
         }
     }
 
-    /// Where the next server listens. On this host, a port that was free a moment ago.
+    /// The address of the next server. On this host, its port was free a moment ago.
     fn free_address(&self) -> Result<SocketAddr, Fault> {
         match self {
             Self::Lab(_) => Ok(SocketAddr::new(SERVER_ADDRESS.into(), PORT)),
@@ -340,7 +342,7 @@ fn unsupported(why: &str) -> Fault {
     Fault::new(session::Exit::Unsupported, why.to_owned())
 }
 
-/// Gives the epolls of the server a mode's parameters: over loopback they are all there is to set.
+/// Plans a mode's parameters for the server's epolls; over loopback there is nothing else to set.
 fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     let because = || Reason::new(format!("the epolls of {mode}"), "netpolicy bench");
     let wanted = mode.params();
@@ -361,7 +363,7 @@ fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     Ok(Plan { steps })
 }
 
-/// Lets kernel threads poll the NAPIs of a host.
+/// Plans threaded polling for the NAPIs of a host.
 fn threads(host: &Host, wanted: Threading) -> Result<Plan, Fault> {
     let because = || Reason::new("kernel threads poll", "netpolicy bench");
     let mut steps = Vec::new();
@@ -418,7 +420,7 @@ impl Stage for ExchangeStage<'_> {
         let watch = Watch::new(place.client(), layout, counters, delivery.as_mut(), None, None)
             .with_client_epolls(client_epolls);
         let beside = background.start().map_err(|error| Fault::file("a background thread", error))?;
-        // Without a server the run ends immediately instead of after its full time.
+        // Without a server, the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
             || load::offer(address, &workload, cell.load, &watch),

@@ -1,4 +1,4 @@
-//! A server of the operator's choice in the place of our own: how it is started, in which protocol it is asked, and how often.
+//! A server of the operator's choice instead of netpolicy's own: how to start it, its protocol, and its load.
 
 use std::fmt;
 use std::process::Command;
@@ -12,19 +12,20 @@ use model::{
     Pace, ValueSize, Waiting, Workload,
 };
 
-/// Keys of redis and memcached that are asked for.
+/// Number of keys that requests to redis and memcached use.
 const KEYS: u32 = 10_000;
 
-/// How long their values are, in bytes.
+/// Length of their values, in bytes.
 const VALUE_BYTES: u32 = 100;
 
 /// The share of requests that set a key.
 const SET_SHARE: f64 = 0.1;
 
-/// Requests that a connection has under way at most where they are due at a rate: a pause of the server is made up for.
+/// Maximum number of outstanding requests per connection in open loop: the client catches up after a pause of
+/// the server.
 const DEPTH: u32 = 32;
 
-/// A server to start, and what to ask it for.
+/// A server to start, and its load.
 #[derive(Clone, Debug, Args)]
 pub struct Foreign {
     /// A server to start in the place of our own, as a shell command; `{address}` and `{port}` in it are where it must listen.
@@ -59,24 +60,24 @@ pub struct Foreign {
     pub punctual: bool,
 }
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// `GET` and `SET` of keys, in RESP.
     Redis,
     /// `GET` of a path, by HTTP/1.1 on connections that are kept.
     Http,
-    /// It sends back what it is sent.
+    /// Sends back the bytes that it receives.
     Echo,
     /// `get` and `set` of keys, in the ASCII protocol.
     Memcached,
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Self; 4] = [Self::Redis, Self::Http, Self::Echo, Self::Memcached];
 
-    /// The word for it.
+    /// The protocol's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -93,9 +94,9 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A text that names no protocol.
+/// A text that is not a protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a protocol here: there are redis, http, echo, memcached")]
+#[error("`{0}` is not a supported protocol: use redis, http, echo or memcached")]
 pub struct NotAProtocol(String);
 
 impl FromStr for Protocol {
@@ -107,19 +108,19 @@ impl FromStr for Protocol {
     }
 }
 
-/// A server that is to be started.
+/// A server to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForeignServer {
-    /// The shell command, with the address in it.
+    /// The shell command, with the address filled in.
     pub(crate) command: String,
-    /// Where it listens.
+    /// The port on which it listens.
     pub(crate) port: u16,
-    /// What it speaks.
+    /// Its protocol.
     pub(crate) protocol: Protocol,
 }
 
 impl ForeignServer {
-    /// What starts it: the shell becomes the server.
+    /// The command that starts it; the shell execs the server.
     pub(crate) fn start(&self) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("exec {}", self.command)]);
@@ -128,7 +129,7 @@ impl ForeignServer {
 }
 
 impl Foreign {
-    /// The server, if one is named.
+    /// The server, if one is given.
     pub(crate) fn server(&self) -> Option<ForeignServer> {
         let (command, port, protocol) = (self.server.as_ref()?, self.port?, self.protocol?);
         let command =
@@ -136,7 +137,7 @@ impl Foreign {
         Some(ForeignServer { command, port, protocol })
     }
 
-    /// What is offered.
+    /// The offered loads.
     pub(crate) fn loads(&self) -> Vec<OfferedLoad> {
         match self.rate.is_empty() {
             true => vec![OfferedLoad::PerSecond(20_000.0)],
@@ -149,7 +150,7 @@ impl Foreign {
         if self.connections.is_empty() { vec![128] } else { self.connections.clone() }
     }
 
-    /// What is asked for over so many connections.
+    /// The workload over this many connections.
     pub(crate) fn workload(
         &self,
         protocol: Protocol,
@@ -158,7 +159,7 @@ impl Foreign {
         (request, answer): (u32, u32),
     ) -> Workload {
         let waiting = if self.punctual { Waiting::Sleep } else { Waiting::Block };
-        // In closed loop as many requests are under way as there are connections.
+        // In closed loop, there are as many outstanding requests as connections.
         let depth = if self.loads().contains(&OfferedLoad::Max) { 1 } else { DEPTH };
         let pace = Pace {
             threads: 1,

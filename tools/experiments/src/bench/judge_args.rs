@@ -58,7 +58,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// What is compared with the host as it is.
+    /// The settings that are compared with the host's current ones.
     pub(crate) const fn candidate(self) -> &'static str {
         match self {
             Self::Same | Self::SameShort | Self::Hog | Self::Step | Self::Ramp => "current",
@@ -67,7 +67,7 @@ impl Scenario {
         }
     }
 
-    /// How much of the rate is asked for after this share of the time.
+    /// The factor on the request rate after this share of the time.
     pub(crate) fn load(self, elapsed: f64) -> f64 {
         match self {
             Self::Step | Self::SlowerStep if elapsed >= 0.5 => 2.0,

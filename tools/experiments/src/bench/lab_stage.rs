@@ -1,5 +1,5 @@
-//! One cell of the experiment, through the whole cycle: start the server, observe, plan, commit, measure, put back,
-//! and compare the host with what it was.
+//! One cell of the experiment, through the whole cycle: start the server, observe, plan, commit, measure,
+//! restore, and compare the host with its previous state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -26,14 +26,14 @@ use super::layout::Layout;
 use super::watch::Watch;
 use crate::Context;
 
-/// The longest wait before signals are checked.
+/// Longest wait between checks for signals.
 const TURN: Duration = Duration::from_millis(50);
 
-/// A lab with the place for one server at a time.
+/// A lab that runs one server at a time.
 pub(crate) struct LabStage<'a> {
     context: &'a Context<'a>,
     signals: &'a mut Signals,
-    /// When no run begins any more.
+    /// The time after which no further run starts.
     until: Option<Instant>,
     layout: Layout,
     workload: MemcachedWorkload,
@@ -41,15 +41,15 @@ pub(crate) struct LabStage<'a> {
     journal: Journal,
     counters: CounterSource,
     delivery: Option<Sampler>,
-    /// Whether the server counts what its `epoll_wait` returns.
+    /// Whether the server counts the events of its `epoll_wait` calls.
     counts_epolls: bool,
     cell: Option<Applied>,
     lab: Lab,
 }
 
-/// A server with its settings.
+/// A server with the settings applied to it.
 struct Applied {
-    /// `None` once the operator had enough.
+    /// `None` after an interrupt.
     server: Option<Server>,
     transaction: Option<TransactionName>,
     /// Every setting of the host before.
@@ -57,12 +57,12 @@ struct Applied {
     /// The server's NAPIs.
     napis: BTreeSet<NapiId>,
     cycles: Option<Cycles>,
-    /// What it finds in each `epoll_wait`, if that is counted.
+    /// The events of its `epoll_wait` calls, if counted.
     epolls: Option<EpollCounts>,
 }
 
 impl<'a> LabStage<'a> {
-    /// Makes a lab for these runs.
+    /// Creates a lab for these runs.
     pub(crate) fn new(
         context: &'a Context<'a>,
         signals: &'a mut Signals,
@@ -76,7 +76,7 @@ impl<'a> LabStage<'a> {
         let connections = workload.threads.saturating_mul(workload.connections_per_thread);
         let server = MemcachedOptions {
             threads: server_threads,
-            // With one queue nothing distinguishes connections.
+            // With a single queue, NAPI ids do not distinguish connections.
             napi_ids: (queues > 1 && queues == server_threads).then_some(queues),
             cpus: layout.server.clone(),
             connections_max: connections.saturating_add(SPARE_CONNECTIONS),
@@ -86,7 +86,7 @@ impl<'a> LabStage<'a> {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {
-                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                context.console.say(&format!("Poll counts are unavailable: {error}"));
                 None
             }
         };
@@ -108,13 +108,13 @@ impl<'a> LabStage<'a> {
         })
     }
 
-    /// Starts a server, and what it counts in each `epoll_wait`.
+    /// Starts a server and, if requested, the counting of its `epoll_wait` calls.
     fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<EpollCounts>), BenchError> {
         let libraries = self.lab.scratch().join("lib");
-        // By name: the variable that names libraries is one, however many there are.
+        // Merge by name: there is only one LD_PRELOAD, however many libraries there are.
         let mut variables = BTreeMap::new();
         if let Some(cap) = mode.params().epoll_wait_cap {
-            // memcached passes its own timeout with each call, and only a library in it can change that.
+            // memcached passes its own timeout with each call; only a preloaded library can change it.
             let library = preload::install(Library::Cap, &libraries)?;
             variables.extend(preload::environment(&library, cap, None));
         }
@@ -139,7 +139,7 @@ impl<'a> LabStage<'a> {
         Ok(linux::observe(self.lab.server(), &Processes::Only(vec![server.process().pid]))?)
     }
 
-    /// Whether another run may begin.
+    /// Checks whether another run may start.
     fn may_go_on(&mut self) -> Result<(), BenchError> {
         match self.signals.take() {
             Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
@@ -149,11 +149,11 @@ impl<'a> LabStage<'a> {
     }
 }
 
-/// Connections beyond the generator's: ours that ask whether memcached is there.
+/// Connections in addition to the generator's: the lab's own, which check whether memcached answers.
 const SPARE_CONNECTIONS: u32 = 64;
 
-/// The request for a delivery mode on a server. Full busy polling may take as many CPUs as it needs: the lab is made
-/// to see what that costs.
+/// The policy that requests a delivery mode for a server. Full busy polling may use as many CPUs as it needs:
+/// the lab shows what that costs.
 pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
     let intent = Intent {
         target: Target::Task(server),
@@ -188,7 +188,7 @@ impl Stage for LabStage<'_> {
             transaction,
             before: settings(&planned.host),
             napis: planned.host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.id).collect(),
-            // Most virtual machines have no counters of cycles, and the evidence says so by having none.
+            // Most virtual machines have no cycle counters; the evidence then omits them.
             cycles: Cycles::of(server.process()).ok(),
             epolls,
             server: Some(server),
@@ -209,7 +209,7 @@ impl Stage for LabStage<'_> {
         let started = seconds_since_1970();
         let watch =
             Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut(), epolls.as_ref());
-        // Without a server the run ends immediately instead of after its full time.
+        // Without a server, the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
             || load::memcached(address, &workload, cell.load, &watch),
@@ -237,7 +237,7 @@ impl Stage for LabStage<'_> {
     }
 }
 
-/// Makes a run; a signal ends it by `end`, and is then what comes of it.
+/// Makes a run. A signal ends it through `end` and becomes its result.
 pub(super) fn interruptible<T: Send>(
     signals: &mut Signals,
     run: impl FnOnce() -> Result<T, RunError> + Send,
@@ -303,7 +303,8 @@ pub(super) fn settings(host: &Host) -> Vec<Setting> {
     settings
 }
 
-/// What is not as it was, in words. Threads that have come or gone are the server's own doing.
+/// Describes the settings that differ. Threads that were created or exited are the server's own doing and do
+/// not count.
 pub(super) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
     let changed = |was: &Setting| {
         let is = after.iter().find(|is| is.same_knob(was))?;

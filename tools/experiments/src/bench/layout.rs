@@ -1,8 +1,8 @@
-//! Which CPUs are the server's and which are the client's.
+//! The division of the CPUs between server and client.
 
 use model::{Cpu, CpuSet};
 
-/// The two halves of a machine: interrupts, server and generator shall not take each other's CPUs.
+/// The two halves of a machine: interrupts and server must not compete with the generator for CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The server's CPUs, the upper half.
@@ -12,7 +12,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The halves of these CPUs; with only one, both share it.
+    /// Splits these CPUs into halves; with a single CPU, both sides share it.
     pub fn of(online: &CpuSet) -> Self {
         let cpus: Vec<Cpu> = online.iter().collect();
         let half = cpus.len() / 2;
@@ -22,13 +22,14 @@ impl Layout {
         }
     }
 
-    /// Whether server and client take each other's CPU.
+    /// Whether server and client share a CPU.
     pub fn is_shared(&self) -> bool {
         self.client.iter().any(|cpu| self.server.contains(*cpu))
     }
 
-    /// Where a client thread may run: on a CPU of its own, in turn. Where server and client share CPUs, the scheduler
-    /// places the client's threads among all of theirs, as it places the server's.
+    /// The CPUs that a client thread may run on: its own CPU, assigned round robin. If server and client
+    /// share CPUs, the scheduler places the client's threads among all of the client's CPUs, as it does for
+    /// the server's.
     pub fn client_cpus(&self, thread: u32) -> Option<CpuSet> {
         if self.is_shared() {
             return Some(self.client.iter().copied().collect());

@@ -53,7 +53,7 @@ pub struct Live {
 
 fn rate(text: &str) -> Result<OfferedLoad, String> {
     match text.parse() {
-        Ok(OfferedLoad::Max) => Err("closed loops are asked for with --closed".to_owned()),
+        Ok(OfferedLoad::Max) => Err("use --closed for closed loops".to_owned()),
         Ok(load) => Ok(load),
         Err(error) => Err(format!("{error}")),
     }
@@ -62,9 +62,9 @@ fn rate(text: &str) -> Result<OfferedLoad, String> {
 /// A load of the bench.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LiveLoad {
-    /// How much is offered.
+    /// The offered load.
     pub(crate) offered: OfferedLoad,
-    /// Over how many connections.
+    /// Number of connections.
     pub(crate) connections: u32,
 }
 
@@ -85,7 +85,7 @@ impl std::fmt::Display for LiveLoad {
 }
 
 impl Live {
-    /// The modes, the kernel's own first: turnarounds are learned under it.
+    /// The modes, the kernel's default first: turnaround times are learned under it.
     pub(crate) fn modes(&self) -> Vec<DeliveryMode> {
         let mut modes: Vec<DeliveryMode> = if self.mode.is_empty() {
             let words = ["base", "defer50", "defer200", "napibusy", "suspend20", "suspend200", "threaded"];
@@ -105,7 +105,7 @@ impl Live {
         open.chain(closed).collect()
     }
 
-    /// Every option of a run.
+    /// The workload of a run.
     pub(crate) fn workload(&self, load: LiveLoad, round: u32) -> MemcachedWorkload {
         MemcachedWorkload {
             threads: 1,

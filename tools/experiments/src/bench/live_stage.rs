@@ -1,4 +1,4 @@
-//! A memcached in a lab that is measured as `watch` does, and on the wire.
+//! A memcached in a lab, measured as `watch` does and on the wire.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,13 +25,13 @@ use super::layout::Layout;
 use super::live_args::{Live, LiveLoad};
 use crate::Context;
 
-/// The niceness of server and client: response times shall be those of the lab, not of what else the machine does.
+/// Nice value of server and client: other work on the machine must not affect the response times.
 const NICE: i32 = -10;
 
 /// memcached's own port.
 const PORT: u16 = 11211;
 
-/// How much of a second [`Measuring::Sampled`] measures: the default of a daemon.
+/// How much of each second [`Measuring::Sampled`] measures: the daemon's default.
 const SAMPLED: Duration = Duration::from_millis(20);
 
 /// How a run is measured.
@@ -39,14 +39,14 @@ const SAMPLED: Duration = Duration::from_millis(20);
 pub(crate) enum Measuring {
     /// Not at all.
     Off,
-    /// A little of each second.
+    /// For a part of each second.
     Sampled,
     /// All the time.
     Attached,
 }
 
 impl Measuring {
-    /// Its place in a row.
+    /// Index of its column.
     const fn place(self) -> usize {
         match self {
             Self::Off => 0,
@@ -56,7 +56,7 @@ impl Measuring {
     }
 }
 
-/// A lab with the place for one server at a time, and what measures it.
+/// A lab that runs one server at a time, with the programs that measure it.
 pub(crate) struct LiveStage<'a> {
     context: &'a Context<'a>,
     signals: &'a mut Signals,
@@ -65,13 +65,13 @@ pub(crate) struct LiveStage<'a> {
     journal: Journal,
     meter: LiveMeter,
     wire: Wire,
-    /// What was learned of clients under the kernel's own mode, at the load it was.
+    /// Client turnaround times learned under the kernel's default mode, and the load that they belong to.
     turnarounds: Option<(String, Turnarounds)>,
     lab: Lab,
 }
 
 impl<'a> LiveStage<'a> {
-    /// Makes the lab, and loads what measures.
+    /// Creates the lab and loads the measuring programs.
     pub(crate) fn new(
         context: &'a Context<'a>,
         signals: &'a mut Signals,
@@ -86,7 +86,7 @@ impl<'a> LiveStage<'a> {
         Ok(Self { context, signals, arguments, layout, journal, meter, wire, turnarounds: None, lab })
     }
 
-    /// A server under a mode.
+    /// Starts a server under a mode.
     fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<TransactionName>), BenchError> {
         let options = MemcachedOptions {
             cpus: self.layout.server.clone(),
@@ -109,7 +109,7 @@ impl<'a> LiveStage<'a> {
         Ok(())
     }
 
-    /// One run with the estimates and the truth.
+    /// Makes one run with estimates and ground truth.
     pub(crate) fn trial(
         &mut self,
         mode: DeliveryMode,
@@ -118,7 +118,7 @@ impl<'a> LiveStage<'a> {
     ) -> Result<Trial, BenchError> {
         let words = load.to_string();
         if self.turnarounds.as_ref().is_none_or(|(learned, _)| *learned != words) {
-            // Other clients come back otherwise.
+            // The turnaround times of other clients differ.
             self.turnarounds = Some((words.clone(), Turnarounds::default()));
             self.meter.suppose(&model::SpanCounts::new())?;
         }
@@ -172,7 +172,8 @@ impl<'a> LiveStage<'a> {
         Ok(())
     }
 
-    /// The CPU time that the server takes for each request, in nanoseconds, run by run and each way of measuring in turn.
+    /// The server's CPU time per request, in nanoseconds; each run measures in one of the three ways, in
+    /// random order.
     pub(crate) fn costs(
         &mut self,
         load: LiveLoad,
@@ -191,7 +192,7 @@ impl<'a> LiveStage<'a> {
         for round in 0..rounds {
             on_round(round);
             let mut order = [Measuring::Off, Measuring::Sampled, Measuring::Attached];
-            // Each order as likely as another: what the machine does meanwhile shall fall on all alike.
+            // Shuffle: other work on the machine must affect all ways of measuring alike.
             for last in (1..order.len()).rev() {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below three")]
                 #[expect(clippy::cast_precision_loss, reason = "below three")]
@@ -219,7 +220,7 @@ impl<'a> LiveStage<'a> {
         Ok((found, profile?))
     }
 
-    /// How often each program runs for a request, and how long, in nanoseconds.
+    /// How often each program runs per request, and its run time, in nanoseconds.
     fn profile(
         &mut self,
         address: std::net::SocketAddr,
@@ -251,13 +252,14 @@ impl<'a> LiveStage<'a> {
     }
 }
 
-/// Rounds of costs without, sampled and attached; and of each program, how often it runs for a request, and how long.
+/// Costs per round: off, sampled and attached; and for each program, its runs per request and its run time.
 pub(crate) type Costs = (Vec<[f64; 3]>, Vec<(String, f64, f64)>);
 
-/// More than any load has.
+/// More than any load uses.
 const CONNECTIONS_MAX: u32 = 2_048;
 
-/// Lets the threads of a process, or with 0 this thread, run before others. One that has ended needs none of it.
+/// Raises the priority of the threads of a process, or with pid 0 of this thread. A thread that has exited is
+/// skipped.
 fn first_in_line(pid: Pid) {
     let threads = linux::process::threads_of(pid).into_iter().filter_map(|tid| i32::try_from(tid).ok());
     for tid in threads.filter_map(rustix::process::Pid::from_raw) {
@@ -265,7 +267,7 @@ fn first_in_line(pid: Pid) {
     }
 }
 
-/// Nothing of such a run is kept but its numbers.
+/// A placeholder: only the numbers of such a run are kept.
 fn nowhere() -> Origin {
     Origin::Simulated(SimulatedFrom {
         scenario: String::new(),
@@ -303,7 +305,7 @@ fn trial(
     }
 }
 
-/// What measures during a run.
+/// The measurements made during a run.
 struct Observers<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
@@ -318,19 +320,19 @@ struct Observed<'a> {
     wrong: Option<KernelError>,
 }
 
-/// Draws the NAPI's timer to the server's CPU.
+/// Keeps the NAPI's timer on the server's CPU.
 ///
-/// A veth has no interrupt: who sends a packet polls for it. So the client polls the server's NAPI on the client's CPU, and the
-/// timer that it arms expires there, too; while its softirq runs, the client sends nothing, which a client on a host of its own
-/// would. A datagram now and then from the server's CPU takes the poll there, and the timer stays, as that of a NIC whose
-/// interrupt is the server's.
+/// A veth has no interrupt: the sender of a packet polls for it. So the client polls the server's NAPI on the
+/// client's CPU, and the timer that this arms expires there, too. While its softirq runs, the client sends
+/// nothing, whereas a client on a separate host would. An occasional datagram from the server's CPU moves the
+/// poll there, and the timer stays there, like that of a NIC whose interrupt is bound to the server's CPU.
 struct Attraction<'a> {
     netns: &'a Netns,
     cpu: Option<CpuSet>,
 }
 
 impl<'a> Attraction<'a> {
-    /// How often a datagram is sent.
+    /// Interval between datagrams.
     const EVERY: Duration = Duration::from_millis(1);
 
     fn new(netns: &'a Netns, layout: &Layout) -> Self {
@@ -338,11 +340,11 @@ impl<'a> Attraction<'a> {
         Self { netns, cpu }
     }
 
-    /// While something else is done.
+    /// Sends datagrams while `body` runs.
     fn during<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Where it cannot be, the run is as it would be without.
+            // If it fails, the run proceeds without it.
             scope.spawn(|| self.attract(&done).ok());
             let result = body();
             done.store(true, Ordering::Relaxed);
@@ -351,7 +353,7 @@ impl<'a> Attraction<'a> {
     }
 
     fn attract(&self, done: &AtomicBool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        /// The port of the discard service, on which no process listens.
+        /// The port of the discard service; no process listens there.
         const DISCARD: u16 = 9;
         let Some(cpu) = &self.cpu else { return Ok(()) };
         self.netns.enter()?;
@@ -367,7 +369,7 @@ impl<'a> Attraction<'a> {
     }
 }
 
-/// Where a client thread belongs.
+/// Moves the calling client thread into its namespace and onto its CPU.
 fn place(
     netns: &Netns,
     layout: &Layout,
@@ -390,7 +392,8 @@ impl Environment for Observers<'_> {
         let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
         let observed = &mut *observed;
         let done = match edge {
-            // Both see the same requests, and none that came while programs were attached or detached.
+            // Both see the same requests, and none that arrived while programs were being attached or
+            // detached.
             Edge::Opens => observed.wire.begin_closed().and_then(|()| {
                 observed.meter.begin_with_stack()?;
                 observed.wire.opens_at(observed.meter.opened().unwrap_or_default())
@@ -407,7 +410,7 @@ impl Environment for Observers<'_> {
     }
 }
 
-/// Measures, or not, while a run is made, and sees what the server spends.
+/// Measures during a run, or not, and reads how much CPU time the server uses.
 struct Spender<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
@@ -434,7 +437,7 @@ impl<'a> Spender<'a> {
         Self { netns, layout, server, way, state: Mutex::new(state) }
     }
 
-    /// What the server spent between the edges, in nanoseconds.
+    /// The server's CPU time between the edges of the window, in nanoseconds.
     fn spent(self) -> Result<f64, BenchError> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(wrong) = state.wrong {
@@ -472,7 +475,7 @@ impl Environment for Spender<'_> {
     }
 }
 
-/// When a bench that may take long says how far it is.
+/// The progress message of a long bench.
 pub(crate) fn pace(done: usize, all: usize, since: Instant) -> String {
     let each = since.elapsed().as_secs_f64() / f64::from(u32::try_from(done.max(1)).unwrap_or(1));
     let left = each * f64::from(u32::try_from(all - done).unwrap_or(0));

@@ -1,16 +1,16 @@
-//! How much is offered.
+//! The offered load.
 
 use std::fmt;
 use std::str::FromStr;
 
 use model::OfferedLoad;
 
-/// A load, as an operator names it.
+/// A load, as written by the operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// So many percent of what the kernel's own way of delivery bears on this machine.
+    /// A percentage of the capacity of the kernel's default delivery mode on this machine.
     Share(u32),
-    /// This much.
+    /// An absolute load.
     Offered(OfferedLoad),
 }
 
@@ -18,13 +18,13 @@ impl Load {
     /// Closed loop.
     pub const MAX: Self = Self::Offered(OfferedLoad::Max);
 
-    /// Whether it depends on what the machine bears.
+    /// Whether it depends on the machine's capacity.
     pub const fn is_share(self) -> bool {
         matches!(self, Self::Share(_))
     }
 
-    /// The load on a machine that bears so many requests per second. Shares are rounded to whole hundreds: they are
-    /// shown, and one may want to name them again.
+    /// The load on a machine with this capacity. Shares are rounded to hundreds: they are displayed, and a
+    /// user may want to enter them again.
     pub fn on(self, requests_per_second: f64) -> OfferedLoad {
         match self {
             Self::Offered(load) => load,
@@ -36,7 +36,7 @@ impl Load {
     }
 }
 
-/// Why a text names no load.
+/// Why a text is not a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotALoad(String);
 

@@ -1,29 +1,31 @@
-//! How many workloads of which kind run at once: the numbers and the mixes of the NET-policy document, on this machine.
+//! How many workloads of each kind run at once: the numbers and mixes of the NET-policy document, scaled to
+//! this machine.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The document's numbers of workloads at once.
+/// The numbers of concurrent workloads in the document.
 pub const AT_ONCE: [u32; 5] = [1, 12, 24, 48, 96];
 
-/// The CPUs that they were measured with. The document names two Xeon E5 v2 and neither how many cores they have nor whether
-/// hyper-threads were on: its largest number but two is taken for it, as the shipped scenario does.
+/// The CPUs that they were measured with. The document names two Xeon E5 v2 but states neither the number of
+/// cores nor whether hyper-threading was on. Like the shipped scenario, this assumes its third-largest
+/// number.
 pub const DOCUMENT_CPUS: u32 = 24;
 
-/// The most workloads at once: each is a thread of the client.
+/// Maximum number of concurrent workloads: each is a client thread.
 pub const AT_ONCE_MAX: u32 = 256;
 
-/// In which parts workloads are mixed.
+/// The ratio in which workloads are mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// Those that want throughput first.
+    /// Parts of throughput-first workloads.
     pub throughput: u32,
-    /// Those that want short response times first.
+    /// Parts of latency-first workloads.
     pub latency: u32,
 }
 
 impl Mix {
-    /// The document's five.
+    /// The five mixes of the document.
     pub const ALL: [Self; 5] = [
         Self { throughput: 1, latency: 0 },
         Self { throughput: 0, latency: 1 },
@@ -32,8 +34,8 @@ impl Mix {
         Self { throughput: 1, latency: 1 },
     ];
 
-    /// So many workloads in these parts, rounded, at least one of each kind that has a part; `None` where there are fewer
-    /// workloads than kinds.
+    /// Splits `at_once` workloads in this ratio, rounded, with at least one of each kind that has a part.
+    /// Returns `None` if there are fewer workloads than kinds.
     pub fn of(self, at_once: u32) -> Option<Mixture> {
         let (throughput, latency) = (u64::from(self.throughput), u64::from(self.latency));
         let parts = throughput + latency;
@@ -52,14 +54,14 @@ impl fmt::Display for Mix {
     }
 }
 
-/// Why a text names no mix.
+/// Why a text is not a mix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a mix: write parts of throughput-first and of latency-first workloads, each 0 to {PARTS_MAX}, as in 2:1"
 )]
 pub struct NotAMix(String);
 
-/// The most parts of a kind.
+/// Maximum number of parts of a kind.
 const PARTS_MAX: u32 = 1000;
 
 impl FromStr for Mix {
@@ -75,27 +77,27 @@ impl FromStr for Mix {
     }
 }
 
-/// So many workloads of each kind at once.
+/// The number of concurrent workloads of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mixture {
-    /// Those that want throughput first.
+    /// Throughput-first workloads.
     pub throughput: u32,
-    /// Those that want short response times first.
+    /// Latency-first workloads.
     pub latency: u32,
 }
 
 impl Mixture {
-    /// Workloads at once.
+    /// The total number of workloads.
     pub const fn at_once(self) -> u32 {
         self.throughput + self.latency
     }
 
-    /// Whether both kinds are in it.
+    /// Whether it contains both kinds.
     pub const fn is_mixed(self) -> bool {
         self.throughput > 0 && self.latency > 0
     }
 
-    /// Both kinds, as a title has them: `8 at once: 5 throughput-first, 3 latency-first`.
+    /// Formats both kinds for a title: `8 at once: 5 throughput-first, 3 latency-first`.
     fn titled(self, first: &str, second: &str) -> String {
         match self.is_mixed() {
             true => format!("{} at once: {first} (beside {second})", self.at_once()),
@@ -103,7 +105,7 @@ impl Mixture {
         }
     }
 
-    /// What is said of its throughput-first workloads.
+    /// The title of its throughput-first workloads.
     pub fn of_throughput(self) -> String {
         self.titled(
             &format!("{} throughput-first", self.throughput),
@@ -111,7 +113,7 @@ impl Mixture {
         )
     }
 
-    /// What is said of its latency-first workloads.
+    /// The title of its latency-first workloads.
     pub fn of_latency(self) -> String {
         self.titled(
             &format!("{} latency-first", self.latency),
@@ -120,7 +122,7 @@ impl Mixture {
     }
 }
 
-/// A number of workloads that was meant for so many CPUs, on a machine of `cpus`: rounded, at least one.
+/// Scales a number of workloads meant for `meant_for` CPUs to `cpus` CPUs: rounded, at least one.
 pub fn scaled(at_once: u32, meant_for: u32, cpus: u32) -> u32 {
     let (at_once, meant_for, cpus) = (u64::from(at_once), u64::from(meant_for.max(1)), u64::from(cpus));
     u32::try_from((at_once * cpus * 2 + meant_for) / (meant_for * 2))
@@ -128,7 +130,8 @@ pub fn scaled(at_once: u32, meant_for: u32, cpus: u32) -> u32 {
         .clamp(1, AT_ONCE_MAX)
 }
 
-/// Every mix of every number, each mixture once: first those of one kind, then the mixed, by number.
+/// Every mix of every number, without duplicates: first those of a single kind, then the mixed ones, ordered
+/// by number.
 pub fn mixtures(at_once: &[u32], mixes: &[Mix]) -> Vec<Mixture> {
     let mut mixtures: Vec<Mixture> = Vec::new();
     for mix in mixes {

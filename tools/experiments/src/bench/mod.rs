@@ -1,20 +1,23 @@
-//! The experiment of the IRQ-suspension document, on this machine: configurations by loads by rounds, each cell through
-//! the whole cycle, with memcached as the distribution has it.
+//! The experiment of the IRQ-suspension document on this machine: configurations by loads by rounds, each
+//! cell through the whole cycle, with the distribution's memcached.
 //!
-//! Read in this order: [`args`] (what can be asked), [`load`] (how much is offered), [`layout`] (which CPUs are the
-//! server's), [`lab_stage`] (one cell: start, observe, plan, commit, measure, put back, compare), [`watch`] (what is
-//! counted meanwhile).
+//! Read in this order: [`args`] (options), [`load`] (offered load), [`layout`] (the CPUs of server and
+//! client), [`lab_stage`] (one cell: start, observe, plan, commit, measure, restore, compare), [`watch`] (the
+//! counters of a run).
 //!
-//! And the experiments of the documents on threaded NAPI and on event busy polling, with a server of our own:
-//! [`exchange_args`] (what can be asked), [`configuration`] (the configurations), [`exchange_stage`] (one cell), [`background`]
-//! (what runs beside).
+//! The experiments of the documents on threaded NAPI and on event busy polling, with netpolicy's own server:
+//! [`exchange_args`] (options), [`configuration`] (the configurations), [`exchange_stage`] (one cell),
+//! [`background`] (other work on the same CPUs).
 //!
-//! And the evaluation of the NET-policy document: [`policies_args`] (what can be asked), [`mixture`] (how many workloads of
-//! which kind), [`foreign`] (or a server of the operator's choice), [`tuning`] (what is compared), [`policies_stage`] (one cell).
+//! The evaluation of the NET-policy document: [`policies_args`] (options), [`mixture`] (how many workloads of
+//! each kind), [`foreign`] (or a server of the operator's choice), [`tuning`] (what is compared),
+//! [`policies_stage`] (one cell).
 //!
-//! And the load generator against independent instruments: [`selfcheck_args`] (what can be asked), [`selfcheck_stage`] (one run).
+//! The load generator against independent instruments: [`selfcheck_args`] (options), [`selfcheck_stage`] (one
+//! run).
 //!
-//! And what `watch` says, against the truth on the wire: [`live_args`] (what can be asked), [`live_stage`] (one run).
+//! The estimates of `watch` against the ground truth on the wire: [`live_args`] (options), [`live_stage`]
+//! (one run).
 
 pub mod args;
 mod background;
@@ -57,7 +60,7 @@ pub(crate) use tuning::Tuning;
 
 use model::DeliveryMode;
 
-/// The name of a configuration: the document calls the kernel's own way *base*.
+/// The name of a configuration: the document calls the kernel's default *base*.
 pub(crate) fn label(mode: DeliveryMode) -> String {
     match mode {
         DeliveryMode::Interrupt => "base".to_owned(),

@@ -1,14 +1,14 @@
-//! What an operator wrote, by the name of what a workload has of it.
+//! Maps the fields of a workload to the options that set them.
 
 use model::pace::OutOfRange;
 use session::{Exit, Fault};
 
-/// The error for an impossible workload, with the option that makes it so. `size` is the option that sets its lengths.
+/// The error for an invalid workload, naming the responsible option. `size` is the option that sets lengths.
 pub(crate) fn impossible(error: &OutOfRange, size: &str) -> Fault {
     Fault::new(Exit::Usage, describe(error.option, size, &error.value, &error.range))
 }
 
-/// The sentence: option, value, and what is taken.
+/// The message: option, value, and valid range.
 pub(crate) fn describe(option: &str, size: &str, value: &str, range: &str) -> String {
     let written = match option {
         "request-bytes" | "answer-bytes" | "op-bytes" => size,
@@ -17,7 +17,7 @@ pub(crate) fn describe(option: &str, size: &str, value: &str, range: &str) -> St
         "span-bytes" => "--span",
         "window" => "--seconds",
         "connections-per-thread" => "--connections",
-        // The others are called as their options are.
+        // The other fields have the names of their options.
         same => return format!("--{same} {value} is out of range: {range}"),
     };
     format!("{written} {value} is out of range: {range}")

@@ -1,4 +1,4 @@
-//! A server of the operator's own, as it is.
+//! The operator's own server, measured without changes.
 
 use std::net::SocketAddr;
 
@@ -11,13 +11,14 @@ use runs::{Cell, Stage};
 use super::error::BenchError;
 use super::layout::Layout;
 
-/// A server somewhere. Nothing is set and nothing is counted: its host is not this one, or not ours to judge.
+/// A server at any address. Nothing is set or counted: its host is a different one, or not netpolicy's to
+/// judge.
 pub(crate) struct PlainStage {
-    /// Where it is.
+    /// Its address.
     pub(crate) address: SocketAddr,
-    /// From where it is asked.
+    /// The namespace of the clients.
     pub(crate) netns: Netns,
-    /// Every option of a run.
+    /// The workload of a run.
     pub(crate) workload: MemcachedWorkload,
 }
 
@@ -57,7 +58,7 @@ impl Stage for PlainStage {
 }
 
 impl PlainStage {
-    /// How many client threads: one for each CPU of the lower half.
+    /// The number of client threads: one per CPU of the lower half.
     pub(crate) fn threads(layout: &Layout) -> u32 {
         u32::try_from(layout.client.len()).unwrap_or(1)
     }

@@ -102,7 +102,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// What is compared, in the order it is shown, each once.
+    /// The compared configurations, in display order, without duplicates.
     pub(crate) fn tunings(&self) -> Vec<Tuning> {
         let asked = if self.policy.is_empty() { Tuning::ALL.as_slice() } else { &self.policy };
         let modes = self.delivery.iter().copied().map(Tuning::Delivery);
@@ -115,7 +115,7 @@ impl Policies {
         tunings
     }
 
-    /// The numbers of workloads, as they were meant.
+    /// The numbers of workloads, before scaling.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         match (self.at_once.is_empty(), self.short) {
             (false, _) => self.at_once.clone(),
@@ -132,14 +132,14 @@ impl Policies {
         }
     }
 
-    /// What runs at once on a machine of so many CPUs.
+    /// The mixtures to run on a machine with this many CPUs.
     pub(crate) fn mixtures(&self, cpus: u32) -> Vec<Mixture> {
         let numbers: Vec<u32> =
             self.numbers().into_iter().map(|number| scaled(number, self.meant_for, cpus)).collect();
         mixtures(&numbers, &self.mixes())
     }
 
-    /// How a machine of so many CPUs was matched with the document's, in a sentence.
+    /// Describes how the numbers were scaled to this many CPUs.
     pub(crate) fn scale(&self, cpus: u32) -> String {
         let list = |numbers: Vec<u32>| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let numbers = self.numbers();
@@ -152,22 +152,24 @@ impl Policies {
         )
     }
 
-    /// How often each is measured.
+    /// How often each configuration is measured.
     pub(crate) fn rounds(&self) -> u32 {
         self.repeats.unwrap_or(if self.short { 2 } else { 4 })
     }
 
-    /// How long a run measures.
+    /// Length of the measured window.
     pub(crate) fn window(&self) -> Nanoseconds {
         self.seconds.unwrap_or(Nanoseconds::from_millis(if self.short { 300 } else { 600 }))
     }
 
-    /// After how long no run begins any more: three minutes, less the time that a run and the files take.
+    /// The time after which no further run starts: three minutes, less the time for one run and for writing
+    /// the files.
     pub(crate) fn time_for_all(&self) -> Option<Duration> {
         self.short.then_some(Duration::from_secs(170))
     }
 
-    /// What a server of the operator's choice is asked for over so many connections; `None` if none is named.
+    /// The workload for a server of the operator's choice over this many connections; `None` if no server is
+    /// given.
     pub(crate) fn of_foreign(&self, connections: u32) -> Option<Workload> {
         let server = self.foreign.server()?;
         let spans = (self.warmup, self.window());
@@ -248,7 +250,8 @@ mod test {
     fn a_short_one_keeps_within_its_time() {
         let short = parsed("--short");
         let runs = short.mixtures(2).len() * short.tunings().len() * short.rounds() as usize;
-        // A run takes its warm-up, its window and at most half a second for servers, settings and putting back.
+        // A run takes its warm-up, its window and at most half a second to start servers, apply settings and
+        // restore them.
         let each = Duration::from_nanos(short.warmup.0 + short.window().0) + Duration::from_millis(500);
         let all = each * u32::try_from(runs).expect("few");
         assert!(all < short.time_for_all().expect("a limit"), "{runs} runs take {all:?}");

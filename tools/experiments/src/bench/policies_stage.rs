@@ -1,5 +1,6 @@
-//! One cell of the evaluation of policies: start a server for each kind of workload, bring device and servers under a policy
-//! through the whole cycle, run all workloads at the same time, put back, and compare the host with what it was.
+//! One cell of the evaluation of policies: start a server for each kind of workload, apply a policy to device
+//! and servers through the whole cycle, run all workloads at the same time, restore, and compare the host
+//! with its previous state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -33,43 +34,44 @@ use super::watch::Watch;
 use crate::Context;
 use crate::own_files::OwnFiles;
 
-/// Where the throughput-first workloads' server listens.
+/// The port of the throughput-first workloads' server.
 const THROUGHPUT_PORT: u16 = 7007;
 
-/// Where the latency-first workloads' server listens.
+/// The port of the latency-first workloads' server.
 const LATENCY_PORT: u16 = 7008;
 
-/// How often a server's processes are looked at until no more come, and how long is waited in between.
+/// How often to look for new processes of a server until none appear, and the pause in between.
 const SETTLING_LOOKS_MAX: u32 = 50;
 const SETTLING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Settings of a configuration that are listed; of the others, the number is printed.
+/// Maximum number of settings listed per configuration; of the rest, only the number is printed.
 const SETTINGS_MAX: usize = 16;
 
-/// Differences of a host that was not put back that are named.
+/// Maximum number of differences named for a host that was not fully restored.
 const DIFFERENCES_MAX: usize = 8;
 
-/// A lab with the place for the servers of one mixture at a time.
+/// A lab that runs the servers of one mixture at a time.
 pub(crate) struct PoliciesStage<'a> {
     context: &'a Context<'a>,
     signals: &'a mut Signals,
-    /// When no run begins any more.
+    /// The time after which no further run starts.
     until: Option<Instant>,
     layout: Layout,
     threads: u32,
     recipes: Arc<Recipes>,
-    /// In the place of the latency-first workloads' server, one of the operator's choice.
+    /// The operator's server that replaces the latency-first workloads' server.
     foreign: Option<ForeignServer>,
-    /// Where that runs and may write.
+    /// Its working directory.
     files: Option<OwnFiles>,
-    /// Whether it was said why the run time of tasks is not counted.
+    /// Whether the console has already shown why task run time is unavailable.
     explained_no_work: bool,
-    /// The workloads that run at the same time: one of each kind, if there is any.
+    /// The workloads that run at the same time: one of each kind, if present.
     throughput_first: Option<Workload>,
     latency_first: Option<Workload>,
-    /// The evidence of the latency-first workloads of mixed runs; that of the others is the run's own.
+    /// The evidence of the latency-first workloads in mixed runs; the evidence of other workloads belongs to
+    /// the run itself.
     beside: Vec<Evidence>,
-    /// What each configuration set when it was applied last, in words.
+    /// A description of what each configuration set when it was last applied.
     applied_settings: BTreeMap<String, String>,
     journal: Journal,
     counters: [CounterSource; 2],
@@ -78,27 +80,27 @@ pub(crate) struct PoliciesStage<'a> {
     lab: Lab,
 }
 
-/// Servers with their settings.
+/// Servers with the settings applied to them.
 struct Applied {
-    /// Empty once the operator had enough.
+    /// Empty after an interrupt.
     servers: Vec<Server>,
     transaction: Option<TransactionName>,
-    /// The host before; `None` if it could not be looked at.
+    /// The host before; `None` if it could not be observed.
     before: Option<Host>,
-    /// The policy's bound on idle states, for as long as it is in force.
+    /// The policy's bound on idle states, held while it is in force.
     _wake: Option<WakeLatency>,
 }
 
-/// A server, and what its workloads want first.
+/// A server, and what its workloads put first.
 struct Server {
     program: Program,
-    /// Its process, and those that descend from it.
+    /// Its process and all descendants.
     processes: Vec<ProcessId>,
     first: PolicyName,
 }
 
 impl<'a> PoliciesStage<'a> {
-    /// Makes a lab for these runs.
+    /// Creates a lab for these runs.
     pub(crate) fn new(
         context: &'a Context<'a>,
         signals: &'a mut Signals,
@@ -113,7 +115,7 @@ impl<'a> PoliciesStage<'a> {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {
-                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                context.console.say(&format!("Poll counts are unavailable: {error}"));
                 None
             }
         };
@@ -139,7 +141,7 @@ impl<'a> PoliciesStage<'a> {
         })
     }
 
-    /// Sets the workloads of the runs that follow.
+    /// Sets the workloads of all further runs.
     pub(crate) fn set_workloads(
         &mut self,
         throughput_first: Option<Workload>,
@@ -148,17 +150,17 @@ impl<'a> PoliciesStage<'a> {
         (self.throughput_first, self.latency_first) = (throughput_first, latency_first);
     }
 
-    /// The evidence of the latency-first workloads of the mixed runs since the last time.
+    /// Takes the evidence of the latency-first workloads of the mixed runs since the last call.
     pub(crate) fn take_beside(&mut self) -> Vec<Evidence> {
         std::mem::take(&mut self.beside)
     }
 
-    /// What each configuration set when it was applied last, in words.
+    /// Describes what each configuration set when it was last applied.
     pub(crate) fn applied_settings(&self) -> impl Iterator<Item = String> {
         self.applied_settings.iter().map(|(label, words)| format!("{label}: {words}"))
     }
 
-    /// Whether another run may begin.
+    /// Checks whether another run may start.
     fn may_go_on(&mut self) -> Result<(), BenchError> {
         match self.signals.take() {
             Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
@@ -167,7 +169,7 @@ impl<'a> PoliciesStage<'a> {
         }
     }
 
-    /// A server for each kind of workload.
+    /// Starts a server for each kind of workload.
     fn start(&self) -> Result<Vec<Server>, BenchError> {
         let kinds = [
             (&self.throughput_first, THROUGHPUT_PORT, PolicyName::Bulk),
@@ -209,8 +211,8 @@ impl<'a> PoliciesStage<'a> {
         Ok(linux::observe(self.lab.server(), &Processes::Only(pids))?)
     }
 
-    /// Starts the servers and brings them and the device under what is compared. What was done is noted in the cell as it
-    /// goes.
+    /// Starts the servers and applies the tuning to them and the device. The cell records each step as it is
+    /// done.
     fn bring_under(&mut self, tuning: Tuning) -> Result<(), BenchError> {
         let servers = self.start()?;
         let asked: Vec<(ProcessId, PolicyName)> = servers
@@ -253,9 +255,9 @@ impl<'a> PoliciesStage<'a> {
         Ok(())
     }
 
-    /// What a policy comes to here, for the device and both servers. Where the servers cannot have what each of them asks
-    /// for, because the device has no rules that distinguish their packets, it is the device's policy alone, with the
-    /// reason.
+    /// Plans a policy for the device and both servers. If the device has no rules that distinguish the
+    /// servers' packets, the servers cannot have separate policies; the plan then covers only the device,
+    /// with the reason.
     fn planned(
         &self,
         policy: PolicyName,
@@ -275,15 +277,15 @@ impl<'a> PoliciesStage<'a> {
         match plan_of(servers) {
             Ok(plan) => Ok((plan, None)),
             Err(fault) if policy == PolicyName::Mix && fault.exit == Exit::Refused => {
-                let why = format!("of the device alone: {}", BenchError::Failed(fault)).replace('\n', ";");
+                let why = format!("only of the device: {}", BenchError::Failed(fault)).replace('\n', ";");
                 Ok((plan_of(&[])?, Some(why)))
             }
             Err(fault) => Err(fault.into()),
         }
     }
 
-    /// Counts the run time of the servers, of this process, and of the softirqs that work for them. Where it cannot be
-    /// counted, that is said once.
+    /// Counts the run time of the servers, of this process, and of the softirqs that work for them. If that
+    /// is not possible, the console shows the reason once.
     fn work(&mut self) -> Option<WorkTime> {
         let applied = self.cell.as_ref()?;
         let servers = applied.servers.iter().flat_map(|server| &server.processes);
@@ -294,7 +296,7 @@ impl<'a> PoliciesStage<'a> {
             Ok(work) => Some(work),
             Err(error) => {
                 if !std::mem::replace(&mut self.explained_no_work, true) {
-                    self.context.console.say(&format!("Not counted how long tasks run: {error}"));
+                    self.context.console.say(&format!("Task run time is unavailable: {error}"));
                 }
                 None
             }
@@ -378,11 +380,11 @@ impl Stage for PoliciesStage<'_> {
                 return Err(Fault::failed("a server was stopped").into());
             };
             let watch = Watch::new(lab.client(), layout, source, sampler.take(), None, None);
-            // With two kinds of answers in one run, the cost of one of them is not known.
+            // With two kinds of answers in one run, their separate costs are unknown.
             let watch = if workloads.len() == 1 { watch.with_costs(work.take()) } else { watch };
             offers.push((*address, workload, watch));
         }
-        // Without servers the run ends immediately instead of after its full time.
+        // Without servers, the run ends immediately instead of after its full time.
         let runs = interruptible(signals, || all_at_once(&offers, cell), || servers.clear())?;
         let mut evidence = Vec::new();
         for (((first, _), (.., watch)), run) in workloads.iter().zip(offers).zip(runs) {
@@ -393,7 +395,7 @@ impl Stage for PoliciesStage<'_> {
         }
         let mut evidence = evidence.into_iter();
         let Some(own) = evidence.next() else { return Err(Fault::failed("no workload ran").into()) };
-        // Who delivered is counted once, for the device and so for both.
+        // Polls are counted per device, and so once for both workloads.
         let delivered = own.delivered.clone();
         self.beside.extend(evidence.map(|beside| Evidence { delivered: delivered.clone(), ..beside }));
         Ok(own)
@@ -404,7 +406,8 @@ impl Stage for PoliciesStage<'_> {
     }
 }
 
-/// The processes of a server that has just begun to listen, once no more come: a master starts its workers then.
+/// The processes of a server that has just begun to listen, once no new ones appear: a master starts its
+/// workers then.
 fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
     let mut found = family(server.pid);
     for _ in 0..SETTLING_LOOKS_MAX {
@@ -419,7 +422,7 @@ fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
     Ok(identified?)
 }
 
-/// Lets all workloads run at the same time.
+/// Runs all workloads at the same time.
 fn all_at_once(offers: &[(SocketAddr, &Workload, Watch<'_>)], cell: Cell<'_>) -> Result<Vec<Run>, RunError> {
     std::thread::scope(|scope| {
         let offer = |(address, workload, watch): &(SocketAddr, &Workload, Watch<'_>)| {
@@ -433,7 +436,7 @@ fn all_at_once(offers: &[(SocketAddr, &Workload, Watch<'_>)], cell: Cell<'_>) ->
     })
 }
 
-/// What a plan sets, in a line.
+/// Describes on one line what a plan sets.
 fn in_words(plan: &Plan, remark: Option<&str>) -> String {
     let changes: Vec<String> = plan
         .changes()
@@ -450,7 +453,7 @@ fn in_words(plan: &Plan, remark: Option<&str>) -> String {
     words
 }
 
-/// What of the host is not as it was: every setting of servers and NAPIs by name, and everything else of the devices.
+/// Describes what differs: every setting of servers and NAPIs by name, and everything else of the devices.
 fn left(before: &Host, after: &Host) -> Vec<String> {
     let mut wrong = differences(&settings(before), &settings(after));
     if wrong.is_empty() && before.devices != after.devices {
@@ -461,7 +464,7 @@ fn left(before: &Host, after: &Host) -> Vec<String> {
     wrong
 }
 
-/// The places where two values differ.
+/// Appends the places where two values differ.
 fn differing(place: &str, before: &Value, after: &Value, wrong: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(was), Value::Object(is)) if was.keys().eq(is.keys()) => {

@@ -44,13 +44,13 @@ pub struct Selfcheck {
 
 fn rate(text: &str) -> Result<OfferedLoad, String> {
     match text.parse() {
-        Ok(OfferedLoad::Max) => Err("closed loops are part of every check".to_owned()),
+        Ok(OfferedLoad::Max) => Err("closed loops are part of every check: give a rate".to_owned()),
         Ok(load) => Ok(load),
         Err(error) => Err(format!("{error}")),
     }
 }
 
-/// How much is offered, over how many connections.
+/// An offered rate and the connections that carry it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
     /// Requests per second.
@@ -60,10 +60,10 @@ pub(crate) struct Shape {
 }
 
 impl Selfcheck {
-    /// How long a request is, and its answer, in bytes.
+    /// Length of a request and of its answer, in bytes.
     pub(crate) const BYTES: u32 = 64;
 
-    /// Before the window.
+    /// Time before the window.
     pub(crate) const WARMUP: Nanoseconds = Nanoseconds::from_millis(150);
 
     /// The rates and numbers of connections.
@@ -89,7 +89,7 @@ impl Selfcheck {
         if self.short { Nanoseconds::from_millis(200) } else { self.seconds }
     }
 
-    /// How requests are sent over so many connections.
+    /// The pace of requests over this many connections.
     pub(crate) fn pace(&self, connections: u32, waiting: Waiting, round: u32) -> Pace {
         Pace {
             threads: 1,
@@ -104,7 +104,7 @@ impl Selfcheck {
         }
     }
 
-    /// Every option of a run of the generator.
+    /// The workload of a run of the generator.
     pub(crate) fn workload(&self, shape: Shape, waiting: Waiting, round: u32) -> ExchangeWorkload {
         ExchangeWorkload {
             pace: self.pace(shape.connections, waiting, round),

@@ -1,5 +1,5 @@
-//! One run of `bench selfcheck`: a client asks a server in a lab, and the wire and the clocks of the CPUs are read at both edges of its
-//! window.
+//! One run of `bench selfcheck`: a client sends requests to a server in a lab; the wire and the CPU clocks
+//! are read at both edges of the window.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,22 +33,23 @@ const OPEN_LOOP: &str = include_str!("open_loop.c");
 /// The server's port.
 const PORT: u16 = 7010;
 
-/// Between the start of the independent client and its first request: it connects and draws its schedule.
+/// Time between the start of the independent client and its first request: it connects and draws its
+/// schedule.
 const PREPARES: Nanoseconds = Nanoseconds::from_millis(400);
 
 /// A client of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// The generator, asking without sleep.
+    /// The generator, polling without sleep.
     Spinning,
-    /// The generator, asleep until a request is due: what `bench policies --server` uses.
+    /// The generator, sleeping until a request is due: what `bench policies --server` uses.
     Sleeping,
     /// The C program.
     Independent,
 }
 
 impl Client {
-    /// All of them.
+    /// All clients.
     pub(crate) const ALL: [Self; 3] = [Self::Spinning, Self::Sleeping, Self::Independent];
 
     /// Its name in tables.
@@ -61,26 +62,26 @@ impl Client {
     }
 }
 
-/// What a run gave. Spans are in microseconds.
+/// The result of a run. Spans are in microseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     /// Answers per second.
     pub(crate) rate: f64,
-    /// p50, p90, p99 and p99.9 from send.
+    /// p50, p90, p99 and p99.9, from send.
     pub(crate) from_send: [f64; 4],
-    /// The same from due.
+    /// The same, from the due time.
     pub(crate) from_due: [f64; 4],
-    /// p50 and p99 of send after due.
+    /// p50 and p99 of the delay between due time and send.
     pub(crate) late: [f64; 2],
-    /// CPU time of the server per answer: by `/proc/stat` of its CPUs, and its run time.
+    /// CPU time of the server per answer: from `/proc/stat` of its CPUs, and from its run time.
     pub(crate) server_us: [Option<f64>; 2],
-    /// The same of the client.
+    /// The same for the client.
     pub(crate) client_us: [Option<f64>; 2],
-    /// What the wire saw: answers per second; p50, p90 and p99.
+    /// Measured on the wire: answers per second; p50, p90 and p99.
     pub(crate) wire: Option<(f64, [Option<f64>; 3])>,
 }
 
-/// The lab, its server, and what measures.
+/// The lab, its server, and the instruments.
 pub(crate) struct SelfcheckStage<'a> {
     signals: &'a mut Signals,
     arguments: &'a Selfcheck,
@@ -88,13 +89,13 @@ pub(crate) struct SelfcheckStage<'a> {
     counters: CounterSource,
     wire: Wire,
     files: OwnFiles,
-    /// The compiled client, or why there is none.
+    /// The compiled client, or why it could not be compiled.
     pub(crate) open_loop: Result<PathBuf, String>,
     lab: Lab,
 }
 
 impl<'a> SelfcheckStage<'a> {
-    /// Makes the lab, loads what measures, and compiles the independent client.
+    /// Creates the lab, loads the instruments, and compiles the independent client.
     pub(crate) fn new(
         signals: &'a mut Signals,
         layout: Layout,
@@ -128,12 +129,12 @@ impl<'a> SelfcheckStage<'a> {
         Ok(self.counters.snapshot()?)
     }
 
-    /// Ends the check if the operator had enough.
+    /// Returns an error if a signal has arrived.
     fn go_on(&mut self) -> Result<(), BenchError> {
         self.signals.take().map_or(Ok(()), |arrived| Err(BenchError::Interrupted(arrived.signal)))
     }
 
-    /// One run of one client.
+    /// Runs one client once.
     pub(crate) fn run(
         &mut self,
         server: &Program,
@@ -216,7 +217,7 @@ impl<'a> SelfcheckStage<'a> {
         Ok((printed.sample(self.arguments.window()), edges))
     }
 
-    /// What server and client spent for an answer, by `/proc/stat` of their CPUs and by their run time.
+    /// CPU time per answer of server and client, from `/proc/stat` of their CPUs and from their run time.
     fn costs(&self, sample: &mut Sample, before: &Reading, after: &Reading) {
         let seconds = Nanoseconds(after.at.0.saturating_sub(before.at.0)).as_secs_f64();
         let answers = sample.rate * seconds;
@@ -235,8 +236,8 @@ impl<'a> SelfcheckStage<'a> {
         sample.client_us = [busy(&client), ran(before.client, after.client)];
     }
 
-    /// The requests per second of a closed loop, by another program and by the generator, over the same connections; `Err` if the
-    /// program or its server is not installed.
+    /// The requests per second of a closed loop, by another program and by the generator, over the same
+    /// connections. Returns `Err` if the program or its server is not installed.
     pub(crate) fn closed_loop(
         &mut self,
         tool: Tool,
@@ -278,7 +279,7 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::new(SERVER_ADDRESS.into(), port)
 }
 
-/// Compiles the independent client; the inner error says why there is none.
+/// Compiles the independent client; the inner error says why that failed.
 fn compile(files: &OwnFiles) -> Result<Result<PathBuf, String>, Fault> {
     let source = files.file("open_loop.c", OPEN_LOOP)?;
     let program = files.directory.join("open_loop");
@@ -298,7 +299,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// What the wire saw in a window.
+/// The rate and percentiles on the wire in a window.
 fn on_the_wire(seen: &Seen, window: u64) -> (f64, [Option<f64>; 3]) {
     #[expect(clippy::cast_precision_loss, reason = "answers of one run, below 2^53")]
     let rate = seen.answered as f64 / Nanoseconds(window).as_secs_f64().max(1e-9);
@@ -323,7 +324,7 @@ fn of_generator(run: load::Run) -> Sample {
     }
 }
 
-/// What the independent client prints: counts, and spans in nanoseconds.
+/// The independent client's output: counts, and spans in nanoseconds.
 #[derive(Debug, Deserialize)]
 struct Printed {
     answers_in_window: u64,
@@ -348,7 +349,7 @@ impl Printed {
     }
 }
 
-/// What is known at an edge of a window.
+/// The values read at an edge of a window.
 #[derive(Debug)]
 struct Reading {
     at: Nanoseconds,
@@ -357,7 +358,7 @@ struct Reading {
     client: Option<Nanoseconds>,
 }
 
-/// Reads the clocks of the CPUs at both edges, and opens and closes the wire.
+/// Reads the CPU clocks at both edges, and starts and stops the measurement on the wire.
 struct Edges<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
@@ -423,7 +424,7 @@ impl Environment for Edges<'_> {
     }
 }
 
-/// A program that makes a closed loop.
+/// A program that generates a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     /// `GET` of redis.
@@ -433,10 +434,10 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
-    /// All of them.
+    /// All programs.
     pub(crate) const ALL: [Self; 2] = [Self::RedisBenchmark, Self::Wrk];
 
-    /// Over how many connections it asks.
+    /// Number of connections.
     pub(crate) const CONNECTIONS: u32 = 16;
 
     /// Its name.
@@ -499,7 +500,7 @@ impl Tool {
         let (connections, port) = (Self::CONNECTIONS.to_string(), self.port().to_string());
         match self {
             Self::RedisBenchmark => {
-                // It counts requests, not seconds.
+                // The program takes a number of requests, not a time.
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
@@ -519,7 +520,7 @@ impl Tool {
         command
     }
 
-    /// Requests per second, of what it printed.
+    /// Extracts the requests per second from its output.
     fn rate(self, text: &str) -> Option<f64> {
         match self {
             Self::RedisBenchmark => {

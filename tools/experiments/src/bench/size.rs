@@ -1,4 +1,4 @@
-//! Sizes, as an operator writes them.
+//! Sizes, as written by the operator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
-/// How long a request and its answer are: `1`, `5K` for both, `1M/1` for each.
+/// The lengths of a request and its answer: `1`, `5K` for both, `1M/1` for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// The request.

@@ -1,4 +1,5 @@
-//! What the evaluation of policies compares: nothing, what an operator usually sets by hand, and each policy.
+//! The configurations that the evaluation of policies compares: no tuning, the usual manual tuning, and each
+//! policy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,16 +12,16 @@ use model::{
 /// A way to set up the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tuning {
-    /// What is usually done by hand: no irqbalance, each queue on a CPU of its own, each thread of the server too.
+    /// The usual manual tuning: no irqbalance, each queue on its own CPU, each server thread on its own CPU.
     Manual,
     /// A policy; `none` is the baseline.
     Policy(PolicyName),
-    /// A delivery mode, and nothing else.
+    /// A delivery mode and nothing else.
     Delivery(DeliveryMode),
 }
 
 impl Tuning {
-    /// All of them, the baseline first.
+    /// All tunings, the baseline first.
     pub const ALL: [Self; 7] = [
         Self::Policy(PolicyName::None),
         Self::Manual,
@@ -31,7 +32,7 @@ impl Tuning {
         Self::Policy(PolicyName::Power),
     ];
 
-    /// Those that the others are compared with over all variants.
+    /// The tunings that the others are compared with over all variants.
     pub const REFERENCES: [Self; 2] = [Self::Policy(PolicyName::None), Self::Manual];
 }
 
@@ -45,12 +46,12 @@ impl fmt::Display for Tuning {
     }
 }
 
-/// What stands before a delivery mode, so that no mode is taken for a policy.
+/// The prefix of a delivery mode, so that no mode is mistaken for a policy.
 const DELIVERY: &str = "delivery ";
 
-/// Why a text names nothing to compare.
+/// Why a text is not a tuning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; and here also manual")]
+#[error("{0}; here also manual")]
 pub struct NotATuning(model::policy_name::NotAPolicy);
 
 impl FromStr for Tuning {
@@ -67,13 +68,14 @@ impl FromStr for Tuning {
     }
 }
 
-/// Who asks.
+/// The origin of the requests.
 const ORIGIN: &str = "netpolicy bench policies";
 
-/// The requests of a policy for a device and the servers behind it, each with what its workload wants first. Under `mix` the
-/// device is shared and each server asks for itself; under any other policy all ask for the same.
+/// The requests of a policy for a device and its servers, each with what its workload puts first. Under
+/// `mix`, the device is shared and each server has its own request; under any other policy all have the same
+/// request.
 ///
-/// With a delivery mode by name, which any policy but `mix` may have, device and servers are under that.
+/// A delivery mode, which can be combined with any policy but `mix`, applies to device and servers.
 pub(crate) fn requests(
     policy: PolicyName,
     delivery: Option<DeliveryMode>,
@@ -88,8 +90,8 @@ pub(crate) fn requests(
     targets.map(intent).collect()
 }
 
-/// What is set by hand on a device without interrupts: queue i is steered to the i-th CPU (RPS, in the place of the
-/// interrupt's affinity), sent from by it (XPS), and the server's i-th thread has it alone.
+/// Plans the manual tuning of a device without interrupts: queue i is steered to the i-th CPU (RPS, in place
+/// of the interrupt's affinity), XPS likewise, and the server's i-th thread has that CPU to itself.
 pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &CpuSet) -> Plan {
     let cpus: Vec<Cpu> = cpus.iter().collect();
     let one = |index: usize| -> CpuSet {
@@ -103,7 +105,7 @@ pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &C
             settings
                 .push((Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(queue.rps_cpus.clone())), steered));
         }
-        // A device with one queue has nothing to choose, and no file for it.
+        // A device with one queue has no XPS choice, and no file for it.
         for queue in device.tx_queues.iter().filter(|_| device.tx_queues.len() > 1) {
             let id = TxQueue { device: device.id, index: queue.index };
             let now = Setting::TxQueue(id, TxQueueKnob::XpsCpus(queue.xps_cpus.clone()));

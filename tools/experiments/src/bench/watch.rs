@@ -1,8 +1,8 @@
-//! What is counted while a run measures, and where its threads are.
+//! Counters of a run, and the placement of its threads.
 //!
-//! How many events each `epoll_wait` returned only the server knows: a library that is loaded into it counts, since a
-//! tracepoint on system calls would slow every call of the machine, and so the run itself. A server that is statically
-//! linked is not counted, and the evidence has none.
+//! Only the server knows how many events each `epoll_wait` returned. A library preloaded into it counts them,
+//! because a tracepoint on system calls would slow every call of the machine and so the run itself. A
+//! statically linked server is not counted, and the evidence omits the figure.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,7 +32,7 @@ pub(super) struct Watch<'a> {
     read: Mutex<Read<'a>>,
 }
 
-/// The counters, and what they said at the edges of the window.
+/// The counters, and their values at the edges of the window.
 struct Read<'a> {
     source: &'a mut CounterSource,
     delivery: Option<&'a mut Sampler>,
@@ -43,7 +43,7 @@ struct Read<'a> {
     edges: Vec<AtEdge>,
 }
 
-/// What the counters said at one edge, and what was sampled up to it. What could not be read is not zero, it is missing.
+/// The values at one edge, and the samples up to it. A value that could not be read is missing, not zero.
 struct AtEdge {
     counters: Option<Counters>,
     delivery: Option<Delivered>,
@@ -77,15 +77,15 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The same, with client threads whose epolls have these parameters.
+    /// Sets the parameters of the client threads' epolls.
     #[must_use]
     pub(super) const fn with_client_epolls(mut self, params: Option<EpollParams>) -> Self {
         self.client_epolls = params;
         self
     }
 
-    /// The same, and what an answer costs the machine is worked out: by the time of all CPUs, and where there is one, by the
-    /// run time of those that work for it.
+    /// Also computes the machine's CPU cost per answer: from the time of all CPUs and, if available, from the
+    /// run time of the tasks involved.
     #[must_use]
     pub(super) fn with_costs(self, work: Option<WorkTime>) -> Self {
         {
@@ -95,8 +95,8 @@ impl<'a> Watch<'a> {
         self
     }
 
-    /// Puts what was counted into the evidence of the run. Polls are counted for the whole machine: only those of
-    /// `napis` are the server's.
+    /// Adds the counts to the evidence of the run. Polls are counted for the whole machine; only those of
+    /// `napis` belong to the server.
     pub(super) fn add_to(self, evidence: &mut Evidence, napis: &BTreeSet<NapiId>) {
         let Read { edges, costs, .. } = self.read.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Ok([before, after]) = <[AtEdge; 2]>::try_from(edges) else { return };

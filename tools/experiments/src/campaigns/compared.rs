@@ -1,4 +1,4 @@
-//! A comparison that was recorded, shown and drawn.
+//! Shows and plots a recorded comparison.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use session::{Exit, Fault};
 use crate::Context;
 use latency::reports::{CompareReport, in_percent};
 
-/// Shows a comparison that was recorded, and draws it.
+/// Prints a recorded comparison and writes its plot.
 pub(super) fn report(
     recording: &Recording,
     into: Option<&Path>,
@@ -59,7 +59,8 @@ pub(super) fn report(
     Ok(Exit::Done)
 }
 
-/// What was known after each pair. Of many pairs, after evenly chosen ones: to find an interval takes a look at all before it.
+/// The state after each pair, or after evenly spaced pairs if there are many: computing an interval requires
+/// all pairs before it.
 fn points(differences: &[f64], level: f64) -> Vec<ComparePoint> {
     const POINTS_MAX: usize = 300;
     let every = differences.len().div_ceil(POINTS_MAX).max(1);

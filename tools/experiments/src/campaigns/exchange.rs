@@ -1,4 +1,5 @@
-//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage`: configurations against each other, with our own server.
+//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage`: compares configurations with netpolicy's own
+//! server.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,16 +16,16 @@ use crate::bench::exchange_args::{Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
 use crate::reports::GridReport;
 
-/// The size of one write into a file of our own.
+/// Size of a write when filling the bench's own file.
 const FILL_BYTES: usize = 1 << 20;
 
-/// The largest file of our own.
+/// Maximum size of that file.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
-/// The default directory of the file of our own.
+/// Default directory of that file.
 const STORAGE_DIR: &str = "/var/tmp";
 
-/// The largest file of gates.
+/// Maximum size of a file of gates.
 const GATES_BYTES_MAX: u64 = 64 << 10;
 
 /// Measures, prints the tables, and writes the files.
@@ -32,14 +33,14 @@ pub(super) fn run<B: Compares>(bench: &B, context: &Context<'_>) -> Result<Exit,
     conduct(bench, context, None)
 }
 
-/// The same, with something to read and write.
+/// The same for storage, with a file to read and write.
 pub(super) fn run_storage(bench: &Storage, context: &Context<'_>) -> Result<Exit, Fault> {
     let writes = bench.write_ratio > 0.0;
     match &bench.file {
         Some(file) if writes && !bench.overwrite => {
             let why = format!("{} would be overwritten", file.display());
             Err(Fault::new(Exit::Refused, why)
-                .hint("say --overwrite if what is in it may be lost, or --write-ratio 0 to read only"))
+                .hint("add --overwrite if its contents may be lost, or --write-ratio 0 to only read"))
         }
         Some(file) => conduct(bench, context, Some((file.clone(), writes))),
         None => {
@@ -49,7 +50,7 @@ pub(super) fn run_storage(bench: &Storage, context: &Context<'_>) -> Result<Exit
     }
 }
 
-/// Kernel threads against softirqs; the whole matrix has storage in it.
+/// Kernel threads against softirqs; the full matrix includes storage.
 pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Exit, Fault> {
     if !bench.has_storage() {
         return conduct(bench, context, None);
@@ -58,12 +59,12 @@ pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Ex
     conduct(bench, context, Some((path_of(&file), true)))
 }
 
-/// A path to a file without a name, for this process's children.
+/// A path to an unnamed file, for this process's children.
 fn path_of(file: &File) -> PathBuf {
     linux::process::path_of_our(file)
 }
 
-/// A file without a name, full of bytes that were written: a read of a hole would be none.
+/// Creates an unnamed file filled with data: reading a hole would not access the disk.
 fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
     if bytes > FILE_BYTES_MAX {
         let why = format!("a file of {bytes} bytes; at most {FILE_BYTES_MAX}");
@@ -90,7 +91,7 @@ fn conduct<B: Compares>(
     storage: Option<(PathBuf, bool)>,
 ) -> Result<Exit, Fault> {
     let common = bench.common();
-    // A file that cannot be written is better known before the experiment than after it.
+    // Check that the files can be written before the experiment rather than after it.
     for path in [&common.report, &common.json].into_iter().flatten() {
         writable(path)?;
     }
@@ -170,12 +171,12 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
     notes
 }
 
-/// The candidates that this kernel accepts. Each candidate has the reason why it cannot be measured, if there is one; what the
-/// kernel does not accept is skipped with its reason.
+/// Returns the candidates that this kernel supports. A candidate may come with the reason why it cannot be
+/// measured; those that the kernel rejects are skipped with the reason.
 ///
 /// # Errors
-/// If one fails that this kernel takes, or there is none. The inner one is how the bench ends that the operator had enough
-/// of.
+/// If a candidate fails that the kernel supports, or none remains. The inner error is an interrupt by the
+/// operator.
 pub(super) fn possible<S: Stage<Error = BenchError>>(
     stage: &mut S,
     candidates: impl IntoIterator<Item = (String, Option<&'static str>)>,
@@ -225,14 +226,14 @@ fn tried<S: Stage<Error = BenchError>>(
     Ok(labels)
 }
 
-/// Whether this kernel does not have a configuration, or a rule of ours is against it, and the host is as it was. Anything
-/// else is a failure, and ends the bench.
+/// Whether the kernel lacks a configuration, or one of netpolicy's rules forbids it, and the host is
+/// unchanged. Anything else is a failure and ends the bench.
 fn is_refusal(fault: &Fault) -> bool {
     let as_before = matches!(fault.host, HostState::Unchanged | HostState::Restored);
     as_before && matches!(fault.exit, Exit::Unsupported | Exit::Refused)
 }
 
-/// One experiment after the other, until one stops.
+/// Makes one experiment after the other, until one stops.
 fn experiments<B: Compares>(
     bench: &B,
     context: &Context<'_>,
@@ -257,7 +258,8 @@ fn experiments<B: Compares>(
             Some(Err(stopped)) => return Some(*stopped),
             Some(Ok(results)) => match results.evidence.first() {
                 Some(run) if run.void.is_none() => Some(run.throughput),
-                // There is nothing to take shares of: the run that says why stands for the experiment.
+                // There is no rate to take shares of: the void run, with its reason, represents the
+                // experiment.
                 _ => {
                     grid.variants.push(Variant { name: case.name.clone(), borne: None, results });
                     continue;
@@ -284,7 +286,8 @@ fn experiments<B: Compares>(
     None
 }
 
-/// How far all experiments are, in the one of this number, when all have as many runs.
+/// The progress over all experiments, during experiment `number`, assuming that all have the same number of
+/// runs.
 pub(super) fn among(mut progress: Progress<'_>, number: usize, experiments: usize) -> Progress<'_> {
     let each = progress.left.map(|left| left.0 / (progress.total - progress.done).max(1) as u64);
     progress.done += progress.total * number;
@@ -293,7 +296,7 @@ pub(super) fn among(mut progress: Progress<'_>, number: usize, experiments: usiz
     progress
 }
 
-/// What the server bears in closed loop under the first configuration: one run.
+/// Measures the closed-loop capacity of the server under the first configuration, in one run.
 fn calibrated(
     stage: &mut ExchangeStage<'_>,
     experiment: &Experiment,
@@ -329,7 +332,7 @@ pub(super) fn write_report(path: &Path, grid: &Grid, context: &Context<'_>) -> R
     Ok(())
 }
 
-/// How a bench ends: well if any run counts and no gate is missed.
+/// The exit code of a bench: success if any run counts and no gate is missed.
 pub(super) fn verdict(context: &Context<'_>, grid: &Grid, gated: bool) -> Exit {
     if !grid.counts() {
         context.console.say("No run counts.");
@@ -339,7 +342,7 @@ pub(super) fn verdict(context: &Context<'_>, grid: &Grid, gated: bool) -> Exit {
     match (gated, grid.gates.len(), missed) {
         (false, ..) => Exit::Done,
         (true, 0, _) => {
-            context.console.say("No gate is about what was measured.");
+            context.console.say("No gate applies to the measured configurations.");
             Exit::Failed
         }
         (true, all, 0) => {
@@ -353,7 +356,7 @@ pub(super) fn verdict(context: &Context<'_>, grid: &Grid, gated: bool) -> Exit {
     }
 }
 
-/// Reads what configurations must reach.
+/// Reads the file of gates.
 pub(super) fn read_gates(path: &Path) -> Result<Gates, Fault> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(GATES_BYTES_MAX).read_to_string(&mut text));

@@ -1,4 +1,4 @@
-//! `bench judge`: what `compare` says, against the truth on the wire of the same pairs.
+//! `bench judge`: compares the verdicts of `compare` with the ground truth on the wire, for the same pairs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,17 +23,17 @@ use crate::bench::judge_args::{Judge, Scenario};
 /// memcached's own port.
 const PORT: u16 = 11_211;
 
-/// How many connections the clients have.
+/// Number of client connections.
 const CONNECTIONS: u32 = 16;
 
-/// How long a client waits for an answer, and before it connects again.
+/// How long a client waits for an answer, and before it reconnects.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// The regressions that are added to replayed pairs.
+/// Regressions that are added to replayed pairs.
 const REGRESSIONS: [f64; 4] = [0.0, 0.3, 0.5, 1.0];
 
-/// Makes every comparison, and says whether it agrees with the wire.
+/// Makes every comparison and reports whether it agrees with the wire.
 pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
     if let Some(path) = &arguments.json {
         super::writable(path)?;
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
 
 type Compared = (Switchback, Switchback, latency::judge::Ended, Duration);
 
-/// One comparison in a lab of its own, with what the wire says of its pairs.
+/// Makes one comparison in its own lab, with the measurements on the wire for its pairs.
 fn compared(
     scenario: Scenario,
     arguments: &Judge,
@@ -91,7 +91,7 @@ fn compared(
     };
     let candidate = |text: &str| text.parse::<Candidate>().map_err(|why| Fault::new(Exit::Usage, why));
     let (window, guard) = match scenario {
-        // As a guard measures.
+        // Windows as long as a guard's.
         Scenario::SameShort => Replayed::windows(rate(arguments)),
         _ => (Duration::from_secs(1), Duration::from_millis(100)),
     };
@@ -144,7 +144,7 @@ const fn rate(arguments: &Judge) -> f64 {
     arguments.rate as f64
 }
 
-/// Asks at fixed times, whether or not the last answer was late.
+/// Sends requests at fixed times, even if the last answer was late.
 fn ask(client: &Netns, stop: &AtomicBool, every: &(dyn Fn() -> Duration + Sync)) {
     let address = SocketAddr::new(SERVER_ADDRESS.into(), PORT);
     let connect = || -> Option<BufReader<TcpStream>> {
@@ -172,7 +172,7 @@ fn ask(client: &Netns, stop: &AtomicBool, every: &(dyn Fn() -> Duration + Sync))
     }
 }
 
-/// Uses up a CPU while it shall.
+/// Busy-loops on a CPU while `hog` is set.
 fn use_up(stop: &AtomicBool, hog: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         match hog.load(Ordering::Relaxed) {
@@ -182,7 +182,7 @@ fn use_up(stop: &AtomicBool, hog: &AtomicBool) {
     }
 }
 
-/// Sees the wire in each window, and makes happen what the scenario says.
+/// Measures the wire in each window, and triggers the events of the scenario.
 struct Witness<'a> {
     wire: Wire,
     truth: Switchback,
@@ -223,7 +223,7 @@ impl Progress for Witness<'_> {
     }
 }
 
-/// What the wire shows of a window.
+/// The figures of a window on the wire.
 fn on_wire(seen: &Seen, seconds: f64) -> Figures {
     let [p50, p90, p99] = percentiles_of(&seen.spans);
     Figures {

@@ -1,4 +1,4 @@
-//! `bench`: delivery modes, measured.
+//! `bench`: measures delivery modes.
 
 mod compared;
 mod exchange;
@@ -42,7 +42,7 @@ pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
 }
 
 fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
-    // A file that cannot be written is better known before the experiment than after it.
+    // Check that the files can be written before the experiment rather than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
     }
@@ -83,7 +83,7 @@ fn checked(workload: &model::MemcachedWorkload) -> Result<(), Fault> {
     workload.check().map_err(|error| impossible(&error, "--key-size"))
 }
 
-/// Finds out how much is to be offered, makes every run, and says what came of it.
+/// Determines the loads, makes every run, and reports the results.
 fn conduct<S: Stage<Error = BenchError>>(
     arguments: &MemcachedBench,
     context: &Context<'_>,
@@ -128,7 +128,7 @@ fn conduct<S: Stage<Error = BenchError>>(
     }
 }
 
-/// What the server bears under the kernel's own way of delivery, in requests per second.
+/// The capacity of the server under the kernel's default delivery mode, in requests per second.
 fn bears<S: Stage<Error = BenchError>>(
     stage: &mut S,
     labels: &[String],
@@ -144,7 +144,7 @@ fn bears<S: Stage<Error = BenchError>>(
     match evidence.void {
         None => Ok(evidence.throughput),
         Some(reason) => Err(BenchError::Failed(Fault::failed(format!(
-            "the run in closed loop that shares are taken of is void: {reason}"
+            "the closed-loop run that determines 100 % load is void: {reason}"
         )))),
     }
 }
@@ -180,7 +180,7 @@ fn write_report(path: &Path, results: &Results, context: &Context<'_>) -> Result
     Ok(())
 }
 
-/// Prints the tables of experiments that were made before, and writes their report.
+/// Prints the tables of earlier experiments and writes their report.
 fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit, Fault> {
     let gates = arguments.gates.as_deref().map(exchange::read_gates).transpose()?;
     let mut grids = Vec::new();
@@ -227,7 +227,7 @@ fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit
     Ok(exchange::verdict(context, &grid, gates.is_some()))
 }
 
-/// How an experiment ends that was not made to its end; `None` if what was measured decides.
+/// How an interrupted or failed experiment ends; `None` if the measurements decide.
 fn early(
     context: &Context<'_>,
     results: &Results,
@@ -240,7 +240,7 @@ fn early(
         Failure::RunAndRestore { run, restore } => (run, Some(restore)),
     };
     if let Some(restore) = unrestored {
-        context.console.say(&format!("The lab was not restored before it was unmade: {restore}"));
+        context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
     }
     match cause {
         BenchError::TimeUp => {
@@ -260,7 +260,7 @@ fn early(
     }
 }
 
-/// The exit code of a command that a signal ended, as a shell has it.
+/// The exit code of a command that was ended by a signal, as shells define it.
 fn of_signal(signal: linux::Signal) -> u8 {
     u8::try_from(128 + signal.number()).unwrap_or(u8::MAX)
 }
@@ -271,14 +271,14 @@ fn writable(path: &Path) -> Result<(), Fault> {
     opened.map_err(|error| Fault::file(path, error))
 }
 
-/// The progress that was reported to the operator.
+/// The progress already reported to the operator.
 #[derive(Default)]
 struct ProgressReport {
     tenths: Option<usize>,
 }
 
 impl ProgressReport {
-    /// On a terminal every run; else a line for each tenth of the way.
+    /// On a terminal, shows every run; otherwise prints a line for each tenth of the runs.
     fn update(&mut self, context: &Context<'_>, progress: &Progress<'_>) {
         let left = progress.left.map(|left| format!(", {} left", rounded(left))).unwrap_or_default();
         let next = progress.next.map(|cell| format!(": {cell}")).unwrap_or_default();
@@ -295,7 +295,7 @@ impl ProgressReport {
     }
 }
 
-/// A span as people say it.
+/// Formats a span for people.
 fn rounded(span: Nanoseconds) -> String {
     let seconds = span.0.div_ceil(1_000_000_000);
     match (seconds / 60, seconds % 60) {

@@ -1,4 +1,5 @@
-//! `bench policies`: every policy against no tuning and against tuning by hand, as the NET-policy document evaluates them.
+//! `bench policies`: compares every policy with no tuning and with manual tuning, following the NET-policy
+//! document.
 
 use linux::{Processes, Signals, observe};
 use model::{OfferedLoad, Schema};
@@ -11,7 +12,7 @@ use super::{ProgressReport, early, writable};
 use crate::Context;
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
 
-/// What every reader must know of a table from the lab.
+/// Notes on every table from the lab.
 const LAB_NOTES: [&str; 3] = [
     "none is the untuned baseline: device and servers as they come, and the server confined to its half of the CPUs as under all others.",
     "manual is what an operator usually sets by hand: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
@@ -21,7 +22,7 @@ const LAB_NOTES: [&str; 3] = [
      refused, and then only the device has the policy.",
 ];
 
-/// What every reader must know of a table of a server of the operator's choice.
+/// Notes on every table of a server of the operator's choice.
 const FOREIGN_NOTES: [&str; 2] = [
     "none is the untuned baseline: device and server as they come, and the server confined to its half of the CPUs as under all others.",
     "The client sleeps until an answer comes or a request is due, as an ordinary one does, and is late by what waking takes, under \
@@ -30,7 +31,7 @@ const FOREIGN_NOTES: [&str; 2] = [
 
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
-    // A file that cannot be written is better known before the experiment than after it.
+    // Check that the files can be written before the experiment rather than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
     }
@@ -90,7 +91,7 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     }
 }
 
-/// The same with a server of the operator's choice: a variant for each number of connections.
+/// The same with a server of the operator's choice: one variant per number of connections.
 fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Result<Exit, Fault> {
     let connections = arguments.foreign.connections();
     let workloads: Vec<_> = connections.iter().filter_map(|flows| arguments.of_foreign(*flows)).collect();
@@ -149,13 +150,13 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
     }
 }
 
-/// The mixture with the most workloads of both kinds: what a configuration cannot have under it is known before the first
-/// run.
+/// The mixture with the most workloads of both kinds: trying it first shows unsupported configurations before
+/// the first run.
 fn fullest(mixtures: &[Mixture]) -> Option<Mixture> {
     mixtures.iter().copied().max_by_key(|mixture| (mixture.is_mixed(), mixture.at_once()))
 }
 
-/// A grid without variants yet, which says what is shown together.
+/// A grid without variants, which defines the groups that are shown together.
 pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> Grid {
     let against: Vec<String> = {
         let tunings = arguments.tunings();
@@ -183,7 +184,8 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
     }
 }
 
-/// One experiment after the other, until one stops. A mixed one gives two variants: one for each kind of workload.
+/// Makes one experiment after the other, until one stops. A mixed experiment gives two variants: one per kind
+/// of workload.
 fn experiments(
     arguments: &Policies,
     context: &Context<'_>,

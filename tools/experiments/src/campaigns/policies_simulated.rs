@@ -1,5 +1,5 @@
-//! `bench policies --simulated`: the same evaluation at the NET-policy document's own scale, in the model of the receive
-//! path.
+//! `bench policies --simulated`: the same evaluation at the scale of the NET-policy document, in the model of
+//! the receive path.
 
 use std::path::Path;
 
@@ -17,22 +17,23 @@ use crate::Context;
 use crate::bench::{Mixture, Policies, Tuning};
 use crate::simulations::{Job, evidence, run_all, scenario};
 
-/// The scenario that holds the document's machine.
+/// The scenario of the document's machine.
 const SCENARIO: &str = "net-policy";
 
-/// The NIC's driver there, by whose word recipes may differ.
+/// The driver of its NIC; recipes may depend on it.
 const DRIVER: &str = "i40e";
 
-/// Requests that a throughput-first workload has under way (netperf's `-b`, of which the document gives no number).
+/// Outstanding requests of a throughput-first workload (netperf's `-b`, for which the document gives no
+/// value).
 const BURST: u32 = 16;
 
-/// How long is simulated before anything is counted.
+/// Simulated time before counting starts.
 const WARMUP_NS: u64 = 50_000_000;
 
-/// How long is counted unless it is said.
+/// Default length of the counted window.
 const WINDOW_NS: u64 = 150_000_000;
 
-/// What must be known of these numbers.
+/// Notes on these results.
 const NOTES: [&str; 5] = [
     "Computed in the model, scenario net-policy: 24 CPUs on two nodes, 24 queues, 40 Gbit/s, costs fitted to another machine. This says how \
      policies compare at that scale, not what the document's machine measured.",
@@ -111,7 +112,7 @@ fn of_tuning(
         if mixture.throughput > 0 { processes.saturating_mul(BURST) } else { processes };
     scenario.clients.load = OfferedLoad::Max;
     match tuning {
-        // In the model a pinned thread has its CPU alone.
+        // In the model, a pinned thread has its CPU to itself.
         Tuning::Manual => scenario.layout.pinned = processes <= scenario.hardware.cpus,
         Tuning::Delivery(mode) => scenario.deliver(mode),
         Tuning::Policy(policy) => under(&mut scenario, policy, recipes)
@@ -121,7 +122,7 @@ fn of_tuning(
     Ok(scenario)
 }
 
-/// What of a policy's recipe the model has.
+/// Applies the parts of a policy's recipe that the model supports.
 fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Result<(), Refused> {
     let there = Circumstances { driver: DRIVER.to_owned(), own_interrupts: Some(true), epoll_napis: None };
     for (mechanism, entry) in recipes.under(policy, &there) {
@@ -132,7 +133,7 @@ fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Resu
             _ => {}
         }
     }
-    // After the mode, whose own times these replace.
+    // After the mode, whose times these override.
     for (mechanism, key) in [
         (Mechanism::DeferHardIrqs, "delivery.defer-hard-irqs"),
         (Mechanism::GroFlushTimeout, "delivery.gro-flush-timeout"),
@@ -146,7 +147,7 @@ fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Resu
     Ok(())
 }
 
-/// Interrupt moderation, as far as the model has it.
+/// Applies interrupt moderation, as far as the model supports it.
 fn moderate(scenario: &mut Scenario, param: CoalesceParam, value: &RecipeValue) -> Result<(), Refused> {
     let key = match param {
         CoalesceParam::RxUsecs => "hardware.rx-usecs",
@@ -165,7 +166,8 @@ fn moderate(scenario: &mut Scenario, param: CoalesceParam, value: &RecipeValue) 
     }
 }
 
-/// Where a layout has interrupts, on a machine without hyper-threads whose NIC is on the first node.
+/// Applies a layout's interrupt placement, on a machine without hyper-threading whose NIC is on the first
+/// node.
 fn lay_out(scenario: &mut Scenario, layout: &Layout) {
     let cpus = match layout {
         Layout::OneToOne | Layout::RxPerCore => scenario.hardware.cpus,
@@ -175,7 +177,7 @@ fn lay_out(scenario: &mut Scenario, layout: &Layout) {
             scenario.hardware.node_cpus
         }
         Layout::Shared(cpus) => (*cpus).min(scenario.hardware.cpus),
-        // Of a site's own recipe: queue by queue, which this scenario's queues are not.
+        // Explicit layouts come from a site's own recipes and name queues that this scenario does not have.
         Layout::Explicit(_) => return,
     };
     scenario.layout.irq_cpus = (0..cpus.max(1)).collect();
@@ -206,7 +208,8 @@ mod test {
             assert_eq!(scenario.costs, all[0].costs);
         }
         let hashes: std::collections::BTreeSet<String> = all.iter().map(Scenario::hash).collect();
-        // What sets mix apart, rules and contexts, is not modelled, and its own recipe is none's with another layout.
+        // The model has no rules and RSS contexts, which distinguish mix; its recipe otherwise equals that of
+        // none with another layout.
         assert!(hashes.len() >= Tuning::ALL.len() - 1, "{hashes:?}");
     }
 

@@ -1,4 +1,4 @@
-//! `bench serve`: the server of the benches, as a process of its own.
+//! `bench serve`: the server of the benches as a separate process.
 
 use std::sync::atomic::AtomicBool;
 
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
         in_a_row: arguments.in_a_row,
         service,
     };
-    // Before a client can connect: it may rely on it.
+    // Check before a client can connect: the client may rely on it.
     options.check().map_err(fault)?;
     let listener = listen_on(arguments.listen).map_err(fault)?;
     serve(&listener, &options, &AtomicBool::new(false)).map_err(fault)?;

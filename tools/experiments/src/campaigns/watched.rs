@@ -1,4 +1,4 @@
-//! A watch that was recorded, shown and drawn.
+//! Shows and plots a recorded watch.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ use session::{Exit, Fault};
 use crate::Context;
 use latency::reports::WatchReport;
 
-/// The fewest points of a chart, where there are windows for so many: with fewer requests, p99 is left out.
+/// Minimum number of points in a chart, if there are enough windows; with fewer requests per point, p99 is
+/// left out.
 const POINTS_MIN: usize = 20;
 
-/// Shows a watch that was recorded, and draws it.
+/// Prints a recorded watch and writes its plot.
 pub(super) fn report(
     recording: &Recording,
     into: Option<&Path>,
@@ -26,7 +27,7 @@ pub(super) fn report(
     let summary = Summary::of(&all, caveats(service, &all, false));
     context.console.report(&WatchReport::of_record(&recording.header, &summary))?;
     let Some(path) = into else { return Ok(Exit::Done) };
-    // As many windows in a point as make few enough points, and have enough requests for p99.
+    // Combine windows so that the chart has few enough points, each with enough requests for p99.
     let windows = recording.windows.len();
     let enough = requests_for(0.99).saturating_mul(u64::try_from(windows).unwrap_or(u64::MAX));
     let together = usize::try_from(enough.div_ceil(summary.requests.max(1))).unwrap_or(windows);

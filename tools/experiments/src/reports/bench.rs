@@ -1,4 +1,4 @@
-//! What an experiment gave.
+//! The report of an experiment.
 
 use model::{Evidence, OfferedLoad};
 use page::{Kind, Page, Report, record, schema_of, to_json};
@@ -12,11 +12,12 @@ use serde_json::Value;
 pub struct BenchReport<'a> {
     /// All evidence.
     pub(crate) results: &'a Results,
-    /// What the kernel's own way of delivery bears, in requests per second, where loads are shares of that.
+    /// The capacity under the kernel's default delivery mode, in requests per second, if loads are shares of
+    /// it.
     pub(crate) borne: Option<f64>,
 }
 
-/// Why runs do not count: for each configuration and load the reason of the first.
+/// Why runs do not count: for each configuration and load, the reason of the first void run.
 fn void_runs(results: &Results) -> Vec<String> {
     let experiment = &results.experiment;
     let cells =
@@ -64,7 +65,7 @@ impl Report for BenchReport<'_> {
     }
 }
 
-/// The data of the benches with our own server.
+/// The data of the benches with netpolicy's own server.
 #[derive(Debug)]
 pub struct GridReport<'a> {
     /// All experiments.

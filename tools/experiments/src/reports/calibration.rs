@@ -1,4 +1,4 @@
-//! What a calibration found.
+//! The report of a calibration.
 
 use std::fmt::Write;
 
@@ -18,24 +18,25 @@ pub struct CalibrationReport {
     samples: Vec<Costs>,
 }
 
-/// A parameter that was fitted.
+/// A fitted parameter.
 #[derive(Debug, JsonSchema, Serialize)]
 struct Fitted {
     name: &'static str,
     unit: &'static str,
     meaning: &'static str,
     value: f64,
-    /// Both ends of its 90 % interval; `None` where nothing was probed yet.
+    /// Both ends of its 90 % interval; `None` before anything was probed.
     least: Option<f64>,
     most: Option<f64>,
     determined: bool,
 }
 
-/// Beyond this ratio between the ends of its 90 % interval, the rows do not determine a parameter.
+/// If the ends of its 90 % interval differ by more than this ratio, the rows do not determine a parameter.
 const DETERMINED_RATIO: f64 = 1.5;
 
 impl CalibrationReport {
-    /// The report of a fit: the best values, and sets drawn from its covariance, of which so many are kept.
+    /// Creates the report of a fit: the best values, and sets drawn from its covariance, of which `kept` are
+    /// kept.
     pub(crate) fn of(
         loss: f64,
         rows: &[String],
@@ -48,7 +49,7 @@ impl CalibrationReport {
             let value = costs.get(parameter.name).unwrap_or_default();
             let mut others: Vec<f64> = draws.iter().filter_map(|draw| draw.get(parameter.name)).collect();
             others.sort_by(f64::total_cmp);
-            // Nine tenths of the draws.
+            // 90 % of the draws.
             let tail = others.len() / 20;
             let least = others.get(tail).map(|low| low.min(value));
             let most = others.len().checked_sub(tail + 1).map(|i| others[i].max(value));
@@ -71,8 +72,8 @@ impl CalibrationReport {
         }
     }
 
-    /// The sections `[calibration]`, `[costs]` and `[samples]` of a scenario file, with parameters beside which the others
-    /// were fitted.
+    /// The sections `[calibration]`, `[costs]` and `[samples]` of a scenario file, including the given
+    /// parameters that the fit held constant.
     pub(crate) fn toml(&self, given: &[(&str, f64)]) -> String {
         let quoted = |names: Vec<&str>| {
             format!("[{}]", names.into_iter().map(toml_text).collect::<Vec<_>>().join(", "))
@@ -98,7 +99,7 @@ impl CalibrationReport {
     }
 }
 
-/// A text as TOML writes it.
+/// Formats a text as a TOML string.
 fn toml_text(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

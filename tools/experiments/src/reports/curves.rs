@@ -1,4 +1,4 @@
-//! Curves over the load: measured points over predicted lines, as one page of HTML without anything from elsewhere.
+//! Curves over the load: measured points on predicted lines, as a self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -10,9 +10,9 @@ use crate::scenario_file::Metric;
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 const MARGIN: f64 = 44.0;
-/// How far a closed loop stands from the highest load.
+/// Distance of a closed loop from the highest load.
 const APART: f64 = 48.0;
-/// How far below a chart its lines of labels are, and how wide a letter of theirs is.
+/// Distances of the label lines below a chart, and the width of a letter.
 const LABELS_BELOW: [f64; 3] = [16.0, 28.0, 40.0];
 const LABEL_LINES: usize = LABELS_BELOW.len();
 const LETTER: f64 = 6.0;
@@ -21,7 +21,7 @@ const COLOURS: [&str; 11] = [
     "#b03a8b", "#5d6d7e",
 ];
 
-/// A page with curves, table, and summary.
+/// Renders a page with curves, table, and summary.
 pub(crate) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, orderings: &str) -> String {
     let mut page = format!(
         "<!doctype html><meta charset=\"utf-8\"><title>{0}</title>\
@@ -58,17 +58,17 @@ pub(crate) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, o
     page
 }
 
-/// What rows are drawn over.
+/// The horizontal axis of the charts.
 #[derive(Clone, Copy)]
 struct Axis<'a> {
     key: &'a str,
-    /// Whether its values are numbers, so that they have places on a scale.
+    /// Whether its values are numbers, drawn to scale.
     to_scale: bool,
 }
 
 const LOAD: &str = "clients.load";
 
-/// The load, or else the second key that rows differ in, a number if there is one.
+/// Chooses the load or, without one, the second key that rows differ in, preferably numeric.
 fn axis(judged: &[Judged]) -> Option<Axis<'_>> {
     let keys = || judged.iter().take(1).flat_map(|row| &row.row.settings).map(|(key, _)| key.as_str());
     let numeric = |key: &&str| judged.iter().all(|row| number(row, key).is_some());
@@ -77,7 +77,7 @@ fn axis(judged: &[Judged]) -> Option<Axis<'_>> {
     scaled.or_else(|| keys().nth(1).map(|key| Axis { key, to_scale: false }))
 }
 
-/// What a row has under a key, as a number: of a closed loop there is none.
+/// A row's value of a key as a number; a closed loop has none.
 fn number(row: &Judged, key: &str) -> Option<f64> {
     let text = setting(row, key)?;
     match text.parse::<OfferedLoad>() {
@@ -91,23 +91,23 @@ fn setting<'a>(row: &'a Judged, key: &str) -> Option<&'a str> {
     row.row.settings.iter().find(|(other, _)| other == key).map(|(_, value)| value.as_str())
 }
 
-/// What a row has under the other keys: the name of its chart.
+/// A row's values of the other keys: the name of its chart.
 fn beside(row: &Judged, axis: Option<Axis<'_>>) -> String {
     let others = row.row.settings.iter().filter(|(other, _)| axis.is_none_or(|axis| axis.key != other));
     others.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-/// A row, where it is drawn, and what is written below it.
+/// A row, its position, and its label.
 struct Point<'a> {
     x: f64,
-    /// Whether the line goes through it; a closed loop stands apart.
+    /// Whether the line passes through it; a closed loop is drawn separately.
     scaled: bool,
     label: &'a str,
     row: &'a Judged,
 }
 
-/// The points of a chart from left to right: numbers to scale from the least to the most, a closed loop apart from them; what
-/// is not a number, evenly.
+/// The points of a chart from left to right: numbers to scale, a closed loop apart from them, other values at
+/// equal distances.
 fn placed<'a>(rows: &[&'a Judged], axis: Option<Axis<'_>>) -> Vec<Point<'a>> {
     let number = |row: &Judged| axis.filter(|axis| axis.to_scale).and_then(|axis| number(row, axis.key));
     let numbers = || rows.iter().filter_map(|row| number(row));
@@ -139,7 +139,7 @@ fn placed<'a>(rows: &[&'a Judged], axis: Option<Axis<'_>>) -> Vec<Point<'a>> {
     points
 }
 
-/// One chart.
+/// Draws a chart.
 fn chart(name: &str, colour: &str, metric: Metric, points: &[Point<'_>]) -> String {
     let rows = || points.iter().map(|point| point.row);
     let values = rows().flat_map(|row| {
@@ -183,7 +183,7 @@ fn chart(name: &str, colour: &str, metric: Metric, points: &[Point<'_>]) -> Stri
     for point in points {
         let (x, row) = (point.x, point.row);
         if !point.scaled {
-            // Its prediction is a short line of its own.
+            // Its prediction is drawn as a separate short line.
             if let (Some(high), Some(low)) = (high_end(row), low_end(row)) {
                 let (top, bottom) = (scale(high), scale(low));
                 let _ = write!(
@@ -210,7 +210,7 @@ fn chart(name: &str, colour: &str, metric: Metric, points: &[Point<'_>]) -> Stri
                 scale(value)
             );
         }
-        // Where labels would run into each other, the next goes below.
+        // If labels would overlap, move the next one down a line.
         let half = 0.5 * LETTER * f64::from(u16::try_from(point.label.chars().count()).unwrap_or(u16::MAX));
         let line = (0..LABEL_LINES).find(|line| x - half > label_ends[*line]).unwrap_or(LABEL_LINES - 1);
         label_ends[line] = x + half + LETTER;

@@ -1,4 +1,4 @@
-//! How far estimates of response times are from the truth on the wire, and what measuring costs.
+//! The errors of response-time estimates against the ground truth on the wire, and the cost of measuring.
 
 use measure::live::{Errors, Estimator, Ordered, Trial};
 use measure::statistics::{Interval, median, paired_ratio};
@@ -13,7 +13,7 @@ use crate::bench::live_args::LiveLoad;
 pub struct LiveBenchReport<'a> {
     /// By estimator, over all runs.
     overall: Vec<Overall>,
-    /// By mode, open and closed loops apart.
+    /// By mode, with open and closed loops separate.
     by_mode: Vec<ByMode>,
     /// The runs.
     trials: &'a [Trial],
@@ -37,12 +37,12 @@ struct ByMode {
     conditional: Errors,
     larger: Errors,
     stamped: Errors,
-    /// The median of what the wire has, in nanoseconds.
+    /// The median measured on the wire, in nanoseconds.
     wire: [Option<f64>; 3],
 }
 
 impl<'a> LiveBenchReport<'a> {
-    /// Of these runs.
+    /// Creates the report of these runs.
     pub(crate) fn of(trials: &'a [Trial]) -> Self {
         let overall = Estimator::ALL.map(|estimator| Overall {
             estimator,
@@ -148,11 +148,11 @@ impl Report for LiveBenchReport<'_> {
 pub struct LiveCostReport {
     load: String,
     rounds: usize,
-    /// CPU time of the server for each request without measuring, in nanoseconds.
+    /// CPU time of the server per request without measuring, in nanoseconds.
     off: Option<f64>,
-    /// The ratio with 20 ms of each second measured, to without.
+    /// The ratio of sampling for 20 ms of each second to not measuring.
     sampled: Option<Interval>,
-    /// The ratio with the programs attached all the time.
+    /// The ratio of programs attached all the time to not measuring.
     attached: Option<Interval>,
     /// The programs.
     profile: Vec<ProgramCost>,
@@ -161,14 +161,14 @@ pub struct LiveCostReport {
 #[derive(Debug, JsonSchema, Serialize)]
 struct ProgramCost {
     program: String,
-    /// Runs for each request.
+    /// Runs per request.
     runs: f64,
-    /// Nanoseconds of a run, with those that reading the clock takes.
+    /// Nanoseconds per run, including the cost of reading the clock.
     nanoseconds: f64,
 }
 
 impl LiveCostReport {
-    /// Of these rounds: without, sampled, attached.
+    /// Creates the report from rounds of three costs: off, sampled, attached.
     pub(crate) fn of(load: LiveLoad, rounds: &[[f64; 3]], profile: Vec<(String, f64, f64)>) -> Self {
         let column = |at: usize| rounds.iter().map(|round| round[at]).collect::<Vec<f64>>();
         Self {

@@ -1,4 +1,4 @@
-//! What experiments gave, for people and for programs.
+//! Reports of experiments, for people and for programs.
 
 mod bench;
 mod calibration;

@@ -1,4 +1,4 @@
-//! What the simulator predicts.
+//! The report of a prediction.
 
 use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -16,13 +16,13 @@ pub struct PredictionReport {
 }
 
 impl PredictionReport {
-    /// The report of these points, with ranges over so many runs.
+    /// Creates the report of these points; `over` describes what ranges are computed over.
     pub(crate) fn of(title: &str, over: &str, points: Vec<Prediction>) -> Self {
         Self { title: title.to_owned(), over: over.to_owned(), points }
     }
 }
 
-/// A number with the digits that matter.
+/// Formats a number with its significant digits.
 pub(crate) fn rounded(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Qps => format!("{:.1}K", value / 1000.0),
@@ -32,7 +32,7 @@ pub(crate) fn rounded(metric: Metric, value: f64) -> String {
     }
 }
 
-/// Both ends of a range; of a single run there is none.
+/// Formats both ends of a range; a single run has none.
 pub(crate) fn interval(metric: Metric, range: Option<Range>) -> String {
     range.map_or_else(
         || "-".to_owned(),
@@ -40,7 +40,7 @@ pub(crate) fn interval(metric: Metric, range: Option<Range>) -> String {
     )
 }
 
-/// What a reader must know of a point before its numbers.
+/// The caveats of a point, shown before its numbers.
 pub(crate) fn flags(point: &Prediction) -> String {
     let mut flags = Vec::new();
     if point.idle_threads > 0 {

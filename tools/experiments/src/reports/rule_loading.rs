@@ -1,4 +1,4 @@
-//! How fast rules are loaded here.
+//! The report on the speed of rule loading.
 
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -8,22 +8,22 @@ use serde_json::Value;
 /// One criterion of `tc bench`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct BenchRow {
-    /// What was measured.
+    /// The criterion.
     pub(crate) criterion: String,
-    /// What is wanted.
+    /// The goal.
     pub(crate) goal: String,
-    /// What came out.
+    /// The result.
     pub(crate) measured: String,
-    /// Whether that is as wanted; `None` for what is not to be judged.
+    /// Whether the result meets the goal; `None` for a result without a goal.
     pub(crate) met: Option<bool>,
 }
 
 /// `tc bench`'s data.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct RuleBenchReport {
-    /// How often each was repeated.
+    /// Number of repeats.
     pub(crate) repeats: u32,
-    /// How many rules each load had.
+    /// Number of rules per load.
     pub(crate) rules: u32,
     /// The kernel.
     pub(crate) kernel: String,

@@ -1,4 +1,4 @@
-//! What `bench selfcheck` found: how far the instruments are from each other.
+//! The report of `bench selfcheck`: how far the instruments differ.
 
 use measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
 use page::{Cell, Page, Report, Style, Table};
@@ -8,17 +8,17 @@ use serde::Serialize;
 use crate::bench::selfcheck_args::Shape;
 use crate::bench::{Client, Sample};
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The whole interval is within the goal.
     Holds,
-    /// The whole interval is beyond the goal.
+    /// The whole interval is outside the goal.
     Misses,
-    /// The interval reaches over the goal, or the machine was disturbed.
+    /// The interval extends across the goal, or the machine was disturbed.
     Undecided,
-    /// There is no goal: the figure is for comparison.
+    /// There is no goal: the figure is for information.
     Shown,
 }
 
@@ -33,25 +33,25 @@ impl Verdict {
     }
 }
 
-/// What took CPU time from the check.
+/// CPU time that other work took during the check.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct Disturbance {
-    /// The share of the CPUs' time that another guest of the host took, in percent.
+    /// The share of the CPUs' time taken by other guests of the hypervisor, in percent.
     pub steal_percent: f64,
-    /// The run time of other processes of this machine that have not ended, in percent of one CPU.
+    /// The run time of other processes on this machine that still exist, in percent of one CPU.
     pub others_percent: f64,
-    /// The share of the time in which a task waited for a CPU that another one had, in percent; `None` without pressure stall
+    /// The share of time during which a task was waiting for a CPU, in percent; `None` without pressure stall
     /// information.
     pub waited_percent: Option<f64>,
 }
 
 impl Disturbance {
-    /// More than this is too much for a verdict.
+    /// Above these limits, the check reaches no verdict.
     const STEAL_PERCENT_MAX: f64 = 1.0;
     const OTHERS_PERCENT_MAX: f64 = 5.0;
     const WAITED_PERCENT_MAX: f64 = 15.0;
 
-    /// Whether no comparison may pass.
+    /// Whether the disturbance prevents any verdict.
     pub(crate) fn is_too_much(self) -> bool {
         self.steal_percent > Self::STEAL_PERCENT_MAX
             || self.others_percent > Self::OTHERS_PERCENT_MAX
@@ -59,7 +59,7 @@ impl Disturbance {
     }
 }
 
-/// A client at a rate over some connections: medians of its runs, spans in microseconds.
+/// A client at a rate over a number of connections: medians of its runs, spans in microseconds.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct ClientRow {
     offered: f64,
@@ -70,52 +70,52 @@ pub struct ClientRow {
     /// p50, p90, p99 and p99.9.
     from_send_us: [Option<f64>; 4],
     from_due_us: [Option<f64>; 4],
-    /// p50 and p99 of send after due.
+    /// p50 and p99 of the delay between due time and send.
     late_us: [Option<f64>; 2],
     /// On the wire: p50, p90 and p99, from the transmission of a request to that of its answer.
     wire_us: [Option<f64>; 3],
-    /// CPU time of the server for each answer: by `/proc/stat` of its CPUs, and its run time.
+    /// CPU time of the server per answer: from `/proc/stat` of its CPUs, and from its run time.
     server_us: [Option<f64>; 2],
-    /// The same of the client.
+    /// The same for the client.
     client_us: [Option<f64>; 2],
 }
 
-/// One figure by two instruments.
+/// A figure measured by two instruments.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct Comparison {
     offered: Option<f64>,
     connections: u32,
-    /// What is compared.
+    /// The figure.
     figure: String,
-    /// By which instruments: the ratio is of the first to the second.
+    /// The instruments: the ratio is of the first to the second.
     instruments: String,
     /// The ratio, or a number of microseconds: see `unit`.
     value: Option<Interval>,
-    /// How far from 1 the ratio may be, in percent.
+    /// Maximum deviation of the ratio from 1, in percent.
     goal_percent: Option<f64>,
-    /// How much the figure may be, in microseconds.
+    /// Maximum value of the figure, in microseconds.
     goal_us: Option<f64>,
-    /// What the value is.
+    /// The unit of the value.
     unit: Unit,
     verdict: Verdict,
 }
 
-/// What a compared value is.
+/// The unit of a compared value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// Of the first instrument to the second.
+    /// The ratio of the first instrument to the second.
     Ratio,
     /// A span.
     Microseconds,
 }
 
-/// A row that could not be made.
+/// A row that could not be measured.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct NotMade {
-    /// Which.
+    /// The row.
     pub row: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -130,14 +130,14 @@ pub struct SelfcheckReport {
     not_made: Vec<NotMade>,
 }
 
-/// Rounds of one client at one shape.
+/// Rounds of one client with one shape.
 pub(crate) type Runs = (Shape, Client, Vec<Sample>);
 
 /// Rounds of a closed loop: requests per second by the other program, and by the generator.
 pub(crate) type ClosedLoop = (&'static str, u32, Vec<(f64, f64)>);
 
 impl SelfcheckReport {
-    /// Of these runs.
+    /// Creates the report of these runs.
     pub(crate) fn new(
         service_time_us: f64,
         disturbance: Disturbance,
@@ -174,12 +174,12 @@ impl SelfcheckReport {
         Self { disturbance, disturbed, service_time_us, clients, comparisons, not_made }
     }
 
-    /// Whether a comparison says this.
+    /// Whether any comparison has this verdict.
     pub(crate) fn has(&self, verdict: Verdict) -> bool {
         self.comparisons.iter().any(|comparison| comparison.verdict == verdict)
     }
 
-    /// Whether a row could not be made.
+    /// Whether any row could not be measured.
     pub(crate) fn is_incomplete(&self) -> bool {
         !self.not_made.is_empty()
     }
@@ -203,12 +203,12 @@ fn row(shape: Shape, client: Client, samples: &[Sample]) -> ClientRow {
     }
 }
 
-/// How far a client is from the wire, and how late it is.
+/// Compares a client with the wire, and its lateness with the goal.
 fn of_client(shape: Shape, client: Client, samples: &[Sample], disturbed: bool) -> Vec<Comparison> {
-    /// What a client's own way through its kernel may add to the wire, at p50 and p90: `send` until the request is transmitted, and
-    /// from the answer's transmission until `recv` returns.
+    /// The time that a client's path through its kernel may add to the wire, at p50 and p90: from `send` to
+    /// the transmission of the request, and from the transmission of the answer to the return of `recv`.
     const OWN_WAY_US: f64 = 15.0;
-    /// By how much p99 from send may differ from the wire, in percent.
+    /// Maximum difference of p99 from send to the wire, in percent.
     const P99_GOAL: f64 = 10.0;
     const RATE_GOAL: f64 = 0.5;
     const LATE_GOAL_US: f64 = 60.0;
@@ -220,7 +220,8 @@ fn of_client(shape: Shape, client: Client, samples: &[Sample], disturbed: bool) 
     };
     let mut found =
         vec![against_wire("rate".to_owned(), Some(RATE_GOAL), &|run| Some((run.wire?.0, run.rate)))];
-    // A client that sleeps wakes after its answer was on the wire: only one that asks is measured by it.
+    // A sleeping client wakes after its answer was on the wire: only a polling client can be compared with
+    // the wire.
     let is_measured = client == Client::Spinning;
     for (at, name) in ["p50", "p90", "p99"].into_iter().enumerate() {
         let goal = (is_measured && name == "p99").then_some(P99_GOAL);
@@ -262,7 +263,7 @@ fn of_client(shape: Shape, client: Client, samples: &[Sample], disturbed: bool) 
     found
 }
 
-/// The sleeping generator against the independent client, which sleeps, too.
+/// The sleeping generator against the independent client, which also sleeps.
 fn of_pair(shape: Shape, ours: &[Sample], theirs: &[Sample], disturbed: bool) -> Vec<Comparison> {
     const SERVER_GOAL: f64 = 3.0;
     let instruments = format!("{} / {}", Client::Sleeping.name(), Client::Independent.name());
@@ -307,12 +308,12 @@ fn ratio(
     }
 }
 
-/// What an interval of a ratio says of a goal in percent.
+/// Judges the interval of a ratio against a goal in percent.
 fn judge(value: Option<Interval>, goal: f64, disturbed: bool) -> Verdict {
     judge_between(value, 1.0 - goal / 100.0, 1.0 + goal / 100.0, disturbed)
 }
 
-/// What an interval says of a goal: from the least to the most value.
+/// Judges an interval against a goal, given as its lowest and highest value.
 fn judge_between(value: Option<Interval>, least: f64, most: f64, disturbed: bool) -> Verdict {
     let Some(Interval { low, high, .. }) = value.filter(|_| !disturbed) else { return Verdict::Undecided };
     if low >= least && high <= most {

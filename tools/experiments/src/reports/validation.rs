@@ -1,4 +1,4 @@
-//! Measured and predicted, side by side.
+//! Compares measurements and predictions side by side.
 
 use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -42,7 +42,7 @@ struct Compared {
 }
 
 impl ValidationReport {
-    /// The report of these rows.
+    /// Creates the report of these rows.
     pub(crate) fn of(
         file: &ScenarioFile,
         summary: Vec<SummaryLine>,
@@ -84,7 +84,7 @@ impl ValidationReport {
         }
     }
 
-    /// The report as a page of HTML.
+    /// Renders the report as an HTML page.
     pub(crate) fn html(&self) -> String {
         crate::reports::curves::html(
             &self.title,

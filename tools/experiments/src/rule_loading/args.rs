@@ -1,4 +1,4 @@
-//! What can be asked of `tc bench`.
+//! The options of `tc bench`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Rules of flower, of the two profiles that the measurements of `no_percpu` came with.
+//! Flower rules in the two profiles that the measurements of `no_percpu` were published with.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,19 +20,19 @@ use super::{Bench, CHECKED_RULES, DEVICE, parse};
 const SECOND: &str = "np2";
 const SECOND_PEER: &str = "np3";
 
-/// The CPUs of the machine that the published figures are of.
+/// The CPUs of the machine that the published figures come from.
 const PUBLISHED_CPUS: f64 = 24.0;
 
-/// What the rules match and do.
+/// The match and the actions of the rules.
 #[derive(Clone, Copy)]
 struct Profile {
     name: &'static str,
     matches: &'static str,
     actions: &'static [&'static str],
-    /// The goal of no_percpu against percpu.
+    /// The goal of no_percpu relative to percpu.
     lean_goal: f64,
-    /// What was published for 24 CPUs: thousands of rules a second, and KB for each rule, with and without counters for
-    /// each CPU.
+    /// The published values for 24 CPUs: thousands of rules per second, and KB per rule, each with and
+    /// without per-CPU counters.
     published: [f64; 4],
 }
 
@@ -57,7 +57,7 @@ const PROFILES: [Profile; 2] = [
 ];
 
 impl Profile {
-    /// So many rules of a device and a priority.
+    /// `count` rules for a device and a priority.
     fn rules(&self, device: &str, priority: u32, count: u32, lean: bool) -> String {
         let suffix = if lean { " no_percpu" } else { "" };
         let mut text = String::new();
@@ -79,7 +79,7 @@ impl Profile {
 }
 
 impl Bench<'_> {
-    /// Whether this kernel has what the profiles need.
+    /// Whether this kernel supports the profiles.
     fn has_flower(&mut self) -> Result<bool, Fault> {
         self.prepare("")?;
         let lines: String =
@@ -106,7 +106,7 @@ impl Bench<'_> {
         self.netns.run(|| command.spawn())?.map_err(|error| Fault::file(program, error))
     }
 
-    /// Seconds that these take side by side, from empty hooks.
+    /// Runs these concurrently, starting from empty hooks, and returns the time in seconds.
     fn beside(&self, program: &Path, all: &[&[&str]]) -> Result<f64, Fault> {
         self.clear(&[DEVICE, SECOND])?;
         let began = Instant::now();
@@ -120,7 +120,7 @@ impl Bench<'_> {
         if whole { Ok(seconds) } else { Err(Fault::failed(format!("{}: a load failed", program.display()))) }
     }
 
-    /// Both profiles beside tc, with one worker and with two, each worker with a device of its own.
+    /// Compares both profiles with tc, with one worker and with two, each worker with its own device.
     pub(super) fn flower(&mut self) -> Result<(), Fault> {
         if !self.has_flower()? {
             for profile in PROFILES {
@@ -139,7 +139,7 @@ impl Bench<'_> {
         let plain = profile.rules(DEVICE, 1, count, false);
         let lean = profile.rules(DEVICE, 1, count, true);
         let second = profile.rules(SECOND, 1, count, true);
-        // Both devices in one file, in turns of some rules, as a file has them that was made rule by rule.
+        // Both devices in one file, alternating in runs of 64 rules, like a file generated rule by rule.
         let mut both = String::new();
         let (first, other): (Vec<_>, Vec<_>) = (lean.lines().collect(), second.lines().collect());
         for (a, b) in first.chunks(64).zip(other.chunks(64)) {
@@ -172,7 +172,7 @@ impl Bench<'_> {
         self.context.console.progress("");
         let rules = f64::from(count);
         let [tc_plain, tc_lean, tc_two, percpu, one, two] = &seconds;
-        // Two workers load as many rules each as one does.
+        // Each of two workers loads as many rules as the single one.
         let one_twice: Vec<f64> = one.iter().map(|seconds| 2.0 * seconds).collect();
         let (name, goal) = (profile.name, profile.lean_goal);
         let mut ratio = |what: String, goal: f64, slow: &[f64], fast: &[f64], rules: f64| {
@@ -199,7 +199,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Comparing a file of flower with the kernel.
+    /// Compares a file of flower rules with the kernel.
     pub(super) fn flower_check(&mut self) -> Result<(), Fault> {
         let criterion = "flower, check of 100 000 rules";
         if !self.has_flower()? {
@@ -237,7 +237,7 @@ impl Bench<'_> {
         }
         let [own, whole, tc, kernel, reading] = seconds.map(|seconds| median(&seconds));
         let measured = format!(
-            "{own:.2} s, {:.1} x (tc filter show {tc:.2} s; the terse dump alone {kernel:.2} s, reading the file alone \
+            "{own:.2} s, {:.1} x (tc filter show {tc:.2} s; only the terse dump {kernel:.2} s, only reading the file \
              {reading:.2} s)",
             tc / own
         );
@@ -251,8 +251,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The kernel's memory for each rule. Nothing is removed in between: memory of that kind stays where it was used once,
-    /// so this is true only on a kernel that has not held rules before.
+    /// Measures the kernel's memory per rule. Nothing is removed in between: freed per-CPU memory stays
+    /// allocated, so the result is valid only on a kernel that has not held rules before.
     pub(super) fn footprint(&mut self) -> Result<(), Fault> {
         if !self.has_flower()? {
             self.skipped("memory for each rule", NEEDS);
@@ -290,10 +290,10 @@ impl Bench<'_> {
     }
 }
 
-/// Why the parts about flower are left out.
+/// Why the flower parts are skipped.
 const NEEDS: &str = "this kernel has no flower, gact and tunnel_key; a guest has (docs/reference/guests.md)";
 
-/// What the kernel took for each CPU and of the slab, in KiB.
+/// The kernel's per-CPU and slab memory, in KiB.
 fn kernel_memory() -> Result<[f64; 2], Fault> {
     let memory = machine::kernel_memory()?;
     Ok([memory.per_cpu as f64, memory.slab as f64])

@@ -1,4 +1,4 @@
-//! `tc bench`: how fast rules are loaded here, beside tc, in a network namespace of its own.
+//! `tc bench`: measures the speed of rule loading against tc, in its own network namespace.
 
 pub mod args;
 mod flower;
@@ -29,31 +29,31 @@ use crate::reports::{BenchRow, RuleBenchReport};
 const DEVICE: &str = "np0";
 const PEER: &str = "np1";
 
-/// How long the kernel may take to free what was removed before, and how often it is asked. A rule that was removed is
-/// freed later, one by one and under rtnl: a load that is measured meanwhile waits for that.
+/// How long the kernel may take to free removed rules, and the polling interval. The kernel frees them later,
+/// one by one and under rtnl, so a load measured in the meantime would wait.
 const FREED_WITHIN: Duration = Duration::from_secs(60);
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// The kinds of actions that are measured.
+/// The measured kinds of actions.
 const KINDS: [&str; 3] = ["mirred", "gact", "tunnel_key"];
 
-/// The rules of the stream whose memory is measured, and of the one whose parsing is.
+/// The number of rules in the stream whose memory is measured, and in the one whose parsing is.
 const STREAM_RULES: u64 = 10_000_000;
 const PARSED_RULES: u64 = 1_000_000;
 
-/// How many rules of one bucket are loaded.
+/// The number of rules loaded into one bucket.
 const DEEP_RULES: u32 = 4000;
 
-/// The rules of the other criteria, as the goals have them.
+/// The number of rules of the other criteria, as defined by the goals.
 const FAILING_RULES: u32 = 20_000;
 const ROLLED_BACK_RULES: u32 = 40_000;
 const CHECKED_RULES: u32 = 100_000;
 
-/// The buckets of a hash table of u32, and the rules that go into one table: a bucket is a list, which the kernel walks.
+/// The buckets of a u32 hash table, and the rules per table: a bucket is a list that the kernel walks.
 const BUCKETS: u32 = 256;
 const RULES_PER_TABLE: u32 = 4096;
 
-/// The place where it is measured.
+/// The environment of the measurements.
 struct Bench<'a> {
     arguments: &'a TcBench,
     context: &'a Context<'a>,
@@ -71,9 +71,8 @@ pub fn run(arguments: &TcBench, context: &Context<'_>) -> Result<Exit, Fault> {
         let end = |name| VethEnd { name, queues: 1 };
         RtLink::open_here()?.create_veth(end(DEVICE), end(PEER), netns.as_fd())
     })??;
-    let device = Devices::of(&netns)
-        .device(DEVICE)
-        .ok_or_else(|| Fault::failed("the device that was made is gone"))?;
+    let device =
+        Devices::of(&netns).device(DEVICE).ok_or_else(|| Fault::failed("the new device is missing"))?;
     let itself = std::env::current_exe().map_err(|error| Fault::file("this program", error))?;
     let files = OwnFiles::new()?;
     let mut bench = Bench { arguments, context, netns, device, files, itself, rows: Vec::new() };
@@ -106,7 +105,7 @@ impl Bench<'_> {
         Hook { device: self.device, block: 0, parent: command::INGRESS }
     }
 
-    /// The parts that were asked for, or all that need no kernel that was just booted.
+    /// The requested parts, or all that do not need a freshly booted kernel.
     fn parts(&self) -> Vec<BenchPart> {
         let all = [
             BenchPart::Loads,
@@ -173,14 +172,15 @@ impl Bench<'_> {
             loader.push(line, command)?;
         }
         let account = loader.finish()?;
-        // There is nothing to delete the first time.
+        // The first time, there is no qdisc to delete.
         match account.refused.iter().find(|refused| refused.line > 1) {
             Some(refused) => Err(Fault::failed(format!("the hook of the benchmark: {refused}"))),
             None => Ok(()),
         }
     }
 
-    /// Runs a program in the namespace, with its output away, and says how many seconds it took. It must succeed.
+    /// Runs a program in the namespace, discards its output, and returns its run time in seconds. The program
+    /// must succeed.
     fn timed(&self, program: &Path, arguments: &[&str]) -> Result<f64, Fault> {
         let began = Instant::now();
         let status = self.netns.run(|| {
@@ -201,7 +201,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Seconds to load a file, with tc or with this program.
+    /// The seconds that tc or netpolicy takes to load a file.
     fn load(&self, file: &Path, rules: u32, with: &[&str]) -> Result<f64, Fault> {
         self.fresh(rules)?;
         let file = file.to_string_lossy();
@@ -211,7 +211,8 @@ impl Bench<'_> {
         self.timed(&self.itself, &[&["tc", "load", &file][..], with].concat())
     }
 
-    /// Seconds that the kernel takes for messages that are encoded already; `verified`, with the comparison of one of each shape.
+    /// The seconds that the kernel takes for messages that are already encoded; with `verified`, including
+    /// the read-back of one rule of each shape.
     fn floor(&self, file: &Path, rules: u32, verified: bool) -> Result<f64, Fault> {
         self.fresh(rules)?;
         let mut devices = Devices::of(&self.netns);
@@ -239,7 +240,7 @@ impl Bench<'_> {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// The loads side by side.
+    /// Compares the loads.
     fn loads(&mut self) -> Result<(), Fault> {
         let count = self.arguments.rules;
         let plain = self.files.file("plain", &u32_rules(self.arguments.rules, ""))?;
@@ -279,7 +280,8 @@ impl Bench<'_> {
         ratio("--no-percpu always : tc -b of the plain file", 5.0, tc_plain, always);
         ratio("one thread : the kernel's own cost", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
-        // What a file gets that says nothing of counters, and one whose rules are not spread over a table.
+        // The results for a file without counter options, and for one whose rules are not spread over a
+        // table.
         let words = format!("{} ({:.0} rules/s)", Ratio::of(tc_plain, percpu), rules / median(percpu));
         self.note("the plain file without options : tc -b of it", words);
         let words =
@@ -293,7 +295,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A file of one rule, start-up included.
+    /// Measures a file of one rule, including start-up.
     fn one_rule(&mut self) -> Result<(), Fault> {
         let file = self.files.file("one", &u32_rules(1, ""))?;
         let (mut tc, mut own) = (Vec::new(), Vec::new());
@@ -312,7 +314,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Parsing and encoding, in this thread, out of memory.
+    /// Measures parsing and encoding in this thread, from memory.
     fn parsing(&mut self) -> Result<(), Fault> {
         let text = u32_rules(CHECKED_RULES, " no_percpu");
         let (mut flower, mut u32) = (Vec::new(), Vec::new());
@@ -330,7 +332,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The memory of a stream, which must not grow with its length.
+    /// Measures the memory of a stream, which must not grow with its length.
     fn memory(&mut self) -> Result<(), Fault> {
         let before = resident()?;
         let parsed = parse(FlowerRules::new(STREAM_RULES))?;
@@ -340,7 +342,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Refusals, each with its line and the kernel's words.
+    /// Checks that refusals are reported, each with its line and the kernel's error message.
     fn failing(&mut self) -> Result<(), Fault> {
         self.fresh(1)?;
         // A second rule with the handle of the first one is refused.
@@ -366,7 +368,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Taking back a load into a priority of its own.
+    /// Measures the rollback of a load into a priority of its own.
     fn rollback(&mut self) -> Result<(), Fault> {
         let file = self.files.file("rollback", &u32_rules(ROLLED_BACK_RULES, " no_percpu"))?;
         let mut seconds = Vec::new();
@@ -385,11 +387,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Comparing a file with the kernel.
+    /// Measures the comparison of a file with the kernel.
     fn check(&mut self) -> Result<(), Fault> {
         let file = self.files.file("check", &u32_rules(CHECKED_RULES, " no_percpu"))?;
         self.load(&file, CHECKED_RULES, &[])?;
-        // With the hash table that the rules are in, the file has all that the priority has.
+        // Together with the hash tables of its rules, the file contains everything in the priority.
         let whole = self
             .files
             .file("whole", &format!("{}{}", tables(CHECKED_RULES), u32_rules(CHECKED_RULES, " no_percpu")))?;
@@ -412,7 +414,7 @@ impl Bench<'_> {
     }
 }
 
-/// Rules of one priority without handles, in the bucket that it begins with.
+/// Rules of one priority without handles, all in the priority's first bucket.
 fn deep_rules(count: u32) -> String {
     let rule = |number: u32| {
         let address = format!("10.0.{}.{}", number >> 8 & 255, number & 255);
@@ -424,7 +426,7 @@ fn deep_rules(count: u32) -> String {
     (0..count).map(rule).collect()
 }
 
-/// The hash tables that so many rules are in.
+/// The hash tables for this many rules.
 fn tables(rules: u32) -> String {
     let line = |table: u32| {
         format!(
@@ -435,7 +437,7 @@ fn tables(rules: u32) -> String {
     (1..=rules.div_ceil(RULES_PER_TABLE)).map(line).collect()
 }
 
-/// Rules of u32 in a hash table, each with a copy of the packet to the peer.
+/// u32 rules in a hash table, each of which mirrors packets to the peer.
 fn u32_rules(count: u32, suffix: &str) -> String {
     let mut text = String::new();
     for rule in 0..count {
@@ -452,7 +454,7 @@ fn u32_rules(count: u32, suffix: &str) -> String {
     text
 }
 
-/// Parses and encodes all of an input; how many rules.
+/// Parses and encodes a whole input and returns the number of rules.
 fn parse(input: impl Read) -> Result<u64, Fault> {
     let mut table = Table::of([(DEVICE.to_owned(), IfIndex(2)), (PEER.to_owned(), IfIndex(3))]);
     let (mut batch, mut portion, mut rules) = (Batch::new(input), Portion::default(), 0);
@@ -466,7 +468,8 @@ fn parse(input: impl Read) -> Result<u64, Fault> {
     Ok(rules)
 }
 
-/// The first profile of the measurements that came with the flag: flower and a drop, one after the other.
+/// The first profile of the measurements that were published with the flag: repeated flower rules with a
+/// drop.
 struct FlowerRules {
     line: Vec<u8>,
     at: usize,
@@ -478,7 +481,7 @@ impl FlowerRules {
         let line =
             b"filter add dev np0 protocol ip ingress prio 1 handle 1 flower skip_hw src_mac e4:11:0:0:0:0 \
                      dst_mac e4:12:0:0:0:0 action drop\n";
-        // A piece of many lines, so that making them costs nothing.
+        // A buffer of many lines, so that generating them costs nothing.
         Self { line: line.repeat(1000), at: 0, left: count / 1000 }
     }
 }
@@ -499,7 +502,7 @@ impl Read for FlowerRules {
     }
 }
 
-/// The most memory that this process ever had, in MiB.
+/// The peak memory of this process, in MiB.
 fn resident() -> Result<u64, Fault> {
     const STATUS: &str = "/proc/self/status";
     let status = std::fs::read_to_string(STATUS).map_err(|error| Fault::file(STATUS, error))?;

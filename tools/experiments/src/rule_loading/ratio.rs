@@ -1,21 +1,21 @@
-//! How many times as long one thing takes as another, of repeats in turns.
+//! The ratio of two durations, from interleaved repeats.
 
 use std::fmt;
 
-/// The chance that the true median lies outside the interval, on either side.
+/// The probability that the true median lies outside the interval, on either side.
 const OUTSIDE: f64 = 0.025;
 
-/// A ratio and where its true value lies.
+/// A ratio with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
-    /// Of the medians.
+    /// The ratio of the medians.
     pub(super) of_medians: f64,
     low: f64,
     high: f64,
 }
 
 impl Ratio {
-    /// Of seconds that were measured in turns: the first of the one belongs to the first of the other.
+    /// Computes the ratio from interleaved measurements: entries with the same index form a pair.
     pub(super) fn of(slow: &[f64], fast: &[f64]) -> Self {
         let mut pairs: Vec<f64> = slow.iter().zip(fast).map(|(slow, fast)| slow / fast).collect();
         pairs.sort_by(f64::total_cmp);
@@ -32,14 +32,15 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// How many of so many values may be left out on each side, so that the median lies between the others with 95 %: whether a
-/// value is above it is as the toss of a coin. With fewer than six values, the interval is all that was seen.
+/// How many of `count` values to leave out on each side so that the interval contains the median with 95 %
+/// confidence (sign test: whether a value is above the median is a coin toss). With fewer than six values,
+/// the interval covers all of them.
 fn beyond(count: usize) -> usize {
     let mut of_tosses = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut below = of_tosses;
     let mut cut = 0;
     while below <= OUTSIDE && cut < count / 2 {
-        // From so many heads to one more.
+        // The probability of one more head.
         of_tosses *= (count - cut) as f64 / (cut + 1) as f64;
         below += of_tosses;
         if below <= OUTSIDE {
@@ -49,7 +50,7 @@ fn beyond(count: usize) -> usize {
     cut
 }
 
-/// The value in the middle.
+/// The median.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -71,7 +72,7 @@ mod test {
 
     #[test]
     fn pairs_are_compared_and_not_the_whole() {
-        // The machine becomes ten times as slow: each pair still says two.
+        // The machine becomes ten times as slow: each pair still has a ratio of two.
         let ratio = Ratio::of(&[2.0, 4.0, 20.0], &[1.0, 2.0, 10.0]);
         assert_eq!(ratio, Ratio { of_medians: 2.0, low: 2.0, high: 2.0 });
         assert_eq!(ratio.to_string(), "2.00 x [2.00-2.00]");

@@ -1,7 +1,7 @@
-//! A table of measured rows: tab-separated, with a heading.
+//! A table of measured rows: tab-separated, with headings.
 //!
-//! Headings with a dot are keys of the scenario, and their values are set before a row is simulated; the others are what was
-//! measured. A row's name is its keys' values, joined by `@`.
+//! A heading with a dot is a key of the scenario; its value is set before a row is simulated. The other
+//! headings are measured metrics. A row's name consists of its keys' values, joined by `@`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::nearest_key;
 pub struct MeasuredTable {
     /// Its rows.
     pub rows: Vec<MeasuredRow>,
-    /// What was left out, and why.
+    /// The omitted rows, with the reasons.
     pub notes: Vec<String>,
 }
 
@@ -26,11 +26,11 @@ pub struct MeasuredTable {
 pub struct MeasuredRow {
     /// Its name: `suspend20@200K`.
     pub name: String,
-    /// What to set in the scenario.
+    /// The keys to set in the scenario.
     pub settings: Vec<(String, String)>,
-    /// In which part of the load it is.
+    /// The part of the load curve that it belongs to.
     pub class: RowClass,
-    /// What was measured.
+    /// The measured values.
     pub values: Vec<(Metric, f64)>,
 }
 
@@ -40,8 +40,8 @@ impl MeasuredRow {
         self.values.iter().find(|(other, _)| *other == metric).map(|(_, value)| *value)
     }
 
-    /// Takes a measured value, unless it contradicts what is there: more requests take at most as long as a higher percentile
-    /// says.
+    /// Adds a measured value, unless it contradicts an existing one: a percentile cannot be below a lower
+    /// percentile.
     pub(crate) fn add(&mut self, metric: Metric, value: f64) -> Result<(), String> {
         if let Some(place) = metric.percentile() {
             for &(other, theirs) in &self.values {
@@ -61,24 +61,24 @@ impl MeasuredRow {
     }
 }
 
-/// Where on the load curve a row is, as classified by its author.
+/// A row's position on the load curve, as classified by its author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowClass {
     /// The server keeps up.
     Stable,
-    /// It hardly does; runs differ from each other.
+    /// The server barely keeps up; runs differ from each other.
     Knee,
-    /// It does not.
+    /// The server does not keep up.
     Overload,
     /// A closed loop.
     Max,
 }
 
 impl RowClass {
-    /// All, in the order of the load.
+    /// All classes, in the order of the load.
     pub const ALL: [Self; 4] = [Self::Stable, Self::Knee, Self::Overload, Self::Max];
 
-    /// Its word in a table.
+    /// Its name in a table.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Stable => "stable",
@@ -89,7 +89,7 @@ impl RowClass {
     }
 }
 
-/// What can be measured and predicted.
+/// A metric that can be measured and predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// Answers per second.
@@ -111,11 +111,11 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Self; 8] =
         [Self::Qps, Self::Avg, Self::P50, Self::P90, Self::P95, Self::P99, Self::P999, Self::Cpu];
 
-    /// Its word in a table.
+    /// Its name in a table.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Qps => "qps",
@@ -129,7 +129,7 @@ impl Metric {
         }
     }
 
-    /// Whether this can have been measured: an idle host uses no CPU, and nothing else can have been zero.
+    /// Whether the value is possible: an idle host uses no CPU, but no other metric can be zero.
     pub(crate) fn can_be(self, value: f64) -> bool {
         match self {
             Self::Cpu => (0.0..=100.0).contains(&value),
@@ -139,7 +139,7 @@ impl Metric {
         }
     }
 
-    /// Those bounds, in words.
+    /// Describes those bounds.
     pub(crate) fn bounds(self) -> String {
         match self {
             Self::Cpu => "from 0 to 100 percent".to_owned(),
@@ -147,7 +147,7 @@ impl Metric {
         }
     }
 
-    /// In thousandths, which percentile it is.
+    /// The percentile in thousandths.
     const fn percentile(self) -> Option<u32> {
         match self {
             Self::Qps | Self::Avg | Self::Cpu => None,
@@ -159,7 +159,7 @@ impl Metric {
         }
     }
 
-    /// In what it is measured.
+    /// The unit.
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Qps => "answers per second",
@@ -169,15 +169,15 @@ impl Metric {
     }
 }
 
-/// The least and the largest value that can have been measured.
+/// The lowest and the highest possible measured value.
 const VALUE_MIN: f64 = 0.001;
 const VALUE_MAX: f64 = 1e12;
 
-/// The most rows of a table.
+/// Maximum number of rows in a table.
 pub(crate) const ROWS_MAX: usize = 10_000;
-/// Once a table has this many mistakes, it is not read on.
+/// Reading stops after this many mistakes.
 const MISTAKES_MAX: usize = 100;
-/// The most characters of a cell that are repeated.
+/// Maximum number of characters of a cell that are quoted.
 const QUOTED_CHARS_MAX: usize = 60;
 
 const TABS: &str = "columns are separated by tabs";
@@ -188,10 +188,10 @@ enum Column {
     Value(Metric),
 }
 
-/// A cell with its place in the text.
+/// A cell with its position in the text.
 type Placed<'a> = (Range<usize>, &'a str);
 
-/// Reads a table of rows for a scenario; of the rows that `wanted` turns down, nothing but the name is looked at.
+/// Reads a table of rows for a scenario; of the rows that `wanted` rejects, only the name is read.
 ///
 /// # Errors
 /// The mistakes of the text, each with its place.
@@ -250,7 +250,7 @@ struct Reader<'a> {
     text: &'a str,
     scenario: &'a Scenario,
     table: MeasuredTable,
-    /// The names of its rows, by what they set.
+    /// The names of its rows, by their settings.
     points: BTreeMap<String, String>,
     mistakes: Vec<Mistake>,
 }
@@ -384,7 +384,7 @@ fn number(metric: Metric, cell: &str) -> Result<f64, String> {
     })
 }
 
-/// As much of a text as is worth repeating.
+/// Truncates a text for quoting.
 fn quoted(text: &str) -> String {
     let mut quoted: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     if quoted.len() < text.len() {

@@ -1,6 +1,6 @@
 //! Scenario files, and tables of measured rows: text → [`ScenarioFile`], [`MeasuredTable`].
 //!
-//! Every mistake is drawn with its place, and a file's mistakes are reported together.
+//! Every mistake is shown with its position, and all mistakes of a file are reported together.
 
 mod measured;
 mod parse;

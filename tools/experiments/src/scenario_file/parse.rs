@@ -8,14 +8,14 @@ use sim::scenario::{KEYS, Refused};
 use sim::{Costs, Scenario};
 use toml::de::{DeTable, DeValue};
 
-/// A scenario as it was written.
+/// A parsed scenario file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioFile {
-    /// What it is, for people.
+    /// A title for people.
     pub title: String,
     /// The scenario, with the values of the file.
     pub scenario: Scenario,
-    /// What its parameters are fitted to.
+    /// The measurements that its parameters are fitted to.
     pub calibration: Option<Calibration>,
     /// Sets of parameters that fit nearly as well, by parameter.
     pub samples: Vec<Costs>,
@@ -27,7 +27,7 @@ impl ScenarioFile {
         self.calibration.is_some()
     }
 
-    /// The first line of what is said of the scenario: its title, and whose costs they are if they are not its own.
+    /// The heading of a scenario's output: its title, and a warning if its costs come from another host.
     pub fn heading(&self) -> String {
         match self.is_calibrated() {
             true => self.title.clone(),
@@ -36,30 +36,30 @@ impl ScenarioFile {
     }
 }
 
-/// What a scenario's parameters are fitted to.
+/// The measurements that a scenario's parameters are fitted to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calibration {
-    /// The table of measured rows, beside the scenario file.
+    /// The table of measured rows, in the directory of the scenario file.
     pub measured: String,
-    /// The rows that are fitted; every other row is held out.
+    /// The fitted rows; every other row is held out.
     pub rows: Vec<String>,
-    /// The parameters that are fitted.
+    /// The fitted parameters.
     pub parameters: Vec<String>,
 }
 
 impl Calibration {
-    /// The most rows that may be fitted.
+    /// Maximum number of fitted rows.
     pub const ROWS_MAX: usize = 14;
 }
 
-/// The largest scenario file, in bytes.
+/// Maximum size of a scenario file, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// The longest title, in characters, and the longest name of a row or a parameter.
+/// Maximum length of a title, in characters, and of the name of a row or a parameter.
 const TITLE_CHARS_MAX: usize = 200;
 const WORD_BYTES_MAX: usize = 4096;
-/// The most mistakes that are kept of a file.
+/// Maximum number of mistakes kept per file.
 const MISTAKES_MAX: usize = 100;
-/// The most sets of parameters.
+/// Maximum number of parameter sets.
 const SAMPLES_MAX: usize = 64;
 
 /// Reads a scenario file.
@@ -76,10 +76,10 @@ pub fn parse(name: &str, text: &str) -> Result<ScenarioFile, Mistakes> {
 const SECTIONS: [&str; 8] =
     ["hardware", "application", "clients", "delivery", "layout", "costs", "calibration", "samples"];
 
-/// Those that a calibration writes.
+/// The sections that a calibration writes.
 const SECTIONS_OF_COSTS: [&str; 3] = ["costs", "calibration", "samples"];
 
-/// Reads a parameter file, as a calibration writes it, in place of a scenario's.
+/// Reads a parameter file, as written by a calibration, which replaces the parameters of a scenario.
 ///
 /// # Errors
 /// Every mistake of the text, each with its place.
@@ -115,7 +115,7 @@ fn read(
         }
         reader.file(table.get_ref());
     }
-    // Where nothing was fitted, no client was measured either.
+    // Without a fit, no client was measured either.
     if sections == SECTIONS && reader.file.calibration.is_none() {
         for (parameter, least) in Costs::CLIENTS {
             if !reader.places.contains_key(&format!("costs.{parameter}")) {
@@ -137,20 +137,20 @@ fn read(
     Err(Mistakes(reader.mistakes))
 }
 
-/// The text that is being read, and what was found so far.
+/// The text being read, and the results so far.
 struct Reader<'a> {
     name: &'a str,
     text: &'a str,
     file: ScenarioFile,
-    /// The sections that it may have.
+    /// The allowed sections.
     sections: &'static [&'static str],
-    /// Where each key stands.
+    /// The position of each key.
     places: BTreeMap<String, Range<usize>>,
     mistakes: Vec<Mistake>,
 }
 
 impl Reader<'_> {
-    /// Whether there are enough mistakes, so that the rest of the file is not looked at.
+    /// Whether there are so many mistakes that the rest of the file is skipped.
     fn is_full(&self) -> bool {
         self.mistakes.len() >= MISTAKES_MAX
     }
@@ -163,7 +163,7 @@ impl Reader<'_> {
     }
 
     fn file(&mut self, table: &DeTable<'_>) {
-        // A delivery mode brings values of its own; keys beside it change them afterwards.
+        // A delivery mode sets other values, too; explicit keys override them afterwards.
         let mut late = Vec::new();
         let mut samples = None;
         for (section, value) in table {
@@ -222,13 +222,13 @@ impl Reader<'_> {
             }
             self.value(&path, key, at, value);
         }
-        // Samples differ from the scenario's own parameters in what was fitted.
+        // Samples differ from the scenario's own parameters only in the fitted ones.
         if let Some(keys) = samples {
             self.samples(keys);
         }
     }
 
-    /// Says that a key takes something else.
+    /// Reports that a key expects another type.
     fn takes(&mut self, at: Range<usize>, key: &str, what: &str, found: &DeValue<'_>) {
         self.wrong(at, format!("`{key}` takes {what}, not {}", kind(found)), None);
     }
@@ -239,7 +239,7 @@ impl Reader<'_> {
             DeValue::Integer(number) => decimal(number),
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(truth) => truth.to_string(),
-            // Of a key that there is not, what it holds is of no interest.
+            // The value of an unknown key does not matter.
             DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) if Scenario::has_key(path) => {
                 return self.takes(at, path, "a single value", value);
             }
@@ -375,7 +375,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a value is, in words.
+/// The type of a value, for messages.
 fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
@@ -388,7 +388,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// The most characters of an unknown name that are repeated.
+/// Maximum number of characters of an unknown name that are quoted.
 const NAMED_CHARS_MAX: usize = 80;
 
 fn number(value: &DeValue<'_>) -> Option<f64> {
@@ -399,7 +399,7 @@ fn number(value: &DeValue<'_>) -> Option<f64> {
     }
 }
 
-/// A whole number in the digits that a value is written in, whatever its radix.
+/// A whole number in decimal digits, whatever its radix in the file.
 fn decimal(number: &toml::de::DeInteger<'_>) -> String {
     match i128::from_str_radix(number.as_str(), number.radix()) {
         Ok(whole) => whole.to_string(),

@@ -1,6 +1,6 @@
-//! The scenarios that come with netpolicy, found by name.
+//! The scenarios that ship with netpolicy, found by name.
 
-/// A scenario that comes with netpolicy.
+/// A scenario that ships with netpolicy.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipped {
     /// Its name.
@@ -11,7 +11,7 @@ pub struct Shipped {
     pub measured: &'static str,
 }
 
-/// All of them.
+/// All shipped scenarios.
 pub const SHIPPED: [Shipped; 5] = [
     Shipped {
         name: "irq-suspension",
@@ -36,7 +36,7 @@ pub const SHIPPED: [Shipped; 5] = [
     Shipped { name: "lab", scenario: include_str!("../../../../scenarios/lab.toml"), measured: "" },
 ];
 
-/// The scenario of this name.
+/// Finds the scenario of this name.
 pub fn shipped(name: &str) -> Option<&'static Shipped> {
     SHIPPED.iter().find(|shipped| shipped.name == name)
 }

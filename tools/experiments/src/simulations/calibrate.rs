@@ -19,11 +19,12 @@ use crate::reports::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 use crate::sim_args::SimCalibrate;
 
-/// Sets of parameters that are written, drawn from the fit's covariance; and those that ranges are computed from.
+/// Number of parameter sets to write, drawn from the fit's covariance; and number of draws from which ranges
+/// are computed.
 const SAMPLES: usize = 16;
 const DRAWS: usize = 200;
 
-/// Fits.
+/// Runs the fit.
 pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exit, Fault> {
     let files = [
         ("the scenario", Some(arguments.scenario.as_path())),
@@ -63,7 +64,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
         let measured = source.table(arguments.measured.as_deref());
         writable("--write", path, &[files[0].1, files[1].1, measured.as_deref()])?;
     }
-    // Rows that are held out are not even read.
+    // Held-out rows are not even read.
     let table = source.measured(arguments.measured.as_deref(), |name| rows.iter().any(|row| row == name))?;
     for row in &rows {
         if !table.rows.iter().any(|read| read.name == *row) {
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
     }
     table.notes.iter().for_each(|note| context.console.say(note));
     let base = source.file.scenario;
-    // What is fitted holds beside what --costs gave, so that is written too.
+    // The fit depends on the values given by --costs, so those are written, too.
     let given: Vec<(&'static str, f64)> = Costs::PARAMETERS
         .iter()
         .filter(|parameter| !names.contains(&parameter.name))
@@ -113,12 +114,14 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
         if let Some(path) = &arguments.write
             && better
         {
-            // A long fit that is interrupted has left its best, and its start takes no earlier fit's place.
+            // Write the best fit so far, in case a long fit is interrupted; a fit that has just begun does
+            // not overwrite an earlier one.
             let report = report(&fit, &rows, &names, arguments.seed);
             if let Err(error) = std::fs::write(path, report.toml(&given))
                 && !reported
             {
-                // Hours of work may be in it, and at its end it is printed in any case.
+                // Do not abort: hours of work may be in the fit, and the result is printed at its end in any
+                // case.
                 reported = true;
                 context.console.say(&format!("{}: {error}; the fit goes on", path.display()));
             }
@@ -136,10 +139,10 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// The most names of rows that a hint lists.
+/// Maximum number of row names that a hint lists.
 const NAMES_MAX: usize = 50;
 
-/// The names of the rows in a table, of which nothing else is read.
+/// The names of the rows in a table; nothing else is read.
 fn names_in(source: &Source, table: Option<&Path>) -> Option<String> {
     let names = RefCell::new(Vec::new());
     let seen = |name: &str| {
@@ -154,7 +157,7 @@ fn names_in(source: &Source, table: Option<&Path>) -> Option<String> {
     (!listed.is_empty()).then(|| if more { format!("{listed}, …") } else { listed })
 }
 
-/// Refuses names that are no parameters', and none at all.
+/// Checks that all names are parameters and that there is at least one.
 fn are_parameters(names: &[&str]) -> Result<(), Fault> {
     let usage = |words: String| Fault::new(Exit::Usage, words);
     if names.iter().all(|name| name.is_empty()) {
@@ -177,13 +180,13 @@ fn are_parameters(names: &[&str]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The best so far, with what the rows leave open.
+/// The report of the best fit so far, with its uncertainty.
 fn report(fit: &Fit, rows: &[String], names: &[&str], seed: u64) -> CalibrationReport {
     let (best, costs) = fit.best();
     CalibrationReport::of(best, rows, names, &costs, &fit.samples(DRAWS, seed), SAMPLES)
 }
 
-/// The scenario's parameters, with those that are fitted.
+/// The scenario's parameters, updated with the fitted ones.
 fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
     let mut costs = base.clone();
     for name in names {
@@ -194,8 +197,9 @@ fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
     costs
 }
 
-/// How long a row is simulated: as long as threads need to settle on CPUs, and queues to grow; a closed loop as long as
-/// `sim validate` counts by default, since its throughput depends on how long threads move.
+/// How long to simulate a row: long enough for threads to settle on CPUs and for queues to grow. A closed
+/// loop takes as long as the default window of `sim validate`, because its throughput depends on how long
+/// threads migrate.
 fn length(row: &MeasuredRow) -> Length {
     let (warmup, window) = match row.class {
         RowClass::Stable => (200, 100),
@@ -206,7 +210,7 @@ fn length(row: &MeasuredRow) -> Length {
     Length { warmup: warmup * 1_000_000, window: window * 1_000_000 }
 }
 
-/// What would be a good prediction: percent, for shares of CPU time points.
+/// The error of a good prediction: in percent, or in percentage points for shares of CPU time.
 fn good(class: RowClass, metric: Metric) -> f64 {
     match (class, metric) {
         (RowClass::Stable, Metric::Cpu) => 1.5,
@@ -222,8 +226,8 @@ fn good(class: RowClass, metric: Metric) -> f64 {
     }
 }
 
-/// How far a run is from a row's value, in the unit of [`good`]. A factor too low weighs as much as the same factor too
-/// high.
+/// The error of a run against a row's value, in units of [`good`]. A factor too low weighs the same as a
+/// factor too high.
 fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -> f64 {
     let predicted = value(outcome, metric);
     let off = match metric {
@@ -233,7 +237,7 @@ fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -
     off / good(row.class, metric)
 }
 
-/// What one run of each row misses, by row and metric.
+/// The errors of one run per row, by row and metric.
 fn residuals(rows: &[MeasuredRow], runs: &[Outcome]) -> Vec<f64> {
     let of_row = |(row, run): (&MeasuredRow, &Outcome)| -> Vec<f64> {
         row.values.iter().map(|&(metric, measured)| missed(row, metric, measured, run)).collect()

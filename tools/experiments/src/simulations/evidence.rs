@@ -1,4 +1,4 @@
-//! A simulated run as evidence, in the form of a measured one.
+//! Represents a simulated run as evidence, in the same form as a measured one.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
     }
 }
 
-/// The options of a measured run that would offer the same.
+/// The options of a measured run that would offer the same load.
 fn workload(scenario: &Scenario, seed: u64, window: u64) -> MemcachedWorkload {
     let connections = scenario.clients.connections;
     let threads = connections.div_ceil(Pace::CONNECTIONS_MAX).max(1);

@@ -1,9 +1,9 @@
-//! Lists on the command line: values between commas, where quotes hold those together that have commas of their own.
+//! Lists on the command line: comma-separated values, with quotes around values that contain commas.
 
-/// The values of a list: `a,b`, or `"0,2","1,3"`.
+/// Splits a list: `a,b`, or `"0,2","1,3"`.
 ///
 /// # Errors
-/// What is wrong with its quotes.
+/// What is wrong with the quotes.
 pub(super) fn listed(text: &str) -> Result<Vec<String>, &'static str> {
     let mut values = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Running many simulations, on all CPUs, with a word on how long it will take.
+//! Runs many simulations on all CPUs and shows the estimated time left.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +15,16 @@ use crate::Screen;
 pub(crate) struct Job {
     /// What is simulated.
     pub(crate) scenario: Scenario,
-    /// With which seed.
+    /// Its seed.
     pub(crate) seed: u64,
-    /// For how long.
+    /// Its length.
     pub(crate) length: Length,
 }
 
 /// The interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs them all; the outcomes are in the order of the jobs, whatever the number of CPUs.
+/// Runs all jobs; the outcomes are in the order of the jobs, whatever the number of CPUs.
 pub(crate) fn run_all(jobs: &[Job], console: &dyn Screen, what: &str) -> Result<Vec<Outcome>, Fault> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(jobs.len().max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! What several runs of one point say together.
+//! Combines several runs of a point into a prediction.
 
 use model::OfferedLoad;
 use session::{Exit, Fault};
@@ -16,22 +16,22 @@ use crate::scenario_file::{Metric, ScenarioFile};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) seeds: u64,
-    /// The most sets of parameters beside the scenario's own.
+    /// Maximum number of parameter sets in addition to the scenario's own.
     pub(super) samples: usize,
     pub(super) first_seed: u64,
     pub(super) length: Length,
-    /// Whether each point is probed at a higher load too.
+    /// Whether each point is also probed at a higher load.
     pub(super) probe: bool,
 }
 
-/// From this ratio between the means of two seeds, a point has two modes.
+/// If the means of two seeds differ by at least this ratio, the point has two modes.
 pub(super) const BISTABLE_RATIO: f64 = 1.5;
-/// A probe for the knee offers this much more.
+/// The factor on the load of a probe for the knee.
 const PROBE_LOAD: f64 = 1.12;
-/// From this growth of the mean under the probe, the point is at the knee.
+/// If the probe increases the mean by at least this ratio, the point is at the knee.
 const KNEE_RATIO: f64 = 1.5;
 
-/// Runs whose outcomes are in memory at the same time: each takes some 40 KB.
+/// Maximum number of runs whose outcomes are in memory at the same time: each takes about 40 KB.
 const RUNS_MAX: usize = 4096;
 
 /// Predicts points.
@@ -73,16 +73,16 @@ pub(super) fn predict(
     Ok(predictions)
 }
 
-/// How many points' runs are in memory at the same time.
+/// How many points' runs fit in memory at the same time.
 fn points_at_once(samples: &[Costs], effort: Effort) -> usize {
     let each = usize::try_from(effort.seeds).unwrap_or(usize::MAX).saturating_add(samples.len() + 1);
     (RUNS_MAX / each).max(1)
 }
 
-/// After this many mean gaps between its requests, a connection has forgotten when it began.
+/// After this many mean gaps between requests, the start of a connection no longer matters.
 const SETTLED_GAPS: f64 = 4.0;
 
-/// The warning about points whose connections hardly send before the window opens.
+/// Warns about points whose connections send hardly anything before the window opens.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
 fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
     let slowest = points.iter().filter_map(|(name, scenario)| match scenario.clients.load {
@@ -104,7 +104,7 @@ fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
     })
 }
 
-/// The runs of a point: seeds, sets of parameters, and the probe.
+/// The runs of a point: seeds, parameter sets, and the probe.
 fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
     let Effort { seeds, first_seed, length, probe, samples: _ } = effort;
     let job = |scenario: Scenario, seed| Job { scenario, seed, length };

@@ -15,10 +15,10 @@ use crate::reports::PredictionReport;
 use crate::scenario_file::nearest_key;
 use crate::sim_args::{SimEffort, SimRun};
 
-/// The most points of a sweep.
+/// Maximum number of points in a sweep.
 const POINTS_MAX: usize = 10_000;
 
-/// Predicts.
+/// Runs the prediction.
 pub(super) fn run(arguments: &SimRun, context: &Context<'_>) -> Result<Exit, Fault> {
     standard_input_once(&[
         ("the scenario", Some(arguments.scenario.as_path())),
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &SimRun, context: &Context<'_>) -> Result<Exit, Fau
     Ok(Exit::Done)
 }
 
-/// Each point of the sweep with its name: the scenario alone has its own.
+/// Each point of the sweep with its name; without a sweep, the scenario with its own name.
 fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>, Fault> {
     let (mut given, mut seen) = (Vec::new(), Vec::new());
     for setting in &arguments.set {
@@ -83,7 +83,7 @@ fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>
     points.into_iter().map(|(name, given)| Ok((name, with(&source.file.scenario, &given)?))).collect()
 }
 
-/// Refuses two values of a sweep that are one, however they are written.
+/// Refuses values of a sweep that are equal, however they are written.
 fn alike(scenario: &Scenario, key: &str, values: &[String]) -> Result<(), Fault> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for value in values {
@@ -99,7 +99,7 @@ fn alike(scenario: &Scenario, key: &str, values: &[String]) -> Result<(), Fault>
     Ok(())
 }
 
-/// A scenario with what the command line gives it.
+/// Applies the settings of the command line to a scenario.
 fn with(scenario: &Scenario, given: &[(&str, String)]) -> Result<Scenario, Fault> {
     let mut scenario = scenario.clone();
     let given = || given.iter().map(|(key, value)| (*key, value.as_str()));
@@ -118,7 +118,7 @@ fn with(scenario: &Scenario, given: &[(&str, String)]) -> Result<Scenario, Fault
     })
 }
 
-/// What the range of a value is over.
+/// Describes what the range of a value is computed over.
 fn over(seeds: u64, samples: usize) -> String {
     let many = |n: u64, one: &str| if n == 1 { format!("one {one}") } else { format!("{n} {one}s") };
     match samples {
@@ -134,13 +134,13 @@ fn check(points: &[(String, Scenario)], effort: Effort) -> Result<(), Fault> {
         let (_, checker) = sim::run_watched(scenario, first_seed, length, sim::checker::Checker::new())
             .map_err(|impossible| Fault::new(Exit::Usage, impossible))?;
         checker.verdict(length.warmup + length.window).map_err(|wrong| {
-            Fault::failed(format!("{name}, seed {first_seed}: the model broke its own law: {wrong}"))
+            Fault::failed(format!("{name}, seed {first_seed}: the model violates an invariant: {wrong}"))
         })?;
     }
     Ok(())
 }
 
-/// The effort that the command line asks for.
+/// The effort requested on the command line.
 pub(super) fn effort(arguments: SimEffort) -> Result<Effort, Fault> {
     if arguments.warmup.0.saturating_add(arguments.window.0) > SPAN_MAX.0 {
         let words = format!("--warmup and --window: at most {SPAN_MAX} can be simulated, both together");

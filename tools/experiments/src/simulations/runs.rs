@@ -1,4 +1,4 @@
-//! Rows out of a bench's own evidence: the median of the runs of each configuration at each load.
+//! Builds rows from a bench's own evidence: the median of the runs of each configuration at each load.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use super::prediction::BISTABLE_RATIO;
 use super::soundness::unsound;
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, ROWS_MAX, RowClass};
 
-/// From this many requests on, a run says where its 99.9th percentile is: ten are beyond it.
+/// A run with at least this many requests has a usable 99.9th percentile: ten are above it.
 const REQUESTS_OF_P999: u64 = 10_000;
 
-/// The rows of an experiment; of those that `wanted` turns down, nothing but the name is looked at.
+/// The rows of an experiment; of those that `wanted` rejects, only the name is read.
 ///
-/// A row is named as the bench's table names it, `suspend20@20.6K`. Void runs do not count, nor do those that the load
-/// generator limited. What was left out is in the table's notes. `file` is where the evidence is from.
+/// A row is named as in the bench's table: `suspend20@20.6K`. Void runs do not count, nor do runs limited by
+/// the load generator. The table's notes list what was left out. `file` is the origin of the evidence.
 pub(super) fn rows(
     file: &str,
     results: &Results,
@@ -109,7 +109,7 @@ pub(super) fn rows(
     Ok(table)
 }
 
-/// Refuses a list that has a name twice: rows would have no names of their own.
+/// Refuses a list with duplicate names: rows would not have unique names.
 fn once(file: &str, what: &str, names: impl Iterator<Item = String>) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for name in names {
@@ -120,7 +120,7 @@ fn once(file: &str, what: &str, names: impl Iterator<Item = String>) -> Result<(
     Ok(())
 }
 
-/// What a run offered beside its load, as far as the scenario has it otherwise.
+/// The options of a run, other than its load, that differ from the scenario.
 fn offered(
     name: &str,
     run: &Evidence,
@@ -145,7 +145,7 @@ fn offered(
     Ok(())
 }
 
-/// Where on the load curve the runs are.
+/// The position of the runs on the load curve.
 fn class(runs: &[&Evidence]) -> RowClass {
     let averages = || runs.iter().map(|run| run.latency.avg);
     let (least, most) = (averages().fold(f64::MAX, f64::min), averages().fold(0.0, f64::max));
@@ -160,7 +160,7 @@ fn class(runs: &[&Evidence]) -> RowClass {
     }
 }
 
-/// What a run says of a metric.
+/// A run's value of a metric.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
 fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario) -> Option<f64> {
     let latency = &run.latency;
@@ -169,7 +169,7 @@ fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario
         Metric::Cpu => {
             return run.cpu.filter(|cpu| cpu.cpus == scenario.hardware.cpus).map(|cpu| 100.0 * cpu.busy());
         }
-        // Where the backlog grows, response times say how long was measured.
+        // While the backlog grows, response times reflect the length of the measurement.
         _ if class == RowClass::Overload => return None,
         Metric::P999 if latency.count < REQUESTS_OF_P999 => return None,
         Metric::Avg => latency.avg,
@@ -182,7 +182,7 @@ fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario
     (micros > 0.0).then_some(micros / 1000.0)
 }
 
-/// The median over the runs that say something.
+/// The median over the runs that have the value.
 fn median(runs: &[&Evidence], of: impl Fn(&Evidence) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = runs.iter().filter_map(|run| of(run)).collect();
     values.sort_by(f64::total_cmp);

@@ -1,13 +1,13 @@
-//! Whether what a run's evidence says can have been measured.
+//! Checks whether the values of a run's evidence are physically possible.
 
 use model::{Distribution, Evidence};
 
 use crate::scenario_file::Metric;
 
-/// How far shares may be off, for their rounding.
+/// Tolerance of shares, for rounding.
 const ROUNDING: f64 = 1e-6;
 
-/// What of a run that counts cannot have been measured; `None` if all of it can.
+/// Describes an impossible value in a run that counts; `None` if there is none.
 pub(super) fn unsound(run: &Evidence) -> Option<String> {
     if !Metric::Qps.can_be(run.throughput) {
         return Some(format!("a throughput of {} was not measured", brief(run.throughput)));
@@ -38,7 +38,7 @@ fn unsound_spans(spans: &Distribution) -> Option<String> {
         return Some("there are none".to_owned());
     }
     let (min, max) = (spans.min.0 as f64, spans.max.0 as f64);
-    // A mean is of the spans themselves, its bounds may be rounded as a histogram's.
+    // The mean is exact, while its bounds may be rounded by the histogram.
     if !(min * 0.99..=max * 1.01).contains(&spans.avg) || !Metric::Avg.can_be(spans.avg / 1000.0) {
         return Some(format!("their mean is {} ns, from {} to {}", brief(spans.avg), spans.min, spans.max));
     }
@@ -55,7 +55,7 @@ fn unsound_spans(spans: &Distribution) -> Option<String> {
     Some(format!("{} is {}, and {} only {}", wrong[0].0, wrong[0].1, wrong[1].0, wrong[1].1))
 }
 
-/// A number with few digits, however large it is.
+/// Formats a number with few digits, however large it is.
 fn brief(number: f64) -> String {
     if number == 0.0 || (1e-6..1e15).contains(&number.abs()) {
         number.to_string()

@@ -1,4 +1,4 @@
-//! Where scenarios and measured tables come from: a file, or what is shipped.
+//! Reads scenarios and measured tables from files, or takes the shipped ones.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -14,9 +14,9 @@ use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse
 /// A scenario with its origin.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Its name: of the shipped scenario, or of the file.
+    /// The name of the shipped scenario, or of the file.
     pub(crate) name: String,
-    /// What it says.
+    /// The parsed file.
     pub(crate) file: ScenarioFile,
     path: Option<PathBuf>,
 }
@@ -41,11 +41,11 @@ pub(crate) fn scenario(path: &Path) -> Result<Source, Fault> {
 
 /// The file name of standard input.
 const STANDARD_INPUT: &str = "-";
-/// The most that is read of a scenario, and of a table.
+/// Maximum size of a scenario and of a table.
 const SCENARIO_BYTES_MAX: u64 = 16 << 20;
 const TABLE_BYTES_MAX: usize = 16 << 20;
 
-/// A path as people know it.
+/// Formats a path for messages.
 fn shown(path: &Path) -> String {
     match path.as_os_str() == STANDARD_INPUT {
         true => "standard input".to_owned(),
@@ -53,7 +53,7 @@ fn shown(path: &Path) -> String {
     }
 }
 
-/// Refuses a command line by which two files come from standard input.
+/// Refuses a command line that reads two files from standard input.
 pub(super) fn standard_input_once(files: &[(&str, Option<&Path>)]) -> Result<(), Fault> {
     let from_there = |file: &Path| file.as_os_str() == STANDARD_INPUT;
     let mut readers = files.iter().filter(|(_, file)| file.is_some_and(from_there)).map(|(name, _)| name);
@@ -67,7 +67,7 @@ pub(super) fn standard_input_once(files: &[(&str, Option<&Path>)]) -> Result<(),
     }
 }
 
-/// What is in a file, or comes from standard input.
+/// Reads a file or standard input.
 fn bytes_of(path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     let read = if path.as_os_str() == STANDARD_INPUT {
@@ -86,7 +86,7 @@ fn too_large(path: &Path, most: u64) -> Fault {
     Fault::new(Exit::Usage, format!("{}: it is larger than {most} bytes", shown(path)))
 }
 
-/// That, as text, without the mark that some editors begin with.
+/// Decodes it as text, without a byte order mark.
 fn text(path: &Path, bytes: Vec<u8>) -> Result<String, Fault> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -100,8 +100,8 @@ fn scenario_text(path: &Path) -> Result<String, Fault> {
     text(path, bytes_of(path, SCENARIO_BYTES_MAX)?)
 }
 
-/// Whether a file can be written, before hours of work are put into what it is to hold. Nothing of that is there yet: a file
-/// stays as it is, and none is left behind.
+/// Checks that a file can be written before hours of work produce its contents. An existing file is left
+/// unchanged, and no new file is left behind.
 pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> Result<(), Fault> {
     if path.as_os_str() == STANDARD_INPUT {
         return Err(Fault::new(
@@ -117,7 +117,7 @@ pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> R
         Ok(found) if found.is_file() || found.is_dir() => {
             OpenOptions::new().append(true).open(path).map(drop)
         }
-        // A pipe would be ended by this, and a device has nothing to lose.
+        // Do not open a pipe: closing it would end it. A device has no contents to lose.
         Ok(_) => Ok(()),
         Err(_) if path.is_symlink() => OpenOptions::new().append(true).create(true).open(path).map(drop),
         Err(_) => OpenOptions::new()
@@ -129,14 +129,14 @@ pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> R
     tried.map_err(|error| Fault::file(path, error))
 }
 
-/// Whether two paths lead to one file.
+/// Whether two paths refer to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let found = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
     found(one).is_some_and(|one| found(other) == Some(one))
 }
 
 impl Source {
-    /// The same scenario with the parameters of another file, as a calibration writes it.
+    /// Replaces the scenario's parameters with those of another file, as written by a calibration.
     pub(super) fn with_costs(mut self, costs: Option<&Path>) -> Result<Self, Fault> {
         if let Some(path) = costs {
             let text = scenario_text(path)?;
@@ -145,21 +145,21 @@ impl Source {
         Ok(self)
     }
 
-    /// Where the measured table is: another, or the one that the scenario names.
+    /// The path of the measured table: the given one, or the one that the scenario names.
     pub(super) fn table(&self, other: Option<&Path>) -> Option<PathBuf> {
         let named = self.file.calibration.as_ref().map(|calibration| calibration.measured.as_str());
         let beside = self.path.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
         match (other, named) {
             (Some(path), _) => Some(path.to_owned()),
-            // What a scenario names is a file, whatever its name.
+            // The name in a scenario always refers to a file, even `-`.
             (None, Some(STANDARD_INPUT)) => Some(Path::new(".").join(beside).join(STANDARD_INPUT)),
             (None, Some(file)) if !file.is_empty() => Some(beside.join(file)),
             (None, _) => None,
         }
     }
 
-    /// The measured table that the scenario names, or another, which may be a bench's evidence; of rows that `wanted` turns
-    /// down, only the names.
+    /// Reads the measured table that the scenario names, or the given one, which may be a bench's evidence;
+    /// of the rows that `wanted` rejects, only the names are read.
     pub(super) fn measured(
         &self,
         other: Option<&Path>,

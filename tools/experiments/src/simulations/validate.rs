@@ -12,7 +12,7 @@ use crate::reports::ValidationReport;
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
 use crate::sim_args::SimValidate;
 
-/// Measured response times are clearly different from this ratio on, CPU shares from this many points on.
+/// Measured response times differ clearly from this ratio on, CPU shares from this many percentage points on.
 const CLEAR_RATIO: f64 = 1.10;
 const CLEAR_POINTS: f64 = 3.0;
 
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &SimValidate, context: &Context<'_>) -> Result<Exit
     Ok(Exit::Done)
 }
 
-/// Sets what a row says.
+/// Applies the settings of a row.
 pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fault> {
     let given = row.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let set = scenario.set_all(given);
@@ -80,8 +80,9 @@ pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fa
     scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{}: {impossible}", row.name)))
 }
 
-/// Widens the range of every prediction by what the model misses on the *fitted* rows of its class, or of all classes if
-/// none of its own was fitted: nine tenths of them lie within. What held-out rows miss is never looked at here.
+/// Widens the range of every prediction by the model's error on the *fitted* rows of its class, or of all
+/// classes if none of its own was fitted, so that 90 % of them lie within it. The errors of held-out rows are
+/// never used.
 fn widen(judged: &mut [Judged]) {
     for class in RowClass::ALL {
         for metric in Metric::ALL {
@@ -117,7 +118,7 @@ fn widen(judged: &mut [Judged]) {
     }
 }
 
-/// The value that this share of sorted values does not exceed.
+/// The value at this quantile of sorted values.
 #[expect(clippy::cast_precision_loss, reason = "a few dozen values")]
 #[expect(
     clippy::cast_possible_truncation,
@@ -129,7 +130,7 @@ fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     Some(sorted[((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1).min(last)])
 }
 
-/// How many held-out values lie in their 90 % interval.
+/// Counts the held-out values that lie within their 90 % interval.
 fn coverage(judged: &[Judged]) -> Coverage {
     let mut coverage = Coverage::default();
     for held_out in judged.iter().filter(|judged| !judged.fitted) {
@@ -186,7 +187,7 @@ fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
     lines
 }
 
-/// Pairs of rows that differ in the first of their keys alone, and clearly in what was measured.
+/// Counts pairs of rows that differ only in the first of their keys, and clearly in the measurement.
 fn orderings(judged: &[Judged]) -> Orderings {
     let mut orderings = Orderings::default();
     let elsewhere = |row: &MeasuredRow| row.settings.get(1..).map(<[_]>::to_vec);
