@@ -1,4 +1,5 @@
-//! How fast the simulator is: packets and events per second of one core, by scenario and by number of connections.
+//! The simulator's speed: packets and events per second on one core, by scenario and by number of
+//! connections.
 //!
 //! `cargo run --release -p netpolicy-sim --example speed [PART-OF-A-NAME]`
 #![expect(clippy::print_stdout, reason = "its output is the measurement")]
@@ -9,7 +10,7 @@ use std::time::Instant;
 use sim::outcome::Length;
 use sim::{Scenario, run};
 
-/// Runs of each point; the fastest counts, since others share the machine.
+/// Runs per point; the fastest counts, because other work shares the machine.
 const REPEATS: u64 = 3;
 const LENGTH: Length = Length { warmup: 50_000_000, window: 450_000_000 };
 
@@ -39,7 +40,7 @@ fn measure_over(name: &str, scenario: &Scenario, length: Length) {
         fastest = fastest.min(began.elapsed().as_secs_f64());
         counted = (outcome.packets, outcome.events);
     }
-    // Warm-up is simulated too, at the same rate.
+    // The warm-up is simulated at the same rate.
     let share = (length.warmup + length.window) as f64 / length.window as f64;
     let rate = |count: u64| count as f64 * share / fastest / 1e6;
     let (packets, events) = (rate(counted.0), rate(counted.1));
@@ -69,7 +70,7 @@ fn main() {
         scenario.set("delivery.processing", processing).unwrap_or_else(|refused| panic!("{refused}"));
         measure(&format!("56 CPUs, {processing} at max"), &scenario);
     }
-    // What bench/sim/single_queue_simpy.py does in SimPy.
+    // The scenario of bench/sim/single_queue_simpy.py, which uses SimPy.
     let single = of(&[
         ("hardware.cpus", "1"),
         ("hardware.llc-cpus", "1"),
@@ -87,13 +88,13 @@ fn main() {
         ("layout.thread-cpus", "0"),
     ]);
     measure("1 CPU, 1 queue, interrupt at 50K", &single);
-    // Cost by packets: what one packet takes must not depend on how many there are.
+    // Cost by packets: the time per packet must not depend on their number.
     for millis in [100, 300, 1000, 3000] {
         let length = Length { warmup: 50_000_000, window: millis * 1_000_000 };
         let scenario = of(&[("delivery.mode", "suspend20"), ("clients.load", "600K")]);
         measure_over(&format!("8 CPUs, suspend20 at 600K, {millis} ms"), &scenario, length);
     }
-    // Cost by connections: long enough that their first requests count for little.
+    // Cost by connections: long enough that their first requests hardly matter.
     let length = Length { warmup: 50_000_000, window: 2_950_000_000 };
     for connections in ["1000", "10000", "100000", "1000000"] {
         let scenario = of(&[

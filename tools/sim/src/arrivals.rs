@@ -1,19 +1,19 @@
-//! Requests on their way to a queue, by arrival.
+//! Requests on their way to a queue, ordered by arrival.
 //!
-//! A heap would touch as many cache lines for each request as the logarithm of their number. Here requests wait in slots
-//! of time, coarser the later they are due, as in the kernel's timer wheel (`kernel/time/timer.c`), but exact: what is
-//! due soon is sorted. A request moves at most once for each level, with its neighbours, so that its cost hardly
-//! depends on how many others there are.
+//! In a heap, each request would touch a number of cache lines logarithmic in the number of requests. Here,
+//! requests wait in slots of time that are coarser the later they are due, as in the kernel's timer wheel
+//! (`kernel/time/timer.c`), but exact: requests due soon are sorted. A request moves at most once per level,
+//! together with its neighbours, so its cost hardly depends on the number of others.
 
 use crate::ids::ConnectionId;
 
-/// No moment at all.
+/// No point in time.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Requests on their way.
+/// Requests in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrivals {
-    /// Those of the slots up to `cursor`, the next one last.
+    /// The requests of the slots up to `cursor`; the next one is at the end.
     near: Vec<u128>,
     /// The last slot of the finest level that was emptied.
     cursor: u64,
@@ -22,29 +22,29 @@ pub(crate) struct Arrivals {
     sequence: u32,
 }
 
-/// Slots of one width.
+/// The slots of one width.
 #[derive(Clone, Debug)]
 struct Level {
-    /// Which slots hold requests, one bit each.
+    /// A bit for each slot that holds requests.
     occupied: u64,
     slots: Vec<Slot>,
 }
 
 #[derive(Clone, Debug)]
 struct Slot {
-    /// When the first of them is due.
+    /// When the slot's first request is due.
     first: u64,
     requests: Vec<u128>,
 }
 
 /// Width of the finest slots, 33 us: a few requests on a busy queue.
 const SLOT_BITS: u32 = 15;
-/// Slots of a level, 64, so that one word says which are occupied.
+/// Slots per level, 64, so that a single word shows which are occupied.
 const LEVEL_BITS: u32 = 6;
-/// The coarsest level ends after ten hours; no run is longer than one.
+/// The coarsest level covers ten hours; no run is longer than one hour.
 const LEVELS: u32 = 5;
 const SLOT_LAST: u64 = (1 << (LEVELS * LEVEL_BITS)) - 1;
-/// Bits of a request's key below the time: first the order in which they were sent, then the connection.
+/// Bits of a request's key below the time: the sequence number of its sending, then the connection.
 const DUE_SHIFT: u32 = 64;
 const SEQUENCE_SHIFT: u32 = 32;
 
@@ -57,20 +57,20 @@ fn slot_of(key: u128) -> u64 {
 }
 
 impl Arrivals {
-    /// None yet.
+    /// Creates an empty wheel.
     pub(crate) fn new() -> Self {
         let slot = Slot { first: NEVER, requests: Vec::new() };
         let level = Level { occupied: 0, slots: vec![slot; 1 << LEVEL_BITS] };
         Self { near: Vec::new(), cursor: 0, levels: vec![level; LEVELS as usize], next: NEVER, sequence: 0 }
     }
 
-    /// When the next request is here; [`NEVER`] without one.
+    /// When the next request arrives; [`NEVER`] if there is none.
     #[inline]
     pub(crate) const fn next(&self) -> u64 {
         self.next
     }
 
-    /// How many requests there are until this time, and perhaps a few more.
+    /// An upper bound on the number of requests that arrive until this time.
     #[inline]
     pub(crate) fn at_most_by(&mut self, by: u64) -> usize {
         while by != NEVER && self.next_far() <= by {
@@ -79,7 +79,7 @@ impl Arrivals {
         self.near.len()
     }
 
-    /// A connection's request will be here at this time.
+    /// Adds a connection's request that arrives at this time.
     #[inline]
     pub(crate) fn expect(&mut self, at: u64, connection: ConnectionId) {
         self.sequence = self.sequence.wrapping_add(1);
@@ -94,7 +94,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes the next request off: its connection.
+    /// Removes the next request and returns its connection.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<ConnectionId> {
         if self.near.is_empty() {
@@ -106,8 +106,8 @@ impl Arrivals {
         Some(ConnectionId::new(key as u32 as usize))
     }
 
-    /// Puts a request into the slot that is as fine as it can be: of the level of the first digit in which its slot
-    /// differs from the cursor.
+    /// Files a request in the finest possible slot: on the level of the first digit in which its slot differs
+    /// from the cursor.
     #[inline]
     fn file(&mut self, key: u128) {
         let slot = slot_of(key);
@@ -120,14 +120,14 @@ impl Arrivals {
         slot.requests.push(key);
     }
 
-    /// When the first request is due of those that are not near.
+    /// When the first request outside `near` is due.
     fn next_far(&self) -> u64 {
         let level = self.levels.iter().find(|level| level.occupied != 0);
         level.map_or(NEVER, |level| level.slots[level.occupied.trailing_zeros() as usize].first)
     }
 
-    /// Brings the first slot with requests near. On a coarse level it is spread over finer ones until one of the
-    /// finest is reached.
+    /// Moves the first occupied slot's requests to `near`. A slot of a coarse level is spread over finer ones
+    /// until one of the finest level is reached.
     #[inline(never)]
     fn advance(&mut self) {
         let before = self.near.len();
@@ -141,7 +141,7 @@ impl Arrivals {
             let mut requests = std::mem::take(&mut slot.requests);
             #[expect(clippy::cast_possible_truncation, reason = "one of five levels")]
             let shift = at as u32 * LEVEL_BITS;
-            // Finer digits are zero: the slots there are ahead.
+            // Finer digits are zero: all slots there are in the future.
             let coarser = self.cursor >> (shift + LEVEL_BITS) << LEVEL_BITS;
             self.cursor = (coarser | digit as u64) << shift;
             for &key in &requests {
@@ -165,7 +165,7 @@ mod test {
 
     #[test]
     fn requests_arrive_in_the_order_of_a_heap_whatever_the_gaps() {
-        // Gaps from one nanosecond to hours, requests that are due before others that were sent long ago, and ties.
+        // Gaps from one nanosecond to hours, requests that are due before others sent long ago, and ties.
         for mean_bits in [0, 4, 13, 17, 22, 28, 34, 40, 44, 60] {
             let mut chance = Chance::new(mean_bits);
             let (mut arrivals, mut heap) = (Arrivals::new(), BinaryHeap::new());

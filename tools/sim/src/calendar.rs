@@ -1,21 +1,22 @@
-//! What happens next.
+//! The next event of each source.
 
 use crate::ids::SourceId;
 
-/// The next event of every source: at most one per source, the earliest first, and among equals the one that was
-/// set first.
+/// The next event of every source, at most one per source: ordered by due time and, if equal, by the time of
+/// setting.
 ///
-/// A knock-out tree over the sources: the earlier of two sides goes on to the next round. Setting an event plays one
-/// match in each round, against a side that is known beforehand and without a branch that could be guessed wrong;
-/// looking up the next event costs nothing. Packets under way are no sources, but wait in the NIC's queues.
+/// A tournament tree over the sources: the earlier of two events advances to the next round. Setting an event
+/// plays one match per round, against an opponent known in advance and without an unpredictable branch;
+/// looking up the next event costs nothing. Packets in flight are not sources: they wait in the NIC's queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
-    /// The keys in each place. The key in place `p` meets the one in place `p ^ 1`, and the earlier goes on to place `p / 2`.
+    /// The key in each place. The key in place `p` plays against the one in place `p ^ 1`, and the earlier
+    /// advances to place `p / 2`.
     places: Box<[u64; PLACES]>,
-    /// The place of the first source, the others follow: a power of two.
+    /// The place of the first source, a power of two; the other sources follow.
     start: usize,
     first: u64,
-    /// From one sequence number to the next: above the bits of a key that name the source.
+    /// Increment of the sequence number: above the bits of a key that identify the source.
     step: u64,
     sequence: u64,
 }
@@ -24,16 +25,16 @@ pub(crate) struct Calendar {
 const NEVER: u64 = u64::MAX;
 /// Bits of a key below the due time: the sequence number, then the source.
 const BELOW_DUE: u32 = 22;
-/// The last moment that a key can hold, 73 minutes: no run is longer than an hour.
+/// The latest time that a key can hold, 73 minutes: no run is longer than an hour.
 const LAST: u64 = (1 << (u64::BITS - BELOW_DUE)) - 2;
-/// At most so many sources, so that there are four sequence numbers for each.
+/// Maximum number of sources, so that there are four sequence numbers for each.
 const SOURCES_MAX: usize = (1 << 10) - 1;
-/// So many that one round of all sources has room; of a smaller scenario's calendar most is never touched.
+/// Enough places for a round of all sources; a smaller scenario never touches most of them.
 const PLACES: usize = 2 << 10;
 const _: () = assert!(LAST > crate::scenario::SPAN_MAX.0);
 
 impl Calendar {
-    /// A calendar without events.
+    /// Creates a calendar without events.
     ///
     /// # Panics
     /// If there are more than 1023 sources; a scenario's limits allow fewer.
@@ -44,7 +45,7 @@ impl Calendar {
         Self { places, start: sources.next_power_of_two().max(2), first: NEVER, step, sequence: 0 }
     }
 
-    /// The next event: when, and of which source. `None` if nothing will happen any more.
+    /// The time and source of the next event; `None` if there are no more events.
     #[inline]
     pub(crate) fn next(&self) -> Option<(u64, SourceId)> {
         let source = self.first & (self.step - 1);
@@ -52,14 +53,14 @@ impl Calendar {
         (self.first != NEVER).then_some((self.first >> BELOW_DUE, SourceId::new(source as usize)))
     }
 
-    /// When this source is due, `u64::MAX` if it is not. After [`LAST`], it is due at [`LAST`].
+    /// When this source is due; `u64::MAX` if it has no event. Times after [`LAST`] are reported as [`LAST`].
     #[inline]
     pub(crate) fn due(&self, source: SourceId) -> u64 {
         let key = self.key(source);
         if key == NEVER { NEVER } else { key >> BELOW_DUE }
     }
 
-    /// Gives a source its next event, in place of the one it had.
+    /// Sets a source's next event, replacing the previous one.
     #[inline]
     pub(crate) fn set(&mut self, source: SourceId, due: u64) {
         self.sequence += self.step;
@@ -69,7 +70,7 @@ impl Calendar {
         self.put(source, due.min(LAST) << BELOW_DUE | self.sequence | source.index() as u64);
     }
 
-    /// Takes a source's event away.
+    /// Removes a source's event.
     #[inline]
     pub(crate) fn clear(&mut self, source: SourceId) {
         self.put(source, NEVER);
@@ -91,7 +92,8 @@ impl Calendar {
         self.first = key;
     }
 
-    /// The sequence numbers are used up: the events under way get the first ones, in the order they have.
+    /// Renumbers when the sequence numbers are used up: the pending events get the first numbers, in their
+    /// present order.
     #[cold]
     fn number_again(&mut self) {
         let mut keys: Vec<u64> = (0..self.start).map(SourceId::new).map(|source| self.key(source)).collect();
@@ -136,7 +138,7 @@ mod test {
     fn the_order_outlasts_the_sequence_numbers_whatever_the_number_of_sources() {
         for sources in [1, 8, 25, 73, 641, SOURCES_MAX] {
             let mut calendar = Calendar::new(sources);
-            // Source 0 is set again until the numbers have been used up more than once.
+            // Source 0 is set repeatedly until the numbers have wrapped more than once.
             let last = sources - 1;
             for step in 0..3 * (1 << BELOW_DUE) / calendar.step {
                 calendar.set(SourceId::new(last), 7);

@@ -1,19 +1,21 @@
-//! The distributions that the world draws from, on [`model::Chance`]: one seed, one stream, passed to each caller that draws.
+//! The distributions that the model draws from, based on [`model::Chance`]: one seed, one stream, passed to
+//! each caller that draws.
 
 pub use model::Chance;
 
 use crate::math::{exp, ln};
 
-/// Draws with mean 0 or 1, the same bytes on every machine.
+/// Draws with mean 0 or 1, identical on every machine.
 pub trait Draws {
     /// An exponential draw with mean 1.
     fn exponential(&mut self) -> f64;
 
-    /// A generalized Pareto draw with location 0, this shape and mean 1: Facebook's `fb_ia` at shape 0.154971.
+    /// A generalized Pareto draw with location 0, the given shape and mean 1: Facebook's `fb_ia` has shape
+    /// 0.154971.
     fn pareto(&mut self, shape: f64) -> f64;
 
-    /// Nearly a normal draw with mean 0 and deviation 1: four even draws added up (Irwin and Hall), so never beyond
-    /// ±3.47.
+    /// An approximately normal draw with mean 0 and deviation 1: the sum of four uniform draws (Irwin-Hall),
+    /// so never beyond ±3.47.
     fn normal(&mut self) -> f64;
 }
 
@@ -34,8 +36,8 @@ impl Draws for Chance {
     }
 }
 
-/// The numbers that [`Chance`] would give, drawn some time before they are asked for: their logarithms, which most users
-/// want, are then computed side by side instead of each when a step waits for it.
+/// The numbers of a [`Chance`], drawn in batches: this computes their logarithms, which most users need, side
+/// by side rather than one by one on demand.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     chance: Chance,
@@ -45,11 +47,11 @@ pub(crate) struct Stream {
     taken: usize,
 }
 
-/// Numbers that are drawn at a time.
+/// Numbers per batch.
 const AHEAD: usize = 32;
 
 impl Stream {
-    /// What follows from here on.
+    /// A stream that continues `chance`.
     pub(crate) const fn new(chance: Chance) -> Self {
         let none = [0.0; AHEAD];
         Self { chance, units: none, logs: none, bits: [0; AHEAD], taken: AHEAD }
@@ -76,14 +78,14 @@ impl Stream {
         self.taken = 0;
     }
 
-    /// As [`Chance::unit`].
+    /// The same as [`Chance::unit`].
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         let i = self.take();
         self.units[i]
     }
 
-    /// As [`Chance::below`].
+    /// The same as [`Chance::below`].
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         let i = self.take();
         (((self.bits[i] >> 32) * u64::from(bound)) >> 32) as u32

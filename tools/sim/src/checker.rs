@@ -1,20 +1,20 @@
 //! Invariants of every run, checked by a passive observer.
 //!
-//! Packets are conserved; an interrupt that is not armed never fires; budgets hold; time never runs back; each CPU's
-//! time adds up to the time that passed; a connection has one request under way. Little's law is a matter of averages,
-//! and held by a test.
+//! Packets are conserved; an interrupt that is not armed never fires; budgets hold; time never goes
+//! backwards; each CPU's accounted time equals the elapsed time; a connection has at most one outstanding
+//! request. Little's law concerns averages, so a test checks it.
 
 use crate::ids::{ConnectionId, CpuId, QueueId};
 use crate::index_vec::IndexVec;
 use crate::watch::{Fact, Watch};
 use crate::world::softirq::BUDGET;
 
-/// Looks on, and remembers the first thing that is wrong.
+/// Observes a run and keeps the first violation.
 #[derive(Clone, Debug)]
 pub struct Checker {
     now: u64,
     queues: IndexVec<QueueId, Ring>,
-    /// Time accounted.
+    /// Accounted time.
     spent: IndexVec<CpuId, u64>,
     sent: u64,
     answered: u64,
@@ -29,11 +29,11 @@ struct Ring {
     taken: u64,
 }
 
-/// A packet more than a round's budget may come from the poll that reached it.
+/// A round may exceed its budget by the packets of the poll that reached it.
 const ROUND_PACKETS_MAX: u32 = BUDGET + crate::world::napi::NAPI_WEIGHT - 1;
 
 impl Checker {
-    /// Nothing is wrong yet.
+    /// Creates a checker without violations.
     pub const fn new() -> Self {
         Self {
             now: 0,
@@ -52,10 +52,10 @@ impl Checker {
         }
     }
 
-    /// The verdict at the end of a run of this length.
+    /// The verdict after a run of this length.
     ///
     /// # Errors
-    /// What went wrong first.
+    /// The first violation.
     pub fn verdict(mut self, end: u64) -> Result<(), String> {
         self.now = end;
         for cpu in self.spent.ids() {

@@ -30,7 +30,7 @@ impl CpuMask {
         self.0 >> cpu.index() & 1 == 1
     }
 
-    /// Adds a CPU, or removes it.
+    /// Adds or removes a CPU.
     #[inline]
     pub(crate) fn put(&mut self, cpu: CpuId, present: bool) {
         self.0 = self.0 & !(1 << cpu.index()) | u128::from(present) << cpu.index();
@@ -84,7 +84,7 @@ impl IntoIterator for CpuMask {
     }
 }
 
-/// The CPUs of a set, in the order of their numbers.
+/// The CPUs of a set, in ascending order.
 #[derive(Clone, Debug)]
 pub(crate) struct Cpus(u128);
 

@@ -2,9 +2,9 @@
 //!
 //! Kernel: 6.11, `lib/dim/net_dim.c` `net_dim()`, `net_dim_decision()`, `net_dim_step()`, `net_dim_stats_compare()`;
 //! `lib/dim/dim.c` `dim_calc_stats()`, `dim_turn()`, `dim_on_top()`, `dim_park_on_top()`, `dim_park_tired()`.
-//! Left out: the work item that writes the new values to the device; they take effect immediately.
+//! Omitted: the work item that writes the new values to the device; they take effect immediately.
 
-/// Events of one measurement. Kernel: `include/linux/dim.h` `DIM_NEVENTS`.
+/// Events per measurement. Kernel: `include/linux/dim.h` `DIM_NEVENTS`.
 const EVENTS: u64 = 64;
 /// Kernel: `NET_DIM_PARAMS_NUM_PROFILES`.
 const PROFILES: usize = 5;
@@ -21,7 +21,7 @@ pub(crate) const TX_EQE: Profiles = [(1, 128), (8, 128), (32, 128), (64, 128), (
 /// Kernel: `NET_DIM_DEF_PROFILE_CQE` and `NET_DIM_DEF_PROFILE_EQE`.
 const PROFILE_AT_FIRST: usize = 1;
 
-/// One direction's moderation of one queue.
+/// The moderation of one queue in one direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Dim {
     profiles: Profiles,
@@ -34,7 +34,7 @@ pub(crate) struct Dim {
     start: Option<Sample>,
 }
 
-/// What was counted up to a moment.
+/// The counters at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) at: u64,
@@ -86,12 +86,12 @@ impl Dim {
         }
     }
 
-    /// Microseconds and packets in force.
+    /// The microseconds and packets in force.
     pub(crate) const fn moderation(&self) -> (u32, u32) {
         self.profiles[self.profile]
     }
 
-    /// Looks at what was counted, and may choose another profile.
+    /// Evaluates the counters and may choose another profile.
     pub(crate) fn sample(&mut self, end: Sample) {
         let Some(start) = self.start else {
             self.start = Some(end);
@@ -236,7 +236,7 @@ fn compare(now: &Rates, before: &Rates) -> Compared {
 mod test {
     use super::*;
 
-    /// A link with a steady packet rate, at which an interrupt comes at every moderation span.
+    /// A link with a constant packet rate and one interrupt per moderation span.
     fn settled(packets_per_ms: u64, measurements: u32) -> Dim {
         let mut dim = Dim::new(RX_CQE);
         let mut sample = Sample::default();

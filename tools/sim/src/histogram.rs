@@ -1,4 +1,4 @@
-//! Counting spans.
+//! Histograms of spans.
 
 /// A histogram of spans in nanoseconds with buckets no wider than 1/128 of their lower bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,14 +10,14 @@ pub struct Histogram {
     min: u64,
 }
 
-/// Spans below this have a bucket each; above it there are this many buckets for each doubling.
+/// Each span below this has its own bucket; above it, there are this many buckets per doubling.
 const SUB_BUCKETS: u64 = 128;
 const SUB_BITS: u32 = 7;
-/// Doublings above `SUB_BUCKETS` with buckets of their own: up to 2^44 ns, four hours.
+/// Doublings above `SUB_BUCKETS` with buckets: up to 2^44 ns, four hours.
 const DOUBLINGS: usize = 37;
 
 impl Histogram {
-    /// An empty one.
+    /// Creates an empty histogram.
     pub fn new() -> Self {
         Self { counts: vec![0; (DOUBLINGS + 1) << SUB_BITS], count: 0, sum: 0, max: 0, min: u64::MAX }
     }
@@ -33,7 +33,7 @@ impl Histogram {
         self.min = self.min.min(span);
     }
 
-    /// Counts what another one counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -44,7 +44,7 @@ impl Histogram {
         self.min = self.min.min(other.min);
     }
 
-    /// How many spans.
+    /// The number of spans.
     pub const fn count(&self) -> u64 {
         self.count
     }
@@ -55,7 +55,7 @@ impl Histogram {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The span that this many per thousand of the spans do not exceed: the middle of its bucket.
+    /// The given percentile, in thousandths: the middle of its bucket.
     pub fn per_mille(&self, per_mille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000).max(1);
         let mut below = 0_u128;
@@ -69,7 +69,7 @@ impl Histogram {
         0
     }
 
-    /// Every bucket that holds spans: the middle of it, and how many.
+    /// Every non-empty bucket: its middle and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts.iter().enumerate().filter(|&(_, &count)| count > 0).map(|(bucket, &count)| {
             let (low, width) = bounds(bucket);

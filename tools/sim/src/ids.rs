@@ -1,6 +1,6 @@
-//! The ids of what a run consists of. Each kind counts from 0 and is a type of its own.
+//! The ids of the objects in a run. Each kind counts from 0 and has its own type.
 //!
-//! A CPU where a NAPI is expected does not compile:
+//! Passing a CPU instead of a NAPI does not compile:
 //!
 //! ```compile_fail,E0308
 //! use sim::ids::{CpuId, NapiId};
@@ -26,21 +26,21 @@ pub(crate) trait Id: Copy {
     fn index(self) -> usize;
 }
 
-/// An id in two bytes, for what a run has millions of.
+/// An id in two bytes, for objects that a run has millions of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compact<I>(u16, PhantomData<fn() -> I>);
 
 impl<I: Id> Compact<I> {
-    /// The same id.
+    /// Compresses an id.
     ///
     /// # Panics
-    /// If the number is beyond 65535: a scenario has 1024 threads at most, and fewer CPUs and queues.
+    /// If the number is above 65535: a scenario has at most 1024 threads, and fewer CPUs and queues.
     #[inline]
     pub(crate) fn new(id: I) -> Self {
         Self(u16::try_from(id.index()).expect("at most 1024 threads, fewer CPUs and queues"), PhantomData)
     }
 
-    /// The id itself.
+    /// The original id.
     #[inline]
     pub(crate) fn get(self) -> I {
         I::new(usize::from(self.0))
@@ -107,7 +107,7 @@ id! {
     pub QueueId(usize)
 }
 id! {
-    /// A NAPI. Each queue has one, of the same number.
+    /// A NAPI. Each queue has one with the same number.
     pub NapiId(usize)
 }
 id! {
@@ -115,7 +115,7 @@ id! {
     pub ThreadId(usize)
 }
 id! {
-    /// What the scheduler runs: a thread of the application or of the kernel.
+    /// A schedulable entity: a thread of the application or of the kernel.
     pub(crate) TaskId(usize)
 }
 id! {
@@ -131,7 +131,7 @@ id! {
     pub(crate) ClientThreadId(usize)
 }
 id! {
-    /// A source of events: it has at most one next event.
+    /// A source of events; it has at most one pending event.
     pub(crate) SourceId(usize)
 }
 

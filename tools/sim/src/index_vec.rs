@@ -1,4 +1,4 @@
-//! A vector that is indexed by the ids of one kind and no other.
+//! A vector indexed only by ids of one kind.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut, Range};
@@ -23,7 +23,7 @@ impl<I: Id, T> IndexVec<I, T> {
         (0..count).map(I::new).map(of).collect()
     }
 
-    /// How many items there are.
+    /// The number of items.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.items.len()
@@ -47,7 +47,7 @@ impl<I: Id, T> IndexVec<I, T> {
         &self.items[ids.start.index()..ids.end.index()]
     }
 
-    /// The item of an id. The vector grows with default items up to it.
+    /// The item of an id. The vector grows up to it, with default items.
     pub(crate) fn entry(&mut self, id: I) -> &mut T
     where
         T: Clone + Default,

@@ -1,13 +1,15 @@
-//! A discrete-event model of the Linux receive path: what a delivery mode costs and brings, before a host is touched.
+//! A discrete-event model of the Linux receive path: predicts the costs and benefits of a delivery mode
+//! before a host is changed.
 //!
-//! This room knows how packets travel in time: NIC queue, interrupt, softirq, NAPI, socket, epoll, thread, answer. It
-//! must not know files, sockets, clocks or threads of its own host, nor recipes. Chance and time are arguments:
-//! the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
-//! mathematics beyond the four operations is [`math`]; whatever is iterated has a fixed order.
+//! This crate models how packets travel over time: NIC queue, interrupt, softirq, NAPI, socket, epoll,
+//! thread, answer. It must not know recipes, nor use files, sockets, clocks or threads of its own host.
+//! Randomness and time are arguments: the same scenario with the same seed gives identical results on every
+//! machine. Times are whole nanoseconds; mathematics beyond the four basic operations is in [`math`];
+//! everything is iterated in a fixed order.
 //!
-//! Read in this order: [`scenario`] (what is simulated), [`ids`] (how things are named in code), `world` (the state, the loop, and
-//! the stations in the order of a packet), with `arrivals`, `calendar`, `dim`, `slots` and `wire` that they stand on; then
-//! [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
+//! Read in this order: [`scenario`] (what is simulated), [`ids`] (typed ids), `world` (the state, the event
+//! loop, and the stations in the order of a packet), with the building blocks `arrivals`, `calendar`, `dim`,
+//! `slots` and `wire`; then [`watch`], [`checker`] and [`trace`] (observers), [`outcome`], and [`fit`].
 #![forbid(unsafe_code)]
 
 mod arrivals;

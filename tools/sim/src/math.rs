@@ -1,13 +1,13 @@
-//! Logarithm and exponential from the four basic operations alone.
+//! Logarithm and exponential built only from the four basic operations.
 //!
-//! IEEE 754 fixes the results of `+ - * /` to the last bit; it does not fix those of a mathematical library. With
-//! these two the same seed gives the same bytes on every machine.
+//! IEEE 754 defines the results of `+ - * /` to the last bit, but not those of a mathematical library. With
+//! these two functions, the same seed gives identical results on every machine.
 
 const LN_2: f64 = std::f64::consts::LN_2;
 const MANTISSA_BITS: u32 = 52;
 const EXPONENT_BIAS: i64 = 1023;
 
-/// The natural logarithm of a positive, normal number; exact to about 1e-13.
+/// The natural logarithm of a positive, normal number, accurate to about 1e-13.
 #[inline]
 #[expect(clippy::cast_precision_loss, reason = "an exponent is a small whole number")]
 #[expect(clippy::cast_possible_wrap, reason = "eleven bits of exponent")]
@@ -30,7 +30,7 @@ pub fn ln(x: f64) -> f64 {
     2.0 * s * series + exponent as f64 * LN_2
 }
 
-/// e to the power of `x`, for `x` in -700..=700; exact to about 1e-13 of the result.
+/// e to the power of `x`, for `x` in -700..=700, with a relative accuracy of about 1e-13.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "bounded to -700..=700 before")]
 #[expect(clippy::cast_sign_loss, reason = "a biased exponent is positive")]
@@ -48,7 +48,10 @@ pub fn exp(x: f64) -> f64 {
     sum * f64::from_bits(((power + EXPONENT_BIAS) as u64) << MANTISSA_BITS)
 }
 
-/// With |r| <= 0.35 the thirteenth term is below 1e-15. Numbers, so that no loop is left and powers of two are not divided by.
+/// With
+/// r
+///  <= 0.35, the thirteenth term is below 1e-15. Literals, so that the loop is unrolled and no power of two
+///  is divided by.
 const TAYLOR_DIVISORS: [f64; 13] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0];
 
 #[cfg(test)]

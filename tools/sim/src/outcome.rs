@@ -1,23 +1,23 @@
-//! Running a scenario, and what came out.
+//! Runs a scenario and collects its results.
 
 use crate::histogram::Histogram;
 use crate::scenario::{Impossible, SPAN_MAX, Scenario};
 use crate::watch::{Class, NoWatch, Watch};
 use crate::world::{Tally, World};
 
-/// How long a run is, in nanoseconds of the model's time.
+/// The length of a run, in nanoseconds of simulated time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Length {
-    /// Before anything is counted.
+    /// Time before counting starts.
     pub warmup: u64,
-    /// What is counted.
+    /// Counted time.
     pub window: u64,
 }
 
-/// What came out of a run.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The span that was counted, in nanoseconds.
+    /// The counted span, in nanoseconds.
     pub window: u64,
     /// CPUs of the machine.
     pub cpus: u32,
@@ -29,35 +29,35 @@ pub struct Outcome {
     pub latency: Histogram,
     /// Shares of the CPUs' time, in the order of [`Class::ALL`].
     pub shares: [f64; 5],
-    /// Packets taken off rings.
+    /// Packets taken from rings.
     pub packets: u64,
     /// Packets lost to full rings.
     pub dropped: u64,
-    /// Requests among them, sent again after the retransmission timeout.
+    /// Dropped requests, which are sent again after the retransmission timeout.
     pub retransmitted: u64,
     /// NIC interrupts.
     pub irqs: u64,
-    /// Expiries of NAPI timers.
+    /// Expirations of NAPI timers.
     pub timers: u64,
     /// Calls of the driver's poll.
     pub polls: u64,
     /// Context switches.
     pub switches: u64,
-    /// Tasks that changed CPU.
+    /// Task migrations between CPUs.
     pub migrations: u64,
-    /// Times that ksoftirqd was woken.
+    /// Wake-ups of ksoftirqd.
     pub ksoftirqd: u64,
     /// Calls of `epoll_wait` that returned events.
     pub epoll_waits: u64,
-    /// Events that they returned.
+    /// Events returned by those calls.
     pub epoll_events: u64,
-    /// Most events of one.
+    /// Maximum number of events of one call.
     pub epoll_batch_max: u32,
-    /// Times that threads fell asleep.
+    /// How often threads went to sleep.
     pub epoll_sleeps: u64,
-    /// Times that IRQs were suspended.
+    /// How often IRQs were suspended.
     pub suspended: u64,
-    /// Times that they were resumed.
+    /// How often they were resumed.
     pub resumed: u64,
     /// Events of the simulation.
     pub events: u64,
@@ -72,18 +72,18 @@ impl Outcome {
         self.answered as f64 * 1e9 / self.window as f64
     }
 
-    /// The share of the CPUs' time that was not idle, in 0..=1.
+    /// The non-idle share of the CPUs' time, in 0..=1.
     pub fn busy(&self) -> f64 {
         1.0 - self.shares[Class::Idle as usize]
     }
 
-    /// Requests per second by which the backlog grew: the server cannot keep up if this is far from zero.
+    /// Growth of the backlog in requests per second: far from zero, the server cannot keep up.
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
     pub fn backlog_growth(&self) -> f64 {
         (self.backlog[1] as f64 - self.backlog[0] as f64) * 1e9 / self.window as f64
     }
 
-    /// Whether the server fell behind: the backlog grew by more than this share of what was answered.
+    /// Whether the server fell behind: the backlog grew by more than this share of the answers.
     pub fn falls_behind(&self) -> bool {
         const SHARE: f64 = 0.01;
         self.backlog_growth() > SHARE * self.throughput()
@@ -93,7 +93,7 @@ impl Outcome {
 /// Runs a scenario.
 ///
 /// # Errors
-/// [`Impossible`] if there can be no such machine, or the run would be longer than an hour.
+/// [`Impossible`] if such a machine cannot exist, or the run would be longer than an hour.
 pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Impossible> {
     run_watched(scenario, seed, length, NoWatch).map(|(outcome, _)| outcome)
 }
@@ -101,7 +101,7 @@ pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Im
 /// Runs a scenario with an observer attached from the start.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as [`run`].
 pub fn run_watched<W: Watch>(
     scenario: &Scenario,
     seed: u64,
@@ -170,7 +170,7 @@ fn spent<W>(world: &World<W>) -> [u64; 5] {
 }
 
 impl<W: Watch> World<W> {
-    /// Counting begins.
+    /// Starts counting.
     fn open_window(&mut self) {
         self.tally = Tally::default();
         self.forget_ticks();

@@ -1,9 +1,9 @@
-//! Numbers of event sources and of tasks: which belongs to whom.
+//! The numbering of event sources and tasks.
 
 use crate::ids::{ClientQueueId, ClientThreadId, CpuId, NapiId, QueueId, SourceId, TaskId, ThreadId};
 use crate::scenario::Scenario;
 
-/// The first number of each kind, in the order of the numbers.
+/// The first number of each kind, in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
     // Sources of events. The CPUs come first.
@@ -19,7 +19,7 @@ pub(crate) struct Slots {
     housekeepers_from: usize,
 }
 
-/// Whose event is due.
+/// The owner of an event source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
     Cpu(CpuId),
@@ -31,7 +31,7 @@ pub(crate) enum Owner {
 }
 
 impl Slots {
-    /// The numbers of a scenario's machine.
+    /// The numbering of a scenario's machine.
     pub(crate) fn of(scenario: &Scenario) -> Self {
         let (cpus, queues) = (scenario.hardware.cpus as usize, scenario.hardware.queues as usize);
         let threads = scenario.application.threads as usize;
@@ -51,7 +51,7 @@ impl Slots {
         }
     }
 
-    /// How many sources there are.
+    /// The number of sources.
     pub(crate) const fn sources(self) -> usize {
         self.sources
     }
@@ -78,7 +78,7 @@ impl Slots {
         SourceId::new(self.client_threads_from + thread.index())
     }
 
-    /// Whose source it is.
+    /// The owner of a source.
     #[inline]
     pub(crate) const fn owner(self, source: SourceId) -> Owner {
         let number = source.index();
@@ -110,13 +110,13 @@ impl Slots {
         TaskId::new(self.housekeepers_from + cpu.index())
     }
 
-    /// The application's thread that a task is, if it is one.
+    /// The application's thread of a task, if it is one.
     #[inline]
     pub(crate) const fn thread_of(self, task: TaskId) -> Option<ThreadId> {
         if task.index() < self.kthreads_from { Some(ThreadId::new(task.index())) } else { None }
     }
 
-    /// The NAPI whose thread a task is, if it is one.
+    /// The NAPI of a task, if the task is a NAPI's thread.
     #[inline]
     pub(crate) const fn napi_of(self, task: TaskId) -> Option<NapiId> {
         if task.index() >= self.kthreads_from && task.index() < self.ksoftirqds_from {

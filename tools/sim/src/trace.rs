@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::watch::{Fact, Watch};
 
-/// Records the events that a kernel's tracepoints show too, up to a limit.
+/// Records the events for which the kernel also has tracepoints, up to a limit.
 #[derive(Clone, Debug)]
 pub struct Trace {
     lines: Vec<Line>,
@@ -14,9 +14,9 @@ pub struct Trace {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When, in nanoseconds.
+    /// The time, in nanoseconds.
     pub at: u64,
-    /// What.
+    /// The event.
     pub fact: Fact,
 }
 
@@ -26,7 +26,7 @@ impl Trace {
         Self { lines: Vec::new(), limit }
     }
 
-    /// What was recorded.
+    /// The recorded events.
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }

@@ -1,11 +1,11 @@
-//! The observer of a run: it receives each event, and cannot interfere.
+//! The observer of a run: it receives each event and cannot interfere.
 
 use crate::ids::{ConnectionId, CpuId, NapiId, QueueId, ThreadId};
 
-/// How a CPU spends time.
+/// How a CPU spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// In the application itself.
+    /// In the application.
     User,
     /// In system calls and kernel threads.
     System,
@@ -13,16 +13,16 @@ pub enum Class {
     Softirq,
     /// In hard interrupts.
     Irq,
-    /// In nothing.
+    /// Idle.
     Idle,
 }
 
 impl Class {
-    /// All of them, in the order of their numbers.
+    /// All classes, in the order of their numbers.
     pub const ALL: [Self; 5] = [Self::User, Self::System, Self::Softirq, Self::Irq, Self::Idle];
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// A packet came from the wire into the ring of this queue.
@@ -40,7 +40,7 @@ pub enum Fact {
         /// The queue.
         queue: QueueId,
     },
-    /// The NIC interrupted.
+    /// The NIC raised an interrupt.
     Irq {
         /// The queue.
         queue: QueueId,
@@ -49,7 +49,7 @@ pub enum Fact {
         /// Whether the queue's interrupt was armed.
         armed: bool,
     },
-    /// A NAPI's timer ran out.
+    /// A NAPI's timer expired.
     Timer {
         /// The NAPI.
         napi: NapiId,
@@ -62,25 +62,25 @@ pub enum Fact {
         napi: NapiId,
         /// The CPU.
         cpu: CpuId,
-        /// Packets it took.
+        /// Packets that the poll processed.
         work: u32,
-        /// How many it might have taken.
+        /// Its budget.
         budget: u32,
-        /// Who ran it.
+        /// The context that ran it.
         by: Poller,
     },
     /// A round of `net_rx_action` ended.
     Round {
         /// The CPU.
         cpu: CpuId,
-        /// Packets it took.
+        /// Packets that the round processed.
         packets: u32,
     },
     /// `epoll_wait` returned.
     EpollReturned {
         /// The thread.
         thread: ThreadId,
-        /// With this many events.
+        /// The number of events.
         events: u32,
     },
     /// A thread went to sleep in `epoll_wait`.
@@ -92,7 +92,7 @@ pub enum Fact {
     Woken {
         /// The thread.
         thread: ThreadId,
-        /// By this CPU.
+        /// The CPU that woke it.
         by: CpuId,
     },
     /// `ep_suspend_napi_irqs`: the NAPI's timer was set to `irq-suspend-timeout`.
@@ -100,7 +100,7 @@ pub enum Fact {
         /// The NAPI.
         napi: NapiId,
     },
-    /// `napi_resume_irqs`: back to deferral.
+    /// `napi_resume_irqs`: the NAPI returns to deferral.
     Resumed {
         /// The NAPI.
         napi: NapiId,
@@ -109,7 +109,7 @@ pub enum Fact {
     Spent {
         /// The CPU.
         cpu: CpuId,
-        /// In this.
+        /// The kind of work.
         class: Class,
         /// Nanoseconds.
         span: u64,
@@ -128,12 +128,12 @@ pub enum Fact {
     },
 }
 
-/// Who ran a poll.
+/// The context that ran a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poller {
     /// The softirq.
     Softirq,
-    /// A kernel thread: the NAPI's own, a worker, or ksoftirqd.
+    /// A kernel thread: the NAPI's own, a workqueue worker, or ksoftirqd.
     Kthread,
     /// The application, in `epoll_wait`.
     Application,
@@ -144,7 +144,7 @@ pub trait Watch {
     /// Whether the observer uses the events; if not, they cost nothing.
     const ON: bool = true;
 
-    /// Something happened.
+    /// Receives an event.
     fn see(&mut self, now: u64, fact: Fact);
 }
 

@@ -1,4 +1,4 @@
-//! Every key at both ends of what it takes: such machines are strange, and obey the same laws.
+//! Every key at both ends of its range: such machines are unusual but obey the same laws.
 
 use model::Nanoseconds;
 use sim::checker::Checker;
@@ -6,7 +6,7 @@ use sim::outcome::Length;
 use sim::scenario::{KEYS, SPAN_MAX, Takes};
 use sim::{Costs, Scenario};
 
-/// Every key with each of its extremes.
+/// Every key with each of its extreme values.
 fn extremes() -> Vec<(String, String)> {
     let mut extremes = Vec::new();
     for key in KEYS {
@@ -17,7 +17,7 @@ fn extremes() -> Vec<(String, String)> {
             Takes::Span(_) => {
                 [Nanoseconds(0), Nanoseconds(1), SPAN_MAX].map(|span| span.to_string()).to_vec()
             }
-            // Words have no ends; modes, loads and arrivals are the laws' own tests'.
+            // Words have no extremes; the tests of the laws cover modes, loads and arrivals.
             Takes::Word(_) => Vec::new(),
         };
         extremes.extend(ends.into_iter().map(|end| (key.path.to_owned(), end)));
@@ -36,7 +36,7 @@ fn every_key_at_both_ends_obeys_every_law_or_is_refused_with_the_reason() {
     let (mut ran, mut refused) = (0, 0);
     for mode in ["interrupt", "suspend20", "fullbusy", "threaded-busy"] {
         for (key, value) in extremes() {
-            // Four million connections take seconds to set up, whatever the mode.
+            // Setting up four million connections takes seconds in any mode.
             if key == "clients.connections" && mode != "interrupt" {
                 continue;
             }

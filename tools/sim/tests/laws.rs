@@ -1,4 +1,5 @@
-//! What holds in every run: random scenarios under the checkers, the same bytes from the same seed, Little's law.
+//! Laws of every run: random scenarios under the checkers, identical results from the same seed, Little's
+//! law.
 
 use model::{DeliveryMode, OfferedLoad};
 use proptest::prelude::*;
@@ -58,14 +59,14 @@ fn a_closed_loop_obeys_littles_law() {
         let keys = [("delivery.mode", mode), ("clients.load", "max"), ("clients.from-due", from_due)];
         let scenario = of(&keys);
         let outcome = run(&scenario, 1, length).expect("can be");
-        // Half a microsecond between an answer and the next request is the client's own.
+        // The client takes half a microsecond between an answer and the next request.
         let under_way = outcome.throughput() * (outcome.latency.mean() + 500.0) / 1e9;
         let connections = f64::from(scenario.clients.connections);
         assert!((under_way / connections - 1.0).abs() < 0.02, "{mode}: {under_way} of {connections}");
     }
 }
 
-/// Five threads at each end, as neper's `tcp_rr` has them.
+/// Five threads at each end, like neper's `tcp_rr`.
 fn request_response(keys: &[(&str, &str)]) -> Scenario {
     let mut all = vec![
         ("application.threads", "5"),
@@ -112,7 +113,7 @@ fn response_times_grow_with_the_flows_of_a_clients_thread_even_if_the_server_has
     };
     let alone = at("5", "5");
     let (queued, apart) = (at("60", "5"), at("60", "60"));
-    // Twelve flows of one thread that takes 20 us for each: it answers 50 thousand a second, no more.
+    // Twelve flows per thread that takes 20 us for each: it answers at most 50 thousand per second.
     let most = 5.0 * 1e6 / 20.0;
     assert!(queued.throughput() < most && queued.throughput() > 0.9 * most, "{}", queued.throughput());
     assert!(queued.latency.mean() > 2.5 * alone.latency.mean());
@@ -134,7 +135,7 @@ fn clients_that_wait_in_a_loop_answer_sooner_than_those_that_sleep() {
 fn flows_that_a_hash_gives_to_threads_load_them_unevenly() {
     let length = Length { warmup: 50_000_000, window: 100_000_000 };
     let spread = |even: &str| {
-        // Threads are what limits, beside the CPUs of the queues, so that none waits for softirqs.
+        // Threads and CPUs of queues are separate, so threads are the limit and none waits for softirqs.
         let keys = [
             ("clients.connections", "100"),
             ("layout.even-threads", even),
@@ -154,7 +155,8 @@ fn cold_connections_cost_a_paced_load_more_than_a_closed_loop() {
         let keys = [("delivery.mode", "defer20"), ("clients.load", load), ("costs.packet-cold", cold)];
         run(&of(&keys), 1, length).expect("can be")
     };
-    // A paced connection comes back after all others of its thread, one of a closed loop right after its answer.
+    // A paced connection is used again after all others of its thread, one of a closed loop right after its
+    // answer.
     let dearer = |load: &str| {
         let per_request = |o: &Outcome| o.busy() * 8e6 / o.throughput();
         per_request(&at(load, "1")) - per_request(&at(load, "0"))
@@ -180,7 +182,7 @@ fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay
     let (stay, back) = (at("200K", "0", 1), at("200K", "300", 1));
     assert!(back.migrations > stay.migrations, "threads are taken, and wake-ups bring them back");
     assert!((back.busy() / stay.busy() - 1.0).abs() < 0.08, "{} and {}", back.busy(), stay.busy());
-    // Response times differ tenfold by seed there, whether threads flee or not.
+    // Response times differ tenfold between seeds there, whether threads migrate or not.
     let busy = |moves: &str| {
         (1..=SEEDS).map(|seed| at("800K", moves, seed.into()).busy()).sum::<f64>() / f64::from(SEEDS)
     };
@@ -222,7 +224,7 @@ fn a_client_that_may_be_late_again_has_a_longer_tail() {
         let length = Length { warmup: 100_000_000, window: 100_000_000 };
         run(&of(&keys), 1, length).expect("can be").latency.per_mille(990)
     };
-    // One in six answers is late, so one in forty is late twice: more than the percentile leaves out.
+    // One in six answers is late, so one in forty is late twice: more than the percentile excludes.
     assert!(p99("1") > p99("0") + 30_000, "{} and {}", p99("1"), p99("0"));
 }
 
@@ -264,7 +266,7 @@ fn impossible_machines_are_refused_with_the_reason() {
 
 #[test]
 fn idle_polls_of_a_deferred_queue_end_with_the_interrupt_armed() {
-    // One request in a hundred milliseconds: a hundred empty timer polls, then the interrupt is back.
+    // One request per hundred milliseconds: a hundred empty timer polls, then the interrupt is armed again.
     let scenario = of(&[("clients.connections", "1"), ("clients.load", "10"), ("delivery.mode", "defer20")]);
     let length = Length { warmup: 0, window: 2_000_000_000 };
     let outcome = run(&scenario, 1, length).expect("can be");

@@ -1,4 +1,4 @@
-//! One digest for each of many runs: a change that is not meant to change the model changes none of them.
+//! A digest of each of many runs: a change that is not meant to affect the model changes none of them.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use sim::{Outcome, Scenario, run_watched};
 const LENGTH: Length = Length { warmup: 5_000_000, window: 20_000_000 };
 const SEED: u64 = 11;
 
-/// A machine or an application of its own kind, and what it is set to.
+/// A name for a kind of machine or application, and its settings.
 type Kind = (&'static str, &'static [(&'static str, &'static str)]);
 
 const KINDS: [Kind; 14] = [

@@ -1,4 +1,4 @@
-//! The table of predicted p99 by delivery mode and load: a change to the model shows here, in the diff.
+//! The table of predicted p99 by delivery mode and load: its diff shows the effect of a change to the model.
 
 use std::fmt::Write;
 

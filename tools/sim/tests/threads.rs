@@ -1,11 +1,11 @@
-//! Threads that softirqs keep from running, and NAPIs in threads: who waits for whom.
+//! Threads kept from running by softirqs, and NAPIs in threads.
 
 use sim::outcome::Length;
 use sim::{Outcome, Scenario, run};
 
 const LENGTH: Length = Length { warmup: 50_000_000, window: 150_000_000 };
 
-/// Half of the threaded-NAPI document's machine: tcp_rr in a closed loop.
+/// Half of the machine in the document on threaded NAPI: tcp_rr in a closed loop.
 fn half(keys: &[(&str, &str)], seed: u64) -> Outcome {
     let mut scenario = Scenario::default();
     let machine = [
@@ -39,7 +39,7 @@ fn half(keys: &[(&str, &str)], seed: u64) -> Outcome {
 
 #[test]
 fn a_thread_on_a_cpu_that_softirqs_take_is_stuck_until_the_balancer_takes_it() {
-    // Where threads begin is a matter of the seed.
+    // The initial placement of threads depends on the seed.
     let waits_long = |seed: &u64| {
         let latency = half(&[], *seed).latency;
         latency.per_mille(999) > 4 * latency.per_mille(500)
@@ -115,7 +115,7 @@ fn a_threads_price_for_a_packet_does_not_grow_with_its_bytes() {
             ("costs.copy-in", "0.7"),
             ("costs.packet-in-thread", factor),
         ];
-        // The queues are what limits: four of them.
+        // The four queues are the limit.
         4e6 / half(&keys, 1).throughput()
     };
     let more = |bytes: &str| per_packet(bytes, "1.6") - per_packet(bytes, "1.3");

@@ -1,4 +1,4 @@
-//! Small systems of linear equations whose matrix is symmetric and positive definite.
+//! Small systems of linear equations with a symmetric, positive definite matrix.
 
 use super::root;
 
@@ -7,7 +7,7 @@ use super::root;
 pub(super) struct Cholesky(Vec<Vec<f64>>);
 
 impl Cholesky {
-    /// Of a matrix of which the lower triangle is read.
+    /// Factors a matrix; only its lower triangle is read.
     pub(super) fn of(mut matrix: Vec<Vec<f64>>) -> Self {
         for i in 0..matrix.len() {
             for j in 0..=i {
@@ -19,7 +19,7 @@ impl Cholesky {
         Self(matrix)
     }
 
-    /// The x of A·x = `right`.
+    /// Solves A·x = `right` for x.
     pub(super) fn solve(&self, mut right: Vec<f64>) -> Vec<f64> {
         for (i, row) in self.0.iter().enumerate() {
             let known: f64 = row[..i].iter().zip(&right).map(|(a, b)| a * b).sum();
@@ -28,7 +28,7 @@ impl Cholesky {
         self.rise(right)
     }
 
-    /// The y of Lᵀ·y = `right`: normal draws on the right give y the covariance A⁻¹.
+    /// Solves Lᵀ·y = `right` for y: if `right` holds normal draws, y has the covariance A⁻¹.
     pub(super) fn rise(&self, mut right: Vec<f64>) -> Vec<f64> {
         for i in (0..right.len()).rev() {
             let known: f64 = (i + 1..right.len()).map(|k| self.0[k][i] * right[k]).sum();

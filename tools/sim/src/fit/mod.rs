@@ -1,7 +1,9 @@
-//! Fitting parameters: rounds of random points in a box that moves to where surfaces through what they miss are lowest.
+//! Fits parameters: rounds of random points in a box that moves to the minimum of surfaces fitted to their
+//! residuals.
 //!
-//! Every point is one run with a seed of its own, so that the scatter of runs averages out over points: no single run, and
-//! no single step, says whether a point is better. Who evaluates the points, on how many cores, is not its business.
+//! Every point is a single run with its own seed, so that the scatter of runs averages out over points: no
+//! single run and no single step decides whether a point is better. The caller evaluates the points, on as
+//! many cores as it wants.
 //!
 //! Source: Box and Wilson, "On the Experimental Attainment of Optimum Conditions", Journal of the Royal Statistical Society
 //! 1951, in a trust box, with Huber's loss: a residual beyond [`HUBER`] counts linearly, so that no single row rules the fit.
@@ -20,103 +22,106 @@ use surface::Surface;
 #[derive(Clone, Debug)]
 pub struct Fit {
     parameters: Vec<&'static Parameter>,
-    /// Their bounds on the scale.
+    /// Their bounds on that scale.
     bounds: Vec<(f64, f64)>,
-    /// The best point so far: the middle of the box. What it misses on average, in units, and its loss.
+    /// The best point so far, at the centre of the box; its mean residuals in units, and its loss.
     at: Vec<f64>,
     residuals: Vec<f64>,
     loss: f64,
     /// Half the width of the box.
     reach: f64,
-    /// By residual, how much of it counts as one deviation.
+    /// For each residual, the size of one deviation.
     units: Vec<f64>,
-    /// How residuals answer around the best point.
+    /// The slopes of the residuals around the best point.
     slopes: Option<Slopes>,
-    /// All points with what they missed; the oldest go first.
+    /// All points with their residuals; the oldest are dropped first.
     points: Vec<Vec<f64>>,
     missed: Vec<Vec<f64>>,
-    /// What runs of the best point missed in this round.
+    /// The residuals of the runs of the best point in this round.
     here: Vec<Vec<f64>>,
     round: Round,
     stage: Stage,
     proposed: Vec<Vec<f64>>,
     chance: Chance,
-    /// The seed of the next run, and how many points and rounds may still be proposed.
+    /// The seed of the next run, and how many more points and rounds may be proposed.
     seed: u64,
     left: usize,
     rounds: usize,
 }
 
-/// A point to evaluate, once.
+/// A point to evaluate once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// The parameters.
     pub costs: Costs,
-    /// The seed that all its rows are run with.
+    /// The seed for all of its rows.
     pub seed: u64,
 }
 
-/// How many points a round has.
+/// The numbers of points in a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// At random in the box.
+    /// Random points in the box.
     around: usize,
-    /// Runs of the best point beside them.
+    /// Additional runs of the best point.
     centres: usize,
-    /// Runs of the best and of the promised point that say which is better.
+    /// Runs of the best and of the promising point that decide which is better.
     checks: (usize, usize),
 }
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// The best point and those around it.
+    /// The best point and the points around it.
     Around,
-    /// The best point, and this one, which the surfaces promise to be better, at this place in the box.
+    /// The best point and this one, which the surfaces predict to be better, with its position in the box.
     Check { promised: Vec<f64>, place: Vec<f64> },
 }
 
-/// How residuals answer to parameters.
+/// The sensitivity of residuals to parameters.
 #[derive(Clone, Debug)]
 struct Slopes {
-    /// By parameter, how each residual, in units, answers to it on the scale.
+    /// For each parameter, the slope of each residual, in units per unit of the scale.
     by_parameter: Vec<Vec<f64>>,
-    /// By parameter and residual, the variance of that.
+    /// For each parameter and residual, the variance of the slope.
     doubts: Vec<Vec<f64>>,
 }
 
-/// From this many deviations on, a residual counts linearly.
+/// Beyond this many deviations, a residual counts linearly.
 pub const HUBER: f64 = 2.0;
-/// Residuals beyond this count as this: so far out, surfaces follow nothing any more.
+/// Larger residuals are capped at this: surfaces cannot model points so far out.
 const MISSED_MAX: f64 = 60.0;
-/// Half the width of the first box on the scale: a third more or less.
+/// Half the width of the first box, on the scale: a third more or less.
 const REACH: f64 = 0.3;
-/// Its change after a round that found a better point, and after one that did not.
+/// Factors on the width of the box after a round that found a better point, and after one that did not.
 const NARROWER: f64 = 0.85;
 const MUCH_NARROWER: f64 = 0.6;
-/// A better point that is so far out on average (root mean square, of half the width) leaves the box as wide as it is.
+/// A better point at least this far from the centre (root mean square, relative to half the width) leaves the
+/// width of the box unchanged.
 const FAR_OUT: f64 = 0.7;
-/// The narrowest box: in a narrower one, what parameters do drowns in the scatter of single runs.
+/// Half the width of the narrowest box: in a narrower one, the scatter of single runs hides the effect of
+/// parameters.
 const REACH_MIN: f64 = 0.1;
-/// A point counts as better if its loss is at most this share of the best one's: of two that runs cannot distinguish, surfaces
-/// through many more points decide.
+/// A point counts as better if its loss is at most this share of the best one's: if runs cannot distinguish
+/// two points, the surfaces, which are based on many more points, decide.
 const NO_WORSE: f64 = 1.01;
-/// More points make wider rounds, not more of them; after so many, nothing is gained any more.
+/// More points make the rounds larger, not more numerous; further rounds bring no improvement.
 const ROUNDS_MAX: usize = 10;
-/// The least of a whole round: random points by parameter, runs of the best point beside them, and runs that check what is promised.
+/// Minimum sizes in a full round: random points per parameter, additional runs of the best point, and runs
+/// that check the promising point.
 const AROUND: usize = 4;
 const CENTRES: usize = 4;
 const CHECKS: (usize, usize) = (6, 8);
-/// In a wider round, one point of so many is one of the checks.
+/// In a larger round, one in this many points is a check.
 const CHECKED: usize = 7;
-/// With fewer points nothing is fitted.
+/// With fewer points, nothing is fitted.
 const ROUND_MIN: usize = 6;
-/// The most points of a round, and those that surfaces are laid through.
+/// Maximum number of points in a round, and in a surface.
 const ROUND_MAX: usize = 500;
 const POINTS_MAX: usize = 1000;
 
 impl Fit {
-    /// A fit that begins with these values, may propose so many points, and numbers their seeds from this one on. `None` if a
-    /// name is not a parameter's.
+    /// Creates a fit that starts from these values, may propose `evaluations` points, and numbers their seeds
+    /// from `seed`. Returns `None` if a name is not a parameter.
     pub fn new(names: &[&str], from: &Costs, evaluations: usize, seed: u64) -> Option<Self> {
         let parameters: Vec<&'static Parameter> = names
             .iter()
@@ -151,7 +156,7 @@ impl Fit {
         })
     }
 
-    /// The next points to evaluate; none when there were enough.
+    /// The next points to evaluate; none when the fit is finished.
     pub fn propose(&mut self) -> Vec<Trial> {
         self.proposed = match &self.stage {
             Stage::Around => {
@@ -177,8 +182,8 @@ impl Fit {
             .collect()
     }
 
-    /// What the proposed points miss, in their order: for each, the same residuals in units of what would be good. Returns
-    /// whether there is a better point now.
+    /// Takes the residuals of the proposed points, in their order: for each point, the same residuals in
+    /// units of a good prediction. Returns whether there is a new best point.
     pub fn judge(&mut self, missed: &[Vec<f64>]) -> bool {
         let missed: Vec<Vec<f64>> = missed
             .iter()
@@ -213,7 +218,7 @@ impl Fit {
                 let here = [&self.here, here].concat();
                 let (before, after) = (self.loss_of(&here), self.loss_of(there));
                 let better = after <= NO_WORSE * before;
-                // How residuals answer is asked in a box as wide as the points lie.
+                // Evaluate the slopes in a box as wide as the spread of the points.
                 let reach = self.reach;
                 if better {
                     self.at = promised;
@@ -232,13 +237,13 @@ impl Fit {
         }
     }
 
-    /// The best point so far with its loss.
+    /// The best point so far and its loss.
     pub fn best(&self) -> (f64, Costs) {
         (self.loss, self.costs(&self.at))
     }
 
-    /// Points that the rows allow for as well as the best: drawn from the fit's covariance, within the bounds. Before the
-    /// first round is over there are none.
+    /// Points that fit the rows about as well as the best one: drawn from the fit's covariance, within the
+    /// bounds. Empty before the first round has ended.
     pub fn samples(&self, count: usize, seed: u64) -> Vec<Costs> {
         let Some(factor) = self.covariance() else { return Vec::new() };
         let mut chance = Chance::new(seed);
@@ -251,7 +256,7 @@ impl Fit {
             .collect()
     }
 
-    /// A point of the box at random.
+    /// Draws a random point in the box.
     fn drawn(&mut self) -> Vec<f64> {
         let place = self.at.iter().zip(&self.bounds);
         place
@@ -259,7 +264,7 @@ impl Fit {
             .collect()
     }
 
-    /// The surface through all points, around the best.
+    /// Fits the surface to all points, centred on the best one.
     fn surface(&self) -> Surface {
         let within =
             |point: &Vec<f64>| point.iter().zip(&self.at).map(|(x, at)| (x - at) / self.reach).collect();
@@ -267,13 +272,13 @@ impl Fit {
         Surface::through(&places, &self.missed)
     }
 
-    /// The best point missed this in its runs.
+    /// Stores the residuals of the best point's runs.
     fn settle(&mut self, runs: &[Vec<f64>]) {
         self.residuals = self.mean(runs);
         self.loss = self.residuals.iter().map(|r| bend(*r)).sum();
     }
 
-    /// Notes how residuals answer around the best point.
+    /// Stores the slopes of the residuals around the best point.
     fn answer(&mut self, reach: f64) {
         let narrow = std::mem::replace(&mut self.reach, reach);
         let surface = self.surface();
@@ -302,21 +307,23 @@ impl Fit {
         self.mean(runs).into_iter().map(bend).sum()
     }
 
-    /// How far residuals are beyond what would be good, at least 1: a model that misses more knows its parameters less well.
+    /// How far the residuals exceed those of a good prediction, at least 1: a model with larger errors knows
+    /// its parameters less precisely.
     fn inflation(&self) -> f64 {
         let free = self.residuals.len().saturating_sub(self.at.len()).max(1);
         root((2.0 * self.loss / count(free)).max(1.0))
     }
 
-    /// The Cholesky factor of the inverse covariance, `JᵀWJ` with Huber's weights; the bounds count as an even prior.
+    /// The Cholesky factor of the inverse covariance, `JᵀWJ` with Huber's weights; the bounds act as a
+    /// uniform prior.
     fn covariance(&self) -> Option<Cholesky> {
         let slopes = self.slopes.as_ref()?;
         let weights: Vec<f64> = self.residuals.iter().map(|r| HUBER / r.abs().max(HUBER)).collect();
         let product = |a: &[f64], b: &[f64]| -> f64 {
             a.iter().zip(b).zip(&weights).map(|((a, b), w)| w * a * b).sum()
         };
-        // Squares of slopes that scatter are too large by their variance: without it, a parameter that no residual answers to
-        // would count as determined.
+        // The square of a noisy slope is too large by its variance. Without this correction, a parameter
+        // without any effect on the residuals would count as determined.
         let true_share = |(slope, doubts): (&Vec<f64>, &Vec<f64>)| {
             let doubt: f64 = doubts.iter().zip(&weights).map(|(doubt, w)| w * doubt).sum();
             root(1.0 - doubt / product(slope, slope).max(f64::MIN_POSITIVE))
@@ -342,8 +349,8 @@ impl Fit {
 }
 
 impl Round {
-    /// The next round if so many points and rounds are left: points are shared out evenly, so that the last round is a whole one
-    /// too.
+    /// The next round, given the remaining points and rounds: points are divided evenly, so that the last
+    /// round is a full one, too.
     fn of(left: usize, rounds: usize, parameters: usize) -> Self {
         if rounds == 0 {
             return Self::default();
@@ -365,13 +372,13 @@ impl Round {
     }
 }
 
-/// Half the square of a residual, and beyond [`HUBER`] the tangent to that.
+/// Huber's loss: half the square of a residual, continued by its tangent beyond [`HUBER`].
 fn bend(residual: f64) -> f64 {
     let r = residual.abs();
     if r < HUBER { 0.5 * r * r } else { HUBER * r - 0.5 * HUBER * HUBER }
 }
 
-/// Where the scale turns from linear to logarithmic: a tenth of the range, but no more than a microsecond.
+/// Where the scale changes from linear to logarithmic: at a tenth of the range, but at most one microsecond.
 fn knee(parameter: &Parameter) -> f64 {
     0.1 * parameter.max.min(10.0)
 }
@@ -384,7 +391,7 @@ fn from_scale(parameter: &Parameter, x: f64) -> f64 {
     (exp(x) - knee(parameter)).clamp(parameter.min, parameter.max)
 }
 
-/// The square root, which IEEE 754 fixes to the last bit.
+/// The square root, which IEEE 754 defines to the last bit.
 fn root(x: f64) -> f64 {
     x.max(0.0).sqrt()
 }
@@ -400,7 +407,8 @@ mod test {
 
     const WANTED: [(&str, f64); 4] = [("irq", 2.0), ("packet", 1.0), ("epoll", 3.0), ("sleep", 0.5)];
 
-    /// Each residual mixes two neighbours, as rows do, and scatters so far from run to run.
+    /// Each residual mixes two neighbouring parameters, as rows do, and scatters by this much from run to
+    /// run.
     fn missed(trial: &Trial, scatter: f64) -> Vec<f64> {
         let mut chance = Chance::new(trial.seed);
         let off = |i: usize| {
@@ -444,7 +452,8 @@ mod test {
 
     #[test]
     fn a_fit_finds_them_where_single_runs_scatter_by_several_units() {
-        // One run is off by as much as a parameter that is wrong by a third: the best of many single runs says nothing.
+        // The scatter of a single run is as large as the effect of a parameter that is wrong by a third, so
+        // choosing the best of many single runs would not work.
         finds_to_within(&fitted(1200, 3.0), 0.05);
     }
 
@@ -491,7 +500,8 @@ mod test {
             root(squares.sum::<f64>() / 400.0)
         };
         for (name, value) in WANTED {
-            // Residuals change by 10 and 3 for a change of 1 in a logarithm, so that a deviation of 1 is about a tenth.
+            // A change of 1 in a logarithm changes residuals by 10 and 3, so a deviation of 1 is about a
+            // tenth.
             let spread = spread(name, value);
             assert!((0.03..0.3).contains(&spread), "{name}: {spread}");
         }

@@ -1,41 +1,43 @@
-//! Surfaces through residuals that scatter: a regression of each on linear and squared terms of the parameters.
+//! Surfaces through noisy residuals: a regression of each on linear and squared terms of the parameters.
 
 use super::cholesky::Cholesky;
 use super::{bend, root};
 use crate::chance::Chance;
 use crate::math::exp;
 
-/// How residuals depend on the place in a box, whose coordinates run from -1 to 1.
+/// The residuals as a function of the position in a box with coordinates from -1 to 1.
 #[derive(Clone, Debug)]
 pub(super) struct Surface {
-    /// By residual: its level, and by coordinate what its linear and its squared term count.
+    /// For each residual: the constant term, and for each coordinate the linear and the squared one.
     terms: Vec<Vec<f64>>,
-    /// By residual, the variance of single runs around the surface.
+    /// For each residual, the variance of single runs around the surface.
     scatter: Vec<f64>,
     /// The factor of the normal equations.
     factor: Cholesky,
     coordinates: usize,
 }
 
-/// The ridge penalty on terms that few points determine, in points: for linear and for squared ones.
+/// The ridge penalty on terms that few points determine, in points: for linear and for squared terms.
 const RIDGES: (f64, f64) = (0.02, 0.15);
-/// The mean of the square of an even draw from -1 to 1: subtracted from each squared term.
+/// The mean of the square of a uniform draw from -1 to 1; it is subtracted from each squared term.
 const MIDDLE: f64 = 1.0 / 3.0;
-/// How fast points outside of the box lose weight, by their distance in half widths.
+/// How fast the weight of points outside the box decreases with their distance, in half widths.
 const FADES: f64 = 2.0;
-/// A unit counts the scatter as if a few runs were averaged, and grows no further than this.
+/// A unit includes the scatter of a mean over this many runs, and is capped.
 const UNIT_RUNS: f64 = 3.0;
 const UNIT_MAX: f64 = 3.0;
-/// A weak pull to the middle: of places that promise about the same, the nearest.
+/// A weak pull towards the centre: among positions with similar predictions, it prefers the nearest.
 const PULL: f64 = 0.15;
-/// Starts of the search for the best place, how far apart, its first and last steps, and the most sweeps of one start.
+/// The number of starts of the search for the best position, their spread, the first and last step sizes, and
+/// the maximum number of sweeps per start.
 const STARTS: usize = 8;
 const START_REACH: f64 = 0.6;
 const STEPS: (f64, f64) = (0.3, 0.01);
 const SWEEPS_MAX: usize = 400;
 
 impl Surface {
-    /// The surface through what points missed. They are in the box's coordinates; those outside count by their distance.
+    /// Fits the surface to the residuals of points, given in the box's coordinates; points outside are
+    /// weighted by their distance.
     #[expect(clippy::cast_precision_loss, reason = "at most a thousand points")]
     pub(super) fn through(points: &[Vec<f64>], missed: &[Vec<f64>]) -> Self {
         let coordinates = points.first().map_or(0, Vec::len);
@@ -84,17 +86,18 @@ impl Surface {
         Self { terms, scatter, factor, coordinates }
     }
 
-    /// By residual, how much of it counts as one deviation: what would be good, and more if single runs scatter.
+    /// For each residual, the size of one deviation: that of a good prediction, or more if single runs
+    /// scatter.
     pub(super) fn units(&self) -> Vec<f64> {
         self.scatter.iter().map(|variance| root(1.0 + variance / UNIT_RUNS).min(UNIT_MAX)).collect()
     }
 
-    /// By residual, how it answers to a coordinate at the middle of the box.
+    /// For each residual, its slope along a coordinate at the centre of the box.
     pub(super) fn slopes(&self, coordinate: usize) -> impl Iterator<Item = f64> {
         self.terms.iter().map(move |terms| terms[1 + coordinate])
     }
 
-    /// By residual, the variance of that slope.
+    /// For each residual, the variance of that slope.
     pub(super) fn doubts(&self, coordinate: usize) -> impl Iterator<Item = f64> {
         let mut right = vec![0.0; 1 + 2 * self.coordinates];
         right[1 + coordinate] = 1.0;
@@ -102,7 +105,7 @@ impl Surface {
         self.scatter.iter().map(move |variance| variance * share)
     }
 
-    /// The place between `low` and `high` where the surface promises the least loss, in these units.
+    /// The position between `low` and `high` with the lowest predicted loss, in these units.
     pub(super) fn least(&self, units: &[f64], low: &[f64], high: &[f64], chance: &mut Chance) -> Vec<f64> {
         let mut best: Option<(f64, Vec<f64>)> = None;
         for start in 0..STARTS {
@@ -140,7 +143,7 @@ impl Surface {
         best.map_or_else(|| vec![0.0; low.len()], |(_, place)| place)
     }
 
-    /// By residual, the surface at a place.
+    /// For each residual, the surface at a position.
     fn at(&self, place: &[f64]) -> Vec<f64> {
         let row = row(place);
         self.terms.iter().map(|terms| terms.iter().zip(&row).map(|(term, x)| term * x).sum()).collect()
@@ -155,13 +158,13 @@ impl Surface {
     }
 }
 
-/// What the terms are multiplied with at a place.
+/// The factors of the terms at a position.
 fn row(place: &[f64]) -> Vec<f64> {
     let squares = place.iter().map(|u| u * u - MIDDLE);
     std::iter::once(1.0).chain(place.iter().copied()).chain(squares).collect()
 }
 
-/// What counts against a place: its loss, and how far it is from the middle.
+/// The loss at a position, plus the penalty for its distance from the centre.
 fn loss(predicted: &[f64], units: &[f64], place: &[f64]) -> f64 {
     let missed: f64 = predicted.iter().zip(units).map(|(r, unit)| bend(r / unit)).sum();
     missed + PULL * place.iter().map(|u| u * u).sum::<f64>()
@@ -172,7 +175,7 @@ mod test {
     use super::*;
     use crate::chance::Draws;
 
-    /// A bent surface over two coordinates, with scatter.
+    /// A curved surface over two coordinates, with scatter.
     fn surface(scatter: f64) -> Surface {
         let mut chance = Chance::new(1);
         let points: Vec<Vec<f64>> =
@@ -197,7 +200,7 @@ mod test {
             surface.scatter
         );
         let doubt = surface.doubts(0).next().expect("two residuals");
-        // The variance of a slope over 400 even draws from -1 to 1: 9 / (400 / 3).
+        // The variance of a slope over 400 uniform draws from -1 to 1: 9 / (400 / 3).
         assert!((0.04..0.1).contains(&doubt), "{doubt}");
         assert!((surface.units()[0] - 2.0).abs() < 0.3 && surface.units()[1] < 1.02, "{:?}", surface.units());
     }
@@ -207,7 +210,7 @@ mod test {
         let surface = surface(0.0);
         let mut chance = Chance::new(2);
         let place = surface.least(&[1.0, 1.0], &[-1.0, -1.0], &[1.0, 1.0], &mut chance);
-        // Where the second is none, the first has 8·(x - 0.4) + 0.5.
+        // Where the second residual is zero, the first is 8·(x - 0.4) + 0.5.
         assert!((place[0] - 0.3375).abs() < 0.05 && (place[1] + 0.5).abs() < 0.05, "{place:?}");
         let bounded = surface.least(&[1.0, 1.0], &[-1.0, -0.2], &[0.1, 1.0], &mut chance);
         assert!((bounded[0] - 0.1).abs() < 1e-9 && (bounded[1] + 0.2).abs() < 1e-9, "{bounded:?}");

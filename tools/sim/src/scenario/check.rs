@@ -1,4 +1,4 @@
-//! Scenarios that no machine can be.
+//! Detects scenarios that no machine can have.
 
 use super::{Scenario, Waits};
 
@@ -6,19 +6,19 @@ use super::{Scenario, Waits};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct Impossible {
-    /// The key that is wrong.
+    /// The invalid key.
     pub key: &'static str,
     /// The keys that it contradicts.
     pub beside: &'static [&'static str],
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
-/// CPUs that a scenario may have: a thread's set of CPUs is one word of 128 bits.
+/// Maximum number of CPUs in a scenario: a thread's CPU set is one word of 128 bits.
 pub(crate) const CPUS_MAX: u32 = 128;
 
 impl Scenario {
-    /// Threads that no queue belongs to, where connections belong to the thread of their queue: they idle.
+    /// Threads without a queue, if connections belong to the thread of their queue: they idle.
     pub fn idle_threads(&self) -> u32 {
         match self.layout.by_napi {
             true => self.application.threads.saturating_sub(self.hardware.queues),
@@ -26,7 +26,7 @@ impl Scenario {
         }
     }
 
-    /// Whether such a machine can be.
+    /// Checks whether such a machine can exist.
     ///
     /// # Errors
     /// [`Impossible`] names the first key that contradicts another.

@@ -1,6 +1,6 @@
-//! The language of scenarios: every key, what it takes, and what it changes.
+//! The keys of scenarios: what each accepts and changes.
 //!
-//! Reading a file, `--set` and `--sweep` all go through [`KEYS`], so that they cannot disagree.
+//! Scenario files, `--set` and `--sweep` all use [`KEYS`], so they cannot disagree.
 
 use model::{Arrivals, DeliveryMode, EmptyPolls, KernelVersion, Nanoseconds, OfferedLoad};
 
@@ -12,38 +12,38 @@ use super::{Costs, Processing, SPAN_MAX, Scenario, Waits};
 pub struct Key {
     /// `section.key`.
     pub path: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// What it takes.
+    /// The values that it accepts.
     pub takes: Takes,
 }
 
-/// What a key takes. Texts come as text, whatever they stand for; numbers may come as numbers.
+/// The values that a key accepts. Text values are always given as text; numbers may be given as numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Takes {
     /// A whole number.
     Whole {
-        /// The least.
+        /// The minimum.
         min: u32,
-        /// The most.
+        /// The maximum.
         max: u32,
-        /// Takes it.
+        /// Sets the value.
         set: fn(&mut Scenario, u32),
     },
     /// A number.
     Number {
-        /// The least.
+        /// The minimum.
         min: f64,
-        /// The most.
+        /// The maximum.
         max: f64,
-        /// Takes it.
+        /// Sets the value.
         set: fn(&mut Scenario, f64),
     },
     /// `true` or `false`.
     Switch(fn(&mut Scenario, bool)),
     /// A span with its unit.
     Span(fn(&mut Scenario, Nanoseconds)),
-    /// A word or a list of its own kind; the error says what would do.
+    /// A word or a list in its own syntax; the error describes valid values.
     Word(fn(&mut Scenario, &str) -> Result<(), String>),
 }
 
@@ -53,7 +53,7 @@ pub enum Refused {
     /// There is no such key.
     #[error("`{0}` is not a key of a scenario")]
     NoKey(String),
-    /// The value does not do.
+    /// The value is invalid.
     #[error("{0}")]
     Value(String),
 }
@@ -62,7 +62,7 @@ const fn whole(min: u32, max: u32, set: fn(&mut Scenario, u32)) -> Takes {
     Takes::Whole { min, max, set }
 }
 
-/// All keys but those of `[costs]`.
+/// All keys except those of `[costs]`.
 pub const KEYS: &[Key] = &[
     Key {
         path: "hardware.cpus",
@@ -269,7 +269,7 @@ impl Scenario {
     /// Sets the value of a key, given as text.
     ///
     /// # Errors
-    /// [`Refused`] says whether the key or the value is wrong, and what would do.
+    /// [`Refused`] says whether the key or the value is wrong, and which values are valid.
     pub fn set(&mut self, path: &str, text: &str) -> Result<(), Refused> {
         let value = |message: String| Refused::Value(message);
         let no_key = || Refused::NoKey(path.chars().take(NAMED_CHARS_MAX).collect());
@@ -309,11 +309,11 @@ impl Scenario {
         Ok(())
     }
 
-    /// Sets several keys, in whatever order they are given: a delivery mode brings values of its own, and the keys beside
-    /// it change them afterwards.
+    /// Sets several keys in any order: a delivery mode sets other values first, and the explicit keys then
+    /// override them.
     ///
     /// # Errors
-    /// The place among them of the first that was refused, and why.
+    /// The index of the first refused setting, and the reason.
     pub fn set_all<'a>(
         &mut self,
         given: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -326,7 +326,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether there is such a key, a parameter's among them.
+    /// Whether a key or a parameter of this path exists.
     pub fn has_key(path: &str) -> bool {
         match path.strip_prefix("costs.") {
             Some(name) => Costs::PARAMETERS.iter().any(|parameter| parameter.name == name),
@@ -335,11 +335,11 @@ impl Scenario {
     }
 }
 
-/// The key that sets the others of its section.
+/// The key that sets other keys of its section.
 const MODE: &str = "delivery.mode";
-/// The longest value that is looked at, in bytes: 128 CPUs named one by one take 402.
+/// Maximum length of a value, in bytes: a list of 128 individual CPUs takes 402.
 const VALUE_BYTES_MAX: usize = 512;
-/// The most characters of an unknown key that are repeated.
+/// Maximum number of characters of an unknown key that are quoted.
 const NAMED_CHARS_MAX: usize = 80;
 
 fn number(text: &str, min: f64, max: f64) -> Result<f64, String> {
@@ -374,7 +374,7 @@ fn waits(scenario: &mut Scenario, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The least and the most requests per second of a scenario.
+/// The lowest and the highest number of requests per second in a scenario.
 const LOADS: (f64, f64) = (1.0, OfferedLoad::PER_SECOND_MAX);
 
 fn load(scenario: &mut Scenario, text: &str) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! What is simulated: hardware, application, clients, delivery, layout and physical parameters.
+//! A scenario: hardware, application, clients, delivery, layout and physical parameters.
 
 mod check;
 mod key;
@@ -11,18 +11,18 @@ pub use check::Impossible;
 pub use key::{KEYS, Key, Refused, Takes};
 pub use parameter::{Costs, Parameter};
 
-/// Everything that a run depends on, but the seed.
+/// Everything that a run depends on, except the seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// The machine.
     pub hardware: Hardware,
     /// The server's application.
     pub application: Application,
-    /// Who asks.
+    /// The clients.
     pub clients: Clients,
     /// How packets are delivered.
     pub delivery: Delivery,
-    /// What runs where.
+    /// The placement of interrupts and threads.
     pub layout: Layout,
     /// The physical parameters.
     pub costs: Costs,
@@ -33,13 +33,14 @@ pub struct Scenario {
 pub struct Hardware {
     /// CPUs that IRQs and threads may use.
     pub cpus: u32,
-    /// CPUs that share a last-level cache; neighbours by number.
+    /// CPUs that share a last-level cache, with consecutive numbers.
     pub llc_cpus: u32,
     /// Whether CPUs `n` and `n + cpus/2` are hyper-threads of one core.
     pub smt: bool,
-    /// CPUs of a NUMA node; neighbours by number. Equal to `cpus` on one node.
+    /// CPUs of a NUMA node, with consecutive numbers. Equal to `cpus` on a single node.
     pub node_cpus: u32,
-    /// Distance between nodes, 10 meaning "as within one", as in the ACPI table SLIT. Scales remote costs. 20 by default: `REMOTE_DISTANCE`, `include/linux/topology.h`.
+    /// Distance between nodes, where 10 means local, as in the ACPI SLIT table. Scales remote costs. The
+    /// default is 20: `REMOTE_DISTANCE`, `include/linux/topology.h`.
     pub node_distance: u32,
     /// RX queues, each with a NAPI.
     pub queues: u32,
@@ -47,12 +48,12 @@ pub struct Hardware {
     pub ring: u32,
     /// Interrupt moderation.
     pub coalescing: Coalescing,
-    /// Bytes of a message that one frame carries: a poll's budget counts frames. The most that a message can have, so that
-    /// each is one frame, where the NIC puts them together.
+    /// Bytes of a message per frame: a poll's budget counts frames. If the NIC coalesces frames (LRO), use
+    /// the largest message size, so that each message is one frame.
     pub frame_bytes: u32,
     /// Bandwidth of the link in Gb/s.
     pub link_gbps: f64,
-    /// The kernel whose behaviour is followed where versions differ.
+    /// The kernel version whose behaviour is modelled where versions differ.
     pub kernel: KernelVersion,
 }
 
@@ -69,7 +70,7 @@ pub struct Coalescing {
     pub rx_cqe: bool,
     /// Microseconds between TX interrupts.
     pub tx_usecs: u32,
-    /// Whether transmit completions interrupt at all.
+    /// Whether transmit completions raise interrupts.
     pub tx_irq: bool,
 }
 
@@ -78,11 +79,11 @@ pub struct Coalescing {
 pub struct Application {
     /// Threads, each with its own epoll.
     pub threads: u32,
-    /// Events that one `epoll_wait` may return at first.
+    /// Initial maximum number of events per `epoll_wait`.
     pub max_events: u32,
-    /// Up to this, `max_events` doubles whenever a call returned that many, as libevent does.
+    /// Limit up to which `max_events` doubles whenever a call returned that many, as in libevent.
     pub max_events_limit: u32,
-    /// How it waits.
+    /// How its threads wait.
     pub waits: Waits,
     /// Size of a request in bytes.
     pub request_bytes: u32,
@@ -93,39 +94,40 @@ pub struct Application {
 /// How an application's thread waits for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// It sleeps in `epoll_wait`.
+    /// Sleeps in `epoll_wait`.
     Sleep,
-    /// It calls `epoll_wait` with timeout 0 again and again.
+    /// Calls `epoll_wait` with timeout 0 in a loop.
     UserSpin,
-    /// `epoll_wait` loops for events alone, without polling the NAPI, for this many microseconds before it sleeps.
+    /// `epoll_wait` loops only for events, without polling the NAPI, for this many microseconds before it
+    /// sleeps.
     /// Source: "Add provision to busyloop for events in ep_poll", linux-kernel 2024-08-28.
     EventSpin(u32),
 }
 
-/// The clients, all together.
+/// All clients together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clients {
-    /// Connections; each has one request under way.
+    /// Connections, each with one outstanding request.
     pub connections: u32,
-    /// Threads of the clients' host, which share the connections evenly and wait as the application's threads do. With
-    /// none there is no such host, and a client's own work takes no time.
+    /// Threads of the clients' host, which share the connections evenly and wait in the same way as the
+    /// application's threads. With none, there is no such host, and a client's own work takes no time.
     pub threads: u32,
     /// RX queues of the clients' host.
     pub queues: u32,
     /// Requests per second of all connections together, or a closed loop.
     pub load: OfferedLoad,
-    /// How a connection's gaps are distributed.
+    /// The distribution of a connection's gaps.
     pub arrivals: Arrivals,
-    /// Whether response times count from the due time, rather than from the sending.
+    /// Whether response times count from the due time rather than from sending.
     pub from_due: bool,
-    /// Whether answers are acknowledged by packets of their own.
+    /// Whether answers are acknowledged by separate packets.
     pub acks: bool,
 }
 
 /// How packets are delivered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// The mode that the values were taken from.
+    /// The mode that the values come from.
     pub mode: DeliveryMode,
     /// Its values.
     pub params: DeliveryParams,
@@ -142,30 +144,30 @@ pub enum Processing {
     Kthread,
     /// A worker of an unbound workqueue. Source: Felix Fietkau's patches of 2020, never merged.
     Workqueue,
-    /// The NAPI's own kernel thread, which polls without end.
+    /// The NAPI's own kernel thread, busy polling.
     BusyKthread,
 }
 
-/// What runs where.
+/// The placement of interrupts and threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// The CPU of queue `i` is the `i`-th of these, and again from the start.
+    /// The CPUs of queues, assigned round robin: queue `i` uses the `i`-th of these.
     pub irq_cpus: Vec<u32>,
     /// The CPUs that threads may use.
     pub thread_cpus: Vec<u32>,
-    /// Whether thread `i` may use the `i`-th of them only.
+    /// Whether thread `i` may use only the `i`-th of them.
     pub pinned: bool,
     /// Whether connections belong to the thread of their queue, as with `memcached -N`.
     pub by_napi: bool,
     /// Whether connections are spread over queues evenly rather than by a hash.
     pub even_queues: bool,
-    /// Whether connections are spread over threads evenly rather than by a hash, as listeners that share a port do
-    /// (`SO_REUSEPORT`); of no account with `by_napi`.
+    /// Whether connections are spread over threads evenly rather than by a hash, as listeners that share a
+    /// port do (`SO_REUSEPORT`); ignored with `by_napi`.
     pub even_threads: bool,
 }
 
 impl Scenario {
-    /// The values of a delivery mode.
+    /// Sets the values of a delivery mode.
     pub fn deliver(&mut self, mode: DeliveryMode) {
         let spun = DeliveryMode::EPOLL_DOCUMENT.contains(&self.delivery.mode);
         self.application.waits = match mode {
@@ -184,7 +186,7 @@ impl Scenario {
         self.delivery.mode = mode;
         self.delivery.params = mode.params();
         if DeliveryMode::EPOLL_DOCUMENT.contains(&mode) {
-            // Here only the way in which the application waits differs: only softirqs poll the NAPI.
+            // These modes differ only in how the application waits: only softirqs poll the NAPI.
             self.delivery.params = DeliveryMode::Interrupt.params();
         }
     }
@@ -200,7 +202,7 @@ impl Scenario {
 }
 
 impl Default for Scenario {
-    /// The IRQ-suspension document's machine at 200K requests a second, without any setting.
+    /// The IRQ-suspension document's machine at 200K requests per second, with default settings.
     fn default() -> Self {
         let cpus: Vec<u32> = (0..8).collect();
         Self {
@@ -262,11 +264,11 @@ impl Default for Scenario {
 /// Microseconds as whole nanoseconds.
 pub(crate) fn nanos(micros: f64) -> u64 {
     let rounded = (micros * 1000.0 + 0.5).clamp(0.0, 1e18);
-    // By way of a signed number, which is what machines convert to in one step.
+    // Convert through a signed integer, which CPUs do in one instruction.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1e18")]
     let nanos = rounded as i64 as u64;
     nanos
 }
 
-/// The longest span that a scenario may be asked for, an hour.
+/// The longest span of a scenario: an hour.
 pub const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);

@@ -1,17 +1,17 @@
 //! The physical parameters of the model: each with its name, unit, meaning, plausible bounds and default.
 
-/// What a parameter is, for people and for the search that fits it.
+/// A parameter, as described to people and to the search that fits it.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     /// Its key in a scenario's `[costs]`.
     pub name: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// What it stands for.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// The least plausible value.
+    /// The lowest plausible value.
     pub min: f64,
-    /// The largest plausible value.
+    /// The highest plausible value.
     pub max: f64,
 }
 
@@ -31,7 +31,7 @@ macro_rules! parameters {
         }
 
         impl Costs {
-            /// The least that clients can cost: where no client was measured.
+            /// The lowest cost of clients: used if no client was measured.
             pub const CLIENTS: &'static [(&'static str, f64)] = &[
                 ("client-rtt", 1.0),
                 ("client-jitter", 0.0),

@@ -1,12 +1,16 @@
-//! Running threads that idle CPUs take, within and across groups of CPUs.
+//! Active balancing: idle CPUs take over running threads, within and across groups of CPUs.
 //!
-//! Kernel: 5.10, `kernel/sched/fair.c` `nohz_balancer_kick()`, `check_cpu_capacity()`, `need_active_balance()`,
-//! `active_load_balance_cpu_stop()`. Three occasions: another group runs less (`balance`); a thread's CPU has a second task
-//! for a moment, one of the kernel's own, and a CPU that looks idle takes the thread (one that only softirqs keep busy looks
-//! idle, and the thread is stuck there); and interrupts take so much of a thread's CPU that another has more than 17 % to
-//! spare. Left out: when the balancer
-//! gets that far (its interval, `sd->nr_balance_failed`, what it asks of whole groups); parameters say how often. A
-//! thread moves at the end of its step; one that loops for events stays. At zero no running thread moves.
+//! Kernel: 5.10, `kernel/sched/fair.c` `nohz_balancer_kick()`, `check_cpu_capacity()`,
+//! `need_active_balance()`, `active_load_balance_cpu_stop()`. There are three cases:
+//!
+//! - Another group runs fewer tasks (`balance`).
+//! - A thread's CPU briefly has a second task, one of the kernel's own, and a CPU that looks idle takes the
+//!   thread. A CPU that is busy only with softirqs looks idle, and the thread gets stuck there.
+//! - Interrupts take so much of a thread's CPU that another CPU has over 17 % more capacity.
+//!
+//! Omitted: when the balancer acts (its interval, `sd->nr_balance_failed`, its conditions on whole groups);
+//! parameters set the rate. A thread moves at the end of its step; one that loops for events stays. With
+//! rates of zero, no running thread moves.
 
 use super::World;
 use super::balance::Use;
@@ -14,24 +18,24 @@ use super::scheduler::State;
 use crate::ids::{CpuId, TaskId};
 use crate::watch::Watch;
 
-/// Why a running thread is to move.
+/// Why a running thread should move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occasion {
-    /// It waits beside a task of the kernel.
+    /// The thread shares its CPU with a waiting kernel task.
     Crowded,
     /// Interrupts take its CPU's time.
     Interrupted,
-    /// Its group of CPUs runs more than another.
+    /// Its group of CPUs runs more tasks than another.
     Uneven,
 }
 
 impl<W: Watch> World<W> {
-    /// Whether running threads move at all.
+    /// Whether running threads can move.
     pub(crate) fn threads_move(&self) -> bool {
         self.costs.thread_moves > 0.0 || self.costs.active_balance > 0.0 || self.costs.group_moves > 0.0
     }
 
-    /// Once a millisecond: who is to move.
+    /// Timer tick: decides which threads should move.
     pub(crate) fn balance_running(&mut self) {
         for thread in self.threads.ids() {
             if self.tasks[thread.task()].state != State::Running {
@@ -48,7 +52,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The running task of a CPU leaves it at the end of its step, if it is to move and an idle CPU will have it.
+    /// Moves the running task off a CPU at the end of its step, if it should move and an idle CPU can take
+    /// it.
     #[cold]
     pub(crate) fn leaves_running(&mut self, cpu: CpuId, task: TaskId) -> bool {
         let Some(thread) = self.slots.thread_of(task) else { return false };
@@ -78,12 +83,12 @@ impl<W: Watch> World<W> {
 }
 
 impl Use {
-    /// `check_cpu_capacity()`: interrupts leave less of the CPU than the balancer overlooks.
+    /// `check_cpu_capacity()`: interrupts reduce the CPU's capacity by more than the balancer tolerates.
     fn interrupted(self) -> bool {
         self.capacity() * super::balance::IMBALANCE < 1.0
     }
 
-    /// Whether another CPU has clearly more left, as `need_active_balance()` asks.
+    /// Whether another CPU has clearly more capacity left, the condition of `need_active_balance()`.
     fn leaves_less_than(self, other: Self) -> bool {
         self.capacity() * super::balance::IMBALANCE < other.capacity()
     }

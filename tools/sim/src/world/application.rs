@@ -1,7 +1,8 @@
-//! The application's thread: takes a batch of events, works on one request after another, and calls `epoll_wait` again.
+//! The application's thread: takes a batch of events, processes the requests one by one, and calls
+//! `epoll_wait` again.
 //!
-//! Mirrors libevent with memcached: `epoll_dispatch()` doubles `maxevents` up to 4096 when a call returned that many.
-//! Left out: locks between threads, requests of different kinds.
+//! Models libevent with memcached: `epoll_dispatch()` doubles `maxevents`, up to 4096, when a call returned
+//! that many. Omitted: locks between threads, different kinds of requests.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ use crate::watch::Watch;
 pub(crate) struct Thread {
     /// The epoll's ready list.
     pub(crate) ready: VecDeque<Ready>,
-    /// What the last `epoll_wait` returned and was not worked on yet.
+    /// Unprocessed events of the last `epoll_wait`.
     pub(crate) batch: VecDeque<Ready>,
     pub(crate) last_batch: u64,
     /// Extra work per request of this batch.
@@ -25,9 +26,9 @@ pub(crate) struct Thread {
     pub(crate) napi: NapiId,
     pub(crate) owns_napi: bool,
     pub(crate) spin_began: u64,
-    /// Whether it stopped busy polling only to let others run.
+    /// Whether it interrupted busy polling only to let other tasks run.
     pub(crate) polls_on: bool,
-    /// Requests answered so far; wraps.
+    /// Number of answered requests; wraps.
     pub(crate) answered: u32,
 }
 
@@ -37,12 +38,13 @@ pub(crate) struct Ready {
     pub(crate) connection: ConnectionId,
     /// The CPU that handled its packet.
     pub(crate) handled_on: Compact<CpuId>,
-    /// From when its response time counts: looked up now, so that the connection is at hand when it is answered.
+    /// Start of its response time. Looked up early, so that the connection is in the cache when it is
+    /// answered.
     pub(crate) from: u64,
 }
 
 impl<W: Watch> World<W> {
-    /// The next request of the batch, or `epoll_wait` again.
+    /// Starts the next request of the batch, or calls `epoll_wait` again.
     pub(crate) fn next_request(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         let Some(request) = self.threads[thread].batch.front() else { return self.epoll_enter(cpu) };
@@ -52,7 +54,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::Request, cost);
     }
 
-    /// An answer is sent.
+    /// Sends an answer.
     pub(crate) fn request_done(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         if let Some(request) = self.threads[thread].batch.pop_front() {

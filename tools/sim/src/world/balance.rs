@@ -1,12 +1,13 @@
-//! Which group of CPUs, of those that share a last-level cache, threads live in.
+//! Load balancing between groups of CPUs that share a last-level cache.
 //!
 //! Kernel: 6.11, `kernel/sched/fair.c` `sched_balance_rq()`, `sched_balance_find_src_group()`, `sibling_imbalance()`,
 //! `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`, `group_is_overloaded()`, `scale_rt_capacity()`;
 //! `kernel/sched/pelt.c`.
-//! An idle CPU takes a running thread from a group that runs two tasks more than its own. Wake-ups do not bring a thread
-//! back to a group whose tasks want more than interrupts leave them: up to the knee threads return immediately, from there on
-//! they are not. Left out: when exactly an idle CPU looks, and how many looks in vain it takes before a running thread is
-//! moved; a parameter says how often one is. At zero no group counts as overloaded, and no thread leaves one that way.
+//! An idle CPU takes a running thread from a group that runs at least two tasks more than its own. Wake-ups
+//! do not bring a thread back to a group whose tasks need more than interrupts leave them: below the knee
+//! threads return immediately, above it they do not. Omitted: when exactly an idle CPU looks, and how many
+//! failed attempts precede the move of a running thread; a parameter sets the rate. At zero, no group counts
+//! as overloaded, and no thread leaves one in this way.
 
 use super::World;
 use super::active_balance::Occasion;
@@ -14,29 +15,30 @@ use super::scheduler::State;
 use crate::ids::{CpuId, LlcId, ThreadId};
 use crate::watch::{Class, Watch};
 
-/// What is left of a share after a millisecond. Kernel: `y` of PELT, `y^32 = 0.5`.
+/// The factor by which a share decays per millisecond. Kernel: `y` of PELT, `y^32 = 0.5`.
 const DECAY: f64 = 0.978_572;
-/// A group is overloaded if this times its use exceeds its capacity. Kernel: `sd->imbalance_pct`, in percent.
+/// A group is overloaded if its use times this factor exceeds its capacity. Kernel: `sd->imbalance_pct`, in
+/// percent.
 pub(crate) const IMBALANCE: f64 = 1.17;
 
-/// How a CPU was used lately.
+/// The recent utilisation of a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Use {
-    /// The share of the time outside interrupts that tasks took.
+    /// The share of the time outside interrupts that tasks used.
     tasks: f64,
-    /// The share that interrupts took.
+    /// The share that interrupts used.
     interrupts: f64,
-    /// Where the CPU's account stood.
+    /// The CPU's account at the last update.
     seen: [u64; 5],
 }
 
 impl Use {
-    /// What interrupts leave of the CPU. Kernel: `scale_rt_capacity()`.
+    /// The share that interrupts leave. Kernel: `scale_rt_capacity()`.
     pub(crate) const fn capacity(self) -> f64 {
         1.0 - self.interrupts
     }
 
-    /// A CPU's time went to this so far.
+    /// Updates the shares from the CPU's account.
     #[expect(clippy::cast_precision_loss, reason = "times of one millisecond")]
     fn learn(&mut self, spent: [u64; 5]) {
         let seen = std::mem::replace(&mut self.seen, spent);
@@ -55,7 +57,7 @@ impl Use {
 }
 
 impl<W: Watch> World<W> {
-    /// Whether a group's tasks want more than interrupts leave them.
+    /// Whether a group's tasks need more than interrupts leave them.
     pub(crate) fn overloaded(&self, llc: LlcId) -> bool {
         if self.costs.group_moves <= 0.0 {
             return false;
@@ -65,7 +67,7 @@ impl<W: Watch> World<W> {
         capacity < IMBALANCE * group.iter().map(|cpu| cpu.tasks).sum::<f64>()
     }
 
-    /// Once a millisecond: idle CPUs look at other groups and CPUs.
+    /// Timer tick: idle CPUs look at other groups and CPUs.
     pub(crate) fn balance(&mut self) {
         if !self.threads_move() {
             return;
@@ -88,13 +90,14 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Tasks of a group that run or wait for a CPU.
+    /// The number of tasks in a group that run or wait for a CPU.
     fn runnable(&self, llc: LlcId) -> usize {
         let group = self.cpus.range(self.members(llc));
         group.iter().map(|cpu| usize::from(cpu.task.is_some()) + cpu.waiting.len()).sum()
     }
 
-    /// A thread that runs in this group is to leave it, if another has an idle CPU and runs two tasks less.
+    /// Marks a running thread of this group to leave, if another group has an idle CPU and runs at least two
+    /// tasks less.
     fn push_from(&mut self, llc: LlcId) {
         let even = |cpu: CpuId| self.runnable(llc) < self.runnable(self.llc(cpu)) + 2;
         let idle = self.cpus.ids().find(|&cpu| self.llc(cpu) != llc && self.is_idle(cpu));
@@ -121,7 +124,7 @@ mod test {
     use crate::watch::NoWatch;
     use crate::world::Step;
 
-    /// So many threads run in the first group and in the second, one on each CPU.
+    /// `first` and `second` threads run in the first and second group, one per CPU.
     fn running(first: usize, second: usize) -> World<NoWatch> {
         let mut scenario = Scenario::default();
         scenario.costs.group_moves = 1000.0;

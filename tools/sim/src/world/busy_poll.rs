@@ -1,9 +1,9 @@
 //! Busy polling from `epoll_wait`.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `__napi_busy_loop()`, `busy_poll_stop()`, `napi_suspend_irqs()`, `napi_resume_irqs()`.
-//! A loop that others interrupt goes on when they are done, until its time is over. Up to 6.x `busy_poll_stop()` polls
-//! once more and completes; from 7.0, with `prefer_busy_poll` and deferral set, it only starts the timer. Left out:
-//! `SO_BUSY_POLL` of single sockets.
+//! A loop that is interrupted by other work continues afterwards, until its time is over. In 6.x,
+//! `busy_poll_stop()` polls once more and completes; from 7.0 on, with `prefer_busy_poll` and deferral set,
+//! it only starts the timer. Omitted: `SO_BUSY_POLL` of single sockets.
 
 use super::cpu::Doing;
 use super::napi::{Poll, Running};
@@ -13,7 +13,7 @@ use crate::ids::{CpuId, NapiId, ThreadId};
 use crate::watch::{Fact, Poller, Watch};
 
 impl<W: Watch> World<W> {
-    /// `napi_busy_loop()` begins.
+    /// Starts `napi_busy_loop()`.
     pub(crate) fn busy_poll_begin(&mut self, cpu: CpuId, thread: ThreadId) {
         self.threads[thread].spin_began = self.now;
         self.busy_poll(cpu, thread);
@@ -34,7 +34,7 @@ impl<W: Watch> World<W> {
                 Poll { napi, work: 0, budget: self.busy_poll_budget, running: Running::BusyLoop };
             return self.poll_begins(cpu, self.costs.busy_poll);
         }
-        // Iterations that find nothing are taken in one step, up to the first that may find something.
+        // Combine iterations that find nothing into one step, up to the first that may find something.
         let deadline = self.threads[thread].spin_began + self.busy_poll_span;
         let until = self.queues[napi.queue()].next_arrival().min(deadline).max(self.now);
         let turns = match self.cpus[cpu].waiting.is_empty() {
@@ -43,7 +43,7 @@ impl<W: Watch> World<W> {
         };
         self.tally.polls += turns;
         if W::ON && turns == 1 {
-            // The turns of longer spins are not reported one by one.
+            // The iterations of longer spins are not reported individually.
             let (budget, by) = (self.busy_poll_budget, Poller::Application);
             self.watch.see(self.now, Fact::Polled { napi, cpu, work: 0, budget, by });
         }
@@ -51,7 +51,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::Spin, turns * self.costs.busy_poll);
     }
 
-    /// A packet will arrive sooner than a spinning poller thought.
+    /// Wakes a spinning poller earlier, because a packet will arrive sooner than expected.
     pub(crate) fn hurry_spinner(&mut self, napi: NapiId, arrival: u64) {
         let Some(cpu) = self.napis[napi].spinner else { return };
         if self.cpus[cpu].doing == Doing::Spin && arrival < self.calendar.due(cpu.source()) {
@@ -61,7 +61,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// One turn of the loop is over: events, time, or another turn.
+    /// Ends an iteration of the loop: returns events, times out, or starts another iteration.
     pub(crate) fn busy_poll_turn(&mut self, cpu: CpuId) {
         let task = self.running_task(cpu);
         let Some(thread) = self.slots.thread_of(task) else { return self.busy_kthread_turn(cpu) };
@@ -99,7 +99,7 @@ impl<W: Watch> World<W> {
         self.poll_begins(cpu, self.costs.poll);
     }
 
-    /// The poll of `busy_poll_stop()` is over.
+    /// Handles the end of the poll in `busy_poll_stop()`.
     pub(crate) fn busy_stop_polled(&mut self, cpu: CpuId) {
         let Poll { napi, work, budget, .. } = self.cpus[cpu].poll;
         if work < budget {
@@ -113,7 +113,7 @@ impl<W: Watch> World<W> {
         self.boundary(cpu, Step::BusyPollDone);
     }
 
-    /// `ep_busy_loop()` is over.
+    /// Handles the end of `ep_busy_loop()`.
     pub(crate) fn busy_poll_done(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         let polls_on = std::mem::take(&mut self.threads[thread].polls_on);
@@ -148,8 +148,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A kernel thread that polls without end (`netif_threaded_enable(NETDEV_NAPI_THREADED_BUSY_POLL)`, 6.18) takes its
-    /// next turn.
+    /// The next iteration of a busy-polling kernel thread
+    /// (`netif_threaded_enable(NETDEV_NAPI_THREADED_BUSY_POLL)`, 6.18).
     pub(crate) fn busy_kthread_turn(&mut self, cpu: CpuId) {
         let napi = self.cpus[cpu].poll.napi;
         self.napis[napi].spinner = None;

@@ -1,9 +1,10 @@
 //! The clients: connections that send on schedule, or as soon as they are answered.
 //!
-//! Each connection has one request under way. With a load it has a schedule; behind schedule it sends immediately and keeps
-//! its backlog, so that an overloaded server meets a closed loop with memory. Response times are the client's: a share of
-//! answers, growing with the client's own load, is taken late. Clients may have a host of their own, whose queues and
-//! threads take time for each answer: `client_host`. Left out without one: the client's CPUs and its receive path.
+//! Each connection has one outstanding request. With a load, it has a schedule; if it falls behind, it sends
+//! immediately and keeps its backlog, so an overloaded server sees a closed loop with memory. Response times
+//! are measured by the client: it reads a share of the answers late, and that share grows with the client's
+//! own load. Clients may have their own host, whose queues and threads take time for each answer:
+//! `client_host`. Without one, the client's CPUs and its receive path are omitted.
 
 use super::World;
 use super::application::Ready;
@@ -14,14 +15,14 @@ use crate::index_vec::IndexVec;
 use crate::watch::{Fact, Watch};
 use crate::wire::Link;
 
-/// The least time after which TCP sends again. Kernel: `TCP_RTO_MIN`.
+/// TCP's minimum retransmission timeout. Kernel: `TCP_RTO_MIN`.
 pub(crate) const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;
-/// From an answer to the next request of a connection that is behind.
+/// Time from an answer to the next request of a connection that is behind schedule.
 const TURNAROUND: u64 = 500;
-/// Over this span the first requests of a closed loop are spread.
+/// The span over which the first requests of a closed loop are spread.
 const CLOSED_LOOP_START: u64 = 1_000_000;
 
-/// A client is late with the same answer at most this many times.
+/// Maximum number of times that a client is late with the same answer.
 const LATE_TIMES_MAX: u32 = 8;
 
 /// All clients.
@@ -29,30 +30,30 @@ const LATE_TIMES_MAX: u32 = 8;
 pub(crate) struct Clients {
     pub(crate) connections: IndexVec<ConnectionId, Connection>,
     pub(crate) homes: IndexVec<ConnectionId, Home>,
-    /// Whether no thread has connections of more than one queue.
+    /// Whether each thread's connections all belong to one queue.
     pub(crate) one_queue_each: bool,
     /// Mean gap between a connection's requests; `NEVER` in a closed loop.
     pub(crate) gap: u64,
     pub(crate) arrivals: model::Arrivals,
     pub(crate) from_due: bool,
     pub(crate) acks: bool,
-    /// What a request takes on the link.
+    /// Transmission time of a request on the link.
     pub(crate) request_span: u64,
     pub(crate) answers: Link,
 }
 
-/// What of a connection changes with each request.
+/// The part of a connection's state that changes with each request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Connection {
     /// When its next request is due.
     pub(crate) next: u64,
-    /// From when its response time counts.
+    /// Start of its response time.
     pub(crate) from: u64,
-    /// Requests that its thread had answered when it answered this connection's last.
+    /// How many requests its thread had answered when it last answered this connection.
     pub(crate) touched: u32,
 }
 
-/// Where a connection belongs: small, since a packet looks for nothing else.
+/// A connection's queue and thread. Kept small, because a packet reads nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home {
     queue: Compact<QueueId>,
@@ -64,7 +65,7 @@ impl Home {
         Self { queue: Compact::new(queue), thread: Compact::new(thread) }
     }
 
-    /// The queue that its packets come by.
+    /// The queue that receives its packets.
     #[inline]
     pub(crate) fn queue(self) -> QueueId {
         self.queue.get()
@@ -89,8 +90,9 @@ impl<W: Watch> World<W> {
         crate::scenario::nanos(gap * factor)
     }
 
-    /// Every connection's first request. Queues look for their next event when all are under way: the first of them may come
-    /// after most others, and what is brought near for it would have to be sorted in one by one.
+    /// Sends every connection's first request. The queues schedule their next event only afterwards: the
+    /// first request may arrive after most others, and requests moved to `near` for it would have to be
+    /// inserted one by one.
     #[expect(clippy::cast_precision_loss, reason = "a gap of nanoseconds, far below 2^53")]
     pub(crate) fn start_clients(&mut self) {
         for connection in self.clients.connections.ids() {
@@ -101,13 +103,13 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A connection sends its request at this time: by which queue and when it arrives.
+    /// Sends a connection's request at this time. Returns its queue and arrival time.
     fn send(&mut self, connection: ConnectionId, at: u64) -> (QueueId, u64) {
         let queue = self.clients.homes[connection].queue();
         let closed_loop = self.clients.gap == NEVER;
         let gap = if closed_loop { 0 } else { self.draw_gap() };
         let state = &mut self.clients.connections[connection];
-        // In a closed loop a request is due when the answer before it has come.
+        // In a closed loop, a request is due when the previous answer has arrived.
         state.from = if self.clients.from_due && !closed_loop { state.next.min(at) } else { at };
         state.next += gap;
         self.tally.sent += 1;
@@ -119,7 +121,7 @@ impl<W: Watch> World<W> {
         (queue, arrival)
     }
 
-    /// The server has sent its answer: when it arrives, what it measures, and what the client does next.
+    /// Sends the server's answer: determines its arrival, its response time, and the client's next action.
     pub(crate) fn answer(&mut self, request: Ready) {
         let connection = request.connection;
         let now = self.now;
@@ -145,7 +147,7 @@ impl<W: Watch> World<W> {
         if hosted { self.expect_answer(connection, at) } else { self.next_turn(connection, at + TURNAROUND) }
     }
 
-    /// An answer counts.
+    /// Counts an answer.
     pub(crate) fn answered(&mut self, connection: ConnectionId, latency: u64) {
         self.tally.answered += 1;
         if self.recording {
@@ -156,7 +158,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A connection whose client has its answer since this time sends again, then or when it is due.
+    /// Sends the next request of a connection whose client has had its answer since `ready`: then, or when it
+    /// is due.
     pub(crate) fn next_turn(&mut self, connection: ConnectionId, ready: u64) {
         let due = self.clients.connections[connection].next;
         let (queue, arrival) =
@@ -170,7 +173,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// How late a client takes an answer. A thread that is late with one may be late with it again.
+    /// Draws how late a client reads an answer. A thread that is late with an answer may be late with it
+    /// repeatedly.
     fn lateness(&mut self) -> u64 {
         let mut late = 0;
         let mut probability = self.slow_share;
@@ -188,7 +192,7 @@ impl<W: Watch> World<W> {
         late
     }
 
-    /// Requests that were due by now and wait at their connections for the answer to an earlier one.
+    /// Requests that are already due but wait for the answer to an earlier one on their connection.
     pub(crate) fn backlog(&self) -> u64 {
         if self.clients.gap == NEVER {
             return 0;
@@ -198,5 +202,5 @@ impl<W: Watch> World<W> {
     }
 }
 
-/// Source: Atikoglu et al., SIGMETRICS 2012, as `model::Arrivals::FbIa`.
+/// Source: Atikoglu et al., SIGMETRICS 2012, like `model::Arrivals::FbIa`.
 const FB_IA_SHAPE: f64 = 0.154_971;

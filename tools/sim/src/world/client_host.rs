@@ -1,11 +1,12 @@
-//! The clients' host, where a scenario has one: queues, and threads that take one answer after another.
+//! The clients' host, if a scenario has one: queues, and threads that process one answer after another.
 //!
-//! Mirrors a load generator that is the server's own program on a machine of the same kind, as neper's `tcp_rr`. An answer
-//! waits for the NIC's interrupt, then for its queue's softirq, then for its thread, which waits in `epoll_wait` as the
-//! application's threads do, reads it and sends the next request. Each step costs what it costs the server (`irq`, `poll`,
-//! `packet`, `wake`, `epoll`, and so on); only a request has a price of its own. So a closed loop queues at both ends. Left
-//! out: the client's scheduler and hyper-threads (each queue and each thread has a CPU), `net_dim` (moderation has its
-//! fixed values), budgets, transmit completions, and what sending costs if it was not due yet.
+//! Models a load generator that is the same program as the server on the same kind of machine, such as
+//! neper's `tcp_rr`. An answer waits for the NIC's interrupt, then for its queue's softirq, then for its
+//! thread. The thread waits in `epoll_wait` like the application's threads, reads the answer and sends the
+//! next request. Each step has the server's cost (`irq`, `poll`, `packet`, `wake`, `epoll`, and so on); only
+//! a request has its own. A closed loop therefore queues at both ends. Omitted: the client's scheduler and
+//! hyper-threads (each queue and each thread has its own CPU), `net_dim` (moderation uses its fixed values),
+//! budgets, transmit completions, and the cost of sending a request that was not due yet.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ use crate::index_vec::IndexVec;
 use crate::scenario::{Scenario, Waits};
 use crate::watch::Watch;
 
-/// The clients' machine; without threads there is none.
+/// The clients' machine; it does not exist without threads.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientHost {
     queues: IndexVec<ClientQueueId, ClientQueue>,
@@ -27,12 +28,12 @@ pub(crate) struct ClientHost {
     moderation: Moderation,
 }
 
-/// When the clients' NIC interrupts.
+/// Interrupt moderation of the clients' NIC.
 #[derive(Clone, Copy, Debug)]
 struct Moderation {
     span: u64,
     frames: usize,
-    /// Whether every packet restarts the span.
+    /// Whether every packet restarts the timer.
     restarts: bool,
 }
 
@@ -41,9 +42,9 @@ struct Moderation {
 struct ClientQueue {
     arrivals: Arrivals,
     ring: VecDeque<ConnectionId>,
-    /// The softirq runs: it is bringing this answer to its thread, or has none left.
+    /// The running softirq: `Some(Some(_))` while it delivers this answer, `Some(None)` when none is left.
     polling: Option<Option<ConnectionId>>,
-    /// When the interrupt is due that the first answer of the ring set off.
+    /// When the interrupt caused by the first answer in the ring is due.
     deadline: u64,
 }
 
@@ -52,23 +53,23 @@ struct ClientQueue {
 struct ClientThread {
     /// The epoll's ready list.
     ready: VecDeque<ConnectionId>,
-    /// What the last `epoll_wait` returned.
+    /// The events of the last `epoll_wait`.
     batch: VecDeque<ConnectionId>,
     doing: Doing,
 }
 
-/// What a thread of the clients does.
+/// The activity of a client thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// It waits for answers since then, asleep or looping.
+    /// It has been waiting for answers since then, asleep or polling.
     Waiting(u64),
-    /// An answer has come, and it is about to notice.
+    /// An answer has arrived and is about to be noticed.
     Noticing,
     /// It calls `epoll_wait`.
     Epoll,
     /// It goes to sleep.
     FallingAsleep,
-    /// It works on the first answer of its batch.
+    /// It processes the first answer of its batch.
     Request,
 }
 
@@ -93,14 +94,14 @@ impl ClientHost {
         }
     }
 
-    /// Whether there is such a host.
+    /// Whether the scenario has such a host.
     pub(crate) const fn present(&self) -> bool {
         self.threads.len() > 0
     }
 }
 
 impl<W: Watch> World<W> {
-    /// A connection's answer reaches the clients' NIC at this time.
+    /// Schedules the arrival of a connection's answer at the clients' NIC.
     pub(crate) fn expect_answer(&mut self, connection: ConnectionId, at: u64) {
         let queue = self.client_host.homes[connection].get();
         let state = &mut self.client_host.queues[queue];
@@ -110,7 +111,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Until the next answer, or the interrupt.
+    /// Schedules the queue's next event: the next answer, or the interrupt.
     fn client_nic_waits(&mut self, queue: ClientQueueId) {
         let state = &self.client_host.queues[queue];
         let due = state.arrivals.next().min(state.deadline);
@@ -121,7 +122,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A queue of the clients' NIC has an answer, an interrupt or a poll that ends.
+    /// Handles an event of a queue of the clients' NIC: an answer, an interrupt or the end of a poll.
     pub(crate) fn client_queue_event(&mut self, queue: ClientQueueId) {
         let now = self.now;
         let Moderation { span, frames, restarts } = self.client_host.moderation;
@@ -150,7 +151,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The softirq takes its next answer, after what waking a thread took, or ends.
+    /// Starts the softirq's next answer, after the cost of waking a thread, or ends the softirq.
     fn client_polls(&mut self, queue: ClientQueueId, wake: u64) {
         let cost = self.costs.packet + self.costs.response_in;
         let state = &mut self.client_host.queues[queue];
@@ -171,7 +172,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// An answer reaches its thread's epoll: what waking the thread costs the softirq.
+    /// Delivers an answer to its thread's epoll. Returns the softirq's cost of waking the thread.
     fn client_delivers(&mut self, connection: ConnectionId) -> u64 {
         let thread = ClientThreadId::new(connection.index() % self.client_host.threads.len());
         let state = &mut self.client_host.threads[thread];
@@ -185,7 +186,7 @@ impl<W: Watch> World<W> {
             Waits::UserSpin => true,
         };
         let (noticing, wake) = if spins {
-            // As in the application: the turn that finds them is the next that begins.
+            // As in the application, the next iteration that starts finds them.
             let step = self.spin_step();
             (2 * step - waited % step, 0)
         } else {
@@ -201,7 +202,7 @@ impl<W: Watch> World<W> {
         self.calendar.set(self.slots.client_thread(thread), self.now + span);
     }
 
-    /// A thread of the clients has done what it did.
+    /// Handles the end of a client thread's current activity.
     pub(crate) fn client_thread_event(&mut self, thread: ClientThreadId) {
         let state = &mut self.client_host.threads[thread];
         match state.doing {
@@ -220,7 +221,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The next answer of the batch, or `epoll_wait` again.
+    /// Starts the next answer of the batch, or calls `epoll_wait` again.
     fn client_goes_on(&mut self, thread: ClientThreadId) {
         if self.client_host.threads[thread].batch.is_empty() {
             return self.client_does(thread, Doing::Epoll, self.costs.epoll);
@@ -229,7 +230,7 @@ impl<W: Watch> World<W> {
         self.client_does(thread, Doing::Request, work);
     }
 
-    /// An answer is read, and the next request sent.
+    /// Reads an answer and sends the next request.
     fn client_answered(&mut self, thread: ClientThreadId) {
         if let Some(connection) = self.client_host.threads[thread].batch.pop_front() {
             self.answered(connection, self.now - self.clients.connections[connection].from);

@@ -1,4 +1,4 @@
-//! A CPU: one segment of work after another, and the account of its time.
+//! A CPU: executes one segment of work after another, and accounts its time.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::softirq::Softirq;
 use crate::ids::{CpuId, NapiId, QueueId, TaskId, ThreadId};
 use crate::watch::{Class, Fact, Watch};
 
-/// What a CPU does until its next event.
+/// The activity of a CPU until its next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     /// Nothing.
@@ -21,28 +21,28 @@ pub(crate) enum Doing {
     SwitchIn,
     /// It handles an interrupt.
     HardIrq,
-    /// It is in a driver's poll: it enters, or packets get as far as a list.
+    /// In a driver's poll: at its start, or while packets are added to a list.
     Poll,
-    /// It brings packets of the list to their sockets, the last one this.
+    /// Delivers packets of the list to their sockets; this is the last one.
     Packet(Packet),
-    /// It brings packets to their sockets and wakes the thread of the last one.
+    /// Delivers packets to their sockets and wakes the thread of the last one.
     Wake(ThreadId),
-    /// It looks into an epoll.
+    /// Checks an epoll.
     Epoll,
-    /// It puts a thread to sleep.
+    /// Puts a thread to sleep.
     Sleep,
-    /// It works on a request.
+    /// Processes a request.
     Request,
-    /// It busy-polls a NAPI that another task polls.
+    /// Busy-polls a NAPI that another task is polling.
     Contend,
-    /// It busy-polls an empty ring.
+    /// Busy-polls an empty ring.
     Spin,
-    /// It loops for events alone.
+    /// Loops only for events.
     EventSpin,
 }
 
 impl Doing {
-    /// On what its time goes while softirqs run outside threads.
+    /// How its time is accounted while softirqs run outside threads.
     #[inline]
     const fn class_in_softirq(self) -> Class {
         match self {
@@ -51,7 +51,7 @@ impl Doing {
         }
     }
 
-    /// On what its time goes otherwise: polls outside softirqs are a thread's.
+    /// How its time is accounted otherwise: polls outside softirqs belong to a thread.
     #[inline]
     const fn class_in_thread(self) -> Class {
         match self {
@@ -70,7 +70,7 @@ impl Doing {
         }
     }
 
-    /// Whether an interrupt's softirq may run on top: bottom halves are not disabled.
+    /// Whether an interrupt's softirq may run on top, that is, bottom halves are enabled.
     const fn softirq_may_run(self) -> bool {
         !matches!(self, Self::HardIrq | Self::Poll | Self::Packet(_) | Self::Wake(_))
     }
@@ -80,22 +80,23 @@ impl Doing {
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) doing: Doing,
-    /// On what its time goes meanwhile.
+    /// How its time is currently accounted.
     class: Class,
     since: u64,
-    /// Until when a segment that begins with leaving the idle state does so, and until when it handles an interrupt next.
+    /// If a segment begins with leaving the idle state: the end of that, and the end of the interrupt
+    /// handling that follows.
     awake_at: u64,
     handled_at: u64,
-    /// Time of the rest of the running segment that interrupts took.
+    /// The time that interrupts took from the running segment.
     irq_time: u64,
     /// `rq->curr`; `None` is the idle task.
     pub(crate) task: Option<TaskId>,
-    /// The others of the run queue, first in, first out.
+    /// The other tasks of the run queue, first in, first out.
     pub(crate) waiting: VecDeque<TaskId>,
     pub(crate) slice_end: u64,
-    /// What an interrupt interrupted, and how much of it was left.
+    /// The interrupted activity, and how much of it is left.
     pub(crate) paused: Option<(Doing, u64)>,
-    /// Interrupts to handle once the idle state is left.
+    /// The cost of interrupts to handle after leaving the idle state.
     irq_cost: u64,
     /// `softnet_data.poll_list`.
     pub(crate) poll_list: VecDeque<NapiId>,
@@ -103,7 +104,7 @@ pub(crate) struct Cpu {
     pub(crate) poll: Poll,
     pub(crate) list: List,
     spent: [u64; 5],
-    /// The queue that its answers leave by.
+    /// The queue that transmits its answers.
     pub(crate) transmit_queue: QueueId,
 }
 
@@ -130,7 +131,7 @@ impl Cpu {
         }
     }
 
-    /// The CPU does this from now on.
+    /// Starts an activity.
     #[inline]
     fn begin(&mut self, doing: Doing, now: u64) {
         self.doing = doing;
@@ -138,14 +139,14 @@ impl Cpu {
         self.since = now;
     }
 
-    /// Time spent so far, by class.
+    /// Accounted time, by class.
     pub(crate) const fn spent(&self) -> &[u64; 5] {
         &self.spent
     }
 }
 
 impl<W: Watch> World<W> {
-    /// Begins a segment of work.
+    /// Starts a segment of work.
     #[inline]
     pub(crate) fn segment(&mut self, cpu: CpuId, doing: Doing, cost: u64) {
         let cost = self.slowed(cpu, cost);
@@ -153,7 +154,7 @@ impl<W: Watch> World<W> {
         self.calendar.set(cpu.source(), self.now + cost);
     }
 
-    /// Work takes longer while the hyper-thread beside is busy.
+    /// The duration of work, which is longer while the sibling hyper-thread is busy.
     #[inline]
     fn slowed(&self, cpu: CpuId, cost: u64) -> u64 {
         match self.sibling(cpu) {
@@ -173,7 +174,7 @@ impl<W: Watch> World<W> {
         Some(CpuId::new(if number < half { number + half } else { number - half }))
     }
 
-    /// Writes the time since the segment began, or was last accounted, to the CPU's account.
+    /// Accounts the time since the segment began, or since it was last accounted.
     #[inline]
     pub(crate) fn account(&mut self, cpu: CpuId) {
         let state = &self.cpus[cpu];
@@ -183,7 +184,7 @@ impl<W: Watch> World<W> {
         self.spend_until(cpu, self.cpus[cpu].class, self.now);
     }
 
-    /// Writes what of that time interrupts took, or leaving the idle state for one.
+    /// Accounts the part of that time that interrupts took, including leaving the idle state.
     fn account_irqs(&mut self, cpu: CpuId) {
         if self.cpus[cpu].since < self.cpus[cpu].handled_at {
             self.spend_until(cpu, Class::Idle, self.cpus[cpu].awake_at);
@@ -196,7 +197,7 @@ impl<W: Watch> World<W> {
         self.spend_until(cpu, Class::Irq, until);
     }
 
-    /// Writes time to the CPU's account, up to this moment or to now if that is sooner.
+    /// Accounts time up to `until`, or to now if that is sooner.
     #[inline]
     fn spend_until(&mut self, cpu: CpuId, class: Class, until: u64) {
         let state = &mut self.cpus[cpu];
@@ -208,13 +209,13 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The CPU has nothing to do.
+    /// Makes the CPU idle.
     pub(crate) fn go_idle(&mut self, cpu: CpuId) {
         self.cpus[cpu].begin(Doing::Idle, self.now);
         self.calendar.clear(cpu.source());
     }
 
-    /// An interrupt takes the CPU for `cost`.
+    /// Interrupts the CPU for `cost`.
     pub(crate) fn interrupt(&mut self, cpu: CpuId, cost: u64) {
         let doing = self.cpus[cpu].doing;
         match doing {
@@ -244,8 +245,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Handles an interrupt, from when the CPU is awake. No event falls between it and the softirq that follows, so this, the
-    /// interrupt and the beginning of the poll are one segment.
+    /// Handles an interrupt once the CPU is awake. No event falls between the wake-up, the interrupt and the
+    /// start of the poll, so they form one segment.
     pub(crate) fn handle_irq(&mut self, cpu: CpuId, awake_at: u64, cost: u64) {
         let now = self.now;
         if self.softirqs_wait(cpu) {
@@ -264,12 +265,13 @@ impl<W: Watch> World<W> {
         (state.since, state.awake_at, state.handled_at) = (now, awake_at, handled_at);
     }
 
-    /// When softirqs have run, the CPU's task takes its next step, as if it had been switched to in no time.
+    /// After softirqs have run, lets the CPU's task take its next step, as if it had been switched in at no
+    /// cost.
     pub(crate) fn pause_before_onward(&mut self, cpu: CpuId) {
         self.cpus[cpu].paused = Some((Doing::SwitchIn, 0));
     }
 
-    /// Softirqs are done: back to what was interrupted.
+    /// Resumes the interrupted activity after softirqs.
     pub(crate) fn resume(&mut self, cpu: CpuId) {
         match self.cpus[cpu].paused.take() {
             Some((Doing::EventSpin, left)) => {
@@ -285,7 +287,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A segment is over.
+    /// Handles the end of a segment.
     pub(crate) fn cpu_event(&mut self, cpu: CpuId) {
         self.account(cpu);
         match self.cpus[cpu].doing {

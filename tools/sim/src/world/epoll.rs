@@ -1,8 +1,9 @@
 //! `epoll_wait`.
 //!
-//! Kernel: 6.11, `fs/eventpoll.c` `ep_poll()`, `ep_send_events()`, `ep_busy_loop()`, `ep_suspend_napi_irqs()`. A call that
-//! finds ready events returns without busy polling. Level-triggered entries are checked again by the next call.
-//! Left out: nested epolls, edge-triggered and one-shot entries, wake-ups of several waiters.
+//! Kernel: 6.11, `fs/eventpoll.c` `ep_poll()`, `ep_send_events()`, `ep_busy_loop()`,
+//! `ep_suspend_napi_irqs()`. A call that finds ready events returns without busy polling. Level-triggered
+//! entries are checked again by the next call. Omitted: nested epolls, edge-triggered and one-shot entries,
+//! wake-ups of several waiters.
 
 use super::cpu::Doing;
 use super::scheduler::State;
@@ -11,7 +12,7 @@ use crate::ids::{CpuId, ThreadId};
 use crate::scenario::Waits;
 use crate::watch::{Fact, Watch};
 
-/// One turn of a loop that only looks whether events are ready, in nanoseconds.
+/// One iteration of a loop that only checks for ready events, in nanoseconds.
 const EVENT_CHECK: u64 = 100;
 
 impl<W: Watch> World<W> {
@@ -22,7 +23,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::Epoll, self.costs.epoll + rescan);
     }
 
-    /// It has looked for ready events.
+    /// Continues after the check for ready events.
     pub(crate) fn epoll_looked(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         if !self.threads[thread].ready.is_empty() {
@@ -47,7 +48,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::EventSpin, patience.max(1));
     }
 
-    /// What one turn of the loop for events takes.
+    /// Duration of one iteration of the loop for events.
     pub(crate) const fn spin_step(&self) -> u64 {
         match self.waits {
             Waits::UserSpin => self.costs.epoll,
@@ -55,13 +56,13 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Events became ready while a thread may be looping for them.
+    /// Ends a loop for events, because events became ready.
     #[inline]
     pub(crate) fn interrupt_event_spin(&mut self, thread: ThreadId) {
         let cpu = self.tasks[thread.task()].cpu;
         if self.cpus[cpu].doing == Doing::EventSpin {
             let step = self.spin_step();
-            // The turn that finds them is the next that begins.
+            // The next iteration that starts finds them.
             let into_turn = (self.now - self.threads[thread].spin_began) % step;
             let due = self.now + (step - into_turn) + step;
             self.calendar.set(cpu.source(), due.min(self.calendar.due(cpu.source()).max(self.now)));
@@ -74,7 +75,7 @@ impl<W: Watch> World<W> {
         thread.is_some_and(|thread| !self.threads[thread].ready.is_empty())
     }
 
-    /// The loop for events ended.
+    /// Handles the end of a loop for events.
     pub(crate) fn event_spun(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         if !self.threads[thread].ready.is_empty() {
@@ -94,7 +95,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `ep_send_events()`, and out to the application.
+    /// `ep_send_events()`, and return to the application.
     pub(crate) fn epoll_take(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         if self.threads[thread].ready.is_empty() {
@@ -127,12 +128,12 @@ impl<W: Watch> World<W> {
         self.next_request(cpu);
     }
 
-    /// It goes to sleep.
+    /// Starts going to sleep.
     pub(crate) fn epoll_sleep(&mut self, cpu: CpuId) {
         self.segment(cpu, Doing::Sleep, self.costs.sleep);
     }
 
-    /// It is asleep, unless events came meanwhile.
+    /// Completes going to sleep, unless events have arrived in the meantime.
     pub(crate) fn fall_asleep(&mut self, cpu: CpuId) {
         let task = self.running_task(cpu);
         let Some(thread) = self.slots.thread_of(task) else { return self.kthread_asleep(cpu, task) };

@@ -1,10 +1,10 @@
-//! From a driver's ring to the sockets: a poll's packets go there in lists.
+//! From a driver's ring to the sockets: a poll delivers its packets in lists.
 //!
 //! Kernel: 6.11, `net/core/gro.c` `gro_normal_one()`, `gro_normal_list()`; `net/core/dev.c`
-//! `netif_receive_skb_list_internal()`; `net/ipv4/ip_input.c` `ip_list_rcv()`. Since 5.4 (323ebb61e32b) the driver's part,
-//! GRO's and IP's are done for up to eight packets before the first of them reaches its socket, so that a thread that
-//! runs elsewhere is woken later and finds more. A list also goes when its poll ends. Left out: merging of segments (a
-//! request is one, with PSH, and an ACK is never held), and lists that part by route.
+//! `netif_receive_skb_list_internal()`; `net/ipv4/ip_input.c` `ip_list_rcv()`. Since 5.4 (323ebb61e32b),
+//! driver, GRO and IP process up to eight packets before the first of them reaches its socket, so a thread on
+//! another CPU is woken later and finds more. A list is also flushed when its poll ends. Omitted: merging of
+//! segments (a request is one segment with PSH, and an ACK is never held), and lists that split by route.
 
 use model::KernelVersion;
 
@@ -16,7 +16,7 @@ use super::socket::Reach;
 use crate::ids::CpuId;
 use crate::watch::Watch;
 
-/// Packets of a list. Kernel: `net_hotdata.gro_normal_batch`.
+/// Packets per list. Kernel: `net_hotdata.gro_normal_batch`.
 const GRO_NORMAL_BATCH: u32 = 8;
 
 /// Packets between the ring and their sockets. Kernel: `napi_struct.rx_list`.
@@ -24,14 +24,14 @@ const GRO_NORMAL_BATCH: u32 = 8;
 pub(crate) struct List {
     packets: [Packet; GRO_NORMAL_BATCH as usize],
     length: u32,
-    /// How many of them have been handed on.
+    /// How many of them have been delivered.
     handed: u32,
-    /// Whether they are on their way to the sockets.
+    /// Whether the list is being delivered to the sockets.
     goes: bool,
 }
 
 impl Default for List {
-    /// Without packets.
+    /// An empty list.
     fn default() -> Self {
         let packets = [Packet::ACK; GRO_NORMAL_BATCH as usize];
         Self { packets, length: 0, handed: 0, goes: false }
@@ -49,13 +49,14 @@ impl List {
     }
 }
 
-/// How many packets go to their sockets together.
+/// How many packets are delivered to their sockets together.
 pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
     if (kernel.major, kernel.minor) < (5, 4) { 1 } else { GRO_NORMAL_BATCH }
 }
 
 impl<W: Watch> World<W> {
-    /// The poll's packets move on, from the ring to a list or from the list to their sockets; `false` if there are none.
+    /// Moves the poll's packets from the ring to a list or from the list to their sockets. Returns `false` if
+    /// there are none.
     #[inline]
     pub(crate) fn packets_move(&mut self, cpu: CpuId) -> bool {
         if self.cpus[cpu].list.goes && self.list_goes(cpu, 0) {
@@ -63,7 +64,7 @@ impl<W: Watch> World<W> {
         }
         let before = self.list_grows(cpu);
         if before == 0 {
-            // The poll is over, and its list goes.
+            // The poll is over: flush its list.
             return self.list_goes(cpu, 0);
         }
         if self.cpus[cpu].list.goes {
@@ -73,8 +74,8 @@ impl<W: Watch> World<W> {
         true
     }
 
-    /// The driver takes what is in the ring, as far as budget and list allow, and GRO and IP do their part. Returns what that
-    /// costs.
+    /// Takes packets from the ring, as far as budget and list allow, through the driver, GRO and IP. Returns
+    /// the cost.
     fn list_grows(&mut self, cpu: CpuId) -> u64 {
         let Poll { napi, mut work, budget, running } = self.cpus[cpu].poll;
         let mut cost = if work == 0 { self.costs.packet_first } else { 0 };
@@ -101,7 +102,8 @@ impl<W: Watch> World<W> {
         cost.max(1)
     }
 
-    /// The list's packets reach their sockets, up to the first that someone can see, after what was done `before`.
+    /// Delivers the list's packets to their sockets, up to the first that another thread can notice, after
+    /// `before` of other work.
     fn list_goes(&mut self, cpu: CpuId, before: u64) -> bool {
         let running = self.cpus[cpu].poll.running;
         let (mut cost, mut last) = (before, None);
@@ -125,13 +127,13 @@ impl<W: Watch> World<W> {
             }
         }
         if last.is_some() {
-            // They are there already.
+            // They have already been delivered.
             self.segment(cpu, Doing::Poll, cost);
         }
         last.is_some()
     }
 
-    /// Packets handled on top of a request displace what that request had in the caches.
+    /// Slows down the interrupted request, because the packets evict its data from the caches.
     #[inline]
     fn unsettle(&mut self, cpu: CpuId, packets: u32) {
         if let Some((Doing::Request, left)) = &mut self.cpus[cpu].paused {
@@ -139,7 +141,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// What a packet costs once its list goes to the sockets.
+    /// The cost of a packet from the flush of its list on.
     #[inline]
     fn at_socket(&self, cpu: CpuId, packet: Packet, running: Running) -> u64 {
         let costs = &self.costs;
@@ -195,7 +197,7 @@ mod test {
         crate::outcome::run_watched(&scenario, 1, length, Seen::default()).expect("can be").1
     }
 
-    /// Packets that a poll had taken when it first woke the thread.
+    /// The number of packets that a poll had taken when it first woke the thread.
     fn taken_before_wakeups(kernel: &str) -> f64 {
         let Seen { taken, woken } = seen(kernel);
         let before = |at: u64| taken.iter().filter(|&&thread| thread <= at && at - thread < 50_000).count();

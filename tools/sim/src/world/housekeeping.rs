@@ -1,9 +1,9 @@
-//! Compact tasks of the kernel, one bound to each CPU: what workers, RCU and the scheduler's own threads take now and then.
+//! Short per-CPU kernel tasks: the occasional work of workers, RCU and the scheduler's own threads.
 //!
-//! They hardly cost time, but a thread that wakes while one runs on its CPU goes elsewhere. Without them threads
-//! that have found a CPU each stay there for good; on a real host they move. Kernel: 6.11, `kernel/workqueue.c`
-//! `worker_thread()` of bound pools, `mm/vmstat.c` `vmstat_update()`. Left out: what they work on; tasks that belong
-//! to no CPU.
+//! They hardly take any time, but a thread that wakes while one runs on its CPU is placed on another CPU.
+//! Without them, threads that have found separate CPUs stay there forever; on a real host they move. Kernel:
+//! 6.11, `kernel/workqueue.c` `worker_thread()` of bound pools, `mm/vmstat.c` `vmstat_update()`. Omitted: the
+//! work they do; tasks that are not bound to a CPU.
 
 use super::World;
 use super::cpu::Doing;
@@ -12,7 +12,7 @@ use crate::ids::CpuId;
 use crate::watch::Watch;
 
 impl<W: Watch> World<W> {
-    /// Once a millisecond: some CPUs have something to do for the kernel.
+    /// Timer tick: background kernel work on some CPUs, at 1 kHz.
     pub(crate) fn keep_house(&mut self) {
         if self.costs.housekeeping <= 0.0 {
             return;
@@ -25,7 +25,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The task works, and sleeps.
+    /// Runs the task, which then sleeps.
     pub(crate) fn housekeeper_turn(&mut self, cpu: CpuId) {
         self.segment(cpu, Doing::Sleep, self.costs.housekeeping_span);
     }

@@ -1,8 +1,8 @@
-//! Hard interrupts: of the NIC, and of a NAPI's hrtimer.
+//! Hard interrupts: from the NIC and from a NAPI's hrtimer.
 //!
-//! Kernel: 6.11, `drivers/net/ethernet/mellanox/mlx5/core/en_txrx.c` `mlx5e_completion_event()`; `net/core/dev.c`
-//! `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Left out: forced threading, other devices' interrupts, the
-//! timer tick's own cost.
+//! Kernel: 6.11, `drivers/net/ethernet/mellanox/mlx5/core/en_txrx.c` `mlx5e_completion_event()`;
+//! `net/core/dev.c` `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Omitted: forced threading, other
+//! devices' interrupts, the cost of the timer tick.
 
 use super::World;
 use super::softirq::ksoftirqd_holds_softirqs_back;
@@ -16,7 +16,7 @@ impl<W: Watch> World<W> {
         self.raise(cpu, cost, Some(napi));
     }
 
-    /// `napi_watchdog()`: schedules the NAPI on the CPU that set the timer, unless someone has it.
+    /// `napi_watchdog()`: schedules the NAPI on the CPU that set the timer, unless it is already scheduled.
     pub(crate) fn timer_event(&mut self, napi: NapiId) {
         let cpu = self.napis[napi].timer_cpu;
         self.calendar.clear(self.slots.timer(napi));
@@ -31,8 +31,8 @@ impl<W: Watch> World<W> {
         self.raise(cpu, self.costs.timer, free.then_some(napi));
     }
 
-    /// An interrupt comes that may schedule a NAPI. A softirq's is on the list before the CPU turns to the interrupt; a CPU
-    /// that wakes a thread is interrupted already.
+    /// Raises an interrupt that may schedule a NAPI. With softirq processing, the NAPI is on the poll list
+    /// before the CPU handles the interrupt; a CPU that wakes a thread has already been interrupted.
     fn raise(&mut self, cpu: CpuId, cost: u64, napi: Option<NapiId>) {
         let in_softirq = self.processing == Processing::Softirq;
         if let Some(napi) = napi.filter(|_| in_softirq) {
@@ -44,7 +44,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The interrupt is handled: softirqs run now, unless ksoftirqd is to do it.
+    /// Ends the interrupt: softirqs run now, unless they are left to ksoftirqd.
     pub(crate) fn irq_exit(&mut self, cpu: CpuId) {
         if self.softirqs_wait(cpu) {
             self.resume(cpu);
@@ -53,7 +53,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Whether no softirq will run when an interrupt is handled: there is none, or ksoftirqd is to do it.
+    /// Whether no softirq will run after an interrupt: none is pending, or ksoftirqd will run it.
     pub(crate) fn softirqs_wait(&self, cpu: CpuId) -> bool {
         let state = &self.cpus[cpu];
         state.poll_list.is_empty()

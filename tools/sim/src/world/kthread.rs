@@ -1,11 +1,12 @@
 //! NAPI in threads: the NAPI's own kernel thread, or a worker of an unbound workqueue.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `napi_threaded_poll()`, `napi_threaded_poll_loop()`, `____napi_schedule()`.
-//! Kernel with the patches of 2020 "net: add support for threaded NAPI polling": `napi_workfn()`; 5.10, `kernel/workqueue.c`
-//! `first_idle_worker()`, `worker_enter_idle()`, `process_one_work()`. A NAPI's task here is whichever worker has its work: the
-//! one that went idle last takes it, where it ran last, so that work wanders between CPUs. `napi_workfn()` polls on while
-//! polls find their whole budget, unless `need_resched()`: a parameter says how often it is, and the work is queued again.
-//! Left out: that a worker which queues its work again may be the first to ask for it, and wakes another in vain.
+//! Kernel with the patches of 2020 "net: add support for threaded NAPI polling": `napi_workfn()`; 5.10,
+//! `kernel/workqueue.c` `first_idle_worker()`, `worker_enter_idle()`, `process_one_work()`. A NAPI's task
+//! here is whichever worker runs its work. The worker that went idle last takes the work, on the CPU where it
+//! last ran, so the work wanders between CPUs. `napi_workfn()` continues while polls use their whole budget,
+//! unless `need_resched()`: a parameter sets how often that happens and the work is requeued. Omitted: a
+//! worker that requeues its work may be the first to take it, after waking another worker in vain.
 
 use super::cpu::Doing;
 use super::napi::{NAPI_WEIGHT, Poll, Running};
@@ -28,14 +29,14 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `first_idle_worker()`: the worker that went idle last takes the work of a NAPI.
+    /// `first_idle_worker()`: gives a NAPI's work to the worker that went idle last.
     fn take_worker(&mut self, napi: NapiId) {
         if let Some(cpu) = self.idle_workers.pop() {
             self.tasks[self.slots.kthread(napi)].cpu = cpu;
         }
     }
 
-    /// The worker queues its work again, and goes idle: another one is woken for it.
+    /// Requeues the work and lets the worker go idle: another worker is woken for it.
     fn requeue_work(&mut self, cpu: CpuId, napi: NapiId) {
         let task = self.slots.kthread(napi);
         self.fresh_workers[napi] = true;
@@ -48,7 +49,7 @@ impl<W: Watch> World<W> {
         self.dispatch(cpu);
     }
 
-    /// The thread polls.
+    /// Starts a poll in the thread.
     pub(crate) fn kthread_poll(&mut self, cpu: CpuId, napi: NapiId) {
         self.cpus[cpu].poll = Poll { napi, work: 0, budget: NAPI_WEIGHT, running: Running::Kthread };
         let woken = std::mem::take(&mut self.fresh_workers[napi]) && self.processing == Processing::Workqueue;
@@ -56,7 +57,7 @@ impl<W: Watch> World<W> {
         self.poll_begins(cpu, self.costs.poll + extra);
     }
 
-    /// A poll of a NAPI thread is over.
+    /// Handles the end of a poll in a NAPI thread.
     pub(crate) fn kthread_polled(&mut self, cpu: CpuId) {
         let Poll { napi, work, .. } = self.cpus[cpu].poll;
         if self.processing == Processing::BusyKthread {
@@ -74,12 +75,12 @@ impl<W: Watch> World<W> {
         if self.napis[napi].scheduled { self.boundary(cpu, Step::Kthread) } else { self.sleep_kthread(cpu) }
     }
 
-    /// The kernel thread on this CPU goes to sleep.
+    /// Starts putting the kernel thread on this CPU to sleep.
     pub(crate) fn sleep_kthread(&mut self, cpu: CpuId) {
         self.segment(cpu, Doing::Sleep, self.costs.sleep);
     }
 
-    /// It is asleep, unless it was scheduled again meanwhile.
+    /// Completes that, unless the NAPI was scheduled again in the meantime.
     pub(crate) fn kthread_asleep(&mut self, cpu: CpuId, task: TaskId) {
         if let Some(napi) = self.slots.napi_of(task) {
             if self.napis[napi].scheduled {

@@ -1,7 +1,8 @@
-//! The state of a run, the loop that moves it on, and the stations of the receive path, which all change that state.
+//! The state of a run, the event loop, and the stations of the receive path, which all modify that state.
 //!
-//! Stations in the order of a packet: `nic`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`, `socket`, `scheduler`,
-//! `balance`, `active_balance`, `housekeeping`, `cpu`, `epoll`, `application`; and those who ask: `client`, `client_host`.
+//! Stations in the order of a packet: `nic`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`,
+//! `socket`, `scheduler`, `balance`, `active_balance`, `housekeeping`, `cpu`, `epoll`, `application`; and the
+//! clients: `client`, `client_host`.
 
 mod active_balance;
 mod application;
@@ -46,7 +47,7 @@ use napi::{Napi, Running};
 use nic::{Packet, Queue};
 use scheduler::{Standing, State, Task, Topology};
 
-/// Everything.
+/// The complete state.
 #[derive(Debug)]
 pub(crate) struct World<W> {
     pub(crate) now: u64,
@@ -59,7 +60,7 @@ pub(crate) struct World<W> {
     pub(crate) list_length: u32,
     pub(crate) costs: Spans,
     pub(crate) cpus: IndexVec<CpuId, Cpu>,
-    /// For the balance between groups.
+    /// Input of the balancing between groups.
     pub(crate) uses: IndexVec<CpuId, Use>,
     pub(crate) queues: IndexVec<QueueId, Queue>,
     pub(crate) napis: IndexVec<NapiId, Napi>,
@@ -67,7 +68,7 @@ pub(crate) struct World<W> {
     pub(crate) tasks: IndexVec<TaskId, Task>,
     pub(crate) threads: IndexVec<ThreadId, Thread>,
     pub(crate) fresh_workers: IndexVec<NapiId, bool>,
-    /// Where idle workers of the workqueue ran last, the one that went idle last at the end.
+    /// The CPUs where idle workers of the workqueue last ran; the worker that went idle last is at the end.
     pub(crate) idle_workers: Vec<CpuId>,
     /// Application threads that leave their CPU at the end of their step.
     pub(crate) leaving: IndexVec<ThreadId, Option<Occasion>>,
@@ -84,41 +85,41 @@ pub(crate) struct World<W> {
     pub(crate) busy_poll_budget: u32,
     pub(crate) epoll_returns_empty: bool,
     pub(crate) max_events_limit: u32,
-    /// Frames of a request, as the budget of a poll counts them.
+    /// Frames per request, in terms of a poll's budget.
     pub(crate) request_frames: u32,
-    /// The factor on remote costs at the moment, in thousandths.
+    /// The present factor on remote costs, in thousandths.
     pub(crate) contention_permille: u64,
-    /// The share of answers that clients take late at the moment.
+    /// The present share of answers that clients read late.
     pub(crate) slow_share: f64,
     slow_base: f64,
     slow_load: f64,
     contention: f64,
     tick_busy: u64,
     tick_answered: u64,
-    /// Whether response times are counted.
+    /// Whether response times are recorded.
     pub(crate) recording: bool,
     pub(crate) tally: Tally,
     pub(crate) watch: W,
 }
 
-/// What a task does when it runs next.
+/// A task's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Call `epoll_wait`.
     EpollEnter,
-    /// Return from it.
+    /// Return from `epoll_wait`.
     EpollTake,
-    /// Work on the next request.
+    /// Process the next request.
     NextRequest,
-    /// Decide what follows busy polling.
+    /// Continue after busy polling.
     BusyPollDone,
     /// Go to sleep in `epoll_wait`.
     Sleep,
-    /// Poll, in a NAPI's thread.
+    /// Poll in a NAPI's thread.
     Kthread,
-    /// Poll, in ksoftirqd.
+    /// Poll in ksoftirqd.
     Ksoftirqd,
-    /// Something short for the kernel itself.
+    /// Short housekeeping work for the kernel.
     Housekeeping,
 }
 
@@ -127,7 +128,7 @@ pub(crate) enum Step {
 pub(crate) struct Spans {
     pub(crate) client_rtt: u64,
     pub(crate) client_jitter: Varying,
-    /// In microseconds: it is scaled by a draw.
+    /// In microseconds, because it is scaled by a draw.
     pub(crate) client_slow: f64,
     pub(crate) client_request: Varying,
     pub(crate) client_slow_spread: f64,
@@ -144,7 +145,7 @@ pub(crate) struct Spans {
     in_thread_permille: u64,
     pub(crate) request: Varying,
     pub(crate) request_remote: u64,
-    /// Extra work in the application by size of the batch, and in the softirq by requests since the last answer.
+    /// Extra work in the application by batch size, and in the softirq by requests since the last answer.
     locality: Vec<u32>,
     cold: Vec<u32>,
     pub(crate) connections_cool: bool,
@@ -182,11 +183,11 @@ pub(crate) struct Spans {
     pub(crate) slice: u64,
 }
 
-/// A span of which a part varies exponentially.
+/// A span with an exponentially distributed part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Varying {
     fixed: u64,
-    /// Mean of the part that varies, in microseconds.
+    /// Mean of that part, in microseconds.
     mean: f64,
 }
 
@@ -197,9 +198,9 @@ impl Varying {
     }
 }
 
-/// Bytes that a small packet carries for nothing extra.
+/// Bytes of a small packet that cost nothing extra.
 const FREE_BYTES: u32 = 1024;
-/// Often enough to follow the load, seldom enough to cost nothing.
+/// Frequent enough to follow the load, rare enough to cost nothing.
 const TICK: u64 = 1_000_000;
 
 impl Spans {
@@ -261,19 +262,19 @@ impl Spans {
         }
     }
 
-    /// A packet's work until its list goes to the sockets: driver, GRO and IP.
+    /// The work for a packet until its list is delivered to the sockets: driver, GRO and IP.
     pub(crate) fn before_socket(&self, packet: Packet, running: Running) -> u64 {
         let all = if packet == Packet::ACK { self.ack } else { self.packet };
         self.in_context(all * self.before_socket_permille / 1000, running)
     }
 
-    /// A packet's work from there on, without what depends on its connection.
+    /// The work for a packet after that, without the part that depends on its connection.
     pub(crate) fn socket_part(&self, packet: Packet) -> u64 {
         let all = if packet == Packet::ACK { self.ack } else { self.packet };
         all - all * self.before_socket_permille / 1000
     }
 
-    /// What work on packets takes in a NAPI's thread, or elsewhere.
+    /// The cost of packet work in a NAPI's thread, or elsewhere.
     pub(crate) const fn in_context(&self, cost: u64, running: Running) -> u64 {
         if matches!(running, Running::Kthread) { cost * self.in_thread_permille / 1000 } else { cost }
     }
@@ -283,14 +284,15 @@ impl Spans {
         u64::from(self.locality[(batch as usize).min(FORGOTTEN_AFTER)])
     }
 
-    /// Extra work for a packet of a connection that was answered this many requests of its thread ago.
+    /// Extra work for a packet of a connection whose thread has answered this many requests since its last
+    /// answer.
     #[inline]
     pub(crate) fn cold_after(&self, requests: u32) -> u64 {
         u64::from(self.cold[(requests as usize).min(FORGOTTEN_AFTER)])
     }
 }
 
-/// From this many requests on, a connection is as cold as it gets.
+/// After this many requests, a connection is completely cold.
 const FORGOTTEN_AFTER: usize = 4096;
 
 /// `most (1 - e^(-n / scale))` for every number of requests `n`.
@@ -300,7 +302,7 @@ fn forgotten(most: f64, scale: f64) -> Vec<u32> {
     numbers.map(of).collect()
 }
 
-/// What was counted since the window opened.
+/// The counts since the window opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
@@ -326,7 +328,7 @@ pub(crate) struct Tally {
 }
 
 impl<W: Watch> World<W> {
-    /// The world of a scenario at time zero. The scenario has been checked.
+    /// Creates the state of a scenario at time zero. The scenario has already been checked.
     pub(crate) fn new(scenario: &Scenario, seed: u64, watch: W) -> Self {
         let mut chance = Chance::new(seed);
         let (hardware, layout) = (&scenario.hardware, &scenario.layout);
@@ -423,7 +425,7 @@ impl<W: Watch> World<W> {
         self.calendar.set(self.slots.tick(), TICK);
     }
 
-    /// Moves on to this time.
+    /// Runs all events up to this time.
     pub(crate) fn run_until(&mut self, end: u64) {
         while let Some((due, source)) = self.calendar.next() {
             if due > end {
@@ -446,12 +448,12 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Time of all CPUs so far that was not idle.
+    /// The non-idle time of all CPUs so far.
     pub(crate) fn busy(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.spent().iter().sum::<u64>() - cpu.spent()[Class::Idle as usize]).sum()
     }
 
-    /// Once a millisecond: what depends on the load follows it.
+    /// Timer tick, at 1 kHz: updates everything that follows the load.
     #[expect(clippy::cast_precision_loss, reason = "counts and times of one millisecond")]
     fn tick(&mut self) {
         self.calendar.set(self.slots.tick(), self.now + TICK);
@@ -459,7 +461,7 @@ impl<W: Watch> World<W> {
             .tally
             .answered
             .saturating_sub(std::mem::replace(&mut self.tick_answered, self.tally.answered));
-        // A hundredth of each tick: a memory of a tenth of a second.
+        // Exponentially smoothed below, with a time constant of 20 ms.
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
         self.slow_share += (share - self.slow_share) * 0.05;
@@ -478,17 +480,17 @@ impl<W: Watch> World<W> {
     }
 }
 
-/// CPUs of a scenario by their ids.
+/// Converts CPU numbers of a scenario to ids.
 fn cpu_ids(cpus: &[u32]) -> impl Iterator<Item = CpuId> + Clone {
     cpus.iter().map(|&cpu| CpuId::new(cpu as usize))
 }
 
-/// The CPU that a queue interrupts.
+/// The CPU that handles a queue's interrupt.
 fn irq_cpu(layout: &Layout, queue: QueueId) -> CpuId {
     CpuId::new(layout.irq_cpus[queue.index() % layout.irq_cpus.len()] as usize)
 }
 
-/// Each connection's queue and thread.
+/// Assigns each connection to a queue and a thread.
 fn place_connections(scenario: &Scenario, chance: &mut Chance) -> IndexVec<ConnectionId, Home> {
     let (queues, threads) = (scenario.hardware.queues, scenario.application.threads);
     (0..scenario.clients.connections)
@@ -504,7 +506,7 @@ fn place_connections(scenario: &Scenario, chance: &mut Chance) -> IndexVec<Conne
         .collect()
 }
 
-/// Each connection's queue at the clients' host, if there is one.
+/// Assigns each connection to a queue of the clients' host, if there is one.
 fn place_answers(scenario: &Scenario, chance: &mut Chance) -> IndexVec<ConnectionId, Compact<ClientQueueId>> {
     let clients = &scenario.clients;
     let connections = if clients.threads > 0 { clients.connections } else { 0 };
@@ -517,7 +519,7 @@ fn place_answers(scenario: &Scenario, chance: &mut Chance) -> IndexVec<Connectio
         .collect()
 }
 
-/// Tasks with the CPUs that they may use and the one they start on, in the order of [`Slots`].
+/// Creates the tasks with their allowed CPUs and their initial CPU, in the order of [`Slots`].
 fn place_tasks(scenario: &Scenario, chance: &mut Chance) -> IndexVec<TaskId, Task> {
     let layout = &scenario.layout;
     let mut order: Vec<CpuId> = cpu_ids(&layout.thread_cpus).collect();
@@ -564,7 +566,7 @@ fn new_thread(scenario: &Scenario, thread: ThreadId) -> Thread {
 }
 
 impl<W> World<W> {
-    /// The tally was set to zero.
+    /// Adapts the tick to a tally that was reset to zero.
     pub(crate) const fn forget_ticks(&mut self) {
         self.tick_answered = 0;
     }

@@ -1,9 +1,8 @@
-//! NAPI: who owns a queue, one poll, and what happens when a poll finds no more.
+//! NAPI: ownership of a queue, polls, and the completion of a poll that finds no more packets.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `napi_schedule_prep()`, `__napi_schedule()`, `__napi_poll()`,
-//! `napi_complete_done()`. The timer is
-//! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows the CPU that completed it last.
-//! Left out: GRO's own flushing, disabling, netpoll.
+//! `napi_complete_done()`. The timer is pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI
+//! follows the CPU that last completed it. Omitted: GRO's own flushing, disabling, netpoll.
 
 use super::World;
 use super::cpu::Doing;
@@ -11,27 +10,27 @@ use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
 use crate::watch::{Fact, Poller, Watch};
 
-/// Packets of one poll. Kernel: `NAPI_POLL_WEIGHT`.
+/// Packets per poll. Kernel: `NAPI_POLL_WEIGHT`.
 pub(crate) const NAPI_WEIGHT: u32 = 64;
 
-/// A NAPI; its number is its queue's.
+/// A NAPI; it has the same number as its queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Napi {
-    /// `NAPI_STATE_SCHED`: someone owns it.
+    /// `NAPI_STATE_SCHED`: it is owned.
     pub(crate) scheduled: bool,
-    /// `NAPI_STATE_MISSED`: it was scheduled again meanwhile.
+    /// `NAPI_STATE_MISSED`: it was scheduled again while owned.
     missed: bool,
-    /// `NAPI_STATE_PREFER_BUSY_POLL`: someone busy-polls it, or would.
+    /// `NAPI_STATE_PREFER_BUSY_POLL`: an application busy-polls it, or intends to.
     pub(crate) preferred: bool,
     /// `defer_hard_irqs_count`.
     pub(crate) deferrals: u32,
-    /// Where its timer was set.
+    /// The CPU that set its timer.
     pub(crate) timer_cpu: CpuId,
-    /// The CPU that busy-polls its empty ring up to the next arrival that was known.
+    /// The CPU that busy-polls its empty ring, up to the next known arrival.
     pub(crate) spinner: Option<CpuId>,
 }
 
-/// A poll under way on a CPU.
+/// A running poll on a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Poll {
     pub(crate) napi: NapiId,
@@ -40,15 +39,15 @@ pub(crate) struct Poll {
     pub(crate) running: Running,
 }
 
-/// In which context a poll runs.
+/// The context in which a poll runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Running {
-    /// On top of a task, or of nothing.
+    /// In softirq context, on top of a task or of idle.
     #[default]
     Softirq,
     /// In ksoftirqd.
     Ksoftirqd,
-    /// In the NAPI's thread, or a worker.
+    /// In the NAPI's thread or a workqueue worker.
     Kthread,
     /// In `napi_busy_loop()`.
     BusyLoop,
@@ -85,13 +84,13 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A poll begins: the driver cleans transmitted packets first.
+    /// Starts a poll; the driver first cleans transmitted packets.
     pub(crate) fn poll_begins(&mut self, cpu: CpuId, cost: u64) {
         self.clean_transmitted(self.cpus[cpu].poll.napi.queue());
         self.segment(cpu, Doing::Poll, cost);
     }
 
-    /// The poll goes on with its packets, or is over.
+    /// Continues the poll with its next packets, or ends it.
     #[inline]
     pub(crate) fn next_packet(&mut self, cpu: CpuId) {
         if self.packets_move(cpu) {
@@ -111,7 +110,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `napi_complete_done()`: the owner gives the NAPI up; a timer takes over, or the interrupt.
+    /// `napi_complete_done()`: releases the NAPI; a timer or the interrupt takes over.
     pub(crate) fn napi_complete_done(&mut self, cpu: CpuId, napi: NapiId, work: u32) {
         if work > 0 {
             self.napis[napi].deferrals = self.defer_hard_irqs;
@@ -132,20 +131,20 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `__napi_poll()`: a poll that found its whole budget ends all the same if busy polling is preferred.
+    /// `__napi_poll()`: a poll that used its whole budget still ends if busy polling is preferred.
     pub(crate) fn leaves_to_busy_poll(&mut self, cpu: CpuId, napi: NapiId, work: u32) -> bool {
         if !self.napis[napi].preferred {
             return false;
         }
         self.napi_complete_done(cpu, napi, work);
-        // Without a timer that would come back to it, it is scheduled again.
+        // Without a timer that would return to it, schedule it again.
         if self.queues[napi.queue()].armed {
             self.napi_schedule(cpu, napi);
         }
         true
     }
 
-    /// Starts the NAPI's hrtimer on this CPU, in place of where it ran.
+    /// Starts the NAPI's hrtimer on this CPU, replacing the previous one.
     pub(crate) fn set_timer(&mut self, cpu: CpuId, napi: NapiId, span: u64) {
         self.napis[napi].timer_cpu = cpu;
         self.calendar.set(self.slots.timer(napi), self.now + span);

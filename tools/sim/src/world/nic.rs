@@ -1,14 +1,15 @@
 //! The NIC: rings, interrupt moderation, transmit completions.
 //!
-//! Mirrors mlx5: one interrupt and one NAPI for the RX and the TX completion queue of a channel, an event arms
-//! neither until the NAPI completes. Kernel: 6.11, `drivers/net/ethernet/mellanox/mlx5/core/en_txrx.c`
-//! `mlx5e_napi_poll()`, `mlx5e_completion_event()`, `mlx5e_handle_rx_dim()`, `mlx5e_handle_tx_dim()`.
-//! Left out: DMA and PCIe latency, compressed completions, the path for NAPIs away from their IRQ's CPU.
+//! Models mlx5: the RX and the TX completion queue of a channel share one interrupt and one NAPI; after an
+//! event, neither is armed until the NAPI completes. Kernel: 6.11,
+//! `drivers/net/ethernet/mellanox/mlx5/core/en_txrx.c` `mlx5e_napi_poll()`, `mlx5e_completion_event()`,
+//! `mlx5e_handle_rx_dim()`, `mlx5e_handle_tx_dim()`. Omitted: DMA and PCIe latency, compressed completions,
+//! the path for NAPIs away from their IRQ's CPU.
 //!
-//! Packets under way wait by arrival and enter the ring when it is read: by a poll, or by the moderation while the
-//! interrupt is armed. Nothing leaves a ring in between, so a ring overflows at the same packet as if each had been
-//! an event. Nor is a packet an event that only starts or restarts the moderation's timer: when it runs out, it is seen
-//! whether packets have restarted it meanwhile.
+//! Packets in flight are ordered by arrival and enter the ring when it is read: by a poll, or by the
+//! moderation while the interrupt is armed. Nothing leaves a ring in between, so a ring overflows at the same
+//! packet as if each arrival were an event. A packet that only starts or restarts the moderation timer is not
+//! an event, either: when the timer expires, it is checked whether packets have restarted it.
 
 use std::collections::VecDeque;
 
@@ -19,12 +20,12 @@ use crate::ids::{ConnectionId, CpuId, QueueId};
 use crate::scenario::{Coalescing, Hardware};
 use crate::watch::{Fact, Watch};
 
-/// A packet of a ring: a connection's request, or a pure ACK.
+/// A packet in a ring: a connection's request, or a pure ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet(ConnectionId);
 
 impl Packet {
-    /// A pure ACK, of whichever connection.
+    /// A pure ACK of any connection.
     pub(crate) const ACK: Self = Self(ConnectionId::new(u32::MAX as usize));
 
     /// A connection's request.
@@ -33,7 +34,7 @@ impl Packet {
         Self(connection)
     }
 
-    /// Whose request it is, unless it is an ACK.
+    /// The connection whose request it is; `None` for an ACK.
     #[inline]
     pub(crate) fn connection(self) -> Option<ConnectionId> {
         (self != Self::ACK).then_some(self.0)
@@ -43,12 +44,12 @@ impl Packet {
 /// One channel of the NIC.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Requests on their way here.
+    /// Requests on their way to this queue.
     requests: Arrivals,
-    /// ACKs on their way here, by arrival.
+    /// ACKs on their way to this queue, by arrival time.
     acks: VecDeque<u64>,
     next_arrival: u64,
-    /// What arrived and was not polled yet.
+    /// Packets that have arrived and were not polled yet.
     ring: VecDeque<Packet>,
     ring_size: usize,
     pub(crate) irq_cpu: CpuId,
@@ -56,10 +57,10 @@ pub(crate) struct Queue {
     coalescing: Coalescing,
     rx: Option<Dim>,
     tx: Option<Dim>,
-    /// Packets since the interrupt was armed, and when it comes unless more do.
+    /// Packets since the interrupt was armed, and when the interrupt is due unless more arrive.
     unseen: u32,
     rx_deadline: u64,
-    /// The first transmit completion that no poll has seen, and the last one.
+    /// The first and the last transmit completion that no poll has processed.
     tx_first: u64,
     tx_last: u64,
     tx_event: u64,
@@ -101,13 +102,13 @@ impl Queue {
         }
     }
 
-    /// A request will be here at this time.
+    /// Adds a request that arrives at this time.
     pub(crate) fn expect_request(&mut self, at: u64, connection: ConnectionId) {
         self.requests.expect(at, connection);
         self.next_arrival = self.next_arrival.min(at);
     }
 
-    /// An ACK will be here at this time. Each takes as long as the others, so that none overtakes another.
+    /// Adds an ACK that arrives at this time. All ACKs take equally long, so none overtakes another.
     #[inline]
     pub(crate) fn expect_ack(&mut self, at: u64) {
         debug_assert!(self.acks.back().is_none_or(|&last| last <= at), "ACKs come in order");
@@ -120,7 +121,7 @@ impl Queue {
         self.acks.front().copied().unwrap_or(NEVER)
     }
 
-    /// When the next packet will be here.
+    /// When the next packet arrives.
     #[inline]
     pub(crate) const fn next_arrival(&self) -> u64 {
         self.next_arrival
@@ -140,7 +141,7 @@ impl Queue {
         (u64::from(usecs) * 1000, frames)
     }
 
-    /// A packet came while the interrupt was armed.
+    /// Updates the moderation for a packet that arrived while the interrupt was armed.
     #[inline]
     fn moderate(&mut self, at: u64) {
         self.unseen = self.unseen.saturating_add(1);
@@ -149,8 +150,8 @@ impl Queue {
         }
     }
 
-    /// A moment that is not after the next RX interrupt. It is the next arrival only if packets may be so many by then that
-    /// their number counts.
+    /// A time that is not later than the next RX interrupt. It is the next arrival only if enough packets may
+    /// arrive by then to reach the frame limit.
     fn rx_due(&mut self) -> u64 {
         let (span, frames) = self.rx_moderation();
         let due = if self.unseen > 0 { self.rx_deadline } else { self.next_arrival.saturating_add(span) };
@@ -168,7 +169,7 @@ impl Queue {
 }
 
 impl<W: Watch> World<W> {
-    /// Brings what has arrived by now into the ring; packets that find it full are lost.
+    /// Moves the packets that have arrived by now into the ring; packets that find it full are dropped.
     pub(crate) fn receive(&mut self, queue: QueueId) {
         let now = self.now;
         let state = &mut self.queues[queue];
@@ -196,7 +197,7 @@ impl<W: Watch> World<W> {
                     self.watch.see(now, Fact::Dropped { queue });
                 }
                 if let Some(connection) = packet.connection() {
-                    // TCP sends it again when its timer runs out.
+                    // TCP retransmits it when its timer expires.
                     state.expect_request(at + super::client::RETRANSMISSION_TIMEOUT, connection);
                     self.tally.retransmitted += 1;
                 }
@@ -204,7 +205,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Takes the next packet off the ring.
+    /// Takes the next packet from the ring.
     #[inline]
     pub(crate) fn take_packet(&mut self, queue: QueueId) -> Option<Packet> {
         let packet = self.queues[queue].ring.pop_front()?;
@@ -215,7 +216,7 @@ impl<W: Watch> World<W> {
         Some(packet)
     }
 
-    /// A poll cleans the transmit completions that have come.
+    /// Processes the pending transmit completions in a poll.
     pub(crate) fn clean_transmitted(&mut self, queue: QueueId) {
         let now = self.now;
         let state = &mut self.queues[queue];
@@ -226,7 +227,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A CPU hands an answer to its transmit queue (XPS: one queue for each CPU, as far as they go round).
+    /// Hands a CPU's answer to its transmit queue (XPS: one queue per CPU, round robin).
     pub(crate) fn transmit(&mut self, cpu: CpuId) {
         let queue = self.cpus[cpu].transmit_queue;
         let completed = self.now + self.costs.transmit;
@@ -241,7 +242,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Arms the interrupt, as the driver does when its NAPI has completed.
+    /// Arms the interrupt, as the driver does when its NAPI completes.
     pub(crate) fn arm(&mut self, queue: QueueId) {
         let now = self.now;
         self.receive(queue);
@@ -261,7 +262,7 @@ impl<W: Watch> World<W> {
         self.await_nic(queue);
     }
 
-    /// Sets the queue's next event.
+    /// Schedules the queue's next event.
     pub(crate) fn await_nic(&mut self, queue: QueueId) {
         let state = &mut self.queues[queue];
         let due = if state.armed { state.rx_due().min(state.tx_due()) } else { NEVER };
@@ -271,7 +272,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// An armed queue's event is due.
+    /// Handles the event of an armed queue.
     pub(crate) fn nic_event(&mut self, queue: QueueId) {
         let now = self.now;
         self.receive(queue);
@@ -307,7 +308,7 @@ mod test {
     use crate::chance::Chance;
     use crate::scenario::Scenario;
 
-    /// Notes when the first interrupt came.
+    /// Records when the first interrupt is raised.
     struct FirstIrq(Option<u64>);
 
     impl Watch for FirstIrq {
@@ -318,7 +319,7 @@ mod test {
         }
     }
 
-    /// When the first interrupt comes if each packet is looked at when it arrives.
+    /// When the first interrupt is raised if each packet is processed on arrival.
     fn packet_by_packet(coalescing: Coalescing, arrivals: &[u64]) -> Option<u64> {
         let mut due = NEVER;
         for (&at, unseen) in arrivals.iter().zip(1..) {
@@ -340,7 +341,7 @@ mod test {
         let mut chance = Chance::new(5);
         for _ in 0..500 {
             let mut scenario = Scenario::default();
-            // The client's own request comes after everything here.
+            // The client's own request arrives after everything in this test.
             scenario.clients.connections = 1;
             scenario.clients.load = model::OfferedLoad::PerSecond(0.001);
             let coalescing = &mut scenario.hardware.coalescing;

@@ -1,10 +1,11 @@
-//! Which task runs where.
+//! The scheduler: which task runs on which CPU.
 //!
 //! Kernel: 6.11, `kernel/sched/fair.c` `select_task_rq_fair()`, `wake_affine()`, `select_idle_sibling()`,
-//! `sched_balance_newidle()`; `kernel/sched/core.c` `try_to_wake_up()`, `available_idle_cpu()`. A CPU that runs softirqs
-//! on top of the idle task counts as idle, and a task that waits there alone is not pulled away: `nr_running` is 1.
-//! Left out: weights, virtual run times and deadlines (run queues are first in, first out, with a slice), the
-//! periodic balancer within a group of CPUs (between groups: `balance`), preemption by wake-ups, real-time classes.
+//! `sched_balance_newidle()`; `kernel/sched/core.c` `try_to_wake_up()`, `available_idle_cpu()`. A CPU that
+//! runs softirqs on top of the idle task counts as idle, and the only task that waits there is not pulled
+//! away: `nr_running` is 1. Omitted: weights, virtual run times and deadlines (run queues are first in, first
+//! out, with a slice), the periodic balancer within a group of CPUs (between groups: `balance`), preemption
+//! by wake-ups, real-time classes.
 
 use std::ops::Range;
 
@@ -19,31 +20,31 @@ use crate::watch::Watch;
 /// A thread of the application or of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
-    /// Where it runs, or ran last.
+    /// The CPU where it runs or last ran.
     pub(crate) cpu: CpuId,
     pub(crate) state: State,
     /// CPUs that it may use.
     pub(crate) allowed: CpuMask,
-    /// What it does when it runs next.
+    /// Its next step.
     pub(crate) step: Step,
-    /// What the interrupt that woke it takes where it runs.
+    /// The cost of the interrupt that woke it, on the CPU where it runs.
     pub(crate) interrupt: u64,
 }
 
-/// Whether a task runs.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It waits for something.
+    /// Sleeping.
     Sleeping,
-    /// Someone is about to put it on a run queue.
+    /// About to be put on a run queue.
     Waking,
-    /// It waits for a CPU.
+    /// Waiting for a CPU.
     Queued,
-    /// It has a CPU.
+    /// Running on a CPU.
     Running,
 }
 
-/// How CPUs are related.
+/// CPU topology: cores, SMT siblings, cache groups and NUMA nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     places: IndexVec<CpuId, Place>,
@@ -52,7 +53,7 @@ pub(crate) struct Topology {
     node_distance: u64,
 }
 
-/// Where a CPU is.
+/// A CPU's position in the topology.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// The CPUs of its LLC group.
@@ -78,17 +79,17 @@ impl Topology {
     }
 }
 
-/// Sets of CPUs that follow what the CPUs do.
+/// Sets of CPUs by their present state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
-    /// Those that run no task and have none to run.
+    /// CPUs that run no task and have none waiting.
     idle: CpuMask,
-    /// Those with tasks that wait.
+    /// CPUs with waiting tasks.
     queued: CpuMask,
 }
 
 impl<W: Watch> World<W> {
-    /// A CPU's task or its run queue changed.
+    /// Updates these sets after a CPU's task or its run queue has changed.
     #[inline]
     pub(crate) fn stand(&mut self, cpu: CpuId) {
         let state = &self.cpus[cpu];
@@ -98,7 +99,8 @@ impl<W: Watch> World<W> {
         self.standing.idle.put(cpu, idle);
     }
 
-    /// A cost that arises between two CPUs: nothing on one and the same, more between caches, nodes and under contention.
+    /// A cost between two CPUs: zero on the same CPU, higher between caches, between nodes and under
+    /// contention.
     #[inline]
     pub(crate) fn remote(&self, here: CpuId, there: CpuId, cost: u64) -> u64 {
         if here == there {
@@ -116,7 +118,7 @@ impl<W: Watch> World<W> {
         self.standing.idle.has(cpu)
     }
 
-    /// A CPU's group of those that share a last-level cache.
+    /// A CPU's LLC group.
     pub(crate) const fn llc(&self, cpu: CpuId) -> LlcId {
         LlcId::new(cpu.index() / self.topology.llc_cpus)
     }
@@ -138,14 +140,14 @@ impl<W: Watch> World<W> {
         self.topology.places[here].llc.has(there)
     }
 
-    /// Whether the scheduler would rather run another task here.
+    /// Whether the scheduler wants to run another task on this CPU.
     #[inline]
     pub(crate) fn need_resched(&self, cpu: CpuId) -> bool {
         let state = &self.cpus[cpu];
         !state.waiting.is_empty() && (state.task.is_none() || self.now >= state.slice_end)
     }
 
-    /// `select_task_rq_fair()` for a task that this CPU wakes.
+    /// `select_task_rq_fair()` for a task woken by this CPU.
     fn place(&mut self, task: TaskId, waker: CpuId) -> CpuId {
         let Task { cpu: previous, allowed, .. } = self.tasks[task];
         let same_llc = self.same_llc(waker, previous);
@@ -179,7 +181,7 @@ impl<W: Watch> World<W> {
             return previous;
         }
         let free = self.topology.places[target].llc & self.standing.idle & allowed;
-        // The CPUs after this one first, then those before it.
+        // The CPUs after this one, then those before it.
         let after = free.after(target);
         let ring = || after.into_iter().chain(free & !after);
         if self.topology.smt {
@@ -220,7 +222,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The CPU has no task: the next of its run queue, one of another's, or none.
+    /// Picks the CPU's next task: from its run queue, from another CPU's, or none.
     pub(crate) fn dispatch(&mut self, cpu: CpuId) {
         let next = self.cpus[cpu].waiting.pop_front().or_else(|| self.newidle_balance(cpu));
         self.cpus[cpu].task = next;
@@ -234,7 +236,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::SwitchIn, self.costs.switch_in + interrupt);
     }
 
-    /// `sched_balance_newidle()`: pulls a waiting task from a CPU with two or more, its own LLC group first.
+    /// `sched_balance_newidle()`: pulls a waiting task from a CPU with at least two, its own LLC group first.
     fn newidle_balance(&mut self, cpu: CpuId) -> Option<TaskId> {
         let group = self.topology.places[cpu].llc;
         let queued = self.standing.queued;
@@ -257,7 +259,7 @@ impl<W: Watch> World<W> {
         None
     }
 
-    /// A task's step is over. Another task runs, if it is its turn; otherwise softirqs that were raised meanwhile, then
+    /// Ends a task's step. If it is another task's turn, that one runs; otherwise pending softirqs run, then
     /// the task's next step.
     #[inline]
     pub(crate) fn boundary(&mut self, cpu: CpuId, step: Step) {
@@ -279,19 +281,19 @@ impl<W: Watch> World<W> {
         self.take_step(cpu, task, step);
     }
 
-    /// The task that runs on a CPU.
+    /// The running task of a CPU.
     ///
     /// # Panics
-    /// If there is none: a segment of a task's work always has one.
+    /// If no task is running: a segment of a task's work always has one.
     #[inline]
     pub(crate) fn running_task(&self, cpu: CpuId) -> TaskId {
         self.cpus[cpu].task.expect("a task's segment runs with a task")
     }
 
-    /// The application's thread that runs on a CPU.
+    /// The application thread that runs on a CPU.
     ///
     /// # Panics
-    /// If no task runs there, or another than a thread of the application, as soon as the thread is looked for.
+    /// If no task runs there; with debug assertions, also if the task is not an application thread.
     #[inline]
     pub(crate) fn running_thread(&self, cpu: CpuId) -> ThreadId {
         let task = self.running_task(cpu);
@@ -299,14 +301,14 @@ impl<W: Watch> World<W> {
         ThreadId::new(task.index())
     }
 
-    /// A task sleeps from now on.
+    /// Puts a task to sleep.
     pub(crate) fn leave_cpu(&mut self, cpu: CpuId, task: TaskId) {
         self.tasks[task].state = State::Sleeping;
         self.cpus[cpu].task = None;
         self.dispatch(cpu);
     }
 
-    /// The running task does its next step.
+    /// Executes the running task's next step.
     pub(crate) fn perform(&mut self, cpu: CpuId) {
         let task = self.running_task(cpu);
         self.take_step(cpu, task, self.tasks[task].step);

@@ -1,8 +1,9 @@
-//! From a packet to its socket, and to the thread that waits for it.
+//! From a packet to its socket, and to the thread waiting for it.
 //!
-//! Kernel: 6.11, `net/ipv4/tcp_input.c` `tcp_data_ready()`, `net/core/sock.c` `sock_def_readable()`, `fs/eventpoll.c`
-//! `ep_poll_callback()`. A connection has one request under way, so a socket buffer never holds more than one and cannot
-//! overflow; what overflows is the ring. Left out: the backlog of a socket that its owner holds, delayed ACKs.
+//! Kernel: 6.11, `net/ipv4/tcp_input.c` `tcp_data_ready()`, `net/core/sock.c` `sock_def_readable()`,
+//! `fs/eventpoll.c` `ep_poll_callback()`. A connection has one outstanding request, so a socket buffer never
+//! holds more than one and cannot overflow; only the ring can. Omitted: the backlog of a socket that is
+//! locked by its owner, delayed ACKs.
 
 use super::World;
 use super::application::Ready;
@@ -12,19 +13,19 @@ use super::scheduler::State;
 use crate::ids::{Compact, CpuId, ThreadId};
 use crate::watch::{Fact, Watch};
 
-/// Which thread can notice when a packet reaches its socket, as long as the poll goes on.
+/// The thread that can notice a packet reaching its socket while the poll continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// None: it is an ACK, or its thread is the one that polls or was interrupted, or waits for this CPU alone.
+    /// None: it is an ACK, or its thread is the polling or interrupted one, or waits for this CPU only.
     Unseen,
-    /// None before this thread has been woken, which sleeps and has no other queue.
+    /// None before this thread, which sleeps and has no other queue, has been woken.
     Sleeper(ThreadId),
-    /// Its thread.
+    /// The packet's thread.
     Seen,
 }
 
 impl<W: Watch> World<W> {
-    /// Which thread can notice when a packet that this CPU polls reaches its socket.
+    /// The thread that can notice when a packet polled by this CPU reaches its socket.
     #[inline]
     pub(crate) fn reach(&self, cpu: CpuId, packet: Packet) -> Reach {
         let Some(connection) = packet.connection() else { return Reach::Unseen };
@@ -38,7 +39,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A packet has reached its socket, after a segment.
+    /// Delivers a packet to its socket, at the end of a segment.
     pub(crate) fn delivered(&mut self, cpu: CpuId, packet: Packet) {
         match self.deliver(cpu, packet) {
             Some(sleeper) => self.wake(cpu, sleeper, 0),
@@ -46,7 +47,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A packet reaches its socket: its connection becomes ready. Returns its thread if that sleeps.
+    /// Makes the packet's connection ready. Returns its thread if that sleeps.
     #[inline]
     pub(crate) fn deliver(&mut self, cpu: CpuId, packet: Packet) -> Option<ThreadId> {
         let connection = packet.connection()?;
@@ -59,14 +60,14 @@ impl<W: Watch> World<W> {
         (self.tasks[thread.task()].state == State::Sleeping).then_some(thread)
     }
 
-    /// After what led to it, wakes the thread of a packet, which sleeps.
+    /// Wakes the sleeping thread of a packet, after `cost` of preceding work.
     pub(crate) fn wake(&mut self, cpu: CpuId, thread: ThreadId, cost: u64) {
         self.tasks[thread.task()].state = State::Waking;
         let remote = self.remote(cpu, self.tasks[thread.task()].cpu, self.costs.ipi / 2);
         self.segment(cpu, Doing::Wake(thread), cost + self.costs.wake + remote);
     }
 
-    /// The thread is awake, and the poll goes on.
+    /// Completes the wake-up of the thread and continues the poll.
     pub(crate) fn woken(&mut self, cpu: CpuId, thread: ThreadId) {
         self.tally.wakeups += 1;
         if W::ON {

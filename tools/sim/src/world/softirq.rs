@@ -1,9 +1,10 @@
 //! The softirq `NET_RX`.
 //!
-//! Kernel: 6.11, `net/core/dev.c` `net_rx_action()`: at most 300 packets or 2 ms a round; `kernel/softirq.c`
-//! `handle_softirqs()`: at most ten rounds or 2 ms, and none while a task should run, then ksoftirqd. Before 6.5 a
-//! waking ksoftirqd kept softirqs from running after interrupts (`ksoftirqd_running()`, taken out by d15121be7485).
-//! Left out: the other softirqs, RPS and the backlog NAPI.
+//! Kernel: 6.11, `net/core/dev.c` `net_rx_action()`: at most 300 packets or 2 ms per round;
+//! `kernel/softirq.c` `handle_softirqs()`: at most ten rounds or 2 ms, and none while a task needs to be
+//! scheduled; the rest is left to ksoftirqd. Before 6.5, a woken ksoftirqd prevented softirqs from running
+//! after interrupts (`ksoftirqd_running()`, removed by d15121be7485). Omitted: the other softirqs, RPS and
+//! the backlog NAPI.
 
 use model::KernelVersion;
 
@@ -22,7 +23,7 @@ const ROUNDS_MAX: u32 = 10;
 /// Softirq processing on a CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Softirq {
-    /// Whether it runs, and where.
+    /// The context in which it runs; `None` if it does not.
     running: Option<Running>,
     /// When it began.
     began: u64,
@@ -40,18 +41,18 @@ impl Softirq {
     }
 }
 
-/// Whether softirqs wait for a ksoftirqd that is awake.
+/// Whether softirqs wait for a woken ksoftirqd.
 pub(crate) fn ksoftirqd_holds_softirqs_back(kernel: KernelVersion) -> bool {
     (kernel.major, kernel.minor) < (6, 5)
 }
 
 impl<W: Watch> World<W> {
-    /// Softirqs begin on top of whatever the CPU did.
+    /// Starts softirqs on top of the CPU's activity.
     pub(crate) fn softirq_begin(&mut self, cpu: CpuId) {
         self.begin(cpu, Running::Softirq);
     }
 
-    /// ksoftirqd begins to work.
+    /// Starts the work of ksoftirqd.
     pub(crate) fn ksoftirqd_turn(&mut self, cpu: CpuId) {
         if self.cpus[cpu].poll_list.is_empty() {
             self.cpus[cpu].softirq.ksoftirqd_awake = false;
@@ -87,7 +88,7 @@ impl<W: Watch> World<W> {
         self.poll_begins(cpu, self.costs.poll);
     }
 
-    /// A poll of `net_rx_action` is over.
+    /// Handles the end of a poll in `net_rx_action()`.
     pub(crate) fn softirq_polled(&mut self, cpu: CpuId) {
         let Poll { napi, work, .. } = self.cpus[cpu].poll;
         self.cpus[cpu].softirq.packets += work;
