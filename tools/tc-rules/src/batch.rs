@@ -1,4 +1,4 @@
-//! A batch file, command by command.
+//! Reads a batch file command by command.
 
 use std::io::{self, Read};
 
@@ -13,16 +13,16 @@ use crate::memory::{Memory, Rest};
 /// Why the next command could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file could not be read further.
+    /// Reading the file failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The line is wrong; the next one may be right.
+    /// The line is invalid; later lines may be valid.
     #[error("{0}")]
     Mistake(Box<Mistake>),
 }
 
-/// The commands of a file. It streams: memory does not grow with the file, and a command's memory is used again for
-/// the next one.
+/// The commands of a file. It streams: memory does not grow with the file, and the memory of a command is
+/// reused for the next one.
 #[derive(Debug)]
 pub struct Batch<R> {
     lines: Lines<R>,
@@ -34,7 +34,7 @@ pub struct Batch<R> {
 }
 
 impl<R: Read> Batch<R> {
-    /// The commands of this input.
+    /// Creates a reader of this input.
     pub fn new(input: R) -> Self {
         let (spans, command, memory) = (Spans::default(), Command::default(), Memory::default());
         Self {
@@ -47,34 +47,35 @@ impl<R: Read> Batch<R> {
         }
     }
 
-    /// Whether lines about queueing disciplines and classes that only tc understands are commands ([`Command::Foreign`]),
-    /// and not wrong.
+    /// Whether lines about qdiscs and classes that only tc understands count as commands
+    /// ([`Command::Foreign`]) rather than mistakes.
     #[must_use]
     pub fn with_foreign(mut self, with_foreign: bool) -> Self {
         self.with_foreign = with_foreign;
         self
     }
 
-    /// How many bytes of the file are behind us.
+    /// How many bytes of the file have been read.
     pub const fn consumed(&self) -> u64 {
         self.lines.consumed()
     }
 
-    /// How many lines of the file are behind us.
+    /// How many lines of the file have been read.
     pub const fn lines_read(&self) -> u32 {
         self.lines.count()
     }
 
-    /// The lines so far that only list what is there. They are no commands.
+    /// The lines so far that only list objects. They are not commands.
     pub const fn listings(&self) -> Listings {
         self.listings
     }
 
-    /// The next command and its line; `None` at the end of the file. It is lent to be changed before it is encoded.
-    /// A name means the same in all lines: what stands in several of them may be looked up once.
+    /// The next command and its line; `None` at the end of the file. The caller may modify the borrowed
+    /// command before encoding it. Names must resolve identically on all lines: a name that occurs repeatedly
+    /// may be looked up once.
     ///
     /// # Errors
-    /// [`ReadError::Mistake`] for a line that is wrong, after which reading may go on.
+    /// [`ReadError::Mistake`] for an invalid line; reading can continue after it.
     pub fn next_command(
         &mut self,
         lookup: &mut dyn Lookup,
@@ -132,25 +133,26 @@ impl<R: Read> Batch<R> {
     }
 }
 
-/// A line of at most so many bytes has no attribute that is too long: no word stands for more bytes than twice its own and 256 more,
-/// and there are [`words::WORDS_MAX`] at most, few of which stand for that many.
+/// A line of at most this many bytes cannot have too long an attribute: no word encodes to more than twice
+/// its own bytes plus 256, and there are at most [`words::WORDS_MAX`] words, few of which encode to that
+/// many.
 const SURELY_FITS_BYTES: usize = 16 * 1024;
 
-/// What is wrong with a line whose message cannot be written.
+/// The mistake of a line whose message cannot be encoded.
 const TOO_LONG: &str = "this needs an attribute of more than 65531 bytes, which netlink cannot carry";
 
-/// Whether every attribute of a command's message is as long as netlink has it at most.
+/// Whether every attribute of a command's message fits netlink's length limit.
 fn fits(command: &Command) -> bool {
     let mut out = AttrBuf::new();
     command.encode(0, 0, &mut out);
     !out.overflowed()
 }
 
-/// What some editors put before the first line.
+/// A byte order mark, which some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads a line with what is known from those before it; whether that was possible. A wrong line is then read as a
-/// whole, so that its words can be reported.
+/// Parses a line using what is known from earlier lines; returns whether that was possible. An invalid line
+/// is parsed again as a whole, so that its words can be reported.
 fn read_rest(
     line: &[u8],
     memory: &mut Memory,
@@ -175,7 +177,7 @@ fn read_rest(
     true
 }
 
-/// Remembers the actions of a plain line, if they go from this byte to its end.
+/// Remembers the actions of a plain line, if they extend from this byte to the end.
 fn learn_tail(line: &[u8], action: Option<usize>, memory: &mut Memory, command: &Command) {
     if let Some(blank) = action.and_then(|action| action.checked_sub(1))
         && let Some(rule) = command.rule()
@@ -191,7 +193,8 @@ mod test {
     use model::IfIndex;
     use proptest::prelude::*;
 
-    /// What comes of a file: the number and the bytes of each command, or the words about a mistake.
+    /// The result for each line of a file: the line number and the bytes of a command, or the message of a
+    /// mistake.
     fn all(text: &str, table: &mut Table) -> Vec<Result<(u32, Vec<u8>), String>> {
         let (mut batch, mut found) = (Batch::new(text.as_bytes()), Vec::new());
         loop {
@@ -200,7 +203,7 @@ mod test {
                     let mut out = netlink::attr::AttrBuf::new();
                     command.encode(line, 0, &mut out);
                     found.push(Ok((line, out.into_bytes())));
-                    // The borrower of a command may change it.
+                    // The caller may modify the borrowed command.
                     if let Command::Filter(rule) = command {
                         rule.actions.iter_mut().for_each(|action| action.no_percpu ^= true);
                         rule.priority = 9;
@@ -221,7 +224,7 @@ mod test {
         assert!(matches!(twice[..], [Ok(_), Err(_)]), "{twice:?}");
     }
 
-    /// An action with the longest program that the kernel takes.
+    /// An action with the longest program that the kernel accepts.
     fn longest_program() -> String {
         const INSTRUCTIONS: usize = 4096;
         let ret = vec!["6 0 0 4294967295"; INSTRUCTIONS].join(",");

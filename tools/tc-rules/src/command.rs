@@ -1,4 +1,4 @@
-//! One line of a batch file, as a value: what is added, replaced or removed.
+//! A line of a batch file as a value: the object to add, replace or remove.
 //!
 //! Kernel: 6.18, `include/uapi/linux/rtnetlink.h` `struct tcmsg`, `RTM_NEWTFILTER` and its like, `TCA_*`.
 
@@ -26,7 +26,7 @@ pub use qdisc::Qdisc;
 pub use standing::Standing;
 pub(crate) use standing::index_of;
 
-/// The messages' numbers: `RTM_*`.
+/// Message types: `RTM_*`.
 pub mod message {
     /// `RTM_NEWQDISC`.
     pub const NEW_QDISC: u16 = 36;
@@ -52,7 +52,7 @@ pub mod message {
     pub const GET_CHAIN: u16 = 102;
 }
 
-/// Bits of a request: `NLM_F_*`.
+/// Request flags: `NLM_F_*`.
 mod flag {
     pub(super) const REQUEST: u16 = 0x1;
     pub(super) const REPLACE: u16 = 0x100;
@@ -78,20 +78,20 @@ const LARGE_DUMP: u32 = 1;
 /// `TCA_ACT_INDEX`.
 const ACT_INDEX: u16 = 3;
 
-/// The parent of both hooks of a device: `TC_H_CLSACT`, which is `TC_H_INGRESS` too.
+/// The parent of both hooks of a device: `TC_H_CLSACT`, equal to `TC_H_INGRESS`.
 const CLSACT: u32 = 0xffff_fff1;
-/// The hook where packets come in: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)`.
+/// The ingress hook: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)`.
 pub const INGRESS: u32 = 0xffff_fff2;
-/// The hook where packets go out: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)`.
+/// The egress hook: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)`.
 pub const EGRESS: u32 = 0xffff_fff3;
 /// The root of a device: `TC_H_ROOT`.
 const ROOT: u32 = u32::MAX;
 
-/// The device that means a block: `TCM_IFINDEX_MAGIC_BLOCK`.
+/// The device index that denotes a block: `TCM_IFINDEX_MAGIC_BLOCK`.
 const BLOCK: u32 = u32::MAX;
 
 keywords! {
-    /// What a line is about. iproute2 takes the beginning of each.
+    /// The object types. iproute2 accepts abbreviations of each.
     enum About {
         Qdisc = "qdisc",
         Class = "class",
@@ -103,7 +103,7 @@ keywords! {
 }
 
 keywords! {
-    /// What is done with it.
+    /// The verbs.
     enum VerbWord {
         Add = "add",
         Change = "change",
@@ -112,26 +112,26 @@ keywords! {
     }
 }
 
-/// What is done.
+/// The verb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verb {
-    /// It must not be there.
+    /// Create; the object must not exist.
     #[default]
     Add,
-    /// It must be there.
+    /// Change; the object must exist.
     Change,
-    /// It may be there.
+    /// Create or replace.
     Replace,
-    /// It goes away.
+    /// Delete.
     Delete,
 }
 
-/// Where a rule hangs: `struct tcmsg`.
+/// The attachment point of a rule: `struct tcmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hook {
-    /// The device; 0 if none is named.
+    /// The device; 0 if none is given.
     pub device: IfIndex,
-    /// The block, where rules belong to several devices.
+    /// The block, for rules shared by several devices.
     pub block: u32,
     /// The parent: a hook or a class.
     pub parent: u32,
@@ -143,14 +143,14 @@ impl Default for Hook {
     }
 }
 
-/// Rules that the kernel keeps together: one hook, one chain, one priority.
+/// Rules that the kernel keeps together: same hook, chain and priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group {
-    /// Where they hang.
+    /// Their hook.
     pub hook: Hook,
     /// Their chain.
     pub chain: u32,
-    /// Their priority; 0 for one that the kernel chooses.
+    /// Their priority; 0 lets the kernel choose.
     pub priority: u16,
 }
 
@@ -163,7 +163,7 @@ pub enum Command {
     Qdisc(Qdisc),
     /// Actions.
     Actions(Standing),
-    /// What tc is given, where that is wanted ([`crate::Batch::with_foreign`]). It has no message.
+    /// A line for tc, if enabled ([`crate::Batch::with_foreign`]). It has no message.
     Foreign(Foreign),
 }
 
@@ -174,15 +174,15 @@ impl Default for Command {
 }
 
 impl Command {
-    /// Reads a line into this value, whose memory is used again.
+    /// Parses a line into this value, reusing its memory.
     ///
     /// # Errors
-    /// What tc would not take, or takes and we do not know.
+    /// What tc would reject, or accepts but this crate does not support.
     pub fn parse(&mut self, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<()> {
         self.parse_with_head(words, lookup).map(drop)
     }
 
-    /// The same; gives the words before the handle and the classifier, and how many there are.
+    /// The same; also returns the words before the handle and the classifier, and their number.
     pub(crate) fn parse_with_head(
         &mut self,
         words: &mut Words<'_>,
@@ -223,7 +223,7 @@ impl Command {
         at_end(words, found)
     }
 
-    /// Reads what follows the head of a rule or chain.
+    /// Parses what follows the head of a rule or chain.
     pub(crate) fn parse_behind(
         &mut self,
         head: Head,
@@ -237,7 +237,7 @@ impl Command {
         filter.parse_behind(head, words, lookup)
     }
 
-    /// Writes the message for it, with this number and these flags beside its own.
+    /// Encodes its message, with this sequence number and these flags in addition to its own.
     pub fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         match self {
             Self::Filter(filter) => filter.encode(sequence, flags, out),
@@ -247,7 +247,7 @@ impl Command {
         }
     }
 
-    /// Whether it takes something away.
+    /// Whether it deletes an object.
     pub fn removes(&self) -> bool {
         match self {
             Self::Filter(filter) => filter.verb == Verb::Delete,
@@ -257,7 +257,7 @@ impl Command {
         }
     }
 
-    /// How many of its police actions have a burst that is cut ([`Police::is_cut`]).
+    /// How many of its police actions have a truncated burst ([`Police::is_cut`]).
     ///
     /// [`Police::is_cut`]: crate::action::police::Police::is_cut
     pub fn bursts_cut(&self) -> u64 {
@@ -273,7 +273,7 @@ impl Command {
         of_actions.chain(of_rule).map(|police| u64::from(police.is_cut())).sum()
     }
 
-    /// The rule, if it is one and not a chain.
+    /// The rule, unless it is a chain or another object.
     pub const fn rule(&self) -> Option<&Filter> {
         match self {
             Self::Filter(filter) if !filter.is_chain => Some(filter),
@@ -281,7 +281,7 @@ impl Command {
         }
     }
 
-    /// As [`Self::rule`].
+    /// The same as [`Self::rule`].
     pub(crate) const fn rule_mut(&mut self) -> Option<&mut Filter> {
         match self {
             Self::Filter(filter) if !filter.is_chain => Some(filter),
@@ -290,7 +290,7 @@ impl Command {
     }
 }
 
-/// This, if every word of the line was read.
+/// Returns `read` if every word of the line was consumed.
 fn at_end<T>(words: &Words<'_>, read: T) -> Read<T> {
     match words.peek() {
         None => Ok(read),

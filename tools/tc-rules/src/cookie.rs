@@ -1,7 +1,8 @@
-//! Cookies that stand for rules.
+//! Cookies that identify rules.
 //!
-//! The kernel keeps 16 bytes with an action that are the user's own, and dumps them where it dumps little else: in a terse dump. A
-//! rule that was loaded with the digest of its own content there is known by it again, without the content.
+//! The kernel stores a user-defined cookie of 16 bytes with an action and includes it even in a terse dump,
+//! which contains little else. If a rule was loaded with the digest of its own content as cookie, a terse
+//! dump is enough to recognise it.
 
 use crate::action::{Action, Cookie};
 use crate::classifier::{Classifier, Offload};
@@ -10,15 +11,17 @@ use netlink::attr::{Attrs, Malformed};
 use crate::command::{Filter, Group, Hook};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 
-/// Gives rules cookies, with memory that is used again.
+/// Assigns cookies to rules, reusing its memory.
 #[derive(Debug, Default)]
 pub struct Marker(Fingerprinter);
 
 impl Marker {
-    /// Gives the last action of a rule the cookie that stands for the rule; whether it has it now. That is not so for kinds that
-    /// have no terse dump, and for rules without actions, with cookies of their own, or with actions that others may share.
+    /// Sets the cookie that identifies the rule on its last action. Returns false, without setting it, for
+    /// kinds without a terse dump, and for rules without actions, with cookies of their own, or with actions
+    /// that may be shared.
     ///
-    /// A batch file's cookie holds for all actions behind it, and so only the last one can have one alone.
+    /// In a batch file, a cookie applies to all actions after it, so only the last action can have a cookie
+    /// of its own.
     pub fn mark(&mut self, rule: &mut Filter) -> bool {
         let may = |action: &Action| action.cookie.is_none() && action.kind.instance().index == 0;
         if !has_terse_dump(rule) || !rule.actions.iter().all(may) {
@@ -31,42 +34,42 @@ impl Marker {
     }
 }
 
-/// Whether a dump may identify such rules by handle and cookies alone.
+/// Whether a dump can identify such rules by handle and cookie.
 ///
-/// Kernel: 6.18, `net/sched/cls_flower.c` alone has `terse_dump`.
+/// Kernel: 6.18, only `net/sched/cls_flower.c` has `terse_dump`.
 pub const fn has_terse_dump(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::Flower(_)) && !rule.is_chain
 }
 
-/// The rule that a cookie of ours was made for, if this rule has one and is that one still.
+/// The rule that netpolicy's cookie was created for, if this rule has such a cookie and is unchanged.
 pub(crate) fn without_own(rule: &Filter, maker: &mut Fingerprinter) -> Option<Filter> {
     let cookie = rule.actions.last()?.cookie?;
     let mut plain = rule.clone();
     plain.actions.last_mut()?.cookie = None;
-    // It was made before the kernel chose a priority.
+    // The cookie was created before the kernel chose a priority.
     [rule.group(), Group { priority: 0, ..rule.group() }]
         .into_iter()
         .any(|group| Cookie::from(maker.of(&plain, group, false).1) == cookie)
         .then_some(plain)
 }
 
-/// What a terse dump has of a rule.
+/// The contents of a rule in a terse dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terse {
-    /// Where it belongs.
+    /// The group that it belongs to.
     pub group: Group,
     /// The Ethernet protocol, host order.
     pub protocol: u16,
     /// Its handle.
     pub handle: u32,
-    /// Where it is.
+    /// Its offload state.
     pub offload: Offload,
     /// The cookie of its last action.
     pub cookie: Option<Cookie>,
 }
 
 impl Terse {
-    /// Reads the body of a rule of a terse dump of this hook; `None` for what is not a rule of flower.
+    /// Decodes the body of a rule in a terse dump of this hook; returns `None` unless it is a flower rule.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -78,7 +81,7 @@ impl Terse {
         /// `TCA_FLOWER_ACT`, `TCA_FLOWER_FLAGS`.
         const ACT: u16 = 3;
         const FLAGS: u16 = 22;
-        /// The bytes of `struct tcmsg`.
+        /// Size of `struct tcmsg`.
         const HEADER_BYTES: usize = 20;
         let header: &[u8; HEADER_BYTES] =
             body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
@@ -144,7 +147,7 @@ mod test {
         rule
     }
 
-    /// What a dump has of a rule in this priority and with this handle.
+    /// The terse dump of a rule with this priority and handle.
     fn terse(rule: &Filter, priority: u16, handle: u32) -> Terse {
         let dumped = Filter { priority, handle, ..rule.clone() };
         let mut out = AttrBuf::new();
@@ -172,7 +175,7 @@ mod test {
             assert_eq!(file.match_by_cookie(&terse_rule), Some(Found::Expected(1)), "{line}");
             assert_eq!(file.match_by_cookie(&terse_rule), Some(Found::Again), "{line}");
             assert_eq!(file.missing(), [0_u32; 0]);
-            // A dump of the whole rule is compared without the cookie that the file does not have.
+            // A full dump is compared without the cookie, which the file does not contain.
             let dumped = Filter { priority, handle, ..marked(&line) };
             assert_eq!(expected(&line).match_rule(&dumped), Found::Expected(1), "{line}");
         }
@@ -193,11 +196,11 @@ mod test {
             expected(&RULE.replace("prio 1", "prio 2")).match_by_cookie(&terse_rule),
             Some(Found::Unasked)
         );
-        // A user's own cookie, and none at all.
+        // A user's own cookie, and no cookie.
         let own = RULE.replace("drop", "drop cookie 11223344556677889900aabbccddeeff");
         assert_eq!(expected(&own).match_by_cookie(&terse(&rule(&own), 1, 7)), None);
         assert_eq!(expected(RULE).match_by_cookie(&terse(&rule(RULE), 1, 7)), None);
-        // A rule that was changed under a cookie of ours is another one.
+        // A rule that was changed but kept our cookie is a different rule.
         let mut changed = marked(RULE);
         changed.actions.clone_from(&marked(&RULE.replace("10.0.0.1", "10.0.0.2")).actions);
         assert_eq!(expected(RULE).match_rule(&changed), Found::Different(1));

@@ -1,4 +1,4 @@
-//! What a file wants, matched with what the kernel has.
+//! Compares the rules that a file wants with those in the kernel.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,12 +10,13 @@ use crate::cookie::{self, Terse};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 use crate::verify;
 
-/// The kernel chooses priorities from this one on, downwards from 0xc000 or from the lowest that is there.
+/// The range of priorities that the kernel chooses: downwards from 0xc000 or from the lowest existing one.
 ///
-/// Kernel: 6.18, `net/sched/cls_api.c` `tcf_auto_prio()`, and `tc_new_tfilter()`, which looks for its place from here.
+/// Kernel: 6.18, `net/sched/cls_api.c` `tcf_auto_prio()`, and `tc_new_tfilter()`, which starts its search
+/// here.
 const CHOSEN_FROM: u16 = 0x8000;
 
-/// Which rule of the kernel's it is: priority and handle.
+/// The identity of a rule in the kernel: priority and handle.
 type Identity = (u16, u32);
 
 /// A rule of the file with a handle.
@@ -27,7 +28,7 @@ struct Named {
     found: bool,
 }
 
-/// A rule of the file whose handle, or whose priority too, the kernel chooses.
+/// A rule of the file whose handle, and possibly priority, the kernel chooses.
 #[derive(Debug)]
 struct Nameless {
     line: u32,
@@ -35,57 +36,59 @@ struct Nameless {
     found: Option<Identity>,
 }
 
-/// What was matched.
+/// A matched rule.
 #[derive(Debug)]
 enum Matched {
     Named(Group, u32),
     Nameless((Group, Fingerprint), usize),
 }
 
-/// What a file wants, to be matched with what the kernel has.
+/// The rules that a file wants, to be compared with those in the kernel.
 #[derive(Debug, Default)]
 pub struct Expected {
     /// By [place](place_of) and handle.
     named: BTreeMap<(Group, u32), Named>,
-    /// By place and content; the place of priority 0 has the rules whose priority the kernel chooses.
+    /// By place and content; those whose priority the kernel chooses have a place with priority 0.
     nameless: BTreeMap<(Group, Fingerprint), Vec<Nameless>>,
-    /// Lines without a handle, by place and by their content without what a kernel may ignore ([`crate::verify`]).
+    /// Lines without a handle, by place and by their content without the parts that a kernel may ignore
+    /// ([`crate::verify`]).
     diminished: BTreeMap<(Group, Fingerprint), Vec<u32>>,
     groups: BTreeSet<Group>,
     places: BTreeSet<Group>,
-    /// Hooks with rules of kinds that have no terse dump.
+    /// Hooks with rules of kinds without a terse dump.
     without_terse: BTreeSet<Hook>,
-    /// Lines that add what a line before them has added: the kernel refuses one of them.
+    /// Lines that add what an earlier line has already added: the kernel refuses one of them.
     twice: Vec<u32>,
-    /// What was matched since the mark.
+    /// The rules matched since the mark.
     matched: Vec<Matched>,
-    /// What was seen since the mark and is not of the file.
+    /// The rules seen since the mark that are not in the file.
     unmanaged: BTreeSet<(Group, u32)>,
-    /// Lines that were found diminished since the mark.
+    /// Lines found diminished since the mark.
     found_diminished: BTreeSet<u32>,
-    /// Where the rules are whose priority the kernel chose: group, priority, line.
+    /// The rules whose priority the kernel chose: group, priority, line.
     placed: Vec<(Group, u16, u32)>,
     placed_at_mark: usize,
     maker: Fingerprinter,
 }
 
-/// What became of a dumped rule.
+/// The result for a dumped rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The file has it; its line.
+    /// The rule of this line of the file.
     Expected(u32),
-    /// The file has another rule with this handle; its line.
+    /// The file has a different rule with this handle, on this line.
     Different(u32),
-    /// The file has no such rule, though it has others of the same priority.
+    /// The file has other rules of this priority, but not this one.
     Extra,
-    /// The file is not about this priority at all.
+    /// The file has no rules of this priority.
     Unasked,
-    /// This dump has given it before.
+    /// This dump has already returned the rule.
     Again,
 }
 
 impl Expected {
-    /// Takes a line of the file: what it adds or replaces is expected from then on, what it deletes no more.
+    /// Applies a line of the file: what it adds or replaces is expected from then on, what it deletes no
+    /// longer is.
     pub fn apply(&mut self, rule: &Filter, line: u32) {
         match rule.verb {
             Verb::Add => self.add(rule, line),
@@ -123,7 +126,7 @@ impl Expected {
         self.nameless.entry((place, content)).or_default().push(Nameless { line, group, found: None });
     }
 
-    /// Forgets the rule with this one's handle, if it has one.
+    /// Removes the rule with the same handle, if it has one.
     fn forget(&mut self, rule: &Filter) {
         let handle = rule.classifier.canonical_handle(rule.handle);
         if handle != 0 {
@@ -131,7 +134,8 @@ impl Expected {
         }
     }
 
-    /// Takes a line that deletes: one rule where it has a handle, else a priority, or without that a whole chain.
+    /// Applies a line that deletes: one rule if it has a handle, otherwise a priority, or without that a
+    /// whole chain.
     fn delete(&mut self, rule: &Filter) {
         let group = rule.group();
         self.groups.insert(group);
@@ -150,7 +154,7 @@ impl Expected {
         self.diminished.retain(|(place, _), _| !gone(place));
     }
 
-    /// From here on, [`Expected::back_to_mark`] can take back what is matched: at the beginning of a dump.
+    /// Sets the mark that [`Expected::back_to_mark`] returns to: at the beginning of a dump.
     pub fn mark(&mut self) {
         self.matched.clear();
         self.unmanaged.clear();
@@ -158,7 +162,7 @@ impl Expected {
         self.placed_at_mark = self.placed.len();
     }
 
-    /// Takes back what was matched since the mark: the dump is given again.
+    /// Undoes all matches since the mark, because the dump is repeated.
     pub fn back_to_mark(&mut self) {
         for matched in std::mem::take(&mut self.matched) {
             match matched {
@@ -189,7 +193,7 @@ impl Expected {
             return found;
         }
         if rule.is_in_root() {
-            // The file may name the table by the number that the kernel gave it.
+            // The file may name the table by the number that the kernel assigned.
             let mut by_number = rule.clone();
             by_number.set_root(0);
             if let Some(found) = self.find(&by_number) {
@@ -208,7 +212,8 @@ impl Expected {
         }
     }
 
-    /// The line of which the kernel has made this rule by ignoring a part of it; each line once.
+    /// Finds the line from which the kernel made this rule by ignoring a part of it; each line is returned
+    /// once.
     fn find_diminished(&mut self, rule: &Filter) -> Option<u32> {
         let (place, of_table) = place_of(rule);
         let places = [place, chosen(place)];
@@ -225,10 +230,10 @@ impl Expected {
         None
     }
 
-    /// Matches a rule by its cookie; `None` if the cookie does not identify one.
+    /// Matches a rule by its cookie; returns `None` if the cookie does not identify one.
     ///
-    /// A cookie says what was loaded ([`crate::Marker`]). It goes with the action when a rule is replaced; a change of
-    /// the action alone, by its index, may leave it.
+    /// A cookie identifies the rule that was loaded ([`crate::Marker`]). It is replaced together with the
+    /// actions of a rule, but may survive a change of only the action by its index.
     pub fn match_by_cookie(&mut self, rule: &Terse) -> Option<Found> {
         if !self.is_asked(rule.group, rule.group) {
             return Some(Found::Unasked);
@@ -240,7 +245,7 @@ impl Expected {
             .or_else(|| self.find_chosen(rule.group, (whole, content), identity))
     }
 
-    /// Whether the file is about this group, or about this place.
+    /// Whether the file has rules of this group or place.
     fn is_asked(&self, group: Group, place: Group) -> bool {
         let is_of = |groups: &BTreeSet<Group>, group: Group| {
             groups.contains(&group) || (may_be_chosen(group) && groups.contains(&chosen(group)))
@@ -248,7 +253,7 @@ impl Expected {
         is_of(&self.groups, group) || is_of(&self.places, place)
     }
 
-    /// Matches a dumped rule if the file has it.
+    /// Matches a dumped rule if it is in the file.
     fn find(&mut self, rule: &Filter) -> Option<Found> {
         let (place, of_table) = place_of(rule);
         let handle = rule.classifier.canonical_handle(rule.handle);
@@ -264,7 +269,7 @@ impl Expected {
         self.find_chosen(place, contents, identity)
     }
 
-    /// Matches what has this handle and content, or this content alone.
+    /// Matches by handle and content, or by content only.
     fn find_there(
         &mut self,
         (place, handle): (Group, u32),
@@ -283,7 +288,7 @@ impl Expected {
         if place.priority == 0 { None } else { self.match_nameless((place, content), identity) }
     }
 
-    /// Matches what has this content and leaves the priority to the kernel.
+    /// Matches by content among the rules whose priority the kernel chooses.
     fn find_chosen(
         &mut self,
         place: Group,
@@ -315,7 +320,7 @@ impl Expected {
         Some(Found::Expected(all[place].line))
     }
 
-    /// Whether all rules of a hook are of a kind that [`Expected::match_by_cookie`] may know.
+    /// Whether all rules of a hook are of kinds that [`Expected::match_by_cookie`] supports.
     pub fn may_have_cookies(&self, hook: Hook) -> bool {
         !self.without_terse.contains(&hook)
     }
@@ -330,10 +335,10 @@ impl Expected {
         lines
     }
 
-    /// The lines whose rule is there and has its turn in another order than the file's.
+    /// The lines whose rules exist but are evaluated in a different order from the file.
     ///
-    /// Where the kernel chooses the priority, a rule comes before those that were there: the last line has the first
-    /// turn. These are the fewest lines without which the others are in order.
+    /// If the kernel chooses the priority, a rule precedes the existing ones: the last line is evaluated
+    /// first. The result is the smallest set of lines without which the others are in order.
     pub fn misplaced(&self) -> Vec<u32> {
         let mut placed = self.placed.clone();
         placed.sort_unstable();
@@ -345,16 +350,16 @@ impl Expected {
         lines
     }
 
-    /// The priorities that the file is about.
+    /// The groups that the file has rules of.
     pub fn groups(&self) -> impl Iterator<Item = Group> {
         self.groups.iter().copied()
     }
 }
 
-/// Where a rule is looked for: in its group, or, if it is a hash table of u32 or in one that has a number in its own right, in
-/// all groups of that queueing discipline and priority; and whether it is such a one.
+/// The place where a rule is looked up: its group or, for a u32 hash table with an explicit number and the
+/// rules in it, all groups of that qdisc and priority; and whether that is the case.
 ///
-/// Kernel: 6.18, `net/sched/cls_u32.c` keeps the tables of all chains and of both hooks of clsact together.
+/// Kernel: 6.18, `net/sched/cls_u32.c` shares the tables between all chains and both hooks of clsact.
 fn place_of(rule: &Filter) -> (Group, bool) {
     let group = rule.group();
     match &rule.classifier {
@@ -366,7 +371,7 @@ fn place_of(rule: &Filter) -> (Group, bool) {
     }
 }
 
-/// The half of a parent that names the queueing discipline.
+/// The half of a parent that identifies the qdisc.
 const MAJOR: u32 = 0xffff_0000;
 
 /// Whether the kernel may have chosen the priority of these rules.
@@ -374,14 +379,14 @@ const fn may_be_chosen(group: Group) -> bool {
     group.priority == 0 || group.priority >= CHOSEN_FROM
 }
 
-/// Where the file has rules whose priority the kernel chooses.
+/// The group of rules whose priority the kernel chooses.
 const fn chosen(group: Group) -> Group {
     Group { priority: 0, ..group }
 }
 
-/// The numbers that are not of a longest falling sequence of these.
+/// The numbers outside a longest decreasing subsequence.
 fn not_falling(numbers: &[u32]) -> Vec<u32> {
-    // The last number of the best sequence of each length, and for each number the one before it.
+    // The last number of the best sequence of each length, and the predecessor of each number.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = vec![None; numbers.len()];
     for (at, number) in numbers.iter().enumerate() {
@@ -424,7 +429,7 @@ mod test {
         expected
     }
 
-    /// A rule as the kernel would dump it: it has chosen what the line leaves open.
+    /// A rule as the kernel would dump it, with the values that it chose.
     fn dumped(line: &str, priority: u16, handle: u32) -> Filter {
         let (_, rule) = rules(line).remove(0);
         Filter { verb: Verb::Add, priority, handle, ..rule }
@@ -511,7 +516,7 @@ mod test {
         }
         file.back_to_mark();
         assert_eq!(file.missing(), [1, 2]);
-        // What an earlier dump has matched stays so.
+        // Matches of an earlier dump remain.
         assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(1));
         file.mark();
         file.back_to_mark();
@@ -543,7 +548,7 @@ mod test {
         assert_eq!(file.match_rule(&dumped_u32(marked, 0x8000_0806, 0x8000_0000)), Found::Expected(1));
     }
 
-    /// A rule of u32 as a dump has it, with its whole handle and the first table of its priority.
+    /// A u32 rule as in a dump, with its full handle and the root table of its priority.
     fn dumped_u32(line: &str, handle: u32, root: u32) -> Filter {
         let mut rule = dumped(line, 1, handle);
         if let (Classifier::U32(u32), false) = (&mut rule.classifier, handle & 0xfff == 0) {
@@ -560,13 +565,13 @@ mod test {
         const IN_TABLE: &str = "filter add dev d0 ingress protocol ip prio 1 u32 ht 802:1: match u32 1 1\n";
         let root = 0x8010_0000;
         let mut file = expected(&format!("{FIRST}{TABLE}{IN_TABLE}"));
-        // A rule of the first table is none of the other one, though they look at the same.
+        // A rule of the root table is not one of the other table, although they match the same.
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1800, root)), Found::Expected(3));
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1801, root)), Found::Extra);
         assert_eq!(file.match_rule(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Expected(2));
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0800, root)), Found::Expected(1));
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0801, root)), Found::Extra);
-        // The first table may be named by the number that the kernel gave it, or not at all.
+        // The root table may be named by the number that the kernel assigned, or not at all.
         for handle in ["handle 801::5 u32", "handle ::5 u32", "handle ::5 u32 ht 801:"] {
             let mut file = expected(&FIRST.replace("u32 match", &format!("{handle} match")));
             assert_eq!(
@@ -595,7 +600,7 @@ mod test {
             }
             assert_eq!(file.missing(), [0_u32; 0]);
         }
-        // What is in the first table is of one chain alone.
+        // The contents of the root table belong to a single chain.
         let mut file = expected(&of(here, "u32 match u32 1 1"));
         let elsewhere = dumped_u32(&of("ingress protocol ip", "u32 match u32 1 1"), 0x8000_0800, 0x8000_0000);
         assert_eq!(file.match_rule(&elsewhere), Found::Unasked);

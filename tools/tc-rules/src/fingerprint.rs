@@ -1,10 +1,10 @@
-//! What a rule is, in 16 bytes: to compare what a file wants with what the kernel has.
+//! A digest of a rule in 16 bytes, to compare the rules of a file with those in the kernel.
 
 use netlink::attr::AttrBuf;
 
 use crate::command::{Filter, Group};
 
-/// A rule's own content, without where the kernel may have chosen.
+/// The digest of a rule's content, without values that the kernel may have chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint(u128);
 
@@ -14,18 +14,18 @@ impl Fingerprint {
         self.0.to_le_bytes()
     }
 
-    /// The one with these bytes.
+    /// The fingerprint with these bytes.
     pub(crate) const fn of_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_le_bytes(bytes))
     }
 
-    /// That of a rule with this handle, of the fingerprint without one.
+    /// The fingerprint of a rule with this handle, from the fingerprint without one.
     pub(crate) fn with_handle(self, handle: u32) -> Self {
         Self(self.0 ^ u128::from(handle).wrapping_add(1).wrapping_mul(HANDLES_APART))
     }
 }
 
-/// Makes fingerprints, with memory that is used again.
+/// Computes fingerprints, reusing its memory.
 #[derive(Debug, Default)]
 pub struct Fingerprinter {
     rule: Filter,
@@ -33,8 +33,8 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// The fingerprint of a rule in this group, and that of the same rule with another handle. A hash table of u32 and what is in
-    /// it belong to priorities of several protocols, so that theirs is left out if the rule is `of_table`.
+    /// The fingerprint of a rule in this group, with and without its handle. U32 hash tables and their rules
+    /// belong to priorities of several protocols, so the protocol is omitted if the rule is `of_table`.
     pub fn of(&mut self, rule: &Filter, group: Group, of_table: bool) -> (Fingerprint, Fingerprint) {
         self.rule.assign(rule);
         (self.rule.hook, self.rule.chain, self.rule.priority) =
@@ -44,7 +44,7 @@ impl Fingerprinter {
         }
         self.rule.canonicalize();
         let handle = std::mem::take(&mut self.rule.handle);
-        // Whether a dumped `no_percpu` is in force cannot be seen; what was asked can.
+        // A dump does not show whether `no_percpu` is in force, only whether it was requested.
         self.out.clear();
         self.rule.encode(0, 0, &mut self.out);
         let content = digest(self.out.as_bytes());
@@ -52,11 +52,11 @@ impl Fingerprinter {
     }
 }
 
-/// Spreads the bits of a handle. It is odd, so that two handles stay two.
+/// Spreads the bits of a handle. It is odd, so different handles stay different.
 const HANDLES_APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
-/// Two rounds of FNV-1a over 64 bits, the second one with another beginning: no defence against those who choose the
-/// rules, but two rules of one file that differ do not meet by chance.
+/// Two rounds of FNV-1a over 64 bits with different initial values: no protection against an attacker who
+/// chooses the rules, but different rules of a file do not collide by chance.
 fn digest(bytes: &[u8]) -> Fingerprint {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let (mut first, mut second) = (0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15_u64);

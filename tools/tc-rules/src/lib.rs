@@ -1,12 +1,12 @@
-//! Rules of `tc`: batch files as rules, rules as netlink bytes, and rules in the kernel.
+//! Rules of `tc`: parses batch files, encodes rules as netlink messages, and loads them.
 //!
-//! A line becomes a typed rule, and a rule the very bytes that iproute2 6.1 sends. This needs no socket, no file and no device:
-//! what a line names is answered through [`Lookup`]. [`kernel`] alone has sockets: it loads rules, reads them back and removes
-//! them. `clippy.toml` beside `src/` refuses files and clocks.
+//! A line becomes a typed rule, and a rule becomes exactly the bytes that iproute2 6.1 sends. This needs no
+//! socket, file or device: names are resolved through [`Lookup`]. Only [`kernel`] has sockets: it loads
+//! rules, dumps them and removes them. `clippy.toml` next to `src/` forbids files and clocks.
 //!
-//! Read in this order: [`lines`] and [`words`] (text), [`classifier`], [`ematch`] and [`action`] (one file for each kind),
-//! [`command`] (what a line says), [`batch`] (all of a file), [`expected`] (what is there against what is expected),
-//! [`kernel`].
+//! Read in this order: [`lines`] and [`words`] (text), [`classifier`], [`ematch`] and [`action`] (one file
+//! per kind), [`command`] (a line), [`batch`] (a whole file), [`expected`] (the kernel's rules compared with
+//! the file's), [`kernel`].
 #![forbid(unsafe_code)]
 
 pub mod action;

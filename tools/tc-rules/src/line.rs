@@ -1,4 +1,4 @@
-//! A rule as the line that loads it.
+//! Formats a rule as the line that loads it.
 
 use crate::lookup::Lookup;
 
@@ -6,8 +6,8 @@ use crate::batch::Batch;
 use crate::command::{Command, Filter};
 
 impl Filter {
-    /// The line for it, as [`Filter::words`] has it, if reading that line gives this very rule: what is printed to be
-    /// loaded again never means something else.
+    /// The line of [`Filter::words`], if parsing it yields exactly this rule: a printed line never means
+    /// anything else when it is loaded again.
     pub fn line(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let line = self.words(lookup)?;
         // A name that ends with a backslash would join the next line to this one.

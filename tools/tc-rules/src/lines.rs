@@ -1,38 +1,40 @@
-//! The lines of a batch file, as tc takes them: comments are cut off, a backslash before the newline joins lines.
+//! The lines of a batch file, split as tc does: comments are removed, and a backslash before the newline
+//! joins lines.
 //!
-//! The file streams through one buffer; a line that is not joined is handed out where it lies, without a copy.
+//! The file streams through one buffer; a line that is not joined is returned in place, without a copy.
 //!
-//! What is taken how is iproute2 6.1's `lib/utils.c` `getcmdline()`: `#` begins a comment wherever it stands, in
-//! quotes too, and a comment hides a backslash behind it.
+//! The rules follow `getcmdline()` in `lib/utils.c` of iproute2 6.1: `#` starts a comment anywhere, even
+//! within quotes, and a backslash within a comment is ignored.
 
 use std::io::{self, Read};
 
-/// How much of the file is in memory at a time, unless a line is longer: little enough to stay in the processor's cache.
+/// How much of the file is in memory at a time, unless a line is longer: small enough for the processor's
+/// cache.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The longest line. tc has no limit but memory; nothing sensible comes near this.
+/// Maximum length of a line. tc is limited only by memory; no reasonable line comes near this.
 pub const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// One line with everything that was joined to it.
+/// A line, including everything joined to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// What is left of it without comments.
+    /// Its text without comments.
     pub bytes: &'a [u8],
     /// The number of its first line in the file, from 1.
     pub number: u32,
-    /// Where joined pieces begin: byte of `bytes`, and how many lines further down the file.
+    /// Where joined pieces begin: the byte in `bytes`, and the line offset in the file.
     pub joints: &'a [usize],
 }
 
 impl Line<'_> {
-    /// The line of the file and the column, both from 1, of a byte.
+    /// The position of a byte in the file: line and column, both from 1.
     pub fn place(&self, at: usize) -> (u32, usize) {
         let joined = self.joints.partition_point(|joint| *joint <= at);
         let start = joined.checked_sub(1).map_or(0, |last| self.joints[last]);
         (self.number.saturating_add(u32::try_from(joined).unwrap_or(u32::MAX)), at - start + 1)
     }
 
-    /// The bytes that lie on the same line of the file as this one.
+    /// The bytes on the same line of the file as this one.
     pub fn around(&self, at: usize) -> &[u8] {
         let joined = self.joints.partition_point(|joint| *joint <= at);
         let start = joined.checked_sub(1).map_or(0, |last| self.joints[last]);
@@ -46,19 +48,19 @@ impl Line<'_> {
 pub struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// What of the buffer is still to be handed out.
+    /// The part of the buffer that has not been returned.
     start: usize,
     end: usize,
     number: u32,
     joined: Vec<u8>,
     joints: Vec<usize>,
-    /// How many bytes of the file were handed out.
+    /// How many bytes of the file have been returned.
     consumed: u64,
     exhausted: bool,
 }
 
 impl<R: Read> Lines<R> {
-    /// The lines of this input.
+    /// Creates a reader of this input.
     pub fn new(input: R) -> Self {
         Self {
             input,
@@ -73,12 +75,12 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// How many bytes of the file are behind us.
+    /// How many bytes of the file have been returned.
     pub const fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// How many lines of the file were handed out.
+    /// How many lines of the file have been returned.
     pub const fn count(&self) -> u32 {
         self.number
     }
@@ -86,7 +88,7 @@ impl<R: Read> Lines<R> {
     /// The next line; `None` at the end of the file.
     ///
     /// # Errors
-    /// What reading fails with, a line longer than [`LINE_BYTES_MAX`], and a backslash on the last line.
+    /// I/O errors, a line longer than [`LINE_BYTES_MAX`], and a backslash on the last line.
     pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
         let Some((start, end)) = self.physical()? else { return Ok(None) };
         let number = self.number;
@@ -116,7 +118,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Without the comment, or without the backslash and then with word that a line follows.
+    /// Removes the comment or the backslash; the flag says whether another line follows.
     fn uncommented(buffer: &[u8], start: usize, end: usize) -> (usize, usize, bool) {
         let line = &buffer[start..end];
         if let Some(comment) = memchr(b'#', line) {
@@ -129,7 +131,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The next line of the file with its newline, as a range of the buffer.
+    /// Reads the next physical line, including its newline, as a range of the buffer.
     fn physical(&mut self) -> io::Result<Option<(usize, usize)>> {
         let mut searched = self.start;
         loop {
@@ -170,14 +172,14 @@ fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a line of more than {LINE_BYTES_MAX} bytes"))
 }
 
-/// How many bytes are searched at a time, so that the compiler makes vector instructions of it.
+/// How many bytes are searched at a time, so that the compiler vectorises the loop.
 const BLOCK_BYTES: usize = 32;
 
-/// Where a byte is first, looked for a block at a time.
+/// The position of the first occurrence of a byte, searched block by block.
 fn memchr(wanted: u8, bytes: &[u8]) -> Option<usize> {
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
     for (i, block) in blocks.iter().enumerate() {
-        // Without an early exit: that is what makes it fast.
+        // No early exit, so that the loop can be vectorised.
         if block.iter().fold(false, |found, byte| found | (*byte == wanted)) {
             return within(wanted, block).map(|at| i * BLOCK_BYTES + at);
         }
@@ -185,12 +187,12 @@ fn memchr(wanted: u8, bytes: &[u8]) -> Option<usize> {
     within(wanted, rest).map(|at| blocks.len() * BLOCK_BYTES + at)
 }
 
-/// Where a byte is first in a few, looked for eight at a time.
+/// The position of the first occurrence of a byte in a short slice, searched eight bytes at a time.
 fn within(wanted: u8, bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
         let differing = u64::from_le_bytes(*word) ^ (LOW * u64::from(wanted));
-        // The lowest byte that is zero makes its high bit in this; only bytes above it may make theirs wrongly.
+        // The lowest zero byte sets its high bit in this; only bytes above it may set theirs incorrectly.
         let found = differing.wrapping_sub(LOW) & !differing & HIGH;
         if found != 0 {
             return Some(i * 8 + found.trailing_zeros() as usize / 8);
@@ -208,7 +210,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// Gives its bytes in pieces of this size, so that lines straddle them.
+    /// Returns its bytes in pieces of this size, so that lines span several reads.
     struct Dribble<'a>(&'a [u8], usize);
 
     impl Read for Dribble<'_> {

@@ -1,43 +1,43 @@
-//! What a rule names and only the host knows.
+//! Resolves names in rules that only the host knows.
 
 use std::collections::BTreeMap;
 
 use model::IfIndex;
 
-/// Answers what a rule names.
+/// Resolves the names in rules.
 pub trait Lookup {
     /// The device with this name.
     fn device(&mut self, name: &str) -> Option<IfIndex>;
 
-    /// The BPF program pinned at this path, as a descriptor of the process that will send the rule.
+    /// The BPF program pinned at this path, opened as a descriptor of the process that will send the rule.
     fn pinned(&mut self, path: &str) -> Option<Pinned>;
 
     /// The name of a device.
     fn name_of(&mut self, device: IfIndex) -> Option<String>;
 }
 
-/// A pinned BPF program that was opened.
+/// An opened pinned BPF program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pinned {
     /// The descriptor.
     pub fd: u32,
-    /// The program's id, by which the kernel identifies the program of a rule.
+    /// The program's id, by which the kernel identifies a rule's program.
     pub id: u32,
 }
 
-/// How many devices are remembered: one that rules hang on, and one or two that they send packets to.
+/// How many devices are cached: the one that rules are attached to, and one or two that they send packets to.
 const RECENT: usize = 3;
 
-/// A table of names.
+/// A table of names, for use without a host.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Devices by name, all names that lead to one.
+    /// Devices by name, including alternative names.
     pub devices: BTreeMap<String, IfIndex>,
     /// Pinned programs by path.
     pub pins: BTreeMap<String, Pinned>,
-    /// The devices that were found last: most rules of a file are about the same few.
+    /// The last devices found: most rules of a file refer to the same few.
     recent: [(String, IfIndex); RECENT],
-    /// Which of them is forgotten next.
+    /// The cache entry to replace next.
     oldest: usize,
 }
 
@@ -57,7 +57,7 @@ impl Table {
 
 impl Lookup for Table {
     fn device(&mut self, name: &str) -> Option<IfIndex> {
-        // An empty name is that of no device, and so may stand for none.
+        // No device has an empty name, so it marks an unused entry.
         if let Some((_, device)) = self.recent.iter().find(|(known, _)| !known.is_empty() && known == name) {
             return Some(*device);
         }

@@ -1,39 +1,40 @@
-//! What a line has in common with the one before.
+//! What a line has in common with the previous one.
 //!
-//! The lines of a long file differ in a few words: what stands before the handle is mostly the same, and so are the
-//! actions at the end. Both are remembered with their text, and a line that begins or ends with the same bytes is read
-//! without splitting or reading these again. It must be a plain line ([`split_plain`]): then equal bytes are equal words.
+//! The lines of a long file differ in a few words: the words before the handle and the actions at the end are
+//! mostly the same. Both are cached with their text, and a line that starts or ends with the same bytes is
+//! parsed without splitting or parsing these again. It must be a plain line ([`split_plain`]), so that equal
+//! bytes are equal words.
 
 use crate::action::Action;
 use crate::words::{Spans, Words, split_plain};
 
 use crate::command::Head;
 
-/// What the last lines began and ended with.
+/// The beginning and end of recent lines.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// The text before the first word that differs, with the blank before that word.
+    /// The text before the first word that differs, including the blank before that word.
     head_text: Vec<u8>,
     head: Option<Head>,
-    /// A blank, `action` and all that follows.
+    /// A blank, `action` and everything after it.
     tail_text: Vec<u8>,
-    /// What that text means; empty until it was there twice.
+    /// The parsed actions of that text; empty until it has occurred twice.
     tail: Vec<Action>,
 }
 
-/// What is left of a line.
+/// The part of a line that is not cached.
 #[derive(Debug)]
 pub(crate) struct Rest<'a> {
-    /// What its first words say, if they were known, and where the words behind them begin.
+    /// The parsed beginning, if it is cached, and the offset of the words after it.
     pub(crate) head: Option<(Head, usize)>,
-    /// Its words, without the actions if they are known.
+    /// Its words, without the actions if those are cached.
     pub(crate) words: Words<'a>,
-    /// The actions at its end, if they are known.
+    /// The actions at its end, if they are cached.
     pub(crate) actions: Option<&'a [Action]>,
 }
 
 impl Memory {
-    /// The line without what is known of it; `None` if nothing is, or it is not a plain one.
+    /// The line without its cached parts; `None` if nothing is cached, or it is not a plain line.
     pub(crate) fn rest<'a>(&'a self, line: &'a [u8], spans: &'a mut Spans) -> Option<Rest<'a>> {
         let head = self.head.filter(|_| line.starts_with(&self.head_text));
         let start = if head.is_some() { self.head_text.len() } else { 0 };
@@ -52,15 +53,15 @@ impl Memory {
         Some(Rest { head, words, actions })
     }
 
-    /// Remembers how a plain line began; its text ends where the rest of it begins.
+    /// Caches the beginning of a plain line; `text` ends where the rest of the line begins.
     pub(crate) fn learn_head(&mut self, text: &[u8], head: Head) {
         self.head_text.clear();
         self.head_text.extend_from_slice(text);
         self.head = Some(head);
     }
 
-    /// Remembers how a plain line ended, which text begins with the blank before `action`. What differs from line to line
-    /// costs no more than a copy of its text.
+    /// Caches the end of a plain line; `text` starts with the blank before `action`. If it differs on each
+    /// line, the only cost is a copy of its text.
     pub(crate) fn learn_tail(&mut self, text: &[u8], actions: &[Action]) {
         if self.tail_text == text {
             self.tail.clear();

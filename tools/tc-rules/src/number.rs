@@ -1,10 +1,10 @@
-//! Numbers, addresses, rates and sizes as tc spells them.
+//! Numbers, addresses, rates and sizes in tc's syntax.
 //!
-//! Every reader is total and returns `None` for what is not a value of its kind; the caller says what was expected.
+//! Every parser is total and returns `None` for invalid values; the caller reports what was expected.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A base of numbers: 10, 16, or by prefix (`0x` is 16, `0` is 8), as `strtoul(3)` has it.
+/// A number base: 10, 16, or by prefix (`0x` is 16, `0` is 8) as in `strtoul(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Decimal.
@@ -15,13 +15,13 @@ pub enum Base {
     Prefix,
 }
 
-/// A whole number without sign.
+/// An unsigned integer.
 pub fn unsigned(word: &str, base: Base) -> Option<u64> {
     let (rest, number) = leading_unsigned(word, base)?;
     rest.is_empty().then_some(number)
 }
 
-/// The whole number that a word begins with, and what follows it.
+/// The integer at the beginning of a word, and the rest of the word.
 pub fn leading_unsigned(word: &str, base: Base) -> Option<(&str, u64)> {
     let bytes = word.as_bytes();
     let hexadecimal =
@@ -43,12 +43,12 @@ pub fn leading_unsigned(word: &str, base: Base) -> Option<(&str, u64)> {
     (end > skip).then(|| (&word[end..], number))
 }
 
-/// What a byte is worth as a hexadecimal digit, either case; 255 for what is none.
+/// The value of a hexadecimal digit in either case; 255 for other bytes.
 pub(crate) const fn digit(byte: u8) -> u8 {
     DIGITS[byte as usize]
 }
 
-/// [`digit`], for every byte.
+/// A table of [`digit`] for every byte.
 static DIGITS: [u8; 256] = {
     let mut digits = [u8::MAX; 256];
     let mut value = 0;
@@ -60,22 +60,22 @@ static DIGITS: [u8; 256] = {
     digits
 };
 
-/// A number of 8 bits.
+/// An 8-bit number.
 pub fn u8(word: &str, base: Base) -> Option<u8> {
     unsigned(word, base)?.try_into().ok()
 }
 
-/// A number of 16 bits.
+/// A 16-bit number.
 pub fn u16(word: &str, base: Base) -> Option<u16> {
     unsigned(word, base)?.try_into().ok()
 }
 
-/// A number of 32 bits.
+/// A 32-bit number.
 pub fn u32(word: &str, base: Base) -> Option<u32> {
     unsigned(word, base)?.try_into().ok()
 }
 
-/// A number of 32 bits that may be negative.
+/// A signed 32-bit number.
 pub fn i32(word: &str) -> Option<i32> {
     match word.strip_prefix('-') {
         Some(rest) => i32::try_from(-i64::from(u32(rest, Base::Prefix)?)).ok(),
@@ -110,7 +110,7 @@ pub fn class(word: &str) -> Option<u32> {
     }
 }
 
-/// The words for a class.
+/// Formats a class.
 pub fn class_name(class: u32) -> String {
     match class {
         u32::MAX => "root".to_owned(),
@@ -121,7 +121,7 @@ pub fn class_name(class: u32) -> String {
     }
 }
 
-/// An Ethernet address. A part may have one digit, parts at the end may be missing and are zero.
+/// An Ethernet address. A part may have a single digit; missing trailing parts are zero.
 pub fn mac(word: &str) -> Option<[u8; 6]> {
     let bytes = word.as_bytes();
     let mut address = [0; 6];
@@ -139,12 +139,12 @@ pub fn mac(word: &str) -> Option<[u8; 6]> {
     (digits > 0).then_some(address)
 }
 
-/// An Ethernet address of which no part is missing.
+/// An Ethernet address without missing parts.
 pub fn whole_mac(word: &str) -> Option<[u8; 6]> {
     mac(word).filter(|_| word.bytes().filter(|byte| *byte == b':').count() == 5)
 }
 
-/// The words for an Ethernet address.
+/// Formats an Ethernet address.
 pub fn mac_name(mac: &[u8]) -> String {
     let parts: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
     parts.join(":")
@@ -160,7 +160,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub const fn length(&self) -> usize {
         if self.v6 { 16 } else { 4 }
     }
@@ -188,13 +188,13 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// An IPv4 address as most are written: four decimal parts, none with a zero before it.
+/// An IPv4 address in the common form: four decimal parts without leading zeros.
 fn dotted(word: &str) -> Option<Address> {
     let mut bytes = [0; 16];
     let (mut part, mut number, mut digits) = (0, 0_u16, 0);
     for byte in word.as_bytes() {
         match digit(*byte) {
-            // A zero that is not alone would make the part octal.
+            // A leading zero would make the part octal.
             digit @ 0..10 if digits == 0 || digits < 3 && number != 0 => {
                 number = number * 10 + u16::from(digit);
                 digits += 1;
@@ -210,7 +210,7 @@ fn dotted(word: &str) -> Option<Address> {
     (part == 3 && digits > 0).then_some(Address { bytes, v6: false })
 }
 
-/// An address. IPv4 may have fewer than four parts, the missing ones at the end being zero.
+/// An address. IPv4 may have fewer than four parts; missing trailing parts are zero.
 pub fn address(word: &str) -> Option<Address> {
     if let Some(address) = dotted(word) {
         return Some(address);
@@ -232,7 +232,7 @@ pub fn address(word: &str) -> Option<Address> {
     None
 }
 
-/// An address with the number of bits that count: `ADDRESS[/BITS]` or `ADDRESS/DOTTED-MASK`.
+/// An address with its prefix length: `ADDRESS[/BITS]` or `ADDRESS/DOTTED-MASK`.
 pub fn prefix(word: &str) -> Option<(Address, u32)> {
     if let Some(address) = dotted(word) {
         return Some((address, 32));
@@ -262,8 +262,8 @@ pub fn mask(bits: u32) -> [u8; 16] {
     mask.to_be_bytes()
 }
 
-/// Hexadecimal digits, two for a byte, into a buffer; how many bytes. An odd number of digits is none: iproute2 drops the last
-/// one in some places, and says nothing.
+/// Decodes hexadecimal digits into a buffer and returns the number of bytes. An odd number of digits is
+/// invalid: in some places, iproute2 silently drops the last one.
 pub fn hex(word: &str, buffer: &mut [u8]) -> Option<usize> {
     let (pairs, odd) = word.as_bytes().as_chunks::<2>();
     let count = pairs.len();
@@ -278,12 +278,12 @@ pub fn hex(word: &str, buffer: &mut [u8]) -> Option<usize> {
     Some(count)
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub fn hex_name(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Splits a decimal number with a fraction from the unit behind it.
+/// Splits a decimal fraction from the unit after it.
 fn decimal(word: &str) -> Option<(f64, &str)> {
     let end = word.bytes().position(|byte| !(byte.is_ascii_digit() || byte == b'.')).unwrap_or(word.len());
     Some((word[..end].parse().ok()?, &word[end..]))

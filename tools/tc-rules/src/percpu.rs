@@ -1,7 +1,7 @@
-//! Counters: one for each CPU, or one for all.
+//! Action counters: one per CPU, or one for all CPUs.
 //!
-//! An action may be asked not to have a counter for each CPU (`TCA_ACT_FLAGS_NO_PERCPU_STATS`, Linux 5.5). That saves
-//! memory and time when it is made, and costs a shared cache line when packets meet it.
+//! The flag `TCA_ACT_FLAGS_NO_PERCPU_STATS` (Linux 5.5) gives an action no per-CPU counters. That saves
+//! memory and time at creation, and costs a shared cache line when packets match.
 
 use crate::action::Kind;
 
@@ -10,21 +10,22 @@ use crate::command::Filter;
 /// When actions get one counter for all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoPercpu {
-    /// Where the file asks for it, and where packets are expected to come seldom.
+    /// If the file requests it, or packets are expected to match rarely.
     Auto,
     /// Always.
     Always,
-    /// Never, even where the file asks for it.
+    /// Never, even if the file requests it.
     Never,
-    /// Where the file asks for it: exactly what tc would send.
+    /// If the file requests it: exactly what tc would send.
     #[default]
     AsWritten,
 }
 
-/// Kinds of actions, whether they obey the flag, and the kernel's file that shows it.
+/// The kinds of actions, whether they honour the flag, and the place in the kernel source.
 ///
-/// Kernel: 6.18. `tcf_idr_create_from_flags()` (`net/sched/act_api.c`) passes the flag on, `tcf_idr_create()` takes the
-/// flag from its caller. A dump shows `no_percpu` for kinds that ignore it, too: it shows what was requested.
+/// Kernel: 6.18. `tcf_idr_create_from_flags()` (`net/sched/act_api.c`) passes the flag on; `tcf_idr_create()`
+/// takes it from its caller. A dump shows `no_percpu` even for kinds that ignore it: it shows what was
+/// requested.
 pub const KINDS: &[(&str, bool, &str)] = &[
     ("gact", true, "net/sched/act_gact.c tcf_gact_init()"),
     ("mirred", true, "net/sched/act_mirred.c tcf_mirred_init()"),
@@ -46,7 +47,7 @@ pub const KINDS: &[(&str, bool, &str)] = &[
     ("skbmod", false, "net/sched/act_skbmod.c tcf_skbmod_init()"),
 ];
 
-/// Whether actions of a kind obey the flag.
+/// Whether actions of a kind honour the flag.
 pub fn obeys(kind: &Kind) -> bool {
     KINDS.iter().any(|(name, obeys, _)| *name == kind.name() && *obeys)
 }
@@ -54,8 +55,8 @@ pub fn obeys(kind: &Kind) -> bool {
 impl NoPercpu {
     /// Sets the flag of a rule's actions. Returns how many have the flag but ignore it.
     ///
-    /// Packets are expected seldom where the rule is for hardware only, and where it picks out few of them: an
-    /// address, a port or a tunnel's id must be a certain one.
+    /// Packets are expected to match rarely if the rule is only in hardware, or if it matches few packets: it
+    /// requires a specific address, port or tunnel id.
     pub fn apply(self, rule: &mut Filter) -> usize {
         let seldom = match self {
             Self::Auto => {

@@ -1,4 +1,4 @@
-//! BPF programs that rules and actions run: in the line itself, or pinned.
+//! BPF programs of rules and actions: inline, or pinned.
 //!
 //! Kernel: 6.18, `include/uapi/linux/filter.h` `struct sock_filter`, `include/uapi/linux/bpf_common.h`.
 
@@ -7,14 +7,14 @@ use crate::number::{self, Base};
 use crate::words::{Read, Words, keywords, quoted};
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// The most instructions of a classic program: `BPF_MAXINSNS`.
+/// Maximum number of instructions in a classic program: `BPF_MAXINSNS`.
 const INSTRUCTIONS_MAX: usize = 4096;
 
-/// The bytes of an instruction: `struct sock_filter`.
+/// Size of an instruction: `struct sock_filter`.
 const INSTRUCTION_BYTES: usize = 8;
 
 keywords! {
-    /// How a line names a program, in iproute2's order.
+    /// The sources of a program, in iproute2's order.
     pub(crate) enum Source {
         Bytecode = "bytecode",
         Bc = "bc" exact,
@@ -31,23 +31,23 @@ keywords! {
 /// A program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Program {
-    /// None is named.
+    /// None is given.
     #[default]
     None,
-    /// A classic one, by its instructions.
+    /// A classic program, as its instructions.
     Classic(Vec<Instruction>),
-    /// A pinned one, with the name that the kernel keeps, such as the program's path.
+    /// A pinned program, with the name that the kernel stores, such as the program's path.
     Pinned(Pinned, String),
 }
 
 /// An instruction of a classic program: `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What is done.
+    /// The opcode.
     pub code: u16,
-    /// How many instructions are left out if it is true.
+    /// How many instructions to skip if the condition is true.
     pub jump_true: u8,
-    /// How many instructions are left out if it is false.
+    /// How many instructions to skip if the condition is false.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Numbers {
 }
 
 impl Program {
-    /// Reads what follows a word that names the source.
+    /// Parses what follows a word that names the source.
     pub(crate) fn parse(source: Source, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
         match source {
             Source::Bytecode | Source::Bc => words.read("`COUNT,CODE JT JF K,...`", classic).map(Self::Classic),
@@ -85,7 +85,7 @@ impl Program {
         }
     }
 
-    /// Whether there is one.
+    /// Whether a program is given.
     pub const fn is_some(&self) -> bool {
         !matches!(self, Self::None)
     }
@@ -94,7 +94,7 @@ impl Program {
         match self {
             Self::None => {}
             Self::Classic(instructions) => {
-                // Their count was checked, or is that of a dump, whose attributes are shorter.
+                // The count was checked, or comes from a dump, whose attributes are shorter.
                 out.u16(numbers.instruction_count, u16::try_from(instructions.len()).unwrap_or(u16::MAX));
                 let bytes: Vec<[u8; INSTRUCTION_BYTES]> =
                     instructions.iter().map(Instruction::bytes).collect();
@@ -109,7 +109,7 @@ impl Program {
         }
     }
 
-    /// Takes an attribute of a dump, if it is about the program.
+    /// Decodes an attribute of a dump, if it describes the program.
     pub(crate) fn take(&mut self, attr: &Attr<'_>, numbers: Numbers) -> Result<(), Malformed> {
         if attr.number == numbers.instructions {
             let (instructions, rest) = attr.payload.as_chunks::<INSTRUCTION_BYTES>();
@@ -131,14 +131,14 @@ impl Program {
         Ok(())
     }
 
-    /// Becomes what the kernel would dump of it: not which descriptor it was sent as.
+    /// Converts it to the form that the kernel would dump, without the descriptor that was sent.
     pub(crate) const fn canonicalize(&mut self) {
         if let Self::Pinned(pinned, _) = self {
             pinned.fd = 0;
         }
     }
 
-    /// The words for it; `None` for a pinned one, whose path the kernel does not keep, and for none.
+    /// Its tc syntax; `None` for a pinned program, whose path the kernel does not store, and for none.
     pub(crate) fn words(&self) -> Option<String> {
         let Self::Classic(instructions) = self else { return None };
         let mut program = instructions.len().to_string();
@@ -161,7 +161,8 @@ impl Instruction {
     }
 }
 
-/// A classic program: how many instructions, and each of them, four decimal numbers with blanks between.
+/// Parses a classic program: the number of instructions, then each as four decimal numbers separated by
+/// blanks.
 fn classic(word: &str) -> Option<Vec<Instruction>> {
     let (count, rest) = word.split_once(',')?;
     let count = number::u16(count, Base::Ten).map(usize::from)?;

@@ -25,11 +25,11 @@ pub const MPLS_MC: u16 = 0x8848;
 /// `ETH_P_PPP_SES`.
 pub const PPP_SES: u16 = 0x8864;
 
-/// The protocols within PPP by name, and the Ethernet protocol that is the same. Kernel: `PPP_IP` and its like.
+/// The PPP protocols by name, with the equivalent Ethernet protocol. Kernel: `PPP_IP` and others.
 const PPP: &[(&str, u16, u16)] =
     &[("ip", 0x21, IP), ("ipv6", 0x57, IPV6), ("mpls_uc", 0x281, MPLS_UC), ("mpls_mc", 0x283, MPLS_MC)];
 
-/// The protocols by name, the one to print first where there are several.
+/// The protocols by name; if there are several names, the first is used for output.
 const NAMES: &[(&str, u16)] = &[
     ("ip", IP),
     ("ipv6", IPV6),
@@ -86,11 +86,11 @@ const NAMES: &[(&str, u16)] = &[
     ("LLDP", 0x88cc),
 ];
 
-/// The names, for those who misspell one.
+/// The names, for suggestions after a misspelling.
 pub const WORDS: &[&str] =
     &["ip", "ipv6", "all", "arp", "802.1Q", "802.1ad", "mpls_uc", "mpls_mc", "rarp", "ipv4"];
 
-/// The protocol that a word names, upper or lower case, or a number.
+/// Parses a protocol: a name in either case, or a number.
 pub fn parse(word: &str) -> Option<u16> {
     match word {
         "ip" => return Some(IP),
@@ -102,7 +102,7 @@ pub fn parse(word: &str) -> Option<u16> {
     named.map(|(_, protocol)| *protocol).or_else(|| number::u16(word, Base::Prefix))
 }
 
-/// The words for a protocol.
+/// Formats a protocol.
 pub fn name(protocol: u16) -> String {
     match NAMES.iter().find(|(_, number)| *number == protocol) {
         Some((name, _)) => (*name).to_owned(),
@@ -110,13 +110,13 @@ pub fn name(protocol: u16) -> String {
     }
 }
 
-/// The protocol within PPP that a word names, upper or lower case, or a number.
+/// Parses a PPP protocol: a name in either case, or a number.
 pub fn ppp(word: &str) -> Option<u16> {
     let named = PPP.iter().find(|(name, ..)| name.eq_ignore_ascii_case(word));
     named.map(|(_, protocol, _)| *protocol).or_else(|| number::u16(word, Base::Prefix))
 }
 
-/// The words for a protocol within PPP.
+/// Formats a PPP protocol.
 pub fn ppp_name(protocol: u16) -> String {
     match PPP.iter().find(|(_, number, _)| *number == protocol) {
         Some((name, ..)) => (*name).to_owned(),
@@ -124,7 +124,7 @@ pub fn ppp_name(protocol: u16) -> String {
     }
 }
 
-/// The Ethernet protocol that is the same as one within PPP; 0 for none.
+/// The Ethernet protocol equivalent to a PPP protocol; 0 if there is none.
 pub fn ethernet_of_ppp(protocol: u16) -> u16 {
     PPP.iter().find(|(_, number, _)| *number == protocol).map_or(0, |(_, _, ethernet)| *ethernet)
 }

@@ -1,7 +1,7 @@
-//! One instance for all actions that do the same.
+//! Shares one instance between all identical actions.
 //!
-//! Rules whose actions are the same then have these in common, and with them the counters: a rule's own counts are no
-//! longer separate. In exchange the kernel makes each action once.
+//! Rules with identical actions then share them, including the counters: a rule's own counts are no longer
+//! separate. In return, the kernel creates each action only once.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use netlink::attr::AttrBuf;
 
 use crate::command::Filter;
 
-/// The most different actions that are shared; what comes beyond them has instances of its own.
+/// Maximum number of distinct actions that are shared; further ones get separate instances.
 pub const SHARED_MAX: usize = 65_536;
 
-/// Which actions there were, and the index that each got.
+/// The known actions and their indices.
 #[derive(Debug)]
 pub struct Sharing {
     known: BTreeMap<Vec<u8>, u32>,
@@ -22,17 +22,17 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Indices from this one on, which must be free.
+    /// Assigns indices from this one on, which must be unused.
     pub const fn from(first: u32) -> Self {
         Self { known: BTreeMap::new(), next: first, scratch: AttrBuf::new() }
     }
 
-    /// From now on, new indices are at least this.
+    /// Assigns only indices of at least `first` from now on.
     pub fn not_below(&mut self, first: u32) {
         self.next = self.next.max(first);
     }
 
-    /// Gives the actions of a rule the index of their like. What has an index keeps it.
+    /// Assigns the actions of a rule the index of identical ones. An explicit index is kept.
     pub fn apply(&mut self, rule: &mut Filter) {
         for action in &mut rule.actions {
             if crate::command::index_of(&action.kind) == 0
@@ -58,12 +58,12 @@ impl Sharing {
         Some(index)
     }
 
-    /// How many different actions there are.
+    /// The number of distinct actions.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether no action was shared yet.
+    /// Whether no action has been shared.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A vector of fixed capacity, held in place, so that a rule can be read again and again without allocating.
+//! A vector of fixed capacity, stored inline, so that a rule can be parsed repeatedly without allocating.
 
 /// At most `N` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,12 +8,12 @@ pub struct SmallVec<T, const N: usize> {
 }
 
 impl<T, const N: usize> SmallVec<T, N> {
-    /// None yet.
+    /// Creates an empty vector.
     pub const fn new() -> Self {
         Self { items: [const { None }; N], count: 0 }
     }
 
-    /// Adds a value; gives it back if there is no room.
+    /// Adds a value; returns it if there is no room.
     ///
     /// # Errors
     /// The value, if there are `N` already.

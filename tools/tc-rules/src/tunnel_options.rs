@@ -1,4 +1,4 @@
-//! Options of tunnel headers, which the classifier flower matches and the action `tunnel_key` sets.
+//! Options of tunnel headers, matched by the classifier flower and set by the action `tunnel_key`.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_KEY_ENC_OPTS_*` and
 //! `include/uapi/linux/tc_act/tc_tunnel_key.h` `TCA_TUNNEL_KEY_ENC_OPTS_*`, whose numbers are the same.
@@ -28,7 +28,7 @@ const GTP_QFI: u16 = 2;
 /// The longest data of a Geneve option, in bytes.
 const GENEVE_DATA_MAX: usize = 128;
 
-/// The options of one header.
+/// The options of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelOptions {
     /// Geneve: any number of options.
@@ -46,16 +46,16 @@ pub enum TunnelOptions {
         /// Version 2: the hardware's id.
         hwid: Option<u8>,
     },
-    /// GTP: the type of the PDU, and the quality of service flow.
+    /// GTP: the PDU type, and the QoS flow identifier.
     Gtp(Option<u8>, Option<u8>),
 }
 
-/// One Geneve option.
+/// A Geneve option.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneveOption {
-    /// Whose option it is.
+    /// The option class.
     pub class: Option<u16>,
-    /// Which of theirs.
+    /// The type within the class.
     pub kind: Option<u8>,
     /// Its data.
     pub data: Vec<u8>,
@@ -67,7 +67,7 @@ impl TunnelOptions {
         word.split(',').map(GeneveOption::parse).collect::<Option<_>>().map(Self::Geneve)
     }
 
-    /// The mask that counts every bit of Geneve options.
+    /// The mask that covers every bit of Geneve options.
     pub fn geneve_mask(&self) -> Option<Self> {
         let Self::Geneve(options) = self else { return None };
         let full = |option: &GeneveOption| GeneveOption {
@@ -109,7 +109,7 @@ impl TunnelOptions {
         Some(Self::Gtp(byte(kind)?, byte(flow)?))
     }
 
-    /// The keyword that introduces them.
+    /// Their keyword.
     pub const fn keyword(&self) -> &'static str {
         match self {
             Self::Geneve(_) => "geneve_opts",
@@ -119,7 +119,7 @@ impl TunnelOptions {
         }
     }
 
-    /// Writes them as the attribute with this number. What is marked as nested is what iproute2 6.1 marks.
+    /// Encodes them as the attribute with this number. The nested flag is set where iproute2 6.1 sets it.
     pub fn encode(&self, number: u16, out: &mut AttrBuf) {
         match self {
             Self::Geneve(options) => {
@@ -157,7 +157,7 @@ impl TunnelOptions {
         }
     }
 
-    /// Reads them; `None` for options of a tunnel that we do not know.
+    /// Decodes them; returns `None` for options of an unknown tunnel.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -191,7 +191,7 @@ impl TunnelOptions {
         Ok((!geneve.is_empty()).then_some(Self::Geneve(geneve)))
     }
 
-    /// Becomes what the kernel would dump of it: of ERSPAN, what its version has, all of it.
+    /// Converts it to the form that the kernel would dump: for ERSPAN, exactly the fields of its version.
     ///
     /// Kernel: 6.18, `net/sched/cls_flower.c` `fl_dump_key_erspan_opt()`.
     pub fn canonicalize(&mut self) {
@@ -202,7 +202,7 @@ impl TunnelOptions {
                     (*index, *direction, *hwid) =
                         (None, Some(direction.unwrap_or(0)), Some(hwid.unwrap_or(0)));
                 }
-                // The kernel takes no other version, and so dumps none: what is missing is 0, as its words are.
+                // The kernel accepts and dumps no other version: a missing field is 0, as in its tc syntax.
                 _ => {
                     *version = Some(version.unwrap_or(0));
                     *index = Some(index.unwrap_or(0));
@@ -212,8 +212,8 @@ impl TunnelOptions {
         }
     }
 
-    /// The words for them, without the keyword. A part of ERSPAN that the version does not have is 0 and not empty, as iproute2
-    /// passes over an empty one and takes the next for it.
+    /// Their tc syntax, without the keyword. A field that an ERSPAN version lacks is written as 0 instead of
+    /// empty, because iproute2 skips an empty field and uses the next one for it.
     pub fn words(&self) -> String {
         let hex = |part: &Option<u8>| part.map(|part| format!("{part:x}")).unwrap_or_default();
         let decimal = |part: &Option<u8>| part.unwrap_or(0);

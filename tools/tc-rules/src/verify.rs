@@ -1,13 +1,14 @@
-//! Whether a rule or an action stands as it was sent.
+//! Checks whether a rule or an action was installed as it was sent.
 //!
-//! A kernel ignores attributes that it does not know, or that it was built without, and acknowledges the message: a match that
-//! is ignored makes a rule that matches more packets. The kernel's echo of a message (`NLM_F_ECHO`) has what it made of it.
+//! The kernel ignores attributes that it does not know or was built without, but acknowledges the message. If
+//! it ignores a match, the rule matches more packets. The kernel's echo of a message (`NLM_F_ECHO`) shows the
+//! result.
 //!
-//! Whether an attribute is ignored depends on the attribute and not on its value, except for words of flags. So one message of
-//! each [`shape()`] is compared, and the others of that shape are as it is.
+//! Whether an attribute is ignored depends on the attribute and not on its value, except for flags. So one
+//! message of each [`shape()`] is compared and represents the others of that shape.
 //!
-//! Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()` skips what is beyond the last known attribute unless it is strict;
-//! `net/sched/cls_u32.c` has `TCA_U32_MARK` under `CONFIG_CLS_U32_MARK`.
+//! Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()` skips attributes above the last known one unless it
+//! is strict; `net/sched/cls_u32.c` has `TCA_U32_MARK` under `CONFIG_CLS_U32_MARK`.
 
 use crate::action::{Action, Kind};
 use crate::classifier::u32::Part;
@@ -17,39 +18,39 @@ use netlink::attr::{AttrBuf, Attrs, Malformed};
 use crate::command::{ACT_TAB, Filter, KIND, OPTIONS, Standing, message};
 use crate::fingerprint::Fingerprinter;
 
-/// The bytes of `struct tcmsg` and of `struct tcamsg`.
+/// Sizes of `struct tcmsg` and of `struct tcamsg`.
 const TCMSG_BYTES: usize = 20;
 const TCAMSG_BYTES: usize = 4;
 
-/// How deep attributes are followed: rule, list of actions, action, its options.
+/// How deep attributes are traversed: rule, list of actions, action, its options.
 const DEPTH_MAX: usize = 4;
 
 /// `TCA_U32_SEL`, whose first byte has flags, and `TCA_U32_MARK`.
 const U32_SEL: u16 = 5;
 const U32_MARK: u16 = 10;
 
-/// What the kernel made another rule or action of than was sent.
+/// A rule or action that the kernel altered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Altered {
-    /// What it ignored and why, in words.
+    /// What the kernel ignored and why, as text.
     pub words: String,
-    /// The body of a message that removes what the kernel made of it, and its number; `None` where none is known.
+    /// The message that removes the altered object; `None` if that is not possible.
     pub removal: Option<Removal>,
 }
 
-/// A whole message that removes a rule or an action.
+/// A complete message that removes a rule or an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal(AttrBuf);
 
 impl Removal {
-    /// The message's bytes.
+    /// The bytes of the message.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 }
 
-/// Which attributes a message has, with the words of flags among them, as one number; `None` for a message that makes neither a
-/// rule nor an action.
+/// A hash of the attributes of a message, including the values of flags; `None` for a message that creates
+/// neither a rule nor an action.
 pub fn shape(kind: u16, body: &[u8]) -> Option<u64> {
     let mut shape = Shape(u64::from(kind));
     let attrs = match kind {
@@ -98,7 +99,7 @@ impl Shape {
         }
     }
 
-    /// Adds the numbers and lengths of attributes, and what some of them nest.
+    /// Adds the numbers and lengths of attributes, and the nested attributes of some.
     fn add_options(&mut self, bytes: &[u8], kind: &[u8], depth: usize) {
         for attr in Attrs::new(bytes).flatten() {
             self.add(u64::from(attr.number) << 32 | attr.payload.len() as u64);
@@ -113,7 +114,7 @@ impl Shape {
     }
 }
 
-/// Whether a payload is a list of actions: its first attribute begins with the name of a kind.
+/// Whether a payload is a list of actions: its first attribute starts with the name of a kind.
 fn is_list_of_actions(payload: &[u8]) -> bool {
     let first = |bytes| Attrs::new(bytes).next().and_then(Result::ok);
     let Some(action) = first(payload).filter(|action| action.number == 1) else { return false };
@@ -121,14 +122,14 @@ fn is_list_of_actions(payload: &[u8]) -> bool {
     kind.and_then(|kind| kind.text().ok()).is_some_and(|kind| Kind::NAMES.contains(&kind))
 }
 
-/// Whether an attribute of flower has attributes: options of tunnels with their masks, and labels of MPLS.
+/// Whether an attribute of flower is nested: tunnel options with their masks, and MPLS labels.
 ///
 /// Kernel: 6.18, `TCA_FLOWER_KEY_ENC_OPTS`, `_MASK`, `TCA_FLOWER_KEY_MPLS_OPTS`.
 const fn is_nest_of_flower(number: u16) -> bool {
     matches!(number, 84 | 85 | 99)
 }
 
-/// The bytes of an attribute that are flags, of which a kernel may know some.
+/// The bytes of an attribute that are flags, of which a kernel may know only some.
 fn flags_of<'a>(kind: &[u8], number: u16, payload: &'a [u8]) -> &'a [u8] {
     let from = |at: usize| payload.get(at..).unwrap_or(&[]);
     match (kind, number) {
@@ -137,14 +138,14 @@ fn flags_of<'a>(kind: &[u8], number: u16, payload: &'a [u8]) -> &'a [u8] {
         (b"u32\0", U32_SEL) => payload.get(..1).unwrap_or(&[]),
         // TCA_SKBEDIT_FLAGS, TCA_CT_ACTION
         (b"skbedit\0", 9) | (b"ct\0", 3) => payload,
-        // What follows struct tc_gen in TCA_CSUM_PARMS and TCA_SKBMOD_PARMS.
+        // The fields after struct tc_gen in TCA_CSUM_PARMS and TCA_SKBMOD_PARMS.
         (b"csum\0", 1) | (b"skbmod\0", 2) => from(20),
         _ => &[],
     }
 }
 
-/// What is different in a rule or an action that the kernel has made, of the body of the message that was sent and of its echo;
-/// `None` if they are the same, or of a kind that we do not know all of.
+/// The difference between the rule or action in a sent message and in its echo; `None` if they are equal, or
+/// of a kind that is not fully known.
 ///
 /// # Errors
 /// If an attribute is malformed.
@@ -156,7 +157,8 @@ pub fn altered(kind: u16, sent: &[u8], echo: &[u8]) -> Result<Option<Altered>, M
     }
 }
 
-/// The rule without what a kernel may ignore of it for want of an option; `None` if it has nothing of that.
+/// The rule without the parts that a kernel may ignore for lack of a config option; `None` if it has no such
+/// parts.
 pub fn diminished(rule: &Filter) -> Option<Filter> {
     let is_mark = |part: &Part| matches!(part, Part::Mark(..));
     let Classifier::U32(u32) = &rule.classifier else { return None };
@@ -180,7 +182,7 @@ fn altered_rule(sent: &[u8], echo: &[u8]) -> Result<Option<Altered>, Malformed> 
         stands.encode_removal(0, 0, &mut out);
         (stands.handle != 0 && stands.priority != 0).then_some(Removal(out))
     };
-    // What the kernel chose where the line leaves it open.
+    // Values that the kernel chose because the line does not give them.
     (wanted.handle, wanted.protocol) = (stands.handle, stands.protocol);
     if let (Classifier::U32(wanted), Classifier::U32(stands)) = (&mut wanted.classifier, &stands.classifier) {
         (wanted.table, wanted.root) = (stands.table, stands.root);
@@ -191,7 +193,7 @@ fn altered_rule(sent: &[u8], echo: &[u8]) -> Result<Option<Altered>, Malformed> 
     }
     let name = wanted.classifier.kind().unwrap_or("");
     let ignored = ignored_options(name, options(sent, TCMSG_BYTES)?, options(echo, TCMSG_BYTES)?);
-    // The kernel also writes a value in another way: the options of a tunnel that its version does not have.
+    // The kernel may also encode a value differently: tunnel options that the version does not have.
     if ignored.is_empty() {
         return Ok(None);
     }
@@ -225,7 +227,7 @@ fn is_other(wanted: &Action, stands: &Action) -> bool {
     let (mut wanted, mut stands) = (wanted.clone(), stands.clone());
     wanted.canonicalize();
     stands.canonicalize();
-    // A rule's actions are where the rule is, and a dump says so of each.
+    // Actions have the offload flags of their rule, and a dump reports them for each.
     (wanted.skip_hw, wanted.skip_sw) = (stands.skip_hw, stands.skip_sw);
     wanted != stands
 }
@@ -239,13 +241,14 @@ fn options(body: &[u8], header: usize) -> Result<Attrs<'_>, Malformed> {
     Ok(Attrs::after(header, body)?.find(OPTIONS)?.map_or_else(Attrs::default, |options| options.nested()))
 }
 
-/// The options that were sent and that the echo does not have, by their names.
+/// The names of options that were sent but are missing in the echo.
 fn ignored_options(kind: &str, sent: Attrs<'_>, echo: Attrs<'_>) -> Vec<String> {
     let absent = sent.flatten().filter(|attr| !echo.flatten().any(|other| other.number == attr.number));
     absent.filter_map(|attr| name_of(kind, attr.number)).collect()
 }
 
-/// The word for an option, with what the kernel lacks where that is known; `None` for what a dump never has, or only a mask.
+/// The name of an option, with the missing config option if it is known; `None` for options that a dump never
+/// contains, or that are only masks.
 fn name_of(kind: &str, number: u16) -> Option<String> {
     match kind {
         "u32" if number == U32_MARK => {
@@ -274,7 +277,7 @@ mod test {
     use super::*;
     use crate::Batch;
 
-    /// The kind and the body of the message of a line.
+    /// The type and the body of the message of a line.
     fn message(line: &str) -> (u16, Vec<u8>) {
         let mut table = Table::of([("d0".to_owned(), model::IfIndex(1))]);
         let mut batch = Batch::new(line.as_bytes());
@@ -285,7 +288,7 @@ mod test {
         (u16::from_ne_bytes([bytes[4], bytes[5]]), bytes[16..].to_vec())
     }
 
-    /// The kernel's echo of a line, in which it has chosen what the line leaves open.
+    /// The kernel's echo of a line, with the values that it chose.
     fn echo(line: &str) -> Vec<u8> {
         let (_, mut body) = message(line);
         body[8..12].copy_from_slice(&0x8000_0800_u32.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! The words of a line, and what to say when one of them is wrong.
+//! The words of a line, and the errors about them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,15 +7,15 @@ use model::legible::shortened;
 
 use crate::lines::{HIGH, LOW, Line};
 
-/// The most words of one line. iproute2 6.1 takes 511 (`MAX_ARGS`).
+/// Maximum number of words per line. iproute2 6.1 accepts 511 (`MAX_ARGS`).
 pub const WORDS_MAX: usize = 511;
 
-/// Where the words of a line are.
+/// The positions of the words in a line.
 #[derive(Clone, Debug)]
 pub struct Spans {
-    /// Where each word begins and ends, one after the other.
+    /// The start and end of each word, one after the other.
     turns: [u32; 2 * WORDS_MAX],
-    /// How many of them there are.
+    /// The number of positions.
     count: usize,
 }
 
@@ -31,12 +31,12 @@ impl Spans {
         self.count == 0
     }
 
-    /// How many words there are.
+    /// The number of words.
     const fn len(&self) -> usize {
         self.count / 2
     }
 
-    /// The first byte of a word, and the one behind its last.
+    /// The start and the end of a word.
     #[inline]
     fn get(&self, word: usize) -> Option<(usize, usize)> {
         let at = 2 * word;
@@ -49,24 +49,24 @@ impl Spans {
     }
 }
 
-/// What is wrong with a word.
+/// An error about a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Which word; one past the last if a word is missing.
+    /// The index of the word; one past the last if a word is missing.
     word: usize,
-    /// Which bytes of it, where not all of it is wrong.
+    /// The invalid bytes within it, if not all of it is invalid.
     part: Option<(usize, usize)>,
-    /// What is wrong, in one sentence.
+    /// The message, in one sentence.
     message: Cow<'static, str>,
-    /// What would have been right, for the nearest of it to be named.
+    /// The valid words, of which the nearest is suggested.
     expected: &'static [&'static str],
 }
 
-/// The outcome of reading words.
+/// The result of parsing words.
 pub type Read<T> = Result<T, Box<Wrong>>;
 
 impl Wrong {
-    /// These bytes of a word are wrong.
+    /// Creates an error about these bytes of a word.
     #[cold]
     pub(crate) fn within(
         word: usize,
@@ -76,7 +76,7 @@ impl Wrong {
         Box::new(Self { word, part: Some(part), message: message.into(), expected: &[] })
     }
 
-    /// The same, where one of these words was expected.
+    /// Sets the words that would have been valid.
     #[must_use]
     pub fn expecting(mut self: Box<Self>, expected: &'static [&'static str]) -> Box<Self> {
         self.expected = expected;
@@ -84,24 +84,24 @@ impl Wrong {
     }
 }
 
-/// A mistake in a batch file, with its place.
+/// An error in a batch file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The line of the file, from 1.
     pub line: u32,
     /// The first byte on that line, from 1.
     pub column: usize,
-    /// How many bytes.
+    /// The number of bytes.
     pub width: usize,
-    /// What is wrong, in one sentence.
+    /// The message, in one sentence.
     pub message: String,
-    /// The word that is wrong; empty if one is missing.
+    /// The invalid word; empty if one is missing.
     pub found: String,
-    /// The words that would have been right.
+    /// The words that would have been valid.
     pub expected: &'static [&'static str],
     /// The line's text, without its comment.
     pub text: String,
-    /// Whether tc may understand the line: it is about a queueing discipline or a class that rules do not hang on.
+    /// Whether tc may understand the line: it is about a qdisc or a class that rules are not attached to.
     pub is_foreign: bool,
 }
 
@@ -113,11 +113,11 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// Splits a line into words at blanks; a word that begins with a quote ends at the next one like it, as in iproute2
-/// 6.1's `lib/utils.c` `makeargs()`.
+/// Splits a line into words at blanks; a word that starts with a quote ends at the next quote of the same
+/// kind, as in `makeargs()` in `lib/utils.c` of iproute2 6.1.
 ///
 /// # Errors
-/// What is no text, a quote that nothing closes, and more than [`WORDS_MAX`] words.
+/// Invalid UTF-8, an unterminated quote, or more than [`WORDS_MAX`] words.
 pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mistake>> {
     if let Some(text) = split_plain(line.bytes, spans) {
         return Ok(text);
@@ -157,10 +157,11 @@ pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mist
     Ok(text)
 }
 
-/// The same for a line of printable ASCII without quotes, whose only blanks are spaces: eight bytes at a time. `None` for
-/// every other line.
+/// The same for a line of printable ASCII without quotes, in which all blanks are spaces: eight bytes at a
+/// time. Returns `None` for every other line.
 pub fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
-    /// What, added to a byte of ASCII, makes its high bit unless it is below a space, or is one or below.
+    /// Added to an ASCII byte, these set its high bit unless the byte is below a space, or not above one,
+    /// respectively.
     const NOT_CONTROL: u64 = LOW * (0x80 - 0x20);
     const NOT_BLANK: u64 = LOW * (0x80 - 0x21);
     let text = std::str::from_utf8(bytes).ok()?;
@@ -168,15 +169,15 @@ pub fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     let (chunks, rest) = bytes.as_chunks::<8>();
     let mut last = [b' '; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // The highest bit of a byte says whether the byte before it is part of a word.
+    // The high bit of each byte says whether the previous byte is part of a word.
     let (mut within, mut base, mut count) = (0, 0, 0);
     for chunk in chunks.iter().chain([&last]) {
         let chunk = u64::from_le_bytes(*chunk);
-        // A byte that equals this one makes its highest bit, and so may the one above it.
+        // A byte equal to this one sets its high bit; the byte above it may set its own, too.
         let is = |byte: u8| (chunk ^ (LOW * u64::from(byte))).wrapping_sub(LOW);
         let odd = chunk | !chunk.wrapping_add(NOT_CONTROL) | ((is(b'"') | is(b'\'')) & !chunk);
         let word = chunk.wrapping_add(NOT_BLANK) & HIGH;
-        // A word begins where it turns from blank, and ends where it turns to it.
+        // A word starts or ends where this changes.
         let mut turns = word ^ (word << 8 | within);
         within = word >> 56;
         if odd & HIGH != 0 || count + 8 > spans.turns.len() {
@@ -200,10 +201,10 @@ const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// How much is kept of a word that is wrong. A longer one is not a keyword misspelt.
+/// How much of an invalid word is kept. A longer one is not a misspelt keyword.
 const FOUND_BYTES_MAX: usize = 256;
 
-/// The most characters that are said of one mistake: a word of a file may be as long as a line.
+/// Maximum number of characters in a message: a word of a file may be as long as a line.
 const SAID_CHARS_MAX: usize = 400;
 
 fn mistake_at(
@@ -225,15 +226,16 @@ fn mistake_at(
     Mistake { line: number, column, width, message, found, expected, text, is_foreign: false }
 }
 
-/// The words of a line, read one after the other.
+/// The words of a line, consumed one by one.
 #[derive(Clone, Debug)]
 pub struct Words<'a> {
     text: &'a str,
     spans: &'a Spans,
     at: usize,
-    /// Whether the actions at the end of the line were known before it was split: then `action` is its last word.
+    /// Whether the actions at the end of the line were known before it was split; `action` is then its last
+    /// word.
     known_actions: bool,
-    /// The first word of the actions, if they go on to the end of the line.
+    /// The first word of the actions, if they extend to the end of the line.
     actions: Option<usize>,
 }
 
@@ -243,45 +245,46 @@ impl<'a> Words<'a> {
         Self { text, spans, at: 0, known_actions: false, actions: None }
     }
 
-    /// The words of this text, and behind them `action` and actions that the caller knows.
+    /// The words of this text, followed by `action` and actions that the caller knows.
     pub const fn before_actions(text: &'a str, spans: &'a Spans) -> Self {
         Self { text, spans, at: 0, known_actions: true, actions: None }
     }
 
-    /// Whether the word `action` before the known actions was read last. They stand there once.
+    /// Whether the last word was the `action` before the known actions. Returns true only once.
     pub(crate) const fn at_known_actions(&mut self) -> bool {
         let here = self.known_actions && self.at > self.spans.len();
         self.known_actions &= !here;
         here
     }
 
-    /// Whether every word was read, also the one before the actions that are known.
+    /// Whether every word was consumed, including the `action` before known actions.
     pub const fn all_read(&self) -> bool {
         !self.known_actions && self.at >= self.spans.len()
     }
 
-    /// The number of the next word.
+    /// The index of the next word.
     pub const fn place(&self) -> usize {
         self.at
     }
 
-    /// The actions that begin at this word end with the one that was read last. It counts if that is the end of the line.
+    /// Records that the actions starting at this word end with the last one consumed. They are kept only if
+    /// that is the end of the line.
     pub(crate) const fn note_actions(&mut self, first: usize) {
         self.actions = if self.at == self.spans.len() { Some(first) } else { None };
     }
 
-    /// Where the word `action` begins, if it is written out and all behind it is actions.
+    /// The position of the word `action`, if it is not abbreviated and only actions follow it.
     pub fn actions_begin(&self) -> Option<usize> {
         let (start, end) = self.spans.get(self.actions?.checked_sub(1)?)?;
         (&self.text[start..end] == ACTION).then_some(start)
     }
 
-    /// Where a word begins.
+    /// The start of a word.
     pub fn begin_of(&self, word: usize) -> Option<usize> {
         self.spans.get(word).map(|(start, _)| start)
     }
 
-    /// The next word, which stays the next one.
+    /// The next word, without consuming it.
     #[inline]
     pub fn peek(&self) -> Option<&'a str> {
         match self.spans.get(self.at) {
@@ -291,7 +294,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Goes on to the word behind the next one.
+    /// Skips the next word.
     pub const fn skip(&mut self) {
         self.at += 1;
     }
@@ -301,7 +304,7 @@ impl<'a> Words<'a> {
         self.at -= 1;
     }
 
-    /// The value that must follow what was read last.
+    /// The required argument of the last word.
     ///
     /// # Errors
     /// If the line ends here.
@@ -313,19 +316,19 @@ impl<'a> Words<'a> {
         Ok(word)
     }
 
-    /// The value that must follow, read by this reader.
+    /// The required argument of the last word, parsed by `reader`.
     ///
     /// # Errors
-    /// If the line ends here, or the reader does not take the word; `what` says what it should have been.
+    /// If the line ends here, or the reader rejects the word; `what` describes a valid one.
     pub fn read<T>(&mut self, what: &'static str, reader: impl FnOnce(&'a str) -> Option<T>) -> Read<T> {
         let word = self.value()?;
         reader(word).ok_or_else(|| self.wrong(format!("`{word}` is not {what}")))
     }
 
-    /// The number behind `keyword`, if that is the next word.
+    /// The number after `keyword`, if that is the next word.
     ///
     /// # Errors
-    /// As [`Words::read`].
+    /// The same as [`Words::read`].
     pub fn optional<T>(
         &mut self,
         keyword: &str,
@@ -339,7 +342,7 @@ impl<'a> Words<'a> {
         Ok(None)
     }
 
-    /// Something is wrong with the word that was read last.
+    /// Creates an error about the last consumed word.
     #[cold]
     pub fn wrong(&self, message: impl Into<Cow<'static, str>>) -> Box<Wrong> {
         Box::new(Wrong {
@@ -350,13 +353,13 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Something is wrong with the next word.
+    /// Creates an error about the next word.
     #[cold]
     pub fn wrong_here(&self, message: impl Into<Cow<'static, str>>) -> Box<Wrong> {
         Box::new(Wrong { word: self.at, part: None, message: message.into(), expected: &[] })
     }
 
-    /// The next word is not known.
+    /// Creates an error: the next word is unknown.
     #[cold]
     pub fn unknown_here(&self, expected: &'static [&'static str]) -> Box<Wrong> {
         match self.peek() {
@@ -365,7 +368,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// What is wrong, with its place in the file.
+    /// Converts an error to a mistake with its position in the file.
     #[cold]
     pub fn mistake(&self, wrong: Wrong, line: &Line<'_>) -> Mistake {
         let (start, end) = match self.spans.get(wrong.word) {
@@ -382,14 +385,14 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Whether a word is a keyword or the beginning of it, as iproute2's `matches()` has it.
+/// Whether a word is a keyword or an abbreviation of it, as in iproute2's `matches()`.
 pub fn abbreviates(word: &str, keyword: &str) -> bool {
     let (word, keyword) = (word.as_bytes(), keyword.as_bytes());
-    // The first byte settles most of it without a call.
+    // Compare the first byte first: this decides most cases without a call.
     word.first() == keyword.first() && keyword.starts_with(word)
 }
 
-/// A text as one word of a line, in quotes where it needs them; `None` for what no quotes hold together.
+/// Formats a text as one word of a line, with quotes if needed; `None` if that is not possible.
 pub(crate) fn quoted(text: &str) -> Option<String> {
     if text.contains(['\n', '\0']) {
         return None;
@@ -403,8 +406,8 @@ pub(crate) fn quoted(text: &str) -> Option<String> {
     }
 }
 
-/// A set of keywords as an enum. A word is the keyword itself, else the first in order that it begins, which is
-/// the order in which iproute2 6.1 asks; those marked `exact` must be written out.
+/// Declares a set of keywords as an enum. A word is the keyword itself, or else the first one that it
+/// abbreviates, in the order of iproute2 6.1's checks; those marked `exact` cannot be abbreviated.
 #[macro_export]
 macro_rules! keywords {
     ($(#[$meta:meta])* $visibility:vis enum $name:ident { $($variant:ident = $text:literal $($exact:ident)?,)* }) => {
@@ -413,10 +416,10 @@ macro_rules! keywords {
         $visibility enum $name { $(#[doc = concat!("`", $text, "`")] $variant,)* }
 
         impl $name {
-            /// All of them, as they are written.
+            /// All keywords.
             $visibility const WORDS: &'static [&'static str] = &[$($text,)*];
 
-            /// The keyword that a word is.
+            /// Finds the keyword of a word.
             $visibility fn find(word: &str) -> Option<Self> {
                 match word {
                     $($text => Some(Self::$variant),)*
@@ -469,7 +472,7 @@ mod test {
         fn a_plain_line_has_the_same_words_read_in_pieces_and_byte_by_byte(text in "[ab'\" \t\u{7f}é]{0,40}") {
             let mut spans = Spans::default();
             let plain = split_plain(text.as_bytes(), &mut spans);
-            // The fast path leaves to the other what it must: other blanks, quotes, other alphabets.
+            // The fast path must leave other blanks, quotes and non-ASCII text to the slow path.
             prop_assert_eq!(plain.is_none(), !text.is_ascii() || text.contains(['\t', '\'', '"']));
             if plain.is_some() {
                 let places = (0..).map_while(|word| spans.get(word));

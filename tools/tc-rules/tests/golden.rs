@@ -1,4 +1,4 @@
-//! Every construct, against the bytes that iproute2 6.1 sent for the same line.
+//! Compares every construct with the bytes that iproute2 6.1 sent for the same line.
 
 mod recorded;
 
@@ -7,7 +7,7 @@ use tc_rules::{Batch, Table};
 
 const CAPTURED: &str = include_str!("golden/iproute2-6.1.hex");
 
-/// The devices as they were numbered when the bytes were captured, and the lines with their bytes.
+/// The device indices at capture time, and the lines with their bytes.
 fn captured() -> (Table, Vec<(&'static str, Vec<u8>)>) {
     let mut lines = CAPTURED.lines().filter(|line| !line.starts_with('#'));
     let table = Table::of([(); 2].map(|()| device(lines.next().expect("a device"))));
@@ -48,10 +48,10 @@ fn what_tc_refuses_is_refused() {
 fn what_tc_takes_in_part_is_refused() {
     let (mut table, _) = captured();
     for line in [
-        // iproute2 drops the last digit, and says nothing.
+        // iproute2 silently drops the last digit.
         "actions add action ct commit label 012/fff",
         "filter add dev d0 ingress protocol ip flower ct_label 012",
-        // iproute2 passes over the empty part, and takes the direction for the index.
+        // iproute2 skips the empty part and takes the direction as the index.
         "actions add action tunnel_key set src_ip 1.1.1.1 dst_ip 2.2.2.2 id 5 erspan_opts 2::1:63",
     ] {
         assert!(encoded(line, &mut table).is_err(), "{line}");
@@ -141,7 +141,7 @@ fn a_rule_is_read_back_from_its_own_bytes() {
             continue;
         };
         if line.contains("label") {
-            continue; // the kernel dumps labels whole, whatever part of them was sent
+            continue; // the kernel dumps all bytes of labels, even if fewer were sent
         }
         let mut decoded = tc_rules::Filter::default();
         let mut body = bytes[16..].to_vec();

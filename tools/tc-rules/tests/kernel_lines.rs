@@ -1,5 +1,5 @@
-//! The lines of the kernel's own tests of tc: those that are understood become the bytes that tc sends, and no fewer of
-//! them are understood than were.
+//! The lines of the kernel's own tests of tc: those that the parser supports become the bytes that tc sends,
+//! and the number of supported lines must not decrease.
 
 mod recorded;
 
@@ -11,17 +11,18 @@ use tc_rules::{Batch, Filter, Table};
 
 const RECORDED: &str = include_str!("golden/tc-testing.hex");
 
-/// How many lines of each of the kernel's files are understood, of those that tc takes; a file that is absent here has none.
+/// How many lines of each of the kernel's files are supported, out of those that tc accepts; files that are
+/// absent have none.
 const UNDERSTOOD: &str = include_str!("golden/tc-testing.understood");
 
-/// A line of a file of the kernel's, and what tc sends for it; `None` if tc refuses it.
+/// A line of one of the kernel's files, and the bytes that tc sends for it; `None` if tc refuses it.
 struct Recorded {
     file: &'static str,
     line: &'static str,
     sent: Option<Vec<u8>>,
 }
 
-/// The devices as they were numbered when the bytes were recorded, and the lines with their bytes.
+/// The device indices at recording time, and the lines with their bytes.
 fn all_lines() -> (Table, Vec<Recorded>) {
     let mut rows = RECORDED.lines().filter(|row| !row.starts_with("# "));
     let table = Table::of([(); 3].map(|()| device(rows.next().expect("a device"))));
@@ -39,10 +40,11 @@ fn all_lines() -> (Table, Vec<Recorded>) {
     (table, all)
 }
 
-/// What tc sends, without what it sends unasked: for the text of `simple` 32 bytes of its memory, however short the text
-/// is (`m_simple.c` `parse_simple()`). What is behind the text differs from call to call, and the kernel does not read it.
+/// The bytes that tc sends, without unrelated ones: for the text of `simple`, it always sends 32 bytes of its
+/// memory (`m_simple.c` `parse_simple()`). The bytes after the text vary between calls, and the kernel does
+/// not read them.
 fn without_foreign_memory(line: &str, mut sent: Vec<u8>) -> Vec<u8> {
-    /// The header of `TCA_DEF_DATA`, and the bytes behind it.
+    /// The header of `TCA_DEF_DATA`, and the number of bytes after it.
     const TEXT: ([u8; 4], usize) = ([36, 0, 3, 0], 32);
     if line.contains(" sdata ") {
         for at in (0..sent.len().saturating_sub(TEXT.1)).step_by(4) {
@@ -110,7 +112,7 @@ fn what_tc_refuses_is_refused() {
     assert!(taken.is_empty(), "tc refuses\n{taken}");
 }
 
-/// The rules that the lines add, and for each action that one adds by itself a rule with it.
+/// The rules that the lines add, and a rule for each action that a line adds separately.
 fn rules_of_lines(table: &mut Table, lines: &[Recorded]) -> Vec<(String, Filter)> {
     let mut rules = Vec::new();
     for Recorded { line, sent, .. } in lines {

@@ -1,4 +1,5 @@
-//! Every kind of action and classifier: what it takes has words that mean the same, and is read back from its own bytes.
+//! Every kind of action and classifier: what it parses can be formatted as equivalent words, and decoded from
+//! its own bytes.
 
 use model::IfIndex;
 use netlink::attr::AttrBuf;
@@ -7,14 +8,14 @@ use proptest::sample::select;
 use tc_rules::batch::ReadError;
 use tc_rules::{Batch, Expected, Filter, Table};
 
-/// What a line may say in each place; an empty word for nothing.
+/// The alternatives at each position of a line; an empty word for nothing.
 type Places = &'static [&'static [&'static str]];
 
 const CONTROL: &[&str] =
     &["", "pass", "drop", "pipe", "continue", "reclassify", "goto chain 7", "jump 2", "trap"];
 const INDEX: &[&str] = &["", "index 1", "index 4294967295"];
 
-/// Each kind of action, with what it takes: every combination is right.
+/// Each kind of action with its options: every combination is valid.
 const ACTIONS: &[(&str, Places)] = &[
     (
         "nat",
@@ -121,7 +122,7 @@ const POLICE: &[&str] = &["", "police rate 1mbit burst 10k drop"];
 const ACTION: &[&str] = &["", "action drop", "action nat egress 1.2.3.4 5.6.7.8 action pass"];
 const CLASS: &[&str] = &["", "classid 1:2", "flowid 1:3 classid 1:2", "classid none"];
 
-/// Each kind of classifier, with what stands before it and what it takes: every combination is right.
+/// Each kind of classifier with the words before it and its options: every combination is valid.
 const CLASSIFIERS: &[(&str, Places)] = &[
     ("", &[&["", "handle 7"], &["basic"], MATCH, CLASS, POLICE, ACTION]),
     ("", &[&["basic"], &["classid 1:2", "police rate 1mbit burst 10k drop"], ACTION]),
@@ -211,7 +212,7 @@ fn the_name_of_pedit_may_be_there_again_before_each_change() {
     assert!(late.is_err_and(|error| error.to_string().contains("before the first")), "as tc refuses it");
 }
 
-/// A line of this beginning, of which each place says one of what it may.
+/// Builds a line from this beginning, with one alternative for each position.
 fn line(beginning: String, kind: &str, places: Places, choices: &[usize]) -> String {
     let said = places.iter().zip(choices).map(|(place, choice)| place[choice % place.len()]);
     said.fold(
@@ -220,7 +221,7 @@ fn line(beginning: String, kind: &str, places: Places, choices: &[usize]) -> Str
     )
 }
 
-/// A rule that was read means the same in its own words, and from its own bytes as a dump has them.
+/// Checks that a parsed rule survives formatting and decoding.
 fn holds(line: &str) {
     let rule = read(line).unwrap_or_else(|error| panic!("{line}\n{error}"));
     let words = rule.words(&mut table()).unwrap_or_else(|| panic!("{line}: no words"));
@@ -289,7 +290,7 @@ fn an_action_that_is_only_named_has_words_that_are_taken_or_none() {
             format!("filter add dev d0 ingress protocol ip prio 1 handle 1 matchall action {kind} index 7");
         let mut out = AttrBuf::new();
         tc_rules::Command::Filter(read(&line).expect("a rule")).encode(0, 0, &mut out);
-        // No other rule has it, so the kernel leaves its index out.
+        // No other rule uses it, so the kernel omits its index.
         let mut decoded = Filter::default();
         assert_eq!(decoded.decode(&out.as_bytes()[16..]), Ok(Some(())), "{kind}");
         if let Some(words) = decoded.words(&mut table()) {
@@ -299,7 +300,7 @@ fn an_action_that_is_only_named_has_words_that_are_taken_or_none() {
     }
 }
 
-/// A wrong line, the word in it that is wrong, and one of the words that would have been right.
+/// An invalid line, the invalid word in it, and one of the words that would have been valid.
 const WRONG: &[(&str, &str, &str)] = &[
     ("action nat ingres", "", ""),
     ("action nat inwards 1.2.3.4 5.6.7.8", "inwards", "ingress"),

@@ -1,11 +1,11 @@
-//! Whatever the bytes: the readers of lines and of dumps return.
+//! The parsers of lines and dumps never panic, whatever the bytes.
 
 use model::IfIndex;
 use proptest::prelude::*;
 use tc_rules::batch::ReadError;
 use tc_rules::{Batch, Expected, Filter, Table};
 
-/// Words of the language, in no order: more of them get far than of random letters.
+/// Words of the syntax in random order: they get further than random letters.
 const WORDS: &[&str] = &[
     "filter",
     "add",
@@ -176,7 +176,7 @@ fn table() -> Table {
     Table::of([("d0".to_owned(), IfIndex(3)), ("d1".to_owned(), IfIndex(4))])
 }
 
-/// Reads all of it; every rule that is read has words that mean it, and bytes that are read back.
+/// Parses everything; every parsed rule can be formatted and decoded again.
 fn read(text: &[u8]) {
     let mut table = table();
     let mut batch = Batch::new(text);

@@ -1,4 +1,4 @@
-//! `bpf`: a BPF program says what becomes of the packet.
+//! `bpf`: a BPF program decides what happens to the packet.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_bpf.h`, `net/sched/act_bpf.c`.
 
@@ -16,9 +16,9 @@ const PROGRAM: Numbers = Numbers { instruction_count: 3, instructions: 4, descri
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bpf {
-    /// Instance, and what becomes of the packet where the program leaves it open.
+    /// Instance, and the control action if the program does not choose one.
     pub instance: Instance,
-    /// The program; none for an instance that is only named.
+    /// The program; none for an instance that is only referenced.
     pub program: Program,
 }
 

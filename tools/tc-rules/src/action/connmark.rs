@@ -1,4 +1,4 @@
-//! `connmark`: gives a packet the mark of its connection.
+//! `connmark`: restores a packet's mark from its connection.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_connmark.h`, `net/sched/act_connmark.c`.
 

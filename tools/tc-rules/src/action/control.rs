@@ -1,4 +1,4 @@
-//! What becomes of a packet after an action.
+//! Control actions: what happens to a packet after an action.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TC_ACT_*`.
 
@@ -6,7 +6,7 @@ use crate::number::{self, Base};
 use crate::words::{Read, Words, keywords};
 
 keywords! {
-    /// The words for a control, in iproute2's order.
+    /// The keywords of control actions, in iproute2's order.
     pub enum Word {
         Continue = "continue",
         Drop = "drop",
@@ -21,45 +21,45 @@ keywords! {
     }
 }
 
-/// What becomes of the packet, as the kernel's number.
+/// A control action, as the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control(pub u32);
 
 impl Control {
-    /// The next rule is tried: `TC_ACT_UNSPEC`.
+    /// Try the next rule: `TC_ACT_UNSPEC`.
     pub const CONTINUE: Self = Self(u32::MAX);
-    /// The packet passes: `TC_ACT_OK`.
+    /// Pass the packet: `TC_ACT_OK`.
     pub const PASS: Self = Self(0);
-    /// Classification begins again: `TC_ACT_RECLASSIFY`.
+    /// Restart classification: `TC_ACT_RECLASSIFY`.
     pub const RECLASSIFY: Self = Self(1);
-    /// The packet is dropped: `TC_ACT_SHOT`.
+    /// Drop the packet: `TC_ACT_SHOT`.
     pub const DROP: Self = Self(2);
-    /// The next action has its turn: `TC_ACT_PIPE`.
+    /// Continue with the next action: `TC_ACT_PIPE`.
     pub const PIPE: Self = Self(3);
-    /// Another consumer took the packet: `TC_ACT_STOLEN`.
+    /// The packet was consumed: `TC_ACT_STOLEN`.
     pub const STOLEN: Self = Self(4);
-    /// The packet goes up to the CPU: `TC_ACT_TRAP`.
+    /// Trap the packet to the CPU: `TC_ACT_TRAP`.
     pub const TRAP: Self = Self(8);
 
-    /// Jump this many actions ahead: the operand is in the lower bits.
+    /// Skip this many actions: the operand is in the lower bits.
     const JUMP: u32 = 1 << 28;
-    /// Go on in another chain: the operand is in the lower bits.
+    /// Continue in another chain: the operand is in the lower bits.
     const GOTO_CHAIN: u32 = 2 << 28;
     /// The operand's bits: `TC_ACT_EXT_VAL_MASK`.
     const OPERAND: u32 = (1 << 28) - 1;
 
-    /// The highest number of a chain that a control can name.
+    /// The highest chain number that a control action can encode.
     pub const CHAIN_MAX: u32 = Self::OPERAND;
 
-    /// Whether a word begins a control.
+    /// Whether a word starts a control action.
     pub fn begins(word: &str) -> bool {
         Word::find(word).is_some()
     }
 
-    /// The control that comes next, if one does.
+    /// Reads the control action that comes next, if any.
     ///
     /// # Errors
-    /// If its operand is wrong.
+    /// If its operand is invalid.
     pub fn optional(words: &mut Words<'_>) -> Read<Option<Self>> {
         let Some(word) = words.peek().and_then(Word::find) else { return Ok(None) };
         words.skip();
@@ -79,15 +79,15 @@ impl Control {
         }))
     }
 
-    /// The control that comes next.
+    /// Reads the control action that comes next.
     ///
     /// # Errors
-    /// If something else does.
+    /// If the next word is not a control action.
     pub fn required(words: &mut Words<'_>) -> Read<Self> {
         Self::optional(words)?.ok_or_else(|| words.unknown_here(Word::WORDS))
     }
 
-    /// The control that a word means without a further one, or that is a number, as `conform-exceed` has them.
+    /// A control action without operand, or given as a number, as in `conform-exceed`.
     pub(super) fn simple_or_number(word: &str) -> Option<Self> {
         Some(match Word::find(word) {
             Some(Word::Continue) => Self::CONTINUE,
@@ -101,10 +101,10 @@ impl Control {
         })
     }
 
-    /// The control that comes next, which may be a number.
+    /// Reads the control action that comes next, which may be given as a number.
     ///
     /// # Errors
-    /// If something else does.
+    /// If the next word is neither.
     pub(super) fn required_or_number(words: &mut Words<'_>) -> Read<Self> {
         match words.peek().and_then(|word| word.parse::<i32>().ok()) {
             Some(number) => {
@@ -115,17 +115,17 @@ impl Control {
         }
     }
 
-    /// The words for it, or its number.
+    /// Its tc syntax, or its number.
     pub(super) fn words_or_number(self) -> String {
         self.words().unwrap_or_else(|| self.0.cast_signed().to_string())
     }
 
-    /// The chain that it goes to.
+    /// The chain that it jumps to.
     pub const fn chain(self) -> Option<u32> {
         if self.0 & !Self::OPERAND == Self::GOTO_CHAIN { Some(self.0 & Self::OPERAND) } else { None }
     }
 
-    /// The words for it; `None` for a number that has none.
+    /// Its tc syntax; `None` for a number that has none.
     pub fn words(self) -> Option<String> {
         Some(match self {
             Self::CONTINUE => "continue".to_owned(),

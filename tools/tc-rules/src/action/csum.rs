@@ -1,4 +1,4 @@
-//! `csum`: computes checksums again.
+//! `csum`: recomputes checksums.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_csum.h`, `net/sched/act_csum.c`.
 
@@ -32,7 +32,7 @@ const NAMES: [(u32, &str); 7] = [
 ];
 
 keywords! {
-    /// The words of the action.
+    /// The keywords of the action.
     enum Word {
         Iph = "iph",
         Ip4h = "ip4h",
@@ -54,7 +54,7 @@ keywords! {
 pub struct Csum {
     /// Instance and control.
     pub instance: Instance,
-    /// Which checksums, a bit for each.
+    /// The checksums, one bit each.
     pub update: u32,
 }
 
@@ -63,7 +63,7 @@ impl Csum {
         words.skip();
         let mut updated = 0;
         loop {
-            // The action may name itself again: `csum iph csum tcp` is one.
+            // The action's name may be repeated: `csum iph csum tcp` is a single action.
             if updated != 0 && words.peek().is_some_and(|word| abbreviates(word, "csum")) {
                 words.skip();
                 if words.peek().is_none() {

@@ -30,14 +30,14 @@ const NAT: u16 = 8;
 const NAT_SRC: u16 = 16;
 const NAT_DST: u16 = 32;
 
-/// How many bytes a connection's labels have.
+/// Length of a connection's labels, in bytes.
 pub(crate) const LABEL_BYTES: usize = 16;
 
-/// The most settings of one action.
+/// Maximum number of settings of an action.
 const FIELDS_MAX: usize = 8;
 
 keywords! {
-    /// The words of the action.
+    /// The keywords of the action.
     enum Word {
         Zone = "zone",
         Nat = "nat",
@@ -55,20 +55,20 @@ keywords! {
 pub struct Ct {
     /// Instance and control.
     pub instance: Instance,
-    /// What is done, the kernel's bits `TCA_CT_ACT_*`.
+    /// What to do, as the kernel's bits `TCA_CT_ACT_*`.
     pub what: u16,
-    /// What is set, in the order of the line.
+    /// The settings, in the order of the line.
     pub fields: SmallVec<Field, FIELDS_MAX>,
 }
 
-/// A part of what is set.
+/// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The zone.
     Zone(u16),
-    /// The mark, and which bits of it.
+    /// The mark and its mask.
     Mark(u32, u32),
-    /// The labels and which bits of them, with how many bytes each was given.
+    /// The labels and their mask, each with the number of bytes given.
     Labels(([u8; LABEL_BYTES], usize), ([u8; LABEL_BYTES], usize)),
     /// The first and the last address.
     Addresses(Address, Address),
@@ -147,7 +147,7 @@ impl Ct {
         Ok(action)
     }
 
-    /// What follows `nat`; whether there was room for it.
+    /// Reads what follows `nat`; returns false if there are too many settings.
     fn nat(&mut self, words: &mut Words<'_>) -> Read<bool> {
         self.what |= NAT;
         match words.peek() {
@@ -236,11 +236,11 @@ impl Ct {
         Ok(action)
     }
 
-    /// The same with its fields in one order, whatever the order of the line.
+    /// Sorts the fields, so that the order of the line does not matter.
     pub(super) fn canonical(mut self) -> Self {
         let mut fields: Vec<Field> = self.fields.iter().copied().collect();
         if self.what & CLEAR == 0 && !fields.iter().any(|field| matches!(field, Field::Zone(_))) {
-            fields.push(Field::Zone(0)); // the kernel dumps the zone that it took
+            fields.push(Field::Zone(0)); // the kernel dumps the default zone, too
         }
         let attribute = |field: &Field| match field {
             Field::Zone(_) => (0, false),
@@ -253,7 +253,7 @@ impl Ct {
         last_of_each(&mut fields, attribute);
         self.fields = SmallVec::new();
         for field in fields {
-            // There is room: as many fields as before, and the zone.
+            // There is room for the same fields as before plus the zone.
             let _ = self.fields.push(field);
         }
         self
@@ -291,7 +291,7 @@ impl Ct {
         if self.instance.index != 0 {
             words.push_str(&self.instance.index_words());
         }
-        // iproute2 takes `nat`, an address or a port only where another word follows.
+        // iproute2 accepts `nat`, an address or a port only if another word follows.
         if self.instance.control != Control::PIPE || self.what & NAT != 0 {
             words.push_str(&format!(" {}", self.instance.control.words()?));
         }

@@ -1,4 +1,4 @@
-//! `ctinfo`: gives a packet what was stored in the mark of its connection.
+//! `ctinfo`: restores packet metadata stored in the mark of the connection.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_ctinfo.h`, `net/sched/act_ctinfo.c`.
 
@@ -22,11 +22,11 @@ const DSCP_BITS: u32 = 0x3f;
 pub struct Ctinfo {
     /// Instance and control.
     pub instance: Instance,
-    /// Where in the mark the code point is; 0 for nowhere.
+    /// The bits of the mark that hold the code point; 0 for none.
     pub dscp: u32,
-    /// Which bits of the mark must be set for the code point to count; 0 for none.
+    /// The bits of the mark that must be set for the code point to be valid; 0 for none.
     pub state: u32,
-    /// Which bits of the mark become the packet's; 0 for none.
+    /// The bits of the mark that are copied to the packet's mark; 0 for none.
     pub cpmark: u32,
     /// The zone of the connection.
     pub zone: u16,
@@ -36,7 +36,7 @@ impl Ctinfo {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
         let mask = |word: &str| number::u32(word, Base::Prefix);
-        // A mask that may stand here, and what stands for it else.
+        // An optional mask, and its default.
         let optional = |words: &mut Words<'_>, otherwise| {
             words.peek().and_then(mask).inspect(|_| words.skip()).unwrap_or(otherwise)
         };

@@ -1,4 +1,4 @@
-//! `gact`: what becomes of the packet, and nothing else.
+//! `gact`: only a control action.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_gact.h`, `net/sched/act_gact.c`.
 
@@ -11,11 +11,11 @@ use netlink::attr::{AttrBuf, Attrs, Malformed};
 const PARMS: u16 = 2;
 const PROB: u16 = 3;
 
-/// The kinds of chance: `PGACT_NETRAND`, `PGACT_DETERM`.
+/// The random generators: `PGACT_NETRAND`, `PGACT_DETERM`.
 const NETRAND: u16 = 1;
 const DETERM: u16 = 2;
 
-/// The largest probability value, which means never as often as one in so many.
+/// Maximum probability value: a share of one packet in this many.
 const PROBABILITY_MAX: u16 = 10_000;
 
 /// The action.
@@ -23,18 +23,18 @@ const PROBABILITY_MAX: u16 = 10_000;
 pub struct Gact {
     /// Instance and control.
     pub instance: Instance,
-    /// Another control for some of the packets.
+    /// Another control action for some of the packets.
     pub random: Option<Random>,
 }
 
-/// Some packets fare differently.
+/// A control action for a random share of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Random {
     /// `netrand` (1) or `determ` (2).
     pub kind: u16,
-    /// One packet in so many.
+    /// The share: one packet in this many.
     pub value: u16,
-    /// What becomes of it.
+    /// Their control action.
     pub control: Control,
 }
 
@@ -43,7 +43,7 @@ impl Gact {
         if words.peek().is_some_and(|word| abbreviates(word, "gact")) {
             words.skip();
         }
-        // An existing instance may be named alone; its control is then the kernel's to know.
+        // An existing instance may be referenced only by its index; the kernel then knows its control action.
         if let Some(index) = index(words)? {
             return Ok(Self { instance: Instance { index, control: Control(0) }, random: None });
         }

@@ -27,17 +27,17 @@ const ENTRY_MAX_OCTETS: u16 = 5;
 /// The clocks by name, and the kernel's number `CLOCK_*`.
 const CLOCKS: [(&str, i32); 4] = [("REALTIME", 0), ("TAI", CLOCK_TAI), ("BOOTTIME", 7), ("MONOTONIC", 1)];
 
-/// The clock where the rule says none.
+/// The default clock.
 const CLOCK_TAI: i32 = 11;
 
-/// Any priority, and any number of bytes.
+/// Any priority, or any number of bytes.
 const ANY: i32 = -1;
 
-/// The most entries of a schedule: more do not fit into a rule of iproute2 6.1.
+/// Maximum number of entries in a schedule: more do not fit into a rule of iproute2 6.1.
 const ENTRIES_MAX: usize = 64;
 
 keywords! {
-    /// The words of the action, in iproute2's order.
+    /// The keywords of the action, in iproute2's order.
     enum Word {
         Index = "index",
         Priority = "priority",
@@ -57,13 +57,13 @@ pub struct Gate {
     pub instance: Instance,
     /// The priority; [`ANY`] for any.
     pub priority: i32,
-    /// Flags, of which the kernel has none.
+    /// Flags; the kernel defines none.
     pub flags: u32,
     /// When the schedule begins, in nanoseconds of its clock.
     pub base_time: i64,
-    /// After how many nanoseconds the schedule begins again; 0 for the sum of its entries.
+    /// The cycle time, in nanoseconds; 0 for the sum of the entries.
     pub cycle_time: i64,
-    /// By how many nanoseconds a cycle may be longer.
+    /// The cycle time extension, in nanoseconds.
     pub cycle_time_ext: i64,
     /// The clock, by the kernel's number.
     pub clock: Option<i32>,
@@ -71,16 +71,16 @@ pub struct Gate {
     pub entries: Vec<Entry>,
 }
 
-/// A part of the schedule.
+/// An entry of the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whether packets pass.
+    /// Whether the gate is open.
     pub open: bool,
-    /// For so many nanoseconds.
+    /// Length, in nanoseconds.
     pub interval: u32,
-    /// The priority that they get; [`ANY`] for their own.
+    /// The priority given to packets; [`ANY`] keeps their own.
     pub priority: i32,
-    /// The most bytes that pass; [`ANY`] for any number.
+    /// The maximum number of bytes that pass; [`ANY`] for no limit.
     pub octets_max: i32,
 }
 
@@ -196,7 +196,8 @@ impl Gate {
         Ok(action)
     }
 
-    /// Becomes what is the same without what the kernel completes: its clock, and a cycle that is as long as its entries.
+    /// Removes the defaults that the kernel fills in: the clock, and a cycle time equal to the sum of the
+    /// entries.
     pub(super) fn canonicalize(&mut self) {
         self.clock = self.clock.filter(|clock| *clock != CLOCK_TAI);
         let sum: i64 = self.entries.iter().map(|entry| i64::from(entry.interval)).sum();
@@ -262,7 +263,7 @@ impl Entry {
                 octets_max = given;
             }
         }
-        // Where none pass, it does not matter.
+        // For a closed gate, these do not matter.
         if !open {
             (priority, octets_max) = (ANY, ANY);
         }

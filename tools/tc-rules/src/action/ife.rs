@@ -1,4 +1,4 @@
-//! `ife`: carries what the kernel knows of a packet over an Ethernet link.
+//! `ife`: carries packet metadata over an Ethernet link.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_ife.h`, `include/uapi/linux/ife.h`, `net/sched/act_ife.c`.
 
@@ -17,17 +17,18 @@ const METALST: u16 = 6;
 /// `IFE_ENCODE`.
 const ENCODE: u16 = 1;
 
-/// The protocol of the outer header where the rule says none: `ETH_P_IFE`.
+/// The default protocol of the outer header: `ETH_P_IFE`.
 const TYPE_DEFAULT: u16 = 0xed3e;
 
-/// What is carried, in the order in which it is sent: the word, the kernel's number `IFE_META_*`, and the bytes of a value.
+/// The metadata, in the order in which it is sent: keyword, the kernel's number `IFE_META_*`, and the size of
+/// a value in bytes.
 const META: [(&str, u16, usize); 3] = [("mark", 1, 4), ("prio", 3, 4), ("tcindex", 5, 2)];
 
-/// The words of [`META`].
+/// The keywords of [`META`].
 const META_WORDS: &[&str] = &["mark", "prio", "tcindex"];
 
 keywords! {
-    /// The words of the action, in iproute2's order.
+    /// The keywords of the action, in iproute2's order.
     enum Word {
         Ife = "ife",
         Decode = "decode",
@@ -45,7 +46,7 @@ keywords! {
 pub struct Ife {
     /// Instance and control.
     pub instance: Instance,
-    /// Whether packets are encoded; else they are decoded.
+    /// Whether packets are encoded; otherwise they are decoded.
     pub encode: bool,
     /// The destination of the outer header.
     pub destination: Option<[u8; 6]>,
@@ -53,7 +54,7 @@ pub struct Ife {
     pub source: Option<[u8; 6]>,
     /// The protocol of the outer header.
     pub protocol: Option<u16>,
-    /// For each of [`META`]: whether it is carried, and the value instead of the packet's own; 0 for its own.
+    /// For each of [`META`]: whether it is carried, and a fixed value; 0 for the packet's own value.
     pub meta: [Option<u32>; META.len()],
 }
 
@@ -110,7 +111,7 @@ impl Ife {
         Ok(action)
     }
 
-    /// Which of [`META`] the next word names.
+    /// Reads the next word as one of [`META`].
     fn which(words: &mut Words<'_>) -> Read<usize> {
         let named = |word| META.iter().position(|(name, ..)| crate::words::abbreviates(word, name));
         words.read("mark, prio or tcindex", named).map_err(|wrong| wrong.expecting(META_WORDS))
@@ -131,7 +132,7 @@ impl Ife {
                     None => {}
                     Some(0) => _ = out.flag(*number),
                     Some(value) if *bytes == 4 => _ = out.u32(*number, value),
-                    // It was read to fit, or from as many bytes.
+                    // The value fits: it was checked when read, or has the same number of bytes.
                     Some(value) => _ = out.u16(*number, u16::try_from(value).unwrap_or(u16::MAX)),
                 }
             }
@@ -164,8 +165,8 @@ impl Ife {
         Ok(action)
     }
 
-    /// Becomes what the kernel would dump: what is decoded has no header of its own and carries all that there is, and no address
-    /// is the address of zeroes.
+    /// Converts it to the form that the kernel would dump: decoding has no outer header and carries all
+    /// metadata, and a missing address is the zero address.
     pub(super) fn canonicalize(&mut self) {
         if !self.encode {
             (self.destination, self.source, self.protocol, self.meta) =

@@ -1,4 +1,4 @@
-//! `mirred`: the packet, or a copy of it, goes to another device.
+//! `mirred`: redirects or mirrors the packet to another device.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_mirred.h`, `net/sched/act_mirred.c`.
 
@@ -16,7 +16,7 @@ const PARMS: u16 = 2;
 const DIRECTIONS: [&str; 5] = ["", "egress redirect", "egress mirror", "ingress redirect", "ingress mirror"];
 
 keywords! {
-    /// Where to and how.
+    /// Direction and kind.
     enum Word {
         Egress = "egress",
         Ingress = "ingress",
@@ -32,16 +32,16 @@ keywords! {
 pub struct Mirred {
     /// Instance and control.
     pub instance: Instance,
-    /// Where to and whether a copy, as an index of the kernel's list; 0 for an instance that is only named.
+    /// The direction and kind, as an index into the kernel's list; 0 for an instance that is only referenced.
     pub direction: u32,
-    /// The device; 0 for an instance that is only named.
+    /// The device; 0 for an instance that is only referenced.
     pub device: IfIndex,
 }
 
 impl Mirred {
-    /// Whether the device that it sends to is gone: no line makes such an action.
+    /// Whether the target device was deleted; no line creates such an action.
     ///
-    /// Kernel: 6.18, `net/sched/act_mirred.c` `mirred_device_event()`, after which a dump has the index 0.
+    /// Kernel: 6.18, `net/sched/act_mirred.c` `mirred_device_event()`; a dump then has index 0.
     pub const fn has_lost_device(&self) -> bool {
         self.direction != 0 && self.device.0 == 0
     }
@@ -107,7 +107,7 @@ impl Mirred {
 
     pub(super) fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         if self.direction == 0 {
-            // An instance that is only named has its index, be it 0, or nothing at all.
+            // An instance that is only referenced has its index, which may be 0, and nothing else.
             return Some(format!("mirred index {}", self.instance.index));
         }
         let direction = DIRECTIONS.get(usize::try_from(self.direction).ok()?)?;

@@ -1,7 +1,7 @@
-//! Actions: what is done to the packets that a rule matches, one file for each kind.
+//! Actions on the packets that a rule matches, one file per kind.
 //!
-//! Each kind is read from words, written as attributes exactly as iproute2 6.1 writes them, read back from a dump and
-//! put into words again.
+//! Each kind can be parsed from words, encoded exactly as iproute2 6.1 does, decoded from a dump, and
+//! formatted as words again.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_ACT_*`, `net/sched/act_api.c`.
 
@@ -65,26 +65,26 @@ const SKIP_HW: u32 = 2;
 /// `TCA_ACT_FLAGS_SKIP_SW`.
 const SKIP_SW: u32 = 4;
 
-/// The longest cookie: `TC_COOKIE_MAX_SIZE`.
+/// Maximum length of a cookie: `TC_COOKIE_MAX_SIZE`.
 const COOKIE_BYTES_MAX: usize = 16;
 
-/// The bytes that the parameters of every kind begin with: `tc_gen`.
+/// The common beginning of the parameters of every kind: `tc_gen`.
 const GENERIC_BYTES: usize = 20;
 
-/// The most actions of one rule: `TCA_ACT_MAX_PRIO`.
+/// Maximum number of actions per rule: `TCA_ACT_MAX_PRIO`.
 pub const ACTIONS_MAX: usize = 32;
 
-/// Which instance of its kind an action is, and what becomes of the packet afterwards: `tc_gen`.
+/// The instance of an action within its kind, and its control action: `tc_gen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The number; 0 for the kernel to choose.
+    /// The index; 0 lets the kernel choose.
     pub index: u32,
-    /// What becomes of the packet.
+    /// The control action.
     pub control: Control,
 }
 
 impl Instance {
-    /// `tc_gen`: index, capabilities, action, and two counts that only the kernel writes.
+    /// `tc_gen`: index, capabilities, action, and two counts that only the kernel sets.
     fn bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&self.index.to_ne_bytes());
@@ -92,8 +92,8 @@ impl Instance {
         bytes
     }
 
-    /// Reads it from the parameters, the attribute with this number, which is given back for what follows. An index
-    /// that the kernel chose, and that no other rule uses, counts as none.
+    /// Decodes it from the parameters, the attribute with this number, which is returned for the rest of the
+    /// decoding. An index that the kernel chose, and that no other rule uses, is returned as 0.
     fn decode(attrs: Attrs<'_>, parms: u16) -> Result<(Self, Attr<'_>), Malformed> {
         let parms = attrs.find(parms)?.ok_or(Malformed("an action without parameters"))?;
         let shared = parms.word_at(16)? > 1;
@@ -105,14 +105,14 @@ impl Instance {
         if self.index == 0 { String::new() } else { format!(" index {}", self.index) }
     }
 
-    /// Reads the end of most actions: what becomes of the packet, else `otherwise`, and an index in this base.
+    /// Parses the common end of most actions: the control action, or `otherwise`, and an index in this base.
     fn end(words: &mut Words<'_>, otherwise: Control, base: Base) -> Read<Self> {
         let control = Control::optional(words)?.unwrap_or(otherwise);
         let index = words.optional("index", "an index", |word| number::u32(word, base))?;
         Ok(Self { index: index.unwrap_or(0), control })
     }
 
-    /// The words that [`Instance::end`] reads.
+    /// Formats what [`Instance::end`] parses.
     fn end_words(self, otherwise: Control) -> Option<String> {
         let mut words = String::new();
         if self.control != otherwise {
@@ -122,7 +122,8 @@ impl Instance {
         Some(words)
     }
 
-    /// Writes the attribute with this number: a structure that begins with `tc_gen` and goes on with these bytes.
+    /// Encodes the attribute with this number: a structure that starts with `tc_gen`, followed by these
+    /// bytes.
     fn encode(self, parms: u16, behind: &[u8], out: &mut AttrBuf) {
         let mut bytes = Vec::with_capacity(GENERIC_BYTES + behind.len());
         bytes.extend_from_slice(&self.bytes());
@@ -131,16 +132,16 @@ impl Instance {
     }
 }
 
-/// `index N`, if that comes next.
+/// Parses `index N`, if it comes next.
 fn index(words: &mut Words<'_>) -> Read<Option<u32>> {
     words.optional("index", "an index", |word| number::u32(word, Base::Ten))
 }
 
-/// The kinds of actions, as variants of an enum that passes on what is asked of it. `looks_up` marks those that name what
-/// only the host knows.
+/// Declares the kinds of actions as variants of an enum with forwarding methods. `looks_up` marks kinds that
+/// contain names which only the host can resolve.
 macro_rules! kinds {
     ($($variant:ident = $name:literal $($looks_up:ident)?,)*) => {
-        /// What an action does.
+        /// An action of a specific kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Kind { $(#[doc = concat!("`", $name, "`")] $variant($variant),)* }
 
@@ -148,12 +149,13 @@ macro_rules! kinds {
             /// The names of all kinds.
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
-            /// What an action may begin with: a kind, or a control, which is short for that of `gact`.
+            /// The words that can start an action: a kind, or a control action, which is short for `gact`
+            /// with it.
             const BEGINNINGS: &'static [&'static str] = &[
                 $($name,)* "drop", "pass", "ok", "pipe", "continue", "reclassify", "goto", "jump", "trap",
             ];
 
-            /// What may stand behind an action: what all kinds have, and another action.
+            /// The words that can follow an action: options of all kinds, and another action.
             const BEHIND: &'static [&'static str] = &[
                 "action", "index", "cookie", "hw_stats", "no_percpu", "skip_sw", "skip_hw", "classid", "flowid",
                 $($name,)* "drop", "pass", "pipe", "continue", "goto",
@@ -182,12 +184,12 @@ macro_rules! kinds {
                 }))
             }
 
-            /// Which instance it is.
+            /// The instance.
             pub const fn instance(&self) -> Instance {
                 match self { $(Self::$variant(action) => action.instance,)* }
             }
 
-            /// Which instance it is, to be changed.
+            /// The instance, mutable.
             pub const fn instance_mut(&mut self) -> &mut Instance {
                 match self { $(Self::$variant(action) => &mut action.instance,)* }
             }
@@ -227,19 +229,19 @@ kinds! {
 
 impl Kind {
     fn parse(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
-        // iproute2 looks for a control first: `drop` is short for `gact drop`.
+        // iproute2 looks for a control action first: `drop` is short for `gact drop`.
         if Control::begins(word) {
             return Gact::parse(words).map(Self::Gact);
         }
         if word == "police" {
-            // Behind the word, it is read as that of a classifier is.
+            // After the word, the syntax is the same as for the police option of a classifier.
             words.skip();
         }
         Self::parse_named(word, words, lookup)
     }
 }
 
-/// A number that the user gives an action, for himself.
+/// A user-defined identifier of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     bytes: [u8; COOKIE_BYTES_MAX],
@@ -247,12 +249,12 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// One of all 16 bytes.
+    /// Creates a cookie of 16 bytes.
     pub const fn of(bytes: [u8; COOKIE_BYTES_MAX]) -> Self {
         Self { bytes, count: COOKIE_BYTES_MAX }
     }
 
-    /// All 16 bytes, if there are so many.
+    /// The cookie, if it has 16 bytes.
     pub const fn whole(&self) -> Option<[u8; COOKIE_BYTES_MAX]> {
         if self.count == COOKIE_BYTES_MAX { Some(self.bytes) } else { None }
     }
@@ -262,25 +264,26 @@ impl Cookie {
     }
 }
 
-/// An action with what all kinds have.
+/// An action with the options of all kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// What it does.
+    /// The kind with its parameters.
     pub kind: Kind,
-    /// The user's own number.
+    /// The user-defined cookie.
     pub cookie: Option<Cookie>,
-    /// How hardware counts: `TCA_ACT_HW_STATS_*`; 0 for not at all.
+    /// Hardware statistics: `TCA_ACT_HW_STATS_*`; 0 disables them.
     pub hw_stats: Option<u8>,
-    /// Whether it has one counter for all CPUs instead of one each.
+    /// Whether it has one counter for all CPUs instead of per-CPU counters.
     pub no_percpu: bool,
-    /// Whether it is kept out of hardware.
+    /// Whether it is not offloaded to hardware.
     pub skip_hw: bool,
-    /// Whether it is kept out of software.
+    /// Whether it is only in hardware.
     pub skip_sw: bool,
 }
 
 impl Action {
-    /// Reads actions up to the end of the line or to the class. Those that the caller knows already it adds itself.
+    /// Parses actions up to the end of the line or a class. The caller adds the actions that it already
+    /// knows.
     ///
     /// # Errors
     /// What is not an action.
@@ -318,8 +321,8 @@ impl Action {
         Ok(())
     }
 
-    /// What follows every kind. A cookie holds for the actions behind it too, until there is another: so iproute2
-    /// 6.1's `tc/m_action.c` `parse_action()` has it.
+    /// Parses what can follow every kind. A cookie also applies to the actions after it, until another cookie
+    /// is given: this follows `parse_action()` in `tc/m_action.c` of iproute2 6.1.
     fn parse_rest(kind: Kind, words: &mut Words<'_>, cookie: &mut Option<Cookie>) -> Read<Self> {
         let mut action =
             Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };
@@ -355,7 +358,7 @@ impl Action {
         }
     }
 
-    /// Writes it as the action at this place of its list.
+    /// Encodes it as the action at this position of the list.
     pub fn encode(&self, place: u16, out: &mut AttrBuf) {
         out.unmarked(place, |out| {
             out.text(KIND, self.kind.name());
@@ -374,7 +377,7 @@ impl Action {
         });
     }
 
-    /// Writes a list of actions as the attribute with this number.
+    /// Encodes a list of actions as the attribute with this number.
     pub fn encode_list(actions: &[Self], number: u16, out: &mut AttrBuf) {
         out.unmarked(number, |out| {
             for (action, place) in actions.iter().zip(1..) {
@@ -383,7 +386,7 @@ impl Action {
         });
     }
 
-    /// Reads a list of actions out of a dump; `None` if there is one of a kind that we do not know.
+    /// Decodes a list of actions from a dump; returns `None` if it contains an unknown kind.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -418,7 +421,7 @@ impl Action {
         Ok(Some(action))
     }
 
-    /// Reads the cookie of an action in a dump.
+    /// Decodes the cookie of an action in a dump.
     pub fn decode_cookie(attrs: Attrs<'_>) -> Result<Option<Cookie>, Malformed> {
         let Some(cookie) = attrs.find(COOKIE)? else { return Ok(None) };
         let mut bytes = [0; COOKIE_BYTES_MAX];
@@ -428,7 +431,7 @@ impl Action {
         Ok(Some(Cookie { bytes, count }))
     }
 
-    /// Becomes what the kernel would dump of it: two actions that do the same are equal then.
+    /// Converts it to the form that the kernel would dump: two equivalent actions are then equal.
     pub fn canonicalize(&mut self) {
         match &mut self.kind {
             Kind::TunnelKey(action) => *action = action.clone().canonical(),
@@ -454,7 +457,7 @@ impl Action {
         self.kind.instance_mut().index = 0;
     }
 
-    /// The words for it, without `action`; `None` if tc has none.
+    /// Its tc syntax, without `action`; `None` if tc has none.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let mut words = self.kind.words(lookup)?;
         if let Some(cookie) = &self.cookie {
@@ -480,7 +483,7 @@ impl Action {
     }
 }
 
-/// `struct nla_bitfield32` in which these bits are chosen and set.
+/// A `struct nla_bitfield32` that selects and sets these bits.
 pub fn bitfield(bits: u32) -> [u8; 8] {
     (u64::from(bits) << 32 | u64::from(bits)).to_ne_bytes()
 }

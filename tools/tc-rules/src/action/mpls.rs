@@ -22,17 +22,17 @@ const MODIFY: u32 = 3;
 const DEC_TTL: u32 = 4;
 const MAC_PUSH: u32 = 5;
 
-/// What is done, by the kernel's number `TCA_MPLS_ACT_*`.
+/// The operations, by the kernel's number `TCA_MPLS_ACT_*`.
 const WHAT: [&str; 6] = ["", "pop", "push", "modify", "dec_ttl", "mac_push"];
 
 /// The highest label.
 const LABEL_MAX: u32 = 0xf_ffff;
 
-/// The time to live of a pushed header where neither the rule nor `net.mpls.default_ttl` says another.
+/// The default TTL of a pushed header, unless the rule or `net.mpls.default_ttl` sets another.
 const TTL_DEFAULT: u8 = 255;
 
 keywords! {
-    /// The words of the action, in iproute2's order.
+    /// The keywords of the action, in iproute2's order.
     enum Word {
         Pop = "pop",
         Push = "push",
@@ -52,9 +52,9 @@ keywords! {
 pub struct Mpls {
     /// Instance and control.
     pub instance: Instance,
-    /// What is done, by the kernel's number; 0 from the dump of one that does nothing.
+    /// The operation, by the kernel's number; 0 in the dump of an action that does nothing.
     pub what: u32,
-    /// The protocol of what is popped to, or of the pushed header.
+    /// The protocol after popping, or of the pushed header.
     pub protocol: Option<u16>,
     /// The header's label.
     pub label: Option<u32>,
@@ -161,8 +161,8 @@ impl Mpls {
         Ok(action)
     }
 
-    /// Becomes what is the same: a pushed header is unicast and lives as long as it can where nothing else is said, and the
-    /// kernel dumps a protocol for what has none.
+    /// Fills in defaults: a pushed header is unicast with the default TTL, and the kernel dumps a protocol
+    /// even for operations without one.
     pub(super) fn canonicalize(&mut self) {
         match self.what {
             PUSH | MAC_PUSH => {

@@ -26,11 +26,11 @@ keywords! {
 pub struct Nat {
     /// Instance and control.
     pub instance: Instance,
-    /// The address that is looked for.
+    /// The address to match.
     pub old: [u8; 4],
-    /// The address that it becomes, in the bits of the mask.
+    /// Its replacement, in the bits of the mask.
     pub new: [u8; 4],
-    /// Which bits are looked at, and rewritten.
+    /// The bits that are matched and replaced.
     pub mask: [u8; 4],
     /// `EGRESS` for the source, 0 for the destination.
     pub flags: u32,
@@ -51,8 +51,8 @@ impl Nat {
         };
         let (old, bits) = words.read("an IPv4 address with its length, as in 10.0.0.0/8", ipv4)?;
         let new = words.read("an IPv4 address", |word| ipv4(word).filter(|(_, bits)| *bits == 32))?.0;
-        // iproute2 6.1 makes the mask of no bits by a shift of 32, which on most machines is a shift of none: such a rule
-        // is for the address 0.0.0.0 alone.
+        // iproute2 6.1 computes the mask of length 0 by a shift of 32, which on most machines does not shift
+        // at all: such a rule matches only the address 0.0.0.0.
         let mask = u32::MAX << (32 - if bits == 0 { 32 } else { bits });
         let instance = Instance::end(words, Control::PASS, Base::Ten)?;
         Ok(Self { instance, old, new, mask: mask.to_be_bytes(), flags })
@@ -78,7 +78,7 @@ impl Nat {
             _ => return None,
         };
         let mask = u32::from_be_bytes(self.mask);
-        // A mask of no bits has no words: see `Nat::parse`.
+        // A mask of length 0 has no tc syntax: see `Nat::parse`.
         if mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32 {
             return None;
         }

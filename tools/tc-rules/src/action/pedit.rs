@@ -19,20 +19,20 @@ const CMD: u16 = 2;
 const SET: u16 = 0;
 const ADD: u16 = 1;
 
-/// The most changes of one action, as iproute2 has it (`MAX_OFFS`).
+/// Maximum number of changes per action, as in iproute2 (`MAX_OFFS`).
 pub const KEYS_MAX: usize = 128;
 
-/// The bytes of a `struct tc_pedit_key`.
+/// Size of a `struct tc_pedit_key`.
 const KEY_BYTES: usize = 24;
 
-/// The bytes of an Ethernet address.
+/// Size of an Ethernet address.
 const MAC_BYTES: usize = 6;
 
 /// `tc_pedit_sel` before its keys.
 const HEAD_BYTES: usize = 24;
 
 keywords! {
-    /// What is done with a field.
+    /// The operation on a field.
     enum Word {
         Invert = "invert",
         Set = "set",
@@ -43,7 +43,7 @@ keywords! {
     }
 }
 
-/// How a field's value is written.
+/// The syntax of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Number,
@@ -52,7 +52,7 @@ enum Form {
     Mac,
 }
 
-/// A field with a name: header, name, first byte, bytes, which bits of a value count, and how it is written.
+/// A named field: header, name, offset, length, mask of the value, and syntax.
 type Field = (&'static str, &'static str, u32, u32, u32, Form);
 
 const FIELDS: &[Field] = &[
@@ -69,7 +69,7 @@ const FIELDS: &[Field] = &[
     ("ip", "ce", 6, 1, 0x80, Form::Number),
     ("ip", "df", 6, 1, 0x40, Form::Number),
     ("ip", "mf", 6, 1, 0x20, Form::Number),
-    // Fields behind the IP header, which only the plain form reaches through `ip`.
+    // Fields after the IP header, which only the plain form addresses through `ip`.
     ("ip", "dport", 22, 2, 0xffff, Form::Number),
     ("ip", "sport", 20, 2, 0xffff, Form::Number),
     ("ip", "icmp_type", 20, 1, 0xff, Form::Number),
@@ -91,23 +91,24 @@ const FIELDS: &[Field] = &[
     ("udp", "dport", 2, 2, 0xffff, Form::Number),
 ];
 
-/// The headers by the kernel's number `TCA_PEDIT_KEY_EX_HDR_TYPE_*`; number 0 is the packet from its network header.
+/// The headers by the kernel's number `TCA_PEDIT_KEY_EX_HDR_TYPE_*`; 0 addresses the packet from its network
+/// header.
 const HEADERS: &[&str] = &["offset", "eth", "ip", "ip6", "tcp", "udp"];
 
-/// One change of 32 bits: the packet's become `(packet & mask) ^ value`, or are added to.
+/// A change of 32 bits: they become `(packet & mask) ^ value`, or `value` is added to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
-    /// Which bits stay, in network order.
+    /// The bits to keep, in network order.
     pub mask: u32,
-    /// What they are combined with, in network order.
+    /// The value, in network order.
     pub value: u32,
-    /// Where, in bytes from the header's begin.
+    /// Offset in bytes from the start of the header.
     pub offset: u32,
-    /// Where a further offset is read from.
+    /// The offset of a byte from which a further offset is read.
     pub at: u32,
-    /// Which bits of that.
+    /// The mask of that byte.
     pub offmask: u32,
-    /// And how far they are shifted.
+    /// The shift of that byte.
     pub shift: u32,
     /// The header, by the kernel's number.
     pub header: u16,
@@ -120,7 +121,7 @@ pub struct Key {
 pub struct Pedit {
     /// Instance and control.
     pub instance: Instance,
-    /// Whether the changes name their header.
+    /// Whether the changes name their header (the extended form).
     pub extended: bool,
     /// The changes.
     pub keys: Vec<Key>,
@@ -133,7 +134,7 @@ impl Pedit {
             extended: false,
             keys: Vec::new(),
         };
-        // iproute2 6.1, `tc/m_pedit.c` `parse_pedit()`: its name may be there again, before each change.
+        // iproute2 6.1, `tc/m_pedit.c` `parse_pedit()`: the action's name may be repeated before each change.
         words.skip();
         let mut named = true;
         while let Some(word) = words.peek() {
@@ -155,7 +156,7 @@ impl Pedit {
                 break;
             }
         }
-        // An instance that is there may be named alone.
+        // An existing instance may be referenced only by its index.
         let names = |word| abbreviates(word, "index") || Control::begins(word);
         if action.keys.is_empty() && !words.peek().is_some_and(names) {
             return Err(words.unknown_here(&["munge", "ex", "index"]));
@@ -179,7 +180,7 @@ impl Pedit {
             return Err(words.wrong("this header needs the extended form: `pedit ex munge ...`"));
         }
         let name = words.value()?;
-        // As iproute2 asks, one after the other: its `dsfield` and `precedence` may be cut short.
+        // The same order of checks as in iproute2: `dsfield` and `precedence` may be abbreviated.
         let called = |field: &&Field| {
             field.1 == name || matches!(field.1, "dsfield" | "precedence") && abbreviates(name, field.1)
         };
@@ -193,14 +194,16 @@ impl Pedit {
         if field.1 == "traffic_class"
             && let Some(key) = self.keys.get_mut(before)
         {
-            // The class begins in the middle of the first byte.
+            // The traffic class starts in the middle of the first byte.
             key.mask = (u32::from_be(key.mask) << 4 | 0xf).to_be();
             key.value = (u32::from_be(key.value) << 4).to_be();
         }
         Ok(())
     }
 
-    /// `offset N u32|u16|u8 [at AT OFFMASK SHIFT]` and the change.
+    /// Parses `offset N u32
+    /// u16
+    /// u8 [at AT OFFMASK SHIFT]` and the change.
     fn raw(&mut self, words: &mut Words<'_>) -> Read<()> {
         let offset = words.read("an offset", number::i32)?.cast_unsigned();
         let (length, retain) = words.read("u32, u16 or u8", |word| match word {
@@ -219,7 +222,7 @@ impl Pedit {
         self.change(words, key, length, retain, Form::Number)
     }
 
-    /// What is done with the field of this length at the key's offset.
+    /// Parses the change of the field of this length at the key's offset.
     fn change(
         &mut self,
         words: &mut Words<'_>,
@@ -242,7 +245,7 @@ impl Pedit {
         let mut number = 0;
         match word {
             Word::Invert if length <= 4 => (number, key.mask) = (all, all),
-            // Of a longer field, iproute2 inverts nothing: it sets the first byte, and clears all others.
+            // For a longer field, iproute2 does not invert: it sets the first byte and clears all others.
             Word::Invert => value[0] = 0xff,
             Word::Set | Word::Add => {
                 if word == Word::Add {
@@ -308,7 +311,7 @@ impl Pedit {
         }
     }
 
-    /// Adds a change of this many bytes; whether it is one.
+    /// Adds a change of this many bytes; returns false if the change is invalid.
     fn pack(&mut self, mut key: Key, value: u32, length: u32, retain: u32) -> bool {
         let within = key.offset % 4;
         let all = if length == 4 { u32::MAX } else { (1 << (8 * length)) - 1 };
@@ -370,7 +373,8 @@ impl Pedit {
         Ok(Self { instance, extended, keys })
     }
 
-    /// Every change as one of 32 bits, named where it must be: that means the same and says all of it.
+    /// Formats every change as one of 32 bits, with a field name where required: this is equivalent and
+    /// complete.
     pub(super) fn words(&self) -> Option<String> {
         let mut words = if self.extended { "pedit ex" } else { "pedit" }.to_owned();
         let mut keys = &self.keys[..];
@@ -380,7 +384,7 @@ impl Pedit {
             keys = keys.get(count..)?;
         }
         if self.keys.is_empty() {
-            // An instance that is there is named, and nothing else can be said of it.
+            // An existing instance is referenced; no further options are possible.
             let named = self.instance.index != 0 && self.instance.control == Control::PASS;
             return named.then(|| words + &self.instance.index_words());
         }
@@ -388,8 +392,8 @@ impl Pedit {
         Some(words)
     }
 
-    /// The words for the first of these keys, or for as many of them as one field has, and how many these are: whatever is read as
-    /// these very keys.
+    /// The tc syntax of the first of these keys, or of several that belong to one field, and their number.
+    /// The result parses to exactly these keys.
     fn munge_words(&self, keys: &[Key]) -> Option<(String, usize)> {
         let key = keys.first()?;
         let (value, mask) = (u32::from_be(key.value), u32::from_be(key.mask));
@@ -437,7 +441,7 @@ impl Pedit {
                     }
                 }
                 Form::Mac => {
-                    // It begins or ends in the middle of 32 bits.
+                    // The address begins or ends in the middle of 32 bits.
                     let from = usize::try_from(offset % 4).ok()?;
                     if let Some(address) = bytes.get(from..from + MAC_BYTES) {
                         spelled.push(format!("{place} {command} {}", number::mac_name(address)));
@@ -452,7 +456,7 @@ impl Pedit {
         spelled.iter().filter_map(read).max_by_key(|(_, count)| *count)
     }
 
-    /// The keys that words behind `munge` mean.
+    /// Parses the keys of the words after `munge`.
     fn read_munge(munge: &str, extended: bool) -> Option<Vec<Key>> {
         let mut spans = Spans::default();
         let text = split_plain(munge.as_bytes(), &mut spans)?;

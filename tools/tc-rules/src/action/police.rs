@@ -1,4 +1,4 @@
-//! `police`: what exceeds a rate fares differently.
+//! `police`: applies another control action to packets that exceed a rate.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `struct tc_police`, `net/sched/act_police.c`.
 
@@ -18,13 +18,14 @@ const PEAKRATE64: u16 = 9;
 const PKTRATE64: u16 = 10;
 const PKTBURST64: u16 = 11;
 
-/// Ticks in a microsecond: what `/proc/net/psched` has reported since Linux 2.6.32 (`PSCHED_SHIFT` 6, 64 ns a tick).
+/// Ticks per microsecond: the value in `/proc/net/psched` since Linux 2.6.32 (`PSCHED_SHIFT` 6, 64 ns per
+/// tick).
 const TICKS_PER_MICROSECOND: f64 = 15.625;
 
 /// The last cell of a rate table.
 const LAST_CELL: u32 = 255;
 
-/// The largest size that the rate table knows by default.
+/// The default maximum packet size of the rate table.
 const MTU_DEFAULT: u32 = 2047;
 
 /// `TC_LINKLAYER_ETHERNET`, `TC_LINKLAYER_ATM`.
@@ -32,7 +33,7 @@ const ETHERNET: u8 = 1;
 const ATM: u8 = 2;
 
 keywords! {
-    /// The words of the action, in iproute2's order.
+    /// The keywords of the action, in iproute2's order.
     enum Word {
         Index = "index",
         Burst = "burst",
@@ -63,33 +64,34 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Police {
-    /// Instance, and what becomes of packets that exceed the rate.
+    /// Instance, and the control action for packets that exceed the rate.
     pub instance: Instance,
     /// Bytes per second.
     pub rate: u64,
-    /// Bytes of a burst; from a dump, the fewest that make as many ticks.
+    /// The burst, in bytes; from a dump, the fewest bytes with the same number of ticks.
     pub burst: u32,
     /// The largest packet, in bytes.
     pub mtu: u32,
     /// The smallest packet that is counted, in bytes.
     pub mpu: u16,
-    /// Bytes that are added to every packet.
+    /// Bytes added to every packet.
     pub overhead: u16,
-    /// How packets are framed: `TC_LINKLAYER_*`.
+    /// The link layer: `TC_LINKLAYER_*`.
     pub linklayer: u8,
-    /// Bytes per second of a short burst.
+    /// The peak rate, in bytes per second.
     pub peakrate: u64,
-    /// Bytes per second, estimated.
+    /// The estimated average rate, in bytes per second.
     pub avrate: u32,
-    /// What becomes of packets that conform.
+    /// The control action for packets that conform.
     pub conform: Control,
     /// Packets per second.
     pub packet_rate: u64,
-    /// Packets of a burst.
+    /// The burst, in packets.
     pub packet_burst: u64,
-    /// The size of a cell of the rate table as a power of two; `None` for the one that fits the largest packet.
+    /// The cell size of the rate table as a power of two; `None` chooses the one that fits the largest
+    /// packet.
     pub cell_log: Option<u8>,
-    /// The same for the peak rate's.
+    /// The same for the table of the peak rate.
     pub peak_cell_log: Option<u8>,
 }
 
@@ -113,7 +115,7 @@ impl Police {
         }
     }
 
-    /// Reads what follows `police`.
+    /// Parses what follows `police`.
     pub(crate) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let mut police = Self::empty();
         while let Some(word) = words.peek().and_then(Word::find) {
@@ -178,7 +180,7 @@ impl Police {
         Ok(police)
     }
 
-    /// Whether it has a value already of what a line may say once.
+    /// Whether a value that a line may set only once is already set.
     const fn says(&self, word: Word) -> bool {
         match word {
             Word::Burst | Word::Buffer | Word::Maxburst => self.burst != 0,
@@ -204,7 +206,7 @@ impl Police {
         }
     }
 
-    /// `EXCEED[/CONFORM]`, the slash with or without blanks around it.
+    /// Parses `EXCEED[/CONFORM]`, with or without blanks around the slash.
     fn conform_exceed(&mut self, words: &mut Words<'_>) -> Read<()> {
         if let Some((exceed, conform)) =
             words.peek().and_then(|word| word.split_once('/')).filter(|(a, _)| !a.is_empty())
@@ -226,7 +228,7 @@ impl Police {
         Ok(())
     }
 
-    /// What is missing or does not go together.
+    /// What is missing or contradictory.
     fn lacks(&self) -> Option<&'static str> {
         let limited = self.rate != 0 || self.avrate != 0 || self.mtu != 0 || self.packet_rate != 0;
         match self {
@@ -243,7 +245,7 @@ impl Police {
         }
     }
 
-    /// Writes the attributes of the action.
+    /// Encodes the attributes of the action.
     pub(crate) fn encode(&self, out: &mut AttrBuf) {
         let mut bytes = [0_u8; 56];
         let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
@@ -286,13 +288,13 @@ impl Police {
         }
     }
 
-    /// The power of two that a cell of the table has, so that 256 of them hold the largest packet.
+    /// The cell size as a power of two, so that 256 cells cover the largest packet.
     fn cell(&self, given: Option<u8>) -> u8 {
         let mtu = if self.mtu == 0 { MTU_DEFAULT } else { self.mtu };
         given.unwrap_or_else(|| (0..31).find(|log| mtu >> log <= 255).unwrap_or(31))
     }
 
-    /// How long a packet of each size takes, in ticks.
+    /// The transmission time of a packet of each size, in ticks.
     fn table(&self, rate: u64, log: u8) -> [u8; 1024] {
         let mut table = [0; 1024];
         for (cell, bytes) in table.as_chunks_mut::<4>().0.iter_mut().zip(1_u32..) {
@@ -303,14 +305,14 @@ impl Police {
         table
     }
 
-    /// Whether a burst takes longer at its rate than the kernel's field can say, and is sent as that much: 2^32 ticks of 64 ns,
-    /// which are 274 seconds. (iproute2 sends what is left of it modulo 2^32.)
+    /// Whether the burst exceeds the kernel's field and is sent as its maximum: 2^32 ticks of 64 ns, which
+    /// are 274 seconds. (iproute2 sends the value modulo 2^32.)
     pub fn is_cut(&self) -> bool {
         let cut = |rate, burst: u64| rate != 0 && ticks(rate, burst) == u32::MAX;
         cut(self.rate, u64::from(self.burst)) || cut(self.packet_rate, self.packet_burst)
     }
 
-    /// Reads it back from a dump.
+    /// Decodes it from a dump.
     pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Self, Malformed> {
         let parms = attrs.find(TBF)?.ok_or(Malformed("police without parameters"))?;
         let mut police = Self::empty();
@@ -341,9 +343,9 @@ impl Police {
         Ok(police.canonical())
     }
 
-    /// As a dump of it reads.
+    /// Converts it to the form of a dump.
     pub(crate) fn canonical(mut self) -> Self {
-        // Without a largest packet, the kernel takes that of the rate's table, or any.
+        // Without a maximum packet size, the kernel uses that of the rate table, or none.
         self.mtu = match self.mtu {
             0 if self.rate != 0 => LAST_CELL.wrapping_shl(u32::from(self.cell(self.cell_log))),
             u32::MAX if self.rate == 0 => 0,
@@ -361,8 +363,8 @@ impl Police {
         self
     }
 
-    /// The words for it; `None` where they would not be taken again: a burst may be so short at its rate that the kernel
-    /// has none left to dump.
+    /// Its tc syntax; `None` if tc would not accept it again: a burst may be so short at its rate that the
+    /// kernel has none left to dump.
     pub(crate) fn words(&self) -> Option<String> {
         if self.lacks().is_some() {
             return None;
@@ -398,7 +400,8 @@ const fn control_words() -> &'static [&'static str] {
     &["drop", "pass", "ok", "reclassify", "pipe", "continue", "trap"]
 }
 
-/// How long so many bytes take at so many a second, in ticks; first in whole microseconds, as iproute2 counts.
+/// The transmission time of `amount` bytes at a rate, in ticks; computed in whole microseconds first, as
+/// iproute2 does.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -413,7 +416,7 @@ fn ticks(rate: u64, amount: u64) -> u32 {
     (f64::from(microseconds) * TICKS_PER_MICROSECOND) as u32
 }
 
-/// The least amount that takes as many ticks at a rate.
+/// The smallest amount with this number of ticks at a rate.
 fn amount(rate: u64, wanted: u32) -> u64 {
     let (mut low, mut high) = (0_u64, u64::from(u32::MAX).max(rate.saturating_mul(300)));
     while low < high {
@@ -423,7 +426,7 @@ fn amount(rate: u64, wanted: u32) -> u64 {
     low
 }
 
-/// `SIZE[/CELL]`, where the cell is a power of two.
+/// Parses `SIZE[/CELL]`, where the cell is a power of two.
 fn size_and_cell(word: &str) -> Option<(u32, Option<u8>)> {
     let (size, cell) = word.split_once('/').map_or((word, None), |(size, cell)| (size, Some(cell)));
     let log = match cell {

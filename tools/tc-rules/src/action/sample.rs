@@ -1,4 +1,4 @@
-//! `sample`: hands a copy of one packet in so many to the listeners of psample.
+//! `sample`: copies one packet in N to the listeners of psample.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_sample.h`, `net/sched/act_sample.c`.
 
@@ -14,7 +14,7 @@ const TRUNC_SIZE: u16 = 4;
 const PSAMPLE_GROUP: u16 = 5;
 
 keywords! {
-    /// The words of the action.
+    /// The keywords of the action.
     enum Word {
         Rate = "rate",
         Group = "group",
@@ -27,11 +27,11 @@ keywords! {
 pub struct Sample {
     /// Instance and control.
     pub instance: Instance,
-    /// One packet in so many.
+    /// The rate: one packet in this many.
     pub rate: Option<u32>,
-    /// The group of listeners.
+    /// The psample group.
     pub group: Option<u32>,
-    /// The most bytes of a packet that are copied.
+    /// The maximum number of bytes copied per packet.
     pub truncated: Option<u32>,
 }
 
@@ -71,7 +71,7 @@ impl Sample {
         Ok(Self { instance, rate: value(RATE)?, group: value(PSAMPLE_GROUP)?, truncated: value(TRUNC_SIZE)? })
     }
 
-    /// Whether it lacks what only one that is there may lack.
+    /// Whether it lacks parameters that only a reference to an existing instance may omit.
     const fn is_incomplete(&self) -> bool {
         self.instance.index == 0 && (self.rate.is_none() || self.group.is_none())
     }

@@ -1,4 +1,4 @@
-//! `simple`: writes a text into the kernel's log.
+//! `simple`: writes a text to the kernel's log.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_defact.h`, `net/sched/act_simple.c`.
 
@@ -11,7 +11,7 @@ use netlink::attr::{AttrBuf, Attrs, Malformed};
 const PARMS: u16 = 2;
 const DATA: u16 = 3;
 
-/// The bytes of a text with the zero that closes it: `SIMP_MAX_DATA`.
+/// Size of a text with its terminating zero: `SIMP_MAX_DATA`.
 const TEXT_BYTES_MAX: usize = 32;
 
 /// The action.
@@ -19,7 +19,7 @@ const TEXT_BYTES_MAX: usize = 32;
 pub struct Simple {
     /// Instance and control.
     pub instance: Instance,
-    /// What is written.
+    /// The text.
     pub text: Option<Vec<u8>>,
 }
 
@@ -27,7 +27,7 @@ impl Simple {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
         let mut text = None;
-        // iproute2 takes an `s` for the beginning of `simple`.
+        // iproute2 takes an `s` as an abbreviation of `simple`.
         while words.peek().is_some_and(|word| word != "s" && abbreviates(word, "sdata")) {
             words.skip();
             text = Some(words.read("a text of at most 31 bytes", |word| {
@@ -44,7 +44,7 @@ impl Simple {
     pub(super) fn encode(&self, out: &mut AttrBuf) {
         self.instance.encode(PARMS, &[], out);
         if let Some(text) = &self.text {
-            // iproute2 6.1 sends 32 bytes whatever the text, those behind it from its own memory. Ours are zero.
+            // iproute2 6.1 always sends 32 bytes and fills them from its own memory. We fill them with zeros.
             let mut bytes = [0; TEXT_BYTES_MAX];
             for (byte, from) in bytes.iter_mut().zip(text) {
                 *byte = *from;

@@ -1,4 +1,4 @@
-//! `skbedit`: sets what the kernel knows of a packet beside its bytes.
+//! `skbedit`: sets packet metadata.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_skbedit.h`, `net/sched/act_skbedit.c`.
 
@@ -19,11 +19,11 @@ const FLAGS: u16 = 9;
 /// `SKBEDIT_F_INHERITDSFIELD`.
 const INHERIT_DSFIELD: u64 = 1 << 5;
 
-/// The kinds of packets in the kernel's order, `PACKET_HOST` first, and in iproute2's order of asking beside it.
+/// The packet types in the kernel's order, starting with `PACKET_HOST`.
 const PTYPES: [&str; 4] = ["host", "broadcast", "multicast", "otherhost"];
 
 keywords! {
-    /// The words of the action.
+    /// The keywords of the action.
     enum Word {
         QueueMapping = "queue_mapping",
         Priority = "priority",
@@ -44,11 +44,11 @@ pub struct Skbedit {
     pub priority: Option<u32>,
     /// `skb->mark`.
     pub mark: Option<u32>,
-    /// Which bits of the mark.
+    /// The mask of the mark.
     pub mask: Option<u32>,
-    /// Whose packet it is: `PACKET_*`.
+    /// The packet type: `PACKET_*`.
     pub ptype: Option<u16>,
-    /// Whether the priority follows the DS field.
+    /// Whether the priority is inherited from the DS field.
     pub inherit_dsfield: bool,
 }
 
@@ -131,7 +131,7 @@ impl Skbedit {
                 PRIORITY => action.priority = Some(attr.u32()?),
                 QUEUE_MAPPING => action.queue_mapping = Some(attr.u16()?),
                 MARK => action.mark = Some(attr.u32()?),
-                // The kernel says the mask of all bits, which is what it takes where none is given.
+                // The kernel dumps a mask of all bits, its default if none is given.
                 MASK => action.mask = Some(attr.u32()?).filter(|mask| *mask != u32::MAX),
                 PTYPE => action.ptype = Some(attr.u16()?),
                 FLAGS => action.inherit_dsfield = attr.u64()? & INHERIT_DSFIELD != 0,

@@ -1,4 +1,4 @@
-//! `skbmod`: changes the Ethernet header of a packet, or marks it as having met congestion.
+//! `skbmod`: changes the Ethernet header of a packet, or sets the ECN CE codepoint.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_skbmod.h`, `net/sched/act_skbmod.c`.
 
@@ -23,7 +23,7 @@ mod flag {
 }
 
 keywords! {
-    /// The words of the action, in iproute2's order.
+    /// The keywords of the action, in iproute2's order.
     enum Word {
         Skbmod = "skbmod",
         Swap = "swap",
@@ -47,9 +47,9 @@ pub struct Skbmod {
     pub source: Option<[u8; 6]>,
     /// The new protocol.
     pub protocol: Option<u16>,
-    /// Whether source and destination change places.
+    /// Whether source and destination are swapped.
     pub swap: bool,
-    /// Whether the packet says that it met congestion.
+    /// Whether the packet is marked as having experienced congestion.
     pub ecn: bool,
 }
 
@@ -64,7 +64,7 @@ impl Skbmod {
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             match word {
-                // These only sound well; something must follow them.
+                // These words do nothing by themselves, but another one must follow.
                 Word::Skbmod | Word::Swap | Word::Set => {
                     words.peek().ok_or_else(|| words.unknown_here(Word::WORDS))?;
                 }
@@ -96,7 +96,7 @@ impl Skbmod {
             (self.ecn, flag::ECN),
         ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit);
-        // The flags of 64 bits lie at a multiple of 8 bytes.
+        // The 64-bit flags are aligned to 8 bytes.
         let mut bytes = [0; 12];
         bytes[4..].copy_from_slice(&flags.to_ne_bytes());
         self.instance.encode(PARMS, &bytes, out);
@@ -121,7 +121,8 @@ impl Skbmod {
         Ok(action)
     }
 
-    /// Becomes what the kernel makes of it: `ecn` and `mac` are alone, and there is no protocol 0.
+    /// Converts it to the form that the kernel stores: `ecn` and `mac` exclude everything else, and there is
+    /// no protocol 0.
     pub(super) fn canonicalize(&mut self) {
         if self.ecn {
             *self = Self { ecn: true, ..Self::of(self.instance) };

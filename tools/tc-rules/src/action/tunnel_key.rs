@@ -1,4 +1,4 @@
-//! `tunnel_key`: gives a packet the metadata of the tunnel that it shall go through, or takes it away.
+//! `tunnel_key`: sets or removes the tunnel metadata of a packet.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_tunnel_key.h`, `net/sched/act_tunnel_key.c`.
 
@@ -28,7 +28,7 @@ const SET: u32 = 1;
 const RELEASE: u32 = 2;
 
 keywords! {
-    /// The words of the action.
+    /// The keywords of the action.
     enum Word {
         Unset = "unset",
         Set = "set",
@@ -46,7 +46,7 @@ keywords! {
     }
 }
 
-/// The most settings of one action.
+/// Maximum number of settings of an action.
 const FIELDS_MAX: usize = 12;
 
 /// The action.
@@ -54,15 +54,15 @@ const FIELDS_MAX: usize = 12;
 pub struct TunnelKey {
     /// Instance and control.
     pub instance: Instance,
-    /// `SET`, `RELEASE`, or 0 for an instance that is only named.
+    /// `SET`, `RELEASE`, or 0 for an instance that is only referenced.
     pub what: u32,
-    /// What is set, in the order of the line.
+    /// The settings, in the order of the line.
     pub fields: SmallVec<Field, FIELDS_MAX>,
-    /// Whether the outer UDP checksum is left out.
+    /// Whether the outer UDP checksum is omitted.
     pub no_csum: bool,
 }
 
-/// One part of a tunnel's metadata.
+/// A field of a tunnel's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the keyword of its name")]
 pub enum Field {
@@ -184,7 +184,7 @@ impl TunnelKey {
                 }
                 _ => continue,
             };
-            // The kernel says zero for what was not set.
+            // The kernel dumps zero for fields that were not set.
             if matches!(field, Field::Tos(0) | Field::Ttl(0) | Field::DstPort(0)) {
                 continue;
             }
@@ -197,7 +197,7 @@ impl TunnelKey {
         Ok(action)
     }
 
-    /// The same with its fields in one order, whatever the order of the line.
+    /// Sorts the fields, so that the order of the line does not matter.
     pub(super) fn canonical(mut self) -> Self {
         let mut fields: Vec<Field> = self.fields.iter().cloned().collect();
         let attribute = |field: &Field| match field {
@@ -219,7 +219,7 @@ impl TunnelKey {
         }
         self.fields = SmallVec::new();
         for field in fields {
-            // There is room: no more fields than before.
+            // There is room for the same fields as before.
             let _ = self.fields.push(field);
         }
         self
@@ -256,12 +256,13 @@ impl TunnelKey {
     }
 }
 
-/// A number of 8 bits, decimal or else hexadecimal, as iproute2 reads a type of service and a time to live.
+/// An 8-bit number, decimal or otherwise hexadecimal, as iproute2 reads TOS and TTL.
 fn byte(word: &str) -> Option<u8> {
     number::u8(word, Base::Ten).or_else(|| number::u8(word, Base::Sixteen))
 }
 
-/// Whether nothing before the last colon of an option is empty: iproute2 passes over what is, and takes the next part for it.
+/// Whether all parts before the last colon of an option are non-empty: iproute2 skips empty parts and uses
+/// the next one in their place.
 fn has_no_empty_part(word: &str) -> bool {
     let has_none = |option: &str| option.split(':').all(|part| !part.is_empty());
     word.split(',').all(|option| has_none(option.strip_suffix(':').unwrap_or(option)))

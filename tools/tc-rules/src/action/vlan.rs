@@ -16,7 +16,7 @@ const PRIORITY: u16 = 6;
 const ETH_DST: u16 = 7;
 const ETH_SRC: u16 = 8;
 
-/// What is done, by the kernel's number `TCA_VLAN_ACT_*`.
+/// The operations, by the kernel's number `TCA_VLAN_ACT_*`.
 const WHAT: [&str; 6] = ["", "pop", "push", "modify", "pop_eth", "push_eth"];
 const POP: u32 = 1;
 const PUSH: u32 = 2;
@@ -25,7 +25,7 @@ const POP_ETH: u32 = 4;
 const PUSH_ETH: u32 = 5;
 
 keywords! {
-    /// The words of the action.
+    /// The keywords of the action.
     enum Word {
         Pop = "pop",
         Push = "push",
@@ -45,7 +45,7 @@ keywords! {
 pub struct Vlan {
     /// Instance and control.
     pub instance: Instance,
-    /// What is done, by the kernel's number; 0 for an instance that is only named.
+    /// The operation, by the kernel's number; 0 for an instance that is only referenced.
     pub what: u32,
     /// The tag's id.
     pub id: Option<u16>,
@@ -163,7 +163,7 @@ impl Vlan {
         Ok(action.canonical())
     }
 
-    /// As the kernel dumps it: 802.1Q and, for a pushed tag, priority 0 where nothing else was asked for.
+    /// Fills in the defaults that the kernel dumps: 802.1Q and, for a pushed tag, priority 0.
     pub(super) fn canonical(mut self) -> Self {
         if matches!(self.what, PUSH | MODIFY) {
             self.protocol.get_or_insert(protocol::VLAN);

@@ -1,4 +1,4 @@
-//! `basic`: matches what an expression of matches does.
+//! `basic`: matches packets with an expression of ematches.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_BASIC_*`, `net/sched/cls_basic.c`.
 

@@ -1,4 +1,4 @@
-//! `bpf`: a BPF program says what matches.
+//! `bpf`: matches packets with a BPF program.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_BPF_*`, `net/sched/cls_bpf.c`.
 
@@ -21,7 +21,7 @@ const PROGRAM: Numbers = Numbers { instruction_count: 4, instructions: 5, descri
 const DIRECT_ACTION: u32 = 1;
 
 keywords! {
-    /// The words of the classifier.
+    /// The keywords of the classifier.
     enum Word {
         Run = "run",
         Classid = "classid",
@@ -34,7 +34,7 @@ keywords! {
     }
 }
 
-/// The words of the classifier, and how it names a program.
+/// The keywords of the classifier and of programs.
 const EXPECTED: &[&str] = &[
     "run",
     "bytecode",
@@ -50,13 +50,13 @@ const EXPECTED: &[&str] = &[
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bpf {
-    /// The program; a pinned one with the descriptor that this process has of it.
+    /// The program; if pinned, with the descriptor that this process holds.
     pub program: Program,
-    /// The class that packets get, and whether it stands behind the actions; of several, the last one counts.
+    /// The classes, each with whether it follows the actions; the last one is effective.
     pub classes: Vec<(u32, bool)>,
-    /// Whether the program says what becomes of the packet.
+    /// Whether the program also returns the control action.
     pub direct_action: bool,
-    /// Where the rule shall be.
+    /// Where the rule is to be: in software, in hardware, or both.
     pub offload: Offload,
 }
 

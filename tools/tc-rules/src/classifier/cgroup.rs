@@ -1,4 +1,4 @@
-//! `cgroup`: gives packets the class of the control group of their process (`net_cls.classid`).
+//! `cgroup`: assigns packets the class of their process's cgroup (`net_cls.classid`).
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_CGROUP_*`, `net/sched/cls_cgroup.c`.
 

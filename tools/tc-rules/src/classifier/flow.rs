@@ -1,4 +1,4 @@
-//! `flow`: gives packets a class by what they have in common, mapped or hashed.
+//! `flow`: assigns packets a class by mapping or hashing keys of the packet.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOW_*`, `net/sched/cls_flow.c`.
 
@@ -15,7 +15,7 @@ const XOR: u16 = 7;
 const MAP: u32 = 0;
 const HASH: u32 = 1;
 
-/// What is sent at the end, whatever the line says.
+/// Attributes that are sent at the end, regardless of their position in the line.
 pub(super) const GATHERED: [u16; 3] = [MODE, MASK, XOR];
 
 pub(super) const SHAPE: Shape = shape! {
@@ -36,7 +36,7 @@ pub(super) const SHAPE: Shape = shape! {
     "match" = 11 Takes::Matches,
 };
 
-/// What distinguishes packets, by the kernel's number `FLOW_KEY_*`.
+/// The keys of packets, by the kernel's number `FLOW_KEY_*`.
 pub(super) const KEYS: &[&str] = &[
     "src",
     "dst",
@@ -58,11 +58,11 @@ pub(super) const KEYS: &[&str] = &[
     "rxhash",
 ];
 
-/// The keys with which iproute2 6.1 takes an address for a number: it asks for the bits 0, 1, 9 and 10 of the numbers, and so
-/// looks at the keys 0, 1 and 3.
+/// The keys for which iproute2 6.1 accepts an address as a number: it tests the bits 0, 1, 9 and 10 of the
+/// key numbers, and thus checks the keys 0, 1 and 3.
 const ADDRESS_KEYS: u32 = 1 | 9 | 10;
 
-/// Keys with commas between, as bits, and how many there are.
+/// Parses comma-separated keys: their bits and their number.
 pub(super) fn keys(word: &str) -> Option<(u32, u32)> {
     let (mut bits, mut count) = (0, 0);
     for key in word.split(',') {
@@ -72,14 +72,14 @@ pub(super) fn keys(word: &str) -> Option<(u32, u32)> {
     Some((bits, count))
 }
 
-/// The words for keys; `None` if there are others.
+/// Formats keys; `None` if there are unknown ones.
 pub(super) fn key_words(bits: u32) -> Option<String> {
     let names = KEYS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
     let names: Vec<&str> = names.map(|(_, name)| *name).collect();
     (bits >> KEYS.len() == 0 && bits != 0).then(|| names.join(","))
 }
 
-/// A number, or an address where keys are addresses: the last 32 bits of it.
+/// Parses a number or, if keys are addresses, an address: its last 32 bits.
 pub(super) fn addend(word: &str, keys: u32) -> Option<u32> {
     let (negative, word) = word.strip_prefix('-').map_or((false, word), |rest| (true, rest));
     let address = || {
@@ -91,7 +91,7 @@ pub(super) fn addend(word: &str, keys: u32) -> Option<u32> {
     Some(if negative { number.wrapping_neg() } else { number })
 }
 
-/// Adds what is sent at the end of a line.
+/// Adds the attributes that are sent at the end of a line.
 pub(super) fn complete(options: &mut Vec<(u16, Value)>, gathered: &Gathered, words: &Words<'_>) -> Read<()> {
     if gathered.keys.1 > 1 && gathered.choice == MAP {
         return Err(words.wrong_here("several keys need `hash`"));
@@ -104,7 +104,7 @@ pub(super) fn complete(options: &mut Vec<(u16, Value)>, gathered: &Gathered, wor
     Ok(())
 }
 
-/// The words for what was gathered.
+/// Formats the gathered options.
 pub(super) fn gathered_words(number: u16, value: u32) -> Option<String> {
     Some(match (number, value) {
         (MODE, MAP) => " map".to_owned(),
@@ -115,8 +115,7 @@ pub(super) fn gathered_words(number: u16, value: u32) -> Option<String> {
     })
 }
 
-/// Completes the class of which others are counted, as the kernel does on a queueing discipline with this handle: the first
-/// one of it.
+/// Completes the base class in the same way as the kernel, on a qdisc with this handle: its first class.
 pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>, qdisc: u32) {
     let place = options.iter().position(|(number, _)| *number == BASECLASS);
     let given = match place.map(|place| &options[place].1) {
@@ -132,7 +131,8 @@ pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>, qdisc: u32) {
     options.sort_by_key(|(number, _)| *number);
 }
 
-/// Whether the kernel dumps an option of 0: the mode, and both masks if either is there.
+/// Whether the kernel dumps a value of 0 for this option: true for the mode, and for both masks if either is
+/// set.
 pub(super) fn is_dumped_as_zero(kind: ListedKind, number: u16) -> bool {
     kind == ListedKind::Flow && GATHERED.contains(&number)
 }

@@ -1,6 +1,7 @@
-//! `flower`: matches fields of the packet's headers.
+//! `flower`: matches header fields of the packet.
 //!
-//! What a field is on the wire is in [`super::flower_field`]; here is how a line and a dump become a list of them.
+//! [`super::flower_field`] defines the encoding of fields; this module parses lines and dumps into lists of
+//! them.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_*`, `net/sched/cls_flower.c`.
 
@@ -25,11 +26,11 @@ const ENC_OPTS: u16 = 84;
 const ENC_OPTS_MASK: u16 = 85;
 const MPLS_OPTS: u16 = 99;
 
-/// What is known of fragments: `TCA_FLOWER_KEY_FLAGS_*`.
+/// The fragment flags: `TCA_FLOWER_KEY_FLAGS_*`.
 const IS_FRAGMENT: u32 = 1;
 const FRAG_IS_FIRST: u32 = 2;
 
-/// The longest name of a device with its zero: `IFNAMSIZ`.
+/// Maximum size of a device name with its terminating zero: `IFNAMSIZ`.
 pub(crate) const NAME_BYTES: usize = 16;
 
 pub(super) const TCP: u8 = 6;
@@ -38,17 +39,17 @@ pub(super) const SCTP: u8 = 132;
 pub(super) const ICMP: u8 = 1;
 pub(super) const ICMPV6: u8 = 58;
 
-/// The traffic classes of a queueing discipline: `TC_QOPT_MAX_QUEUE`.
+/// Maximum number of traffic classes of a qdisc: `TC_QOPT_MAX_QUEUE`.
 const TRAFFIC_CLASSES_MAX: u32 = 16;
 
 /// The first minor number of a traffic class: `TC_H_MIN_PRIORITY`.
 const MINOR_OF_FIRST_TRAFFIC_CLASS: u32 = 0xffe0;
 
-/// The states of a connection by the kernel's bit `TCA_FLOWER_KEY_CT_FLAGS_*`.
+/// The conntrack states by the kernel's bits `TCA_FLOWER_KEY_CT_FLAGS_*`.
 const CT_STATES: [&str; 6] = ["new", "est", "rel", "trk", "inv", "rpl"];
 
 keywords! {
-    /// The words of the classifier, in iproute2's order.
+    /// The keywords of the classifier, in iproute2's order.
     pub(super) enum Word {
         Classid = "classid",
         Flowid = "flowid",
@@ -107,31 +108,31 @@ keywords! {
     }
 }
 
-/// One part of a rule.
+/// A part of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A field and what it must be.
+    /// A field with its value and mask.
     Match(Match),
-    /// The class that the packet gets.
+    /// The class for the packet.
     Class(u32),
-    /// The device that the packet came from.
+    /// The device that received the packet.
     Indev([u8; NAME_BYTES]),
-    /// Options of the outer header, and which bits of them.
+    /// Options of the outer header, and their mask.
     Options(Box<(TunnelOptions, TunnelOptions)>),
     /// The label stack, entry by entry.
     Labels(Box<LabelStack>),
-    /// The rule's actions stand here.
+    /// The position of the rule's actions.
     Actions,
 }
 
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flower {
-    /// What must be so, in the order of the line.
+    /// The conditions, in the order of the line.
     pub parts: Vec<Part>,
-    /// Where the rule shall be.
+    /// Where the rule is to be: in software, in hardware, or both.
     pub offload: Offload,
-    /// `TCA_FLOWER_KEY_FLAGS` and which of them: whether the packet is a fragment.
+    /// `TCA_FLOWER_KEY_FLAGS` and its mask: whether the packet is a fragment.
     pub fragment: (u32, u32),
     /// The protocol of the rule, host order.
     pub protocol: u16,
@@ -140,7 +141,7 @@ pub struct Flower {
 pub(super) const MPLS_ONLY: &str = "this is for protocol mpls_uc or mpls_mc";
 
 impl Flower {
-    /// Forgets the rule and keeps the memory.
+    /// Clears the rule but keeps the memory.
     pub(super) fn clear(&mut self) {
         self.parts.clear();
         (self.offload, self.fragment) = (Offload::default(), (0, 0));
@@ -333,7 +334,7 @@ impl Flower {
         Ok(Some(()))
     }
 
-    /// The same with its parts in one order and every field under its mask.
+    /// Sorts the parts and applies the masks to all fields.
     pub(super) fn canonicalize(&mut self) {
         if self.parts.iter().any(|part| matches!(part, Part::Labels(_))) {
             let mut parts = Vec::with_capacity(self.parts.len());
@@ -374,13 +375,13 @@ impl Flower {
         self.offload = self.offload.canonical();
     }
 
-    /// Becomes another rule, with the memory that this one has.
+    /// Copies another rule, reusing the memory of this one.
     pub(super) fn assign(&mut self, other: &Self) {
         self.parts.clone_from(&other.parts);
         (self.offload, self.fragment, self.protocol) = (other.offload, other.fragment, other.protocol);
     }
 
-    /// Whether the rule picks out few packets: an address, a port or a tunnel's id must be a certain one.
+    /// Whether the rule matches few packets: it requires a specific address, port or tunnel id.
     pub(super) fn is_narrow(&self) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Match(field) => field.is_narrow(),
@@ -391,7 +392,7 @@ impl Flower {
 
     pub(super) fn words(&self, words: &mut String, actions: &str) -> Option<()> {
         let mut later = String::new();
-        // Fields that give others their meaning come first.
+        // Fields that determine the meaning of others come first.
         let rank = |part: &&Part| match part {
             Part::Match(field) => field.field.rank(),
             Part::Class(_) | Part::Indev(_) | Part::Options(_) | Part::Labels(_) => 8,
@@ -443,12 +444,12 @@ impl Flower {
     }
 }
 
-/// The protocol that these options name; 0 if they name none.
+/// The protocol in these options; 0 if there is none.
 pub(super) fn protocol_in(attrs: Attrs<'_>) -> Result<u16, Malformed> {
     attrs.find(ETH_TYPE)?.map_or(Ok(0), |protocol| protocol.be16())
 }
 
-/// The name of a device, short enough to be one.
+/// A device name, if it is short enough.
 pub(crate) fn device_name(name: &str) -> Option<[u8; NAME_BYTES]> {
     let mut bytes = [0; NAME_BYTES];
     bytes[..NAME_BYTES - 1].get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -456,7 +457,7 @@ pub(crate) fn device_name(name: &str) -> Option<[u8; NAME_BYTES]> {
     (legal && !name.is_empty()).then_some(bytes)
 }
 
-/// `[no]frag` and `[no]firstfrag`, with slashes between, added to what was said before.
+/// Parses `[no]frag` and `[no]firstfrag`, separated by slashes, and adds them to earlier flags.
 fn fragment(word: &str, mut before: (u32, u32)) -> Option<(u32, u32)> {
     for name in word.split('/').filter(|name| !name.is_empty()) {
         let (name, no) = name.strip_prefix("no").map_or((name, false), |name| (name, true));
@@ -470,7 +471,7 @@ fn fragment(word: &str, mut before: (u32, u32)) -> Option<(u32, u32)> {
     Some(before)
 }
 
-/// `OPTIONS[/MASK]`, of the tunnel that the word names.
+/// Parses `OPTIONS[/MASK]` for the tunnel that the word names.
 fn options(word: Word, text: &str) -> Option<(TunnelOptions, TunnelOptions)> {
     if word == Word::GeneveOpts {
         // Each of several options may have its own mask.
@@ -489,7 +490,7 @@ fn options(word: Word, text: &str) -> Option<(TunnelOptions, TunnelOptions)> {
     Some(match word {
         Word::VxlanOpts => (TunnelOptions::vxlan(key)?, TunnelOptions::vxlan(mask.unwrap_or("0xffffffff"))?),
         Word::ErspanOpts => {
-            // iproute2 takes the version for its own mask where none is given.
+            // Without a mask, iproute2 uses the version as its own mask.
             let version = key.split(':').next()?;
             let full = format!("{version}:0xffffffff:0xff:0xff");
             (TunnelOptions::erspan(key)?, TunnelOptions::erspan(mask.unwrap_or(&full))?)
@@ -498,7 +499,7 @@ fn options(word: Word, text: &str) -> Option<(TunnelOptions, TunnelOptions)> {
     })
 }
 
-/// `+STATE-STATE...` as bits and which of them count.
+/// Parses `+STATE-STATE...` into bits and their mask.
 pub(super) fn ct_state(word: &str) -> Option<(u16, u16)> {
     let (mut flags, mut mask) = (0, 0);
     let mut rest = word;
@@ -516,20 +517,21 @@ pub(super) fn ct_state(word: &str) -> Option<(u16, u16)> {
     Some((flags, mask))
 }
 
-/// The words for such bits.
+/// Formats such bits.
 pub(super) fn ct_state_words(flags: u16, mask: u16) -> String {
     let states = CT_STATES.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
     states.map(|(bit, state)| format!("{}{state}", if flags >> bit & 1 == 1 { '+' } else { '-' })).collect()
 }
 
-/// The number of a transport protocol by name.
+/// The number of a named transport protocol.
 pub(super) fn ip_proto(word: &str) -> Option<u8> {
     let names = [("tcp", TCP), ("udp", UDP), ("sctp", SCTP), ("icmp", ICMP), ("icmpv6", ICMPV6)];
     let named = names.iter().find(|(name, _)| !word.is_empty() && name.starts_with(word));
     named.map(|(_, number)| *number).or_else(|| number::u8(word, Base::Sixteen))
 }
 
-/// The words for a transport protocol. Those of ICMP are taken for one version of IP each, which the rule need not have.
+/// Formats a transport protocol. The names of ICMP imply an IP version that the rule need not have, so they
+/// are not used.
 pub(super) fn ip_proto_name(number: u8) -> String {
     match number {
         TCP => "tcp".to_owned(),
@@ -539,7 +541,7 @@ pub(super) fn ip_proto_name(number: u8) -> String {
     }
 }
 
-/// A form whose words name an address of one family only.
+/// Whether the syntax of this form depends on the address family.
 pub(super) const fn is_address(form: Form) -> bool {
     matches!(form, Form::Ipv4 | Form::Ipv6)
 }

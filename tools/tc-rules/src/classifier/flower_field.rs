@@ -1,4 +1,4 @@
-//! The fields that flower matches: keyword, attribute, attribute of the mask, size and how the value is written.
+//! The fields that flower matches: keyword, attribute, attribute of the mask, size and syntax of the value.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_KEY_*`.
 
@@ -14,26 +14,26 @@ const VALUE_BYTES: usize = 16;
 const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;
 
-/// How the value of a field is written.
+/// The syntax of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An Ethernet address, with bits or a mask behind a slash.
+    /// An Ethernet address, with an optional prefix length or mask after a slash.
     Mac,
-    /// An IPv4 address with bits behind a slash.
+    /// An IPv4 address with an optional prefix length after a slash.
     Ipv4,
-    /// An IPv6 address with bits behind a slash.
+    /// An IPv6 address with an optional prefix length after a slash.
     Ipv6,
-    /// A port, big-endian, with a mask behind a slash.
+    /// A port, big-endian, with an optional mask after a slash.
     Port,
-    /// Two ports: the attribute of the mask is that of the last one.
+    /// Two ports: the mask attribute holds the last one.
     PortRange,
-    /// A number up to this, written in decimal, big-endian if of 32 bits and little otherwise, without mask.
+    /// A decimal number up to this, without mask; 32-bit numbers are big-endian.
     Decimal(u32),
-    /// A number of 8 bits, decimal or else hexadecimal, with a hexadecimal mask.
+    /// An 8-bit number, decimal or otherwise hexadecimal, with a hexadecimal mask.
     TosTtl,
-    /// A number of 8 bits in decimal, with a mask.
+    /// A decimal 8-bit number with a mask.
     Masked8,
-    /// The transport protocol, by name or hexadecimal.
+    /// The transport protocol, by name or as a hexadecimal number.
     IpProto,
     /// The Ethernet protocol, by name or number.
     EthType,
@@ -41,9 +41,9 @@ pub enum Form {
     TcpFlags,
     /// The state of a connection.
     CtState,
-    /// A number of 16 bits in the host's order.
+    /// A 16-bit number in host byte order.
     Host16,
-    /// A number of 32 bits in the host's order.
+    /// A 32-bit number in host byte order.
     Host32,
     /// The labels of a connection, hexadecimal.
     Labels,
@@ -55,12 +55,12 @@ pub enum Form {
     Session,
     /// The protocol within PPP, by name or number.
     PppProto,
-    /// `TCA_FLOWER_KEY_FLAGS`, which have words of their own.
+    /// `TCA_FLOWER_KEY_FLAGS`, with its own keywords.
     Fragment,
 }
 
 impl Form {
-    /// What a value of it is called in an error.
+    /// The description of a valid value, for errors.
     pub(super) const fn expected(self) -> &'static str {
         match self {
             Self::Mac => "an Ethernet address, as in 02:00:00:00:00:01 or with /BITS or /MASK",
@@ -84,7 +84,7 @@ impl Form {
     }
 }
 
-/// A field, by its place in the table.
+/// A field, by its index in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field(u8);
 
@@ -167,21 +167,21 @@ fields! {
 
 impl Field {
     fn spec(self) -> &'static Spec {
-        // A field is made only of a place in the table.
+        // A field is always created from an index of the table.
         &FIELDS[usize::from(self.0)]
     }
 
-    /// Whether it is of the outermost label, which [`super::mpls`] encodes differently.
+    /// Whether it belongs to the outermost label, which [`super::mpls`] encodes differently.
     pub(super) fn is_outermost_label(self) -> bool {
         matches!(self, Self::MPLS_LABEL | Self::MPLS_TC | Self::MPLS_BOS | Self::MPLS_TTL)
     }
 
-    /// The word for it.
+    /// Its keyword.
     pub fn keyword(self) -> &'static str {
         self.spec().keyword
     }
 
-    /// How its value is written.
+    /// The syntax of its value.
     pub(super) fn form(self) -> Form {
         self.spec().form
     }
@@ -191,7 +191,7 @@ impl Field {
         self.spec().attr
     }
 
-    /// The number of the attribute of its mask, if it may have one.
+    /// The number of its mask attribute, if it can have a mask.
     pub(super) fn mask_attr(self) -> Option<u16> {
         Some(self.spec().mask).filter(|mask| *mask != 0)
     }
@@ -202,7 +202,7 @@ impl Field {
         u8::try_from(place).ok().map(Self)
     }
 
-    /// How early it must be said so that others have their meaning.
+    /// Its rank in the output: fields that determine the meaning of others come first.
     pub(super) fn rank(self) -> u8 {
         match self {
             Self::NUM_OF_VLANS => 0,
@@ -217,7 +217,7 @@ impl Field {
         }
     }
 
-    /// Reads a value as it is written for this field.
+    /// Parses a value of this field.
     pub(super) fn read(self, word: &str) -> Option<Match> {
         let masked = word.split_once('/');
         let (value, mask) = masked.map_or((word, None), |(value, mask)| (value, Some(mask)));
@@ -309,22 +309,22 @@ impl Field {
     }
 }
 
-/// A field and what it must be.
+/// A field with its value and mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The field.
     pub field: Field,
-    /// The value as on the wire; what is behind the field's own bytes is zero.
+    /// The value as on the wire; bytes after the field are zero.
     pub value: [u8; VALUE_BYTES],
-    /// Which bits of it, or of a range the last value.
+    /// The mask, or the last value of a range.
     pub mask: [u8; VALUE_BYTES],
     bytes: u8,
-    /// 0 where the line gives no mask and none is sent.
+    /// 0 if the line gives no mask and none is sent.
     mask_bytes: u8,
 }
 
 impl Match {
-    /// A field that must be this under this mask.
+    /// Matches a field with this value and mask.
     pub(super) fn of(field: Field, value: &[u8], mask: &[u8]) -> Self {
         let mut found = Self::plain(field, value);
         found.mask[..mask.len()].copy_from_slice(mask);
@@ -332,7 +332,7 @@ impl Match {
         found
     }
 
-    /// A field that must be this, without a mask.
+    /// Matches a field with this value and no mask.
     pub(super) fn plain(field: Field, value: &[u8]) -> Self {
         let mut bytes = [0; VALUE_BYTES];
         bytes[..value.len()].copy_from_slice(value);
@@ -365,7 +365,7 @@ impl Match {
         Ok(if mask.is_empty() { Self::plain(field, value) } else { Self::of(field, value, mask) })
     }
 
-    /// The same with every bit that does not count zero, and with the mask that holds where none is given.
+    /// Clears every bit outside the mask, and sets the default mask if none is given.
     pub(super) fn masked(mut self) -> Self {
         if self.field.form() == Form::PortRange {
             return self;
@@ -384,12 +384,12 @@ impl Match {
         self
     }
 
-    /// Whether no bit of it counts.
+    /// Whether the mask is empty.
     pub(super) fn counts_nothing(&self) -> bool {
         self.mask_bytes != 0 && self.mask == [0; VALUE_BYTES]
     }
 
-    /// Whether it picks out few packets.
+    /// Whether it matches few packets.
     pub(super) fn is_narrow(&self) -> bool {
         let bits: u32 = self.mask.iter().map(|byte| byte.count_ones()).sum();
         match self.field.form() {
@@ -402,7 +402,7 @@ impl Match {
         }
     }
 
-    /// The words for it; the other parts say whether they can be said.
+    /// Its tc syntax; whether it can be expressed depends on the other parts.
     pub(super) fn words(&self, others: &[Part]) -> Option<String> {
         let spec = self.field.spec();
         let (value, mask) = (&self.value[..usize::from(spec.bytes)], &self.mask[..usize::from(spec.bytes)]);

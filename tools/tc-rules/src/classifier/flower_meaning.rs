@@ -1,4 +1,4 @@
-//! What a word of flower means behind the words before it: a port is of TCP where `ip_proto tcp` came first.
+//! The meaning of flower keywords in their context: after `ip_proto tcp`, a port is a TCP port.
 
 use super::flower::{ICMP, ICMPV6, MPLS_ONLY, SCTP, TCP, UDP, Word};
 use super::flower_field::{Field, Match};
@@ -6,7 +6,7 @@ use crate::number::{self, Base};
 use crate::protocol;
 use crate::words::{Read, Words, abbreviates};
 
-/// What later words of a line mean depends on earlier ones.
+/// The context that determines the meaning of later words.
 pub(super) struct Meaning {
     pub(super) eth_type: u16,
     pub(super) vlan_ethtype: u16,
@@ -16,7 +16,7 @@ pub(super) struct Meaning {
 }
 
 impl Meaning {
-    /// The field that a word means here.
+    /// The field that a word refers to in this context.
     pub(super) fn field(&self, word: Word, words: &Words<'_>) -> Read<Field> {
         let ip = self.eth_type == protocol::IP;
         let ip6 = self.eth_type == protocol::IPV6;
@@ -39,7 +39,7 @@ impl Meaning {
         match word {
             Word::DstMac => Ok(Field::ETH_DST),
             Word::SrcMac => Ok(Field::ETH_SRC),
-            // iproute2 asks in this order, of the beginnings of these words too.
+            // The same order of checks as in iproute2, including abbreviations.
             Word::IpProto if !next.is_empty() && abbreviates(next, "icmp") => {
                 needs(ip, "icmp is for protocol ip", Field::IP_PROTO)
             }
@@ -126,12 +126,12 @@ impl Meaning {
         }
     }
 
-    /// The protocol of the frame itself. Where a tag was named, that was the protocol of a tagged frame.
+    /// The protocol of the frame itself. After a tag was named, the protocol was that of the tagged frame.
     const fn outermost(&self) -> u16 {
         if self.vlan_ethtype != 0 { protocol::VLAN } else { self.eth_type }
     }
 
-    /// `FIRST-LAST`, two ports.
+    /// Parses `FIRST-LAST`, two ports.
     pub(super) fn port_range(&self, word: Word, text: &str) -> Option<Match> {
         let field = match word {
             Word::DstPort => Field::PORT_DST_MIN,

@@ -1,10 +1,10 @@
-//! `fw`: matches the mark of a packet, which is the handle.
+//! `fw`: matches the mark of a packet against the handle.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FW_*`, `net/sched/cls_fw.c`.
 
 use super::listed::{Shape, Takes, Value, shape};
 
-/// Which bits of the mark are looked at.
+/// The mask of the mark.
 pub(super) const MASK: u16 = 5;
 
 pub(super) const SHAPE: Shape = shape! {
@@ -16,7 +16,7 @@ pub(super) const SHAPE: Shape = shape! {
     "indev" whole = 3 Takes::DeviceName,
 };
 
-/// All bits of the mark are looked at where nothing else is said.
+/// Removes the default mask, which covers all bits.
 pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>) {
     options.retain(|option| *option != (MASK, Value::Number(u32::MAX)));
 }

@@ -1,7 +1,7 @@
 //! Classifiers whose options are a list, sent in the order of the line: basic, cgroup, flow, fw and route.
 //!
-//! A kind is a table: its words, what each takes, and the attribute that it becomes. Here is how such a table is read, written,
-//! read back and put into words.
+//! A kind is defined by a table of its keywords, with their argument and attribute. This module parses,
+//! encodes, decodes and formats such kinds.
 
 use model::IfIndex;
 
@@ -14,52 +14,52 @@ use crate::number::{self, Base};
 use crate::words::{Read, Words, abbreviates, quoted};
 use netlink::attr::{Attr, AttrBuf, Attrs, Malformed, last_of_each};
 
-/// The bytes of a device's name with the zero that closes it: `IFNAMSIZ`.
+/// Size of a device name with its terminating zero: `IFNAMSIZ`.
 const NAME_BYTES: usize = 16;
 
-/// What stands behind a word, and how it is sent.
+/// The argument of a keyword, and how it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
     /// A class.
     Class,
-    /// A class whose lower half is not 0.
+    /// A class with a nonzero lower half.
     Minor,
-    /// A number of 32 bits; where it is 0, the kernel does not dump it.
+    /// A 32-bit number; the kernel does not dump it if it is 0.
     Number,
     /// A routing realm: 0 to 255.
     Realm,
-    /// A device, by its number.
+    /// A device, by its index.
     Device,
     /// A device, by its name.
     DeviceName,
-    /// What distinguishes packets; see [`flow`].
+    /// Keys of the packet; see [`flow`].
     Keys,
-    /// A number to be added, or an address that means one.
+    /// A number to add, or an address that represents one.
     Addend,
-    /// Nothing: the word means this number, which is sent at the end.
+    /// No argument: the keyword itself selects this number, which is sent at the end.
     Choice(u32),
-    /// A mask that all bits of the result must have, and what sets and turns bits; sent as two numbers at the end.
+    /// A mask, and the bits to set and to flip; sent as two numbers at the end.
     And,
     Or,
     Xor,
-    /// A number that becomes part of the handle.
+    /// A number that is part of the handle.
     Order,
-    /// An expression of matches.
+    /// An expression of ematches.
     Matches,
-    /// A rate.
+    /// A police action.
     Police,
     /// Actions.
     Actions,
 }
 
-/// A word of a classifier.
+/// A keyword of a classifier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) text: &'static str,
-    /// Whether it must be written out.
+    /// Whether it cannot be abbreviated.
     pub(super) whole: bool,
     pub(super) takes: Takes,
-    /// The attribute that it becomes.
+    /// Its attribute.
     pub(super) number: u16,
 }
 
@@ -67,15 +67,16 @@ pub(super) struct Word {
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
-    /// In the order in which iproute2 asks.
+    /// In the order of iproute2's checks.
     pub(super) words: &'static [Word],
     /// Their texts.
     pub(super) texts: &'static [&'static str],
-    /// Whether options are sent, even if there are none.
+    /// Whether the options attribute is sent even if it is empty.
     pub(super) always: bool,
 }
 
-/// Makes a [`Shape`]: its name, `always` where options are always sent, and its words with attribute and what they take.
+/// Creates a [`Shape`] from its name, `always` if the options attribute is always sent, and its keywords with
+/// attribute and argument.
 macro_rules! shape {
     ($name:literal $($always:ident)?; $($text:literal $($whole:ident)? = $number:literal $takes:expr,)*) => {
         $crate::classifier::listed::Shape {
@@ -95,7 +96,7 @@ macro_rules! shape {
 }
 pub(super) use shape;
 
-/// Which classifier of this sort.
+/// The kinds of classifiers of this sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the kind of its name")]
 pub enum ListedKind {
@@ -128,15 +129,15 @@ impl ListedKind {
 /// An option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number, a class, a realm, or the number of a device.
+    /// A number, a class, a realm, or a device index.
     Number(u32),
     /// The name of a device.
     Name(String),
-    /// An expression of matches.
+    /// An expression of ematches.
     Matches(Box<Tree>),
-    /// A rate.
+    /// A police action.
     Police(Box<Police>),
-    /// The rule's actions stand here.
+    /// The position of the rule's actions.
     Actions,
 }
 
@@ -147,22 +148,22 @@ pub struct Listed {
     pub kind: ListedKind,
     /// The options with the numbers of their attributes, in the order of the line.
     pub options: Vec<(u16, Value)>,
-    /// Whether options are sent.
+    /// Whether the options attribute is sent.
     pub has_options: bool,
 }
 
-/// What is gathered while a line is read, to be sent at its end.
+/// Values collected while a line is parsed, sent at its end.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// What the words with [`Takes::Choice`] said.
+    /// The value of the words with [`Takes::Choice`].
     pub(super) choice: u32,
-    /// Which bits of the result are kept.
+    /// The mask of the result.
     pub(super) mask: u32,
-    /// Which bits of the result are turned.
+    /// The bits of the result to flip.
     pub(super) xor: u32,
-    /// The keys that were named, as bits, and how many names there were.
+    /// The named keys, as bits, and their number.
     pub(super) keys: (u32, u32),
-    /// The part of the handle that the line says.
+    /// The part of the handle given by the line.
     pub(super) order: u32,
 }
 
@@ -171,7 +172,7 @@ impl Listed {
         Self { kind, options: Vec::new(), has_options: false }
     }
 
-    /// Reads a handle. That of fw has a mask, which is the first option.
+    /// Parses a handle. That of fw may have a mask, which becomes the first option.
     pub(super) fn handle(&mut self, word: &str) -> Option<u32> {
         match (self.kind, word.split_once('/')) {
             (ListedKind::Fw, Some((mark, mask))) => {
@@ -192,7 +193,7 @@ impl Listed {
         let shape = self.kind.shape();
         self.has_options = shape.always || words.peek().is_some();
         if words.peek().is_none() {
-            // Without options, not even the mask of a handle is sent.
+            // Without options, not even the mask of the handle is sent.
             self.options.clear();
         }
         let mut gathered = Gathered { choice: 0, mask: u32::MAX, xor: 0, keys: (0, 0), order: 0 };
@@ -213,7 +214,7 @@ impl Listed {
         Ok(())
     }
 
-    /// Reads what stands behind a word.
+    /// Parses the argument of a keyword.
     fn value(
         &self,
         word: &Word,
@@ -280,7 +281,7 @@ impl Listed {
         Ok(Some(Value::Number(value)))
     }
 
-    /// The rate that the rule itself limits.
+    /// The police action of the rule itself.
     pub(super) fn police(&self) -> Option<&Police> {
         self.options.iter().find_map(|(_, value)| match value {
             Value::Police(police) => Some(&**police),
@@ -304,7 +305,7 @@ impl Listed {
         }
     }
 
-    /// Reads a dump; `None` for what we do not know all of.
+    /// Decodes a dump; returns `None` if it contains unknown options.
     pub(super) fn decode(
         &mut self,
         attrs: Attrs<'_>,
@@ -323,7 +324,7 @@ impl Listed {
         Ok(Some(()))
     }
 
-    /// What an attribute is, if a word becomes it or it is sent beside them.
+    /// The type of an attribute, if a keyword or the handle sets it.
     fn takes(&self, number: u16) -> Option<Takes> {
         let besides = match self.kind {
             ListedKind::Fw => &[fw::MASK][..],
@@ -337,7 +338,7 @@ impl Listed {
         word.map(|word| word.takes)
     }
 
-    #[expect(clippy::option_option, reason = "what is not known, and what is nothing, differ")]
+    #[expect(clippy::option_option, reason = "unknown and absent differ")]
     fn decode_value(
         takes: Takes,
         attr: &Attr<'_>,
@@ -359,8 +360,8 @@ impl Listed {
         })))
     }
 
-    /// Becomes what the kernel would dump of it, on a queueing discipline with this handle: each option once, the last one of
-    /// several, and none that says what holds without it.
+    /// Converts it to the form that the kernel would dump, on a qdisc with this handle: each option once, the
+    /// last one of several, without those that equal their default.
     pub(super) fn canonicalize(&mut self, qdisc: u32) {
         self.has_options = true;
         self.options.sort_by_key(|(number, _)| *number);
@@ -386,7 +387,7 @@ impl Listed {
         }
     }
 
-    /// The words for a handle, with the mask of fw.
+    /// Formats a handle, with the mask of fw.
     pub(super) fn handle_words(&self, handle: u32) -> Option<String> {
         let mask = self.options.iter().find_map(|(number, value)| match value {
             Value::Number(mask) if self.kind == ListedKind::Fw && *number == fw::MASK => Some(*mask),
@@ -399,7 +400,7 @@ impl Listed {
     }
 
     pub(super) fn words(&self, words: &mut String, actions: &str, lookup: &mut dyn Lookup) -> Option<()> {
-        // iproute2 6.1 refuses an expression that ends the line, so that it comes first.
+        // iproute2 6.1 refuses an expression at the end of the line, so put it first.
         let (mut first, mut middle) = (String::new(), String::new());
         for (number, value) in &self.options {
             let word = self.kind.shape().words.iter().find(|word| word.number == *number && *number != 0);
@@ -409,7 +410,7 @@ impl Listed {
                 Value::Name(name) => middle.push_str(&format!(" {} {}", word?.text, quoted(name)?)),
                 Value::Actions => {}
                 Value::Number(value) => match word {
-                    // The mask of fw stands at the handle.
+                    // The mask of fw is part of the handle.
                     None if self.kind == ListedKind::Fw => {}
                     None => middle.push_str(&flow::gathered_words(*number, *value)?),
                     Some(word) => {
@@ -434,7 +435,7 @@ impl Listed {
     }
 }
 
-/// The word that this text is: itself, else the first that it begins.
+/// The keyword with this text, or else the first that it abbreviates.
 fn find(shape: &'static Shape, text: &str) -> Option<&'static Word> {
     let exact = shape.words.iter().find(|word| word.text == text);
     exact.or_else(|| shape.words.iter().find(|word| !word.whole && abbreviates(text, word.text)))

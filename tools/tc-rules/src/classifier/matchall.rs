@@ -15,7 +15,7 @@ const ACT: u16 = 2;
 const FLAGS: u16 = 3;
 
 keywords! {
-    /// The words of the classifier.
+    /// The keywords of the classifier.
     enum Word {
         Classid = "classid",
         Flowid = "flowid" exact,
@@ -28,11 +28,11 @@ keywords! {
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matchall {
-    /// The class that packets get, and whether it stands behind the actions; of several, the last one counts.
+    /// The classes, each with whether it follows the actions; the last one is effective.
     pub classes: Vec<(u32, bool)>,
-    /// Where the rule shall be.
+    /// Where the rule is to be: in software, in hardware, or both.
     pub offload: Offload,
-    /// Whether the line says anything at all behind the kind.
+    /// Whether the line has any options after the kind.
     pub options: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Classifiers: which packets a rule matches, one file for each kind.
+//! Classifiers, which determine the packets that a rule matches, one file per kind.
 
 mod basic;
 pub mod bpf;
@@ -30,41 +30,41 @@ use crate::number::{self, Base};
 use crate::words::{Read, Words};
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// The kinds, for those who misspell one.
+/// The kinds, for suggestions after a misspelling.
 pub const KINDS: &[&str] = &["flower", "u32", "matchall", "bpf", "basic", "cgroup", "flow", "fw", "route"];
 
-/// The half of a class that names its queueing discipline.
+/// The half of a class that identifies its qdisc.
 const MAJOR: u32 = 0xffff_0000;
 
-/// Writes the classes of a rule that stand before its actions, or those behind them.
+/// Encodes the classes of a rule that precede its actions, or those that follow them.
 fn encode_classes(number: u16, classes: &[(u32, bool)], behind: bool, out: &mut AttrBuf) {
     for (class, _) in classes.iter().filter(|class| class.1 == behind) {
         out.u32(number, *class);
     }
 }
 
-/// The class that counts, as the kernel dumps it.
+/// The effective class, as the kernel dumps it.
 fn canonical_class(classes: &[(u32, bool)]) -> Vec<(u32, bool)> {
     classes.last().map(|(class, _)| (*class, false)).into_iter().collect()
 }
 
-/// Which packets a rule matches.
+/// The classifier of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the kind of its name")]
 pub enum Classifier {
-    /// The line names none: a chain, or the removal of every rule of a priority.
+    /// The line names none: it is about a chain, or removes every rule of a priority.
     #[default]
     None,
     Flower(Flower),
     U32(U32),
     Matchall(Matchall),
     Bpf(Bpf),
-    /// Another kind, whose options are a list.
+    /// Another kind, defined by a table of options.
     Listed(Listed),
 }
 
 impl Classifier {
-    /// Makes this a classifier of that kind, with the memory that it has; whether there is that kind.
+    /// Turns this into a classifier of that kind, reusing the memory; returns whether the kind exists.
     pub fn become_kind(&mut self, kind: &str) -> bool {
         match (kind, &mut *self) {
             ("flower", Self::Flower(rule)) => rule.clear(),
@@ -93,7 +93,7 @@ impl Classifier {
         }
     }
 
-    /// Reads a handle as this kind writes it.
+    /// Parses a handle in the syntax of this kind.
     pub fn handle(&mut self, word: &str) -> Option<u32> {
         match self {
             Self::Listed(rule) => rule.handle(word),
@@ -104,7 +104,7 @@ impl Classifier {
         }
     }
 
-    /// The words for a handle of this kind.
+    /// Formats a handle in the syntax of this kind.
     pub fn handle_words(&self, handle: u32) -> Option<String> {
         match self {
             Self::Listed(rule) => rule.handle_words(handle),
@@ -118,7 +118,7 @@ impl Classifier {
         }
     }
 
-    /// A handle as it is compared.
+    /// The canonical form of a handle, for comparisons.
     pub const fn canonical_handle(&self, handle: u32) -> u32 {
         match self {
             Self::U32(rule) => rule.canonical_handle(handle),
@@ -126,7 +126,7 @@ impl Classifier {
         }
     }
 
-    /// Reads what follows the kind. `handle` is there to be completed; `place` is protocol and parent.
+    /// Parses what follows the kind and may complete `handle`; `place` is protocol and parent.
     pub fn parse(
         &mut self,
         words: &mut Words<'_>,
@@ -153,7 +153,7 @@ impl Classifier {
         }
     }
 
-    /// Writes `TCA_OPTIONS`, unless the line has nothing behind the kind.
+    /// Encodes `TCA_OPTIONS`, unless nothing follows the kind.
     pub fn encode(&self, number: u16, actions: &[Action], out: &mut AttrBuf) {
         match self {
             Self::None => {}
@@ -170,7 +170,7 @@ impl Classifier {
         }
     }
 
-    /// Reads `TCA_OPTIONS` of a dump; `None` for what we do not know all of.
+    /// Decodes `TCA_OPTIONS` of a dump; returns `None` if it contains unknown options.
     pub fn decode(
         &mut self,
         options: &Attr<'_>,
@@ -188,7 +188,7 @@ impl Classifier {
         })
     }
 
-    /// The protocol that the options of a template name; 0 if they name none.
+    /// The protocol in the options of a template; 0 if there is none.
     pub fn protocol_in(&self, options: &Attr<'_>) -> Result<u16, Malformed> {
         match self {
             Self::Flower(_) => flower::protocol_in(options.nested()),
@@ -196,7 +196,7 @@ impl Classifier {
         }
     }
 
-    /// Becomes what the kernel would dump of it, which has this canonical handle and this parent.
+    /// Converts it to the form that the kernel would dump, given the canonical handle and the parent.
     pub fn canonicalize(&mut self, handle: u32, parent: u32) {
         match self {
             Self::None => {}
@@ -208,7 +208,7 @@ impl Classifier {
         }
     }
 
-    /// Becomes another one, with the memory that this one has.
+    /// Copies another classifier, reusing the memory of this one.
     pub fn assign(&mut self, other: &Self) {
         match (self, other) {
             (Self::Flower(rule), Self::Flower(other)) => rule.assign(other),
@@ -217,7 +217,7 @@ impl Classifier {
         }
     }
 
-    /// Where the rule is, or shall be.
+    /// The offload flags and state.
     pub const fn offload(&self) -> Option<Offload> {
         match self {
             Self::None | Self::Listed(_) => None,
@@ -228,7 +228,7 @@ impl Classifier {
         }
     }
 
-    /// The rate that the rule itself limits, and not one of its actions.
+    /// The police action of the rule itself, as opposed to those in its action list.
     pub fn police(&self) -> Option<&Police> {
         match self {
             Self::U32(rule) => rule.parts.iter().find_map(|part| match part {
@@ -240,7 +240,7 @@ impl Classifier {
         }
     }
 
-    /// Whether the rule picks out few packets, so that its counters are seldom touched.
+    /// Whether the rule matches few packets, so that its counters are rarely updated.
     pub fn is_narrow(&self) -> bool {
         match self {
             Self::None | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => false,
@@ -249,14 +249,14 @@ impl Classifier {
         }
     }
 
-    /// Whether adding such a rule holds the lock of all network configuration (rtnl).
+    /// Whether adding such a rule holds rtnl.
     ///
-    /// Kernel: 6.18, `net/sched/cls_flower.c` alone has `TCF_PROTO_OPS_DOIT_UNLOCKED`.
+    /// Kernel: 6.18, only `net/sched/cls_flower.c` has `TCF_PROTO_OPS_DOIT_UNLOCKED`.
     pub const fn holds_rtnl(&self) -> bool {
         !matches!(self, Self::Flower(_))
     }
 
-    /// The words behind the kind; `None` for what has none.
+    /// The tc syntax after the kind; `None` if there is none.
     pub fn words(&self, words: &mut String, actions: &str, lookup: &mut dyn Lookup) -> Option<()> {
         match self {
             Self::Listed(rule) => rule.words(words, actions, lookup),

@@ -1,4 +1,4 @@
-//! The label stack that a rule of flower looks at, entry by entry.
+//! The label stack entries that a flower rule matches.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_KEY_MPLS_OPTS`, `net/sched/cls_flower.c`
 //! `fl_set_key_mpls_opts()`.
@@ -17,11 +17,11 @@ const BOS: u16 = 3;
 const TC: u16 = 4;
 const LABEL: u16 = 5;
 
-/// The most entries that a rule names; the kernel looks at seven (`FLOW_DIS_MPLS_MAX`).
+/// Maximum number of entries in a rule; the kernel looks at seven (`FLOW_DIS_MPLS_MAX`).
 const ENTRIES_MAX: usize = 255;
 
 keywords! {
-    /// What an entry is asked for, in iproute2's order.
+    /// The keywords of an entry, in iproute2's order.
     enum Word {
         Depth = "depth",
         Label = "label",
@@ -31,11 +31,11 @@ keywords! {
     }
 }
 
-/// One entry of the stack: attribute and value, in the order of the line.
+/// An entry of the stack: attributes and values, in the order of the line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry(Vec<(u16, u32)>);
 
-/// The entries that a rule names.
+/// The entries of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelStack(Vec<Entry>);
 
@@ -86,7 +86,7 @@ impl Entry {
 }
 
 impl LabelStack {
-    /// Reads the entries behind `mpls`.
+    /// Parses the entries after `mpls`.
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let mut stack = Self::default();
         while words.peek().is_some_and(|word| abbreviates(word, "lse")) {
@@ -104,7 +104,7 @@ impl LabelStack {
             for entry in &self.0 {
                 out.nested(ENTRY, |out| {
                     for (attr, value) in &entry.0 {
-                        // All but the label have 8 bits, which reading has seen to.
+                        // All but the label have 8 bits, which was checked when parsing.
                         _ = match attr {
                             &LABEL => out.u32(LABEL, *value),
                             attr => out.u8(*attr, u8::try_from(*value).unwrap_or(u8::MAX)),
@@ -126,7 +126,7 @@ impl LabelStack {
         Ok(stack)
     }
 
-    /// The same with entries and what is asked of them in one order.
+    /// Sorts the entries and their attributes.
     pub(super) fn canonical(mut self) -> Self {
         for entry in &mut self.0 {
             entry.0.sort_unstable();
@@ -135,7 +135,7 @@ impl LabelStack {
         self
     }
 
-    /// The fields that say the same: the kernel dumps an outermost entry alone as `mpls_label` and its like.
+    /// The equivalent fields: the kernel dumps a single outermost entry as `mpls_label` and so on.
     ///
     /// Kernel: 6.18, `net/sched/cls_flower.c` `fl_dump_key_mpls()`.
     pub(super) fn as_fields(&self) -> Option<Vec<Match>> {

@@ -1,4 +1,4 @@
-//! Where a rule shall be, and where it is: in software, in hardware, or both.
+//! The offload flags and state of a rule: in software, in hardware, or both.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_CLS_FLAGS_*`.
 
@@ -10,21 +10,21 @@ const IN_HW: u32 = 4;
 const NOT_IN_HW: u32 = 8;
 const VERBOSE: u32 = 16;
 
-/// Where a rule shall be.
+/// The offload flags and state of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// Not in hardware.
     pub skip_hw: bool,
     /// Only in hardware.
     pub skip_sw: bool,
-    /// The driver shall say more when it refuses.
+    /// Whether the driver should report details when it refuses.
     pub verbose: bool,
-    /// From a dump: whether hardware has it; `None` where the kernel does not say.
+    /// From a dump: whether the rule is in hardware; `None` if the kernel does not report it.
     pub in_hw: Option<bool>,
 }
 
 impl Offload {
-    /// From the kernel's bits.
+    /// Decodes the kernel's bits.
     pub fn of(flags: u32) -> Self {
         Self {
             skip_hw: flags & SKIP_HW != 0,
@@ -34,13 +34,13 @@ impl Offload {
         }
     }
 
-    /// The kernel's bits for what is asked.
+    /// The kernel's bits of the requested flags.
     pub fn flags(&self) -> u32 {
         let bits = [(self.skip_hw, SKIP_HW), (self.skip_sw, SKIP_SW), (self.verbose, VERBOSE)];
         bits.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit)
     }
 
-    /// What is asked, without where it is and without how much shall be said.
+    /// The requested flags, without the state and `verbose`.
     pub const fn canonical(&self) -> Self {
         Self { verbose: false, in_hw: None, ..*self }
     }
@@ -64,7 +64,7 @@ impl Offload {
         Ok(())
     }
 
-    /// The words for what is asked, each with a blank before it.
+    /// Formats the requested flags, each with a leading blank.
     pub fn words(&self) -> String {
         let words = [(self.skip_hw, " skip_hw"), (self.skip_sw, " skip_sw"), (self.verbose, " verbose")];
         words.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect()

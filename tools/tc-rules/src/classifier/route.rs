@@ -1,4 +1,4 @@
-//! `route`: matches the realms of the route that a packet takes.
+//! `route`: matches the realms of the packet's route.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_ROUTE4_*`, `net/sched/cls_route.c`.
 
@@ -21,7 +21,7 @@ pub(super) const SHAPE: Shape = shape! {
     "order" = 0 Takes::Order,
 };
 
-/// The realm that a word names: a number, or what every machine calls 0.
+/// Parses a realm: a number, or a standard name of realm 0.
 pub(super) fn realm(word: &str) -> Option<u32> {
     match word {
         "cosmos" | "unknown" => Some(0),
@@ -29,7 +29,7 @@ pub(super) fn realm(word: &str) -> Option<u32> {
     }
 }
 
-/// The handle that iproute2 makes of what a line says, where it says none: the realms are in it.
+/// The handle that iproute2 derives from the options if the line gives none: it contains the realms.
 pub(super) fn handle(options: &[(u16, Value)], order: u32) -> u32 {
     let mut handle = 0xffff_8000;
     for (number, value) in options {

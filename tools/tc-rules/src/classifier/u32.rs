@@ -23,15 +23,15 @@ const INDEV: u16 = 8;
 const MARK: u16 = 10;
 const FLAGS: u16 = 11;
 
-/// The buckets of a hash table.
+/// Maximum number of buckets in a hash table.
 const DIVISOR_MAX: u32 = 256;
 
-/// The bits of a handle that are the number of a hash table, and those that are the number of a rule in a bucket.
+/// The bits of a handle for the hash table, and those for the rule within a bucket.
 const TABLE: u32 = 0xfff0_0000;
 const NODE: u32 = 0xfff;
 
 keywords! {
-    /// The words of the classifier, in iproute2's order.
+    /// The keywords of the classifier, in iproute2's order.
     enum Word {
         Match = "match",
         Offset = "offset",
@@ -52,7 +52,7 @@ keywords! {
 }
 
 keywords! {
-    /// What a selector looks at.
+    /// The protocols and units of a selector.
     enum Sample {
         U32 = "u32",
         U16 = "u16",
@@ -67,22 +67,22 @@ keywords! {
     }
 }
 
-/// A part of a rule that is sent where the line has it.
+/// A part of a rule whose position in the line determines its position in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The class that the packet gets.
+    /// The class for the packet.
     Class(u32),
     /// The rule is a hash table of this many buckets.
     Divisor(u32),
-    /// Matching goes on in this table.
+    /// Matching continues in this table.
     Link(u32),
-    /// The device that the packet came from.
+    /// The device that received the packet.
     Indev([u8; NAME_BYTES]),
-    /// The packet's mark, and which bits of it.
+    /// The packet's mark and its mask.
     Mark(u32, u32),
-    /// A rate.
+    /// A police action.
     Police(Box<Police>),
-    /// The rule's actions stand here.
+    /// The position of the rule's actions.
     Actions,
 }
 
@@ -91,23 +91,23 @@ pub enum Part {
 pub struct U32 {
     /// The parts in the order of the line.
     pub parts: Vec<Part>,
-    /// The hash table and bucket that the rule is in; 0 for the first one of its priority.
+    /// The hash table and bucket of the rule; 0 for the root table of its priority.
     pub table: u32,
-    /// The number of that first table, where a dump has shown it: the kernel gave it.
+    /// The number of the root table, as found in a dump: the kernel assigned it.
     pub root: u32,
-    /// What it looks at, if it looks at anything.
+    /// The selector, if there is one.
     pub selector: Option<Selector>,
-    /// Memory for the next selector.
+    /// Memory to reuse for the next selector.
     spare: Selector,
-    /// Where the rule shall be.
+    /// Where the rule is to be: in software, in hardware, or both.
     pub offload: Offload,
-    /// Whether the line says anything at all behind the kind.
+    /// Whether the line has any options after the kind.
     pub options: bool,
 }
 
 impl PartialEq for U32 {
     fn eq(&self, other: &Self) -> bool {
-        // Without the memory that is spare.
+        // Ignores the spare memory.
         let all = |rule: &Self| (rule.table, rule.offload, rule.options);
         all(self) == all(other) && self.parts == other.parts && self.selector == other.selector
     }
@@ -116,7 +116,7 @@ impl PartialEq for U32 {
 impl Eq for U32 {}
 
 impl U32 {
-    /// Forgets the rule and keeps the memory.
+    /// Clears the rule but keeps the memory.
     pub(super) fn clear(&mut self) {
         self.parts.clear();
         if let Some(selector) = self.selector.take() {
@@ -130,7 +130,7 @@ impl U32 {
         Selector::emptied(std::mem::take(&mut self.spare))
     }
 
-    /// Reads the rule; `handle` may be completed by `order`.
+    /// Parses the rule; `order` may complete `handle`.
     pub(super) fn parse(
         &mut self,
         words: &mut Words<'_>,
@@ -221,7 +221,7 @@ impl U32 {
         Ok(())
     }
 
-    /// Reads a selector.
+    /// Parses a selector.
     fn select(&mut self, words: &mut Words<'_>, selector: &mut Selector) -> Read<()> {
         let Some(sample) = words.peek().and_then(Sample::find) else {
             return Err(words.unknown_here(Sample::WORDS));
@@ -333,8 +333,8 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// Becomes what the kernel would dump of it: parts in one order, police without what it does not dump, and the table that
-    /// the canonical handle names, if it has one.
+    /// Converts it to the form that the kernel would dump: sorted parts, police without what is not dumped,
+    /// and the table in the canonical handle, if it has one.
     pub(super) fn canonicalize(&mut self, handle: u32) {
         for part in &mut self.parts {
             if let Part::Police(police) = part {
@@ -362,7 +362,7 @@ impl U32 {
         self.options = true;
     }
 
-    /// Becomes another rule, with the memory that this one has.
+    /// Copies another rule, reusing the memory of this one.
     pub(super) fn assign(&mut self, other: &Self) {
         self.clear();
         self.parts.clone_from(&other.parts);
@@ -373,7 +373,8 @@ impl U32 {
         (self.offload, self.options) = (other.offload, other.options);
     }
 
-    /// A handle as it is compared: with the table that the rule is in, except the first one of its priority.
+    /// The canonical form of a handle, for comparisons: with the table of the rule, unless that is the root
+    /// table of its priority.
     ///
     /// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes a handle with the table and the bucket.
     pub const fn canonical_handle(&self, handle: u32) -> u32 {
@@ -384,12 +385,13 @@ impl U32 {
         if self.is_in_root(whole) { whole & NODE } else { whole }
     }
 
-    /// Whether a table, or what is in it, is known to be the first one of its priority.
+    /// Whether a table or rule is known to be in the root table of its priority.
     const fn is_in_root(&self, handle: u32) -> bool {
         self.root != 0 && handle & TABLE == self.root
     }
 
-    /// Whether the rule, or what has this canonical handle, is in a table that has a number in its own right, or is one.
+    /// Whether the rule, or the object with this canonical handle, is a table with an explicit number, or is
+    /// in one.
     pub fn is_of_table(&self, handle: u32) -> bool {
         self.creates_table()
             || handle & TABLE != 0
@@ -401,7 +403,7 @@ impl U32 {
         self.parts.iter().any(|part| matches!(part, Part::Divisor(_)))
     }
 
-    /// Whether the rule picks out few packets: as many bits must be certain as a network of 24 bits has.
+    /// Whether the rule matches few packets: at least as many fixed bits as an IPv4 /24.
     pub(super) fn is_narrow(&self) -> bool {
         let keys = self.selector.iter().flat_map(|selector| &selector.keys);
         keys.map(|key| key.mask.count_ones()).sum::<u32>() >= 24
@@ -445,12 +447,12 @@ fn divisor(words: &mut Words<'_>) -> Read<u32> {
     })
 }
 
-/// `TABLE:BUCKET:NODE` in hexadecimal, where any may be missing; or `0x` and the whole number.
+/// Parses `TABLE:BUCKET:NODE` in hexadecimal, where any part may be missing, or `0x` and the whole number.
 pub(super) fn handle_of(word: &str) -> Option<u32> {
     plain_handle(word).or_else(|| any_handle(word))
 }
 
-/// A handle as most are written: all its parts, with up to three digits each.
+/// Parses the common form of a handle: all parts, with up to three digits each.
 fn plain_handle(word: &str) -> Option<u32> {
     let (mut parts, mut part, mut digits) = ([0_u32; 3], 0, 0);
     for byte in word.as_bytes() {
@@ -482,7 +484,7 @@ fn any_handle(word: &str) -> Option<u32> {
     parts.next().is_none().then_some(table << 20 | bucket << 12 | node)
 }
 
-/// The words for a handle.
+/// Formats a handle.
 pub(super) fn handle_name(handle: u32) -> String {
     let part = |number: u32| if number == 0 { String::new() } else { format!("{number:x}") };
     format!("{}:{}:{}", part(handle >> 20), part(handle >> 12 & 0xff), part(handle & 0xfff))

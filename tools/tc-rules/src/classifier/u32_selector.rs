@@ -1,4 +1,4 @@
-//! What a rule of u32 looks at: 32 bits at a time, and where the next header begins.
+//! The selector of a u32 rule: 32-bit keys, and the offset of the next header.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `struct tc_u32_sel`, `struct tc_u32_key`, `net/sched/cls_u32.c`.
 
@@ -12,30 +12,30 @@ const OFFSET: u8 = 2;
 const VAROFFSET: u8 = 4;
 const EAT: u8 = 8;
 
-/// The most keys of a rule: the kernel counts them in 8 bits, iproute2 takes half of that.
+/// Maximum number of keys per rule: the kernel counts them in 8 bits, iproute2 allows half of that.
 const KEYS_MAX: usize = 128;
 
-/// `tc_u32_sel` before its keys, and a key.
+/// Size of `tc_u32_sel` without its keys, and of a key.
 const SEL_BYTES: usize = 16;
 const KEY_BYTES: usize = 16;
 
-/// What iproute2 6.1 writes as the offset's mask for `ip6 icmp_code`, and for that alone.
+/// The offset mask that iproute2 6.1 writes for `ip6 icmp_code`, and only for that.
 const ICMPV6_CODE: i32 = 1;
 
-/// 32 bits and what they must be.
+/// 32 bits and their required value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Which bits, in network order.
+    /// The mask, in network order.
     pub mask: u32,
-    /// What they must be, in network order.
+    /// The value, in network order.
     pub value: u32,
-    /// Where, in bytes from the network header.
+    /// Offset in bytes from the network header.
     pub offset: i32,
-    /// -1 to count from the next header instead; see also [`ICMPV6_CODE`].
+    /// -1 for an offset from the next header; see also [`ICMPV6_CODE`].
     pub offset_mask: i32,
 }
 
-/// What a rule looks at.
+/// The selector of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     pub(super) flags: u8,
@@ -45,19 +45,20 @@ pub struct Selector {
     offset_at: i16,
     hash_at: i16,
     hash_mask: u32,
-    /// What must be so.
+    /// The conditions.
     pub keys: Vec<Key>,
 }
 
 impl Key {
-    /// The bucket that a packet with this value falls into: the value from its mask's lowest bit.
+    /// The bucket of a packet with this value: the value shifted right by its mask's trailing zeros.
     pub(super) const fn hash(&self) -> u32 {
         let mask = u32::from_be(self.mask);
         let shift = if mask == 0 { 0 } else { mask.trailing_zeros() };
         u32::from_be(self.value & self.mask) >> shift
     }
 
-    /// Byte by byte, as the only word that has this mask of the offset takes it; `None` beyond the last offset.
+    /// Formats it byte by byte, because only one keyword produces this offset mask; `None` beyond the last
+    /// offset.
     fn icmpv6_code_words(&self, words: &mut String) -> Option<()> {
         let (value, mask) = (self.value.to_ne_bytes(), self.mask.to_ne_bytes());
         for (at, (value, mask)) in (0..).zip(value.into_iter().zip(mask)) {
@@ -71,14 +72,14 @@ impl Key {
 }
 
 impl Selector {
-    /// One that looks at nothing, with the memory of another.
+    /// An empty selector that reuses the memory of another.
     pub(super) fn emptied(other: Self) -> Self {
         let mut keys = other.keys;
         keys.clear();
         Self { keys, ..Self::default() }
     }
 
-    /// Adds a key of this many bytes; 32 bits that are looked at already get the further bits.
+    /// Adds a key of this many bytes; bits of an already used 32-bit word are merged into its key.
     fn pack(&mut self, words: &Words<'_>, key: u32, mask: u32, bytes: u32, at: (i32, i32)) -> Read<()> {
         let all = if bytes == 4 { u32::MAX } else { (1 << (8 * bytes)) - 1 };
         if key > all || mask > all {
@@ -111,7 +112,7 @@ impl Selector {
         Ok(())
     }
 
-    /// `at [nexthdr+]OFFSET`, if that comes next, else where the value is by itself.
+    /// Parses `at [nexthdr+]OFFSET`, or returns the default offset.
     fn at(words: &mut Words<'_>, (offset, mask): (i32, i32)) -> Read<(i32, i32)> {
         if words.peek() != Some("at") {
             return Ok((offset, mask));
@@ -130,7 +131,7 @@ impl Selector {
         }
     }
 
-    /// `VALUE MASK [at OFFSET]`.
+    /// Parses `VALUE MASK [at OFFSET]`.
     pub(super) fn number(&mut self, words: &mut Words<'_>, bytes: u32, offset: i32, mask: i32) -> Read<()> {
         let key = words.read("a number", |word| number::u32(word, Base::Prefix))?;
         let bits = words.read("a hexadecimal mask", |word| number::u32(word, Base::Sixteen))?;
@@ -238,7 +239,7 @@ impl Selector {
         Ok(())
     }
 
-    /// What follows `offset`: where the next header begins.
+    /// Parses what follows `offset`: the start of the next header.
     pub(super) fn offset(&mut self, words: &mut Words<'_>) -> Read<()> {
         while let Some(word) = words.peek() {
             if abbreviates(word, "plus") {
@@ -269,7 +270,7 @@ impl Selector {
         Ok(())
     }
 
-    /// What follows `hashkey`: which bits choose the bucket.
+    /// Parses what follows `hashkey`: the bits that select the bucket.
     pub(super) fn hashkey(&mut self, words: &mut Words<'_>) -> Read<()> {
         while let Some(word) = words.peek() {
             if abbreviates(word, "mask") {
@@ -287,7 +288,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Becomes another one, with the memory that this one has.
+    /// Copies another selector, reusing the memory of this one.
     pub(super) fn assign(&mut self, other: &Self) {
         let mut keys = std::mem::take(&mut self.keys);
         keys.clone_from(&other.keys);

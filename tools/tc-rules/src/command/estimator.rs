@@ -1,4 +1,5 @@
-//! The estimator of a rule: how often the kernel looks at the counters of its police actions, and over how long it takes the mean.
+//! The estimator of a rule: the sampling interval of its police actions' counters, and the time constant of
+//! the mean.
 
 use crate::number;
 use crate::words::{Read, Words};
@@ -8,9 +9,9 @@ use crate::words::{Read, Words};
 /// Kernel: 6.18, `include/uapi/linux/pkt_sched.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimator {
-    /// The interval, as a power of two of a second, from -2 on: a quarter of a second.
+    /// The interval, as a power of two of seconds, from -2 (a quarter of a second).
     interval: i8,
-    /// How much an older value counts, as a power of two.
+    /// The weight of older values, as a power of two.
     ewma_log: u8,
 }
 
@@ -18,7 +19,7 @@ pub struct Estimator {
 const QUARTER: f64 = 250_000.0;
 
 impl Estimator {
-    /// Reads `1s 8s`: the interval, and the time constant of the mean.
+    /// Parses `1s 8s`: the interval, and the time constant of the mean.
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let interval = words.read("an interval, as in 1s", microseconds)?;
         let constant = words.read("the time constant of a mean, as in 8s", microseconds)?;
@@ -27,7 +28,7 @@ impl Estimator {
         })
     }
 
-    /// As `tc_setup_estimator()` of iproute2 6.1, `tc/tc_estimator.c`.
+    /// The same computation as `tc_setup_estimator()` of iproute2 6.1, `tc/tc_estimator.c`.
     fn of(interval: f64, constant: f64) -> Option<Self> {
         let quarters = (0_i8..=5).find(|shift| interval <= f64::from(1_u32 << shift) * QUARTER)?;
         let decays = |log: &u8| {
@@ -38,13 +39,13 @@ impl Estimator {
         (ewma_log != 0 && ewma_log < 31).then_some(Self { interval: quarters - 2, ewma_log })
     }
 
-    /// As the kernel reads it.
+    /// The kernel's encoding.
     pub(super) const fn bytes(self) -> [u8; 2] {
         [self.interval.to_ne_bytes()[0], self.ewma_log]
     }
 }
 
-/// A time, of which a bare number is microseconds: `get_time()` of iproute2 6.1, `tc/tc_util.c`.
+/// A time; without a unit, in microseconds: `get_time()` of iproute2 6.1, `tc/tc_util.c`.
 #[expect(clippy::cast_precision_loss, reason = "times of seconds")]
 fn microseconds(word: &str) -> Option<f64> {
     match word.parse::<f64>() {
@@ -59,7 +60,7 @@ mod test {
 
     #[test]
     fn an_estimator_is_what_tc_makes_of_it() {
-        // Of the messages that tc of iproute2 6.1 sent, read by strace.
+        // From messages sent by tc of iproute2 6.1, recorded with strace.
         for (interval, constant, bytes) in [
             ("1s", "8s", Some([0, 3])),
             ("250ms", "1s", Some([0xfe, 2])),

@@ -1,4 +1,4 @@
-//! A rule or a chain: read from words, written as a message, read from a dump, put into words.
+//! A rule or a chain: parsed from words, encoded as a message, decoded from a dump, formatted as words.
 
 use crate::action::{Action, Kind};
 use crate::classifier::{self, Classifier};
@@ -14,15 +14,15 @@ use super::{
     BLOCK, CHAIN, EGRESS, Estimator, Group, Hook, INGRESS, KIND, OPTIONS, RATE, Verb, flag, message, tcmsg,
 };
 
-/// The bytes of a `struct tcmsg`.
+/// Size of a `struct tcmsg`.
 const HEADER_BYTES: usize = 20;
 
 /// A rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// What is done.
+    /// The verb.
     pub verb: Verb,
-    /// Where it hangs.
+    /// The hook.
     pub hook: Hook,
     /// The Ethernet protocol, host order.
     pub protocol: u16,
@@ -30,25 +30,25 @@ pub struct Filter {
     pub priority: u16,
     /// The chain, if the line names one.
     pub chain: Option<u32>,
-    /// The handle; 0 for the kernel to choose.
+    /// The handle; 0 lets the kernel choose.
     pub handle: u32,
-    /// Which packets it matches.
+    /// The classifier.
     pub classifier: Classifier,
-    /// What is done with them.
+    /// The actions.
     pub actions: Vec<Action>,
-    /// Whether it is a chain and not a rule.
+    /// Whether it is a chain rather than a rule.
     pub is_chain: bool,
-    /// How the rates of its police actions are estimated, if the line says so. A dump does not show it.
+    /// The rate estimator of its police actions, if the line gives one. A dump does not show it.
     pub estimator: Option<Estimator>,
 }
 
 impl Filter {
-    /// Where it belongs.
+    /// The group that it belongs to.
     pub fn group(&self) -> Group {
         Group { hook: self.hook, chain: self.chain.unwrap_or(0), priority: self.priority }
     }
 
-    /// Reads what follows the head.
+    /// Parses what follows the head.
     pub(super) fn parse_behind(
         &mut self,
         mut head: Head,
@@ -119,7 +119,7 @@ impl Filter {
             Verb::Change | Verb::Delete => 0,
         };
         out.message(kind, flag::REQUEST | own | flags, sequence, |out| {
-            // The protocol lies in the lower half as on the wire.
+            // The protocol is in the lower half, in network byte order.
             let info = u32::from(self.priority) << 16 | u32::from(self.protocol.to_be());
             tcmsg(self.hook, self.handle, info, out);
             if let Some(chain) = self.chain {
@@ -135,7 +135,7 @@ impl Filter {
         });
     }
 
-    /// Writes the message that removes this rule, and it alone: it must have a handle and a priority.
+    /// Encodes the message that removes only this rule: it must have a handle and a priority.
     pub fn encode_removal(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         out.message(message::DEL_FILTER, flag::REQUEST | flags, sequence, |out| {
             let info = u32::from(self.priority) << 16 | u32::from(self.protocol.to_be());
@@ -149,8 +149,8 @@ impl Filter {
         });
     }
 
-    /// Reads the body of a dumped rule into this value; `None` for what has no rule in it (the kernel dumps a priority
-    /// before its rules), or a kind that we do not know all of.
+    /// Decodes the body of a dumped rule into this value. Returns `None` for an object without a rule (the
+    /// kernel dumps a priority before its rules), or of a kind that is not fully known.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -158,7 +158,8 @@ impl Filter {
         self.decode_body(body, true)
     }
 
-    /// Reads the body of a message that adds or replaces a rule, which need not have a handle; `None` as [`Filter::decode`].
+    /// Decodes the body of a message that adds or replaces a rule, which may lack a handle. Returns `None` as
+    /// [`Filter::decode`] does.
     pub(crate) fn decode_request(&mut self, body: &[u8]) -> Result<Option<()>, Malformed> {
         self.decode_body(body, false)
     }
@@ -190,10 +191,10 @@ impl Filter {
         self.classifier.decode(&options, self.protocol, &mut self.actions)
     }
 
-    /// Reads the body of a dumped chain of this hook into this value: its number, and the template that its rules must keep to;
-    /// `None` for a template that we do not know all of.
+    /// Decodes the body of a dumped chain of this hook into this value: its number, and the template that its
+    /// rules must match. Returns `None` if the template is not fully known.
     ///
-    /// Kernel: 6.18, `net/sched/cls_api.c` `tc_chain_fill_node()`, which names the queueing discipline in place of its hook.
+    /// Kernel: 6.18, `net/sched/cls_api.c` `tc_chain_fill_node()`, which names the qdisc instead of its hook.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -210,20 +211,20 @@ impl Filter {
         self.classifier.decode(&options, self.protocol, &mut self.actions)
     }
 
-    /// Says which hash table of u32 is the first one of this dumped rule's priority (`800:` as a number, 0 if that is not
-    /// known): rules are put there that name none.
+    /// Sets the root table of u32 in this dumped rule's priority (`800:` as a number, 0 if unknown): rules
+    /// that name no table are in it.
     pub fn set_root(&mut self, table: u32) {
         if let Classifier::U32(rule) = &mut self.classifier {
             rule.root = table;
         }
     }
 
-    /// Whether it is of u32 and in the first hash table of its priority, as far as a dump has shown.
+    /// Whether it is a u32 rule known to be in the root table of its priority.
     pub fn is_in_root(&self) -> bool {
         matches!(&self.classifier, Classifier::U32(rule) if rule.root != 0 && self.handle >> 20 == rule.root >> 20)
     }
 
-    /// The same as the kernel would dump it: rules that do the same are equal then.
+    /// The same rule in the form that the kernel would dump: equivalent rules are then equal.
     #[must_use]
     pub fn canonical(&self) -> Self {
         let mut rule = self.clone();
@@ -231,15 +232,15 @@ impl Filter {
         rule
     }
 
-    /// Becomes what the kernel would dump of it.
+    /// Converts it to the form that the kernel would dump.
     pub(crate) fn canonicalize(&mut self) {
         (self.verb, self.estimator) = (Verb::Add, None);
         self.chain = self.chain.filter(|chain| *chain != 0);
         self.handle = self.classifier.canonical_handle(self.handle);
         self.classifier.canonicalize(self.handle, self.hook.parent);
         self.actions.iter_mut().for_each(Action::canonicalize);
-        // A rule's actions are where the rule is: the kernel says so of each, and refuses what differs.
-        // Kernel: 6.18, net/sched/act_api.c tcf_action_init().
+        // Actions have the offload flags of their rule: the kernel reports them for each action, and refuses
+        // different ones. Kernel: 6.18, net/sched/act_api.c tcf_action_init().
         let (skip_hw, skip_sw) =
             self.classifier.offload().map_or((false, false), |offload| (offload.skip_hw, offload.skip_sw));
         for action in &mut self.actions {
@@ -248,7 +249,7 @@ impl Filter {
         }
     }
 
-    /// Becomes another rule, with the memory that this one has.
+    /// Copies another rule, reusing the memory of this one.
     pub(crate) fn assign(&mut self, other: &Self) {
         self.classifier.assign(&other.classifier);
         self.actions.clone_from(&other.actions);
@@ -257,13 +258,13 @@ impl Filter {
         (self.is_chain, self.estimator) = (other.is_chain, other.estimator);
     }
 
-    /// Whether an action of it sends to a device that is gone.
+    /// Whether one of its actions targets a device that was deleted.
     pub fn has_lost_device(&self) -> bool {
         let lost = |action: &Action| matches!(&action.kind, Kind::Mirred(mirred) if mirred.has_lost_device());
         self.actions.iter().any(lost)
     }
 
-    /// The line for it; `None` for what tc has no words for.
+    /// Its line; `None` if tc has no syntax for it.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let mut line = if self.is_chain { "chain add" } else { "filter add" }.to_owned();
         if self.hook.block != 0 {
@@ -302,7 +303,7 @@ impl Filter {
     }
 }
 
-/// The words before the classifier, and the classifiers: what a word may be that is neither.
+/// The words before the classifier, and the classifiers: suggestions for a word that is neither.
 const BEFORE_AND_KINDS: &[&str] = &[
     "dev",
     "block",

@@ -1,19 +1,19 @@
-//! Lines about queueing disciplines and classes of which rules know nothing: tc understands them.
+//! Lines about qdiscs and classes that are unrelated to rules: only tc understands them.
 
 use crate::words::{Spans, Words, abbreviates};
 
-/// A line that tc can be given as it is.
+/// A line that can be passed to tc unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// The line, without its comment and on one line.
     pub text: String,
-    /// Whether it takes something away.
+    /// Whether it deletes an object.
     pub removes: bool,
 }
 
 impl Foreign {
-    /// The line, if it changes a queueing discipline or a class. What rules hang on (`clsact`, `ingress`) is ours, and what
-    /// is wrong with it is for us to say.
+    /// The line, if it changes a qdisc or a class. The qdiscs that rules attach to (`clsact`, `ingress`) are
+    /// handled by this crate, including their errors.
     pub(crate) fn of(text: &str, spans: &Spans) -> Option<Self> {
         let mut words = Words::new(text, spans);
         let mut word = || {
@@ -55,7 +55,7 @@ mod test {
         };
         let line = "qdisc add dev d0 root handle 1: htb default 10";
         assert_eq!(handed(line), Some((line.to_owned(), false)));
-        // As tc abbreviates: `c` is a class and no chain.
+        // The same abbreviations as tc: `c` is a class, not a chain.
         for line in [
             "c add dev d0 parent 1: classid 1:10 htb rate 1mbit",
             "q replace dev d0 root tbf",
@@ -74,7 +74,7 @@ mod test {
         ] {
             assert_eq!(handed(ours), None, "{ours}");
         }
-        // Otherwise the line is wrong, and said to be one of these.
+        // Otherwise, the line is a mistake that is marked as foreign.
         let mut table = Table::default();
         let Err(ReadError::Mistake(mistake)) = Batch::new(line.as_bytes()).next_command(&mut table) else {
             panic!("wrong")

@@ -1,4 +1,4 @@
-//! What a line says of a rule before its handle and its classifier: mostly the same for many lines.
+//! The part of a line before its handle and its classifier: mostly the same on many lines.
 
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
@@ -25,7 +25,7 @@ keywords! {
     }
 }
 
-/// What a line says of a rule before its handle and its classifier.
+/// The part of a line before its handle and its classifier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(super) verb: Verb,
@@ -56,7 +56,7 @@ impl Head {
         Ok(head)
     }
 
-    /// Reads what belongs to a word.
+    /// Parses the argument of a word.
     pub(super) fn word(
         &mut self,
         word: PlaceWord,

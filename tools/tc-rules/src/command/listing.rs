@@ -1,18 +1,18 @@
-//! Lines that only list what is there: a batch file may end with them, and a load has nothing to do for them.
+//! Lines that only list objects: a batch file may end with them, and loading ignores them.
 
 use crate::words::{Spans, Words, abbreviates};
 
-/// The lines of a file that only list, as in `filter show dev eth0 ingress`.
+/// The lines of a file that only list objects, as in `filter show dev eth0 ingress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listings {
-    /// How many there are.
+    /// Their number.
     pub count: u64,
     /// The first of them; 0 if there is none.
     pub first: u32,
 }
 
 impl Listings {
-    /// Takes note of one.
+    /// Counts a line.
     pub(crate) fn note(&mut self, line: u32) {
         self.count += 1;
         if self.first == 0 {
@@ -20,7 +20,7 @@ impl Listings {
         }
     }
 
-    /// Adds those of a later part of the file, before which so many lines lie.
+    /// Adds those of a later part of the file, which starts after this many lines.
     pub fn append(&mut self, later: Self, lines: u32) {
         self.count += later.count;
         if self.first == 0 && later.first > 0 {
@@ -29,9 +29,10 @@ impl Listings {
     }
 }
 
-/// Whether a line only lists.
+/// Whether a line only lists objects.
 ///
-/// iproute2 6.1, `tc/tc_filter.c` `do_filter()` and its like: an object without a verb is listed, too.
+/// iproute2 6.1, `tc/tc_filter.c` `do_filter()` and similar functions: an object without a verb is listed,
+/// too.
 pub(crate) fn only_lists(text: &str, spans: &Spans) -> bool {
     let mut words = Words::new(text, spans);
     let about = words.peek();
@@ -40,7 +41,7 @@ pub(crate) fn only_lists(text: &str, spans: &Spans) -> bool {
     let is_about =
         |objects: &[&str]| about.is_some_and(|word| objects.iter().any(|object| abbreviates(word, object)));
     let Some(verb) = verb else { return is_about(&["qdisc", "class", "filter", "chain"]) };
-    // `l` and `li` of a queueing discipline link it.
+    // For a qdisc, `l` and `li` abbreviate `link`.
     let links = is_about(&["qdisc"]) && abbreviates(verb, "link");
     is_about(&["qdisc", "class", "filter", "chain", "actions"])
         && !links

@@ -1,4 +1,4 @@
-//! The queueing disciplines that rules hang on.
+//! The qdiscs that rules attach to.
 
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
@@ -8,23 +8,23 @@ use netlink::attr::{AttrBuf, Attrs, Malformed};
 
 use super::{CLSACT, EGRESS_BLOCK, Hook, INGRESS_BLOCK, KIND, Verb, flag, message, tcmsg};
 
-/// A queueing discipline that rules hang on.
+/// A qdisc that rules attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qdisc {
-    /// What is done.
+    /// The verb.
     pub verb: Verb,
     /// The device.
     pub device: IfIndex,
-    /// Whether it has a hook for what goes out, too: `clsact` instead of `ingress`.
+    /// Whether it also has an egress hook: `clsact` rather than `ingress`.
     pub clsact: bool,
-    /// The block of the rules for what comes in.
+    /// The block of ingress rules.
     pub ingress_block: Option<u32>,
-    /// The block of the rules for what goes out.
+    /// The block of egress rules.
     pub egress_block: Option<u32>,
 }
 
 impl Qdisc {
-    /// Reads the body of a dumped queueing discipline; `None` for one that rules of `ingress` and `egress` do not hang on.
+    /// Decodes the body of a dumped qdisc; returns `None` if it is neither `ingress` nor `clsact`.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -43,7 +43,7 @@ impl Qdisc {
         Ok(Some(Self { verb: Verb::Add, device: IfIndex(device), clsact, ingress_block, egress_block }))
     }
 
-    /// The line that adds it.
+    /// The line that creates it.
     pub fn words(&self, lookup: &mut dyn Lookup) -> String {
         let name = lookup.name_of(self.device).unwrap_or_else(|| format!("if{}", self.device.0));
         let mut line = format!("qdisc add dev {name}");
@@ -122,7 +122,7 @@ mod test {
 
     #[test]
     fn a_dumped_queueing_discipline_has_words_that_mean_the_same() {
-        /// The bytes of a message before its body.
+        /// Size of a message header.
         const HEADER_BYTES: usize = 16;
         let mut table = Table::of([("d0".to_owned(), IfIndex(3))]);
         for line in [

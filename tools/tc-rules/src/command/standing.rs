@@ -11,11 +11,11 @@ use super::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag, messag
 /// Actions without a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// These are made; with `replace`, they may be there.
+    /// Creates these; `replace` allows them to exist.
     Made(Vec<Action>, Verb),
-    /// These go away: kind and index of each.
+    /// Deletes these, by kind and index.
     Removed(Vec<(String, u32)>),
-    /// All of this kind go away that no rule uses.
+    /// Deletes all unused actions of this kind.
     Flushed(String),
 }
 
@@ -42,7 +42,7 @@ impl Standing {
         if removed.is_empty() { Err(words.unknown_here(&["action"])) } else { Ok(Self::Removed(removed)) }
     }
 
-    /// Reads what follows `actions flush`: a word, which iproute2 does not look at, and a kind.
+    /// Parses what follows `actions flush`: a word that iproute2 ignores, and a kind.
     pub(super) fn parse_flushed(words: &mut Words<'_>) -> Read<Self> {
         words.value()?;
         let known =
@@ -83,7 +83,7 @@ impl Standing {
     }
 }
 
-/// The number of an instance, by which rules share it.
+/// The index of an instance, by which rules share it.
 pub(crate) const fn index_of(kind: &Kind) -> u32 {
     kind.instance().index
 }

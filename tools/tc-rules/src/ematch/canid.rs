@@ -1,4 +1,4 @@
-//! `canid`: looks for identifiers of CAN frames.
+//! `canid`: matches identifiers of CAN frames.
 //!
 //! Kernel: 6.18, `include/uapi/linux/can.h` `struct can_filter`, `net/sched/em_canid.c`.
 
@@ -7,23 +7,23 @@ use crate::number::{self, Base};
 use crate::words::Read;
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// Frames with short identifiers, and with long ones.
+/// Frames with standard (11-bit) and extended (29-bit) identifiers.
 const FORMATS: &[&str] = &["sff", "eff"];
 
-/// `CAN_EFF_FLAG`: the identifier is a long one.
+/// `CAN_EFF_FLAG`: an extended identifier.
 const LONG: u32 = 1 << 31;
 /// `CAN_SFF_MASK`.
 const SHORT_MASK: u32 = 0x7ff;
 /// `CAN_EFF_MASK`.
 const LONG_MASK: u32 = 0x1fff_ffff;
 
-/// The most identifiers of a match; the kernel takes 500, iproute2 6.1 no more than 400.
+/// Maximum number of identifiers per match; the kernel accepts 500, iproute2 6.1 only 400.
 const IDS_MAX: usize = 400;
 
 /// The match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Canid {
-    /// Identifiers, each with the bits that are looked at, as the kernel has them.
+    /// Identifiers with their masks, in the kernel's encoding.
     pub ids: Vec<(u32, u32)>,
 }
 
@@ -34,7 +34,7 @@ impl Canid {
             let (flag, full) = [(0, SHORT_MASK), (LONG, LONG_MASK)][args.one_of(FORMATS)?];
             let read = args.read("an identifier in hexadecimal, as in 123 or 123:7ff", |word| {
                 let (id, mask) = word.split_once(':').map_or((word, None), |(id, mask)| (id, Some(mask)));
-                // The kernel and iproute2 look at no more than 11 bits of a short one, and take the others.
+                // The kernel and iproute2 use only 11 bits of a standard identifier, but accept more.
                 let number = |word| number::u32(word, Base::Sixteen).filter(|number| *number <= LONG_MASK);
                 Some((number(id)?, mask.map_or(Some(full), number)?))
             })?;
@@ -65,7 +65,7 @@ impl Canid {
         Ok(Self { ids: words.iter().map(id).collect() })
     }
 
-    /// Puts long identifiers first, as the kernel does.
+    /// Moves extended identifiers to the front, as the kernel does.
     pub(super) fn canonicalize(&mut self) {
         self.ids.sort_by_key(|(id, _)| id & LONG == 0);
     }

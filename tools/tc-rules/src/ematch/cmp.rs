@@ -8,31 +8,31 @@ use crate::number::{self, Base};
 use crate::words::Read;
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// How wide the number is.
+/// The widths of the number.
 const WIDTHS: &[&str] = &["u8", "u16", "u32"];
 
-/// What is compared, by the kernel's number `TCF_EM_OPND_*`.
+/// The comparisons, by the kernel's number `TCF_EM_OPND_*`.
 pub(super) const OPERATORS: &[&str] = &["eq", "gt", "lt"];
 
-/// What stands behind the width.
+/// The words after the width.
 const WORDS: &[&str] = &["at", "layer", "mask", "trans", "eq", "gt", "lt"];
 
 /// The match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cmp {
-    /// How wide the number is, in bytes.
+    /// The width of the number, in bytes.
     pub width: u8,
-    /// How many bytes behind the beginning of the layer it is.
+    /// Offset in bytes from the start of the layer.
     pub at: u16,
     /// The layer, by the kernel's number.
     pub layer: u8,
-    /// Which bits of it are looked at; 0 for all.
+    /// The mask; 0 for all bits.
     pub mask: u32,
     /// Whether it is in network byte order.
     pub translated: bool,
-    /// What is compared, by the kernel's number.
+    /// The comparison, by the kernel's number.
     pub operator: u8,
-    /// With what.
+    /// The value to compare with.
     pub value: u32,
 }
 

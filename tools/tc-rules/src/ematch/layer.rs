@@ -1,16 +1,16 @@
-//! Where a match begins to count bytes.
+//! The layers that offsets of matches are relative to.
 
 use super::token::Args;
 use crate::number::{self, Base};
 use crate::words::Read;
 
-/// The headers from which bytes are counted, by the kernel's number `TCF_LAYER_*`.
+/// The layers, by the kernel's number `TCF_LAYER_*`.
 pub(super) const LAYERS: &[&str] = &["link", "network", "transport"];
 
 /// `TCF_LAYER_NETWORK`.
 pub(super) const NETWORK: u8 = 1;
 
-/// Reads a layer: iproute2 looks at the first letter, or takes the number.
+/// Parses a layer: iproute2 checks only the first letter, or accepts the number.
 pub(super) fn parse(args: &mut Args<'_>) -> Read<u8> {
     let layer = |word: &str| match word.as_bytes().first()? {
         b'l' => Some(0),
@@ -21,7 +21,7 @@ pub(super) fn parse(args: &mut Args<'_>) -> Read<u8> {
     args.read("a layer: link, network or transport", layer).map_err(|wrong| wrong.expecting(LAYERS))
 }
 
-/// The words for a layer.
+/// The name of a layer.
 pub(super) fn name(layer: u8) -> Option<&'static str> {
     LAYERS.get(usize::from(layer)).copied()
 }

@@ -1,4 +1,4 @@
-//! `meta`: compares what the kernel knows of a packet beside its bytes.
+//! `meta`: compares packet metadata.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_ematch/tc_em_meta.h`, `net/sched/em_meta.c`.
 
@@ -22,7 +22,7 @@ const TYPE_SHIFT: u32 = 12;
 /// `TCF_META_ID_MASK`.
 const ID_MASK: u16 = 0x7ff;
 
-/// What is known, by the kernel's number `TCF_META_ID_*`. The first name of a number is the one to print.
+/// The metadata, by the kernel's number `TCF_META_ID_*`. The first name of a number is used for output.
 const IDS: &[(&str, u16)] = &[
     ("random", 1),
     ("loadavg_1", 2),
@@ -61,7 +61,7 @@ const IDS: &[(&str, u16)] = &[
     ("sk_sndbuf", 33),
 ];
 
-/// Names of what is known, for those who misspell one.
+/// The names, for suggestions after a misspelling.
 const NAMES: &[&str] = &{
     let mut names = [""; IDS.len()];
     let mut place = 0;
@@ -72,7 +72,7 @@ const NAMES: &[&str] = &{
     names
 };
 
-/// Those that are a name, too: `dev` and `sk_bind_if`.
+/// Metadata that also exists as a name: `dev` and `sk_bind_if`.
 const NAMED: [u16; 2] = [5, 19];
 
 /// A side of the comparison.
@@ -82,15 +82,15 @@ pub enum Side {
     Number(u32),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// What the kernel knows.
+    /// Metadata of the packet.
     Known {
-        /// Which, by the kernel's number.
+        /// The kernel's number.
         id: u16,
-        /// Whether as a number, and not as bytes.
+        /// Whether it is a number rather than bytes.
         number: bool,
-        /// By how many bits, or bytes, it is shifted.
+        /// The shift, in bits or bytes.
         shift: u8,
-        /// Which bits of the number are looked at; 0 for all.
+        /// The mask of the number; 0 for all bits.
         mask: u32,
     },
 }
@@ -98,11 +98,11 @@ pub enum Side {
 /// The match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// What is compared.
+    /// The left side.
     pub left: Side,
-    /// How, by the kernel's number `TCF_EM_OPND_*`.
+    /// The comparison, by the kernel's number `TCF_EM_OPND_*`.
     pub operator: u8,
-    /// With what.
+    /// The right side.
     pub right: Side,
 }
 
@@ -111,7 +111,7 @@ impl Meta {
         let left = Side::parse(args)?;
         let operator = u8::try_from(args.one_of(OPERATORS)?).unwrap_or(u8::MAX);
         let mut right = Side::parse(args)?;
-        // What is known becomes bytes where bytes are compared with it, if it can be that.
+        // Compared with bytes, metadata is taken as bytes, too, if it exists in that form.
         if let (Side::Bytes(_), Side::Known { id, number, .. }) = (&left, &mut right) {
             if !NAMED.contains(id) {
                 return Err(args.wrong("only `dev` and `sk_bind_if` compare with a string"));
@@ -195,7 +195,7 @@ impl Side {
     fn decode([a, b, shift, _]: [u8; 4], value: Option<Attr<'_>>) -> Result<Self, Malformed> {
         let kind = u16::from_ne_bytes([a, b]);
         let (id, number) = (kind & ID_MASK, kind >> TYPE_SHIFT == NUMBER);
-        // A number may have the size of the kernel's own `long`.
+        // A number may have the size of the kernel's `long`.
         let word = value.as_ref().filter(|_| number).map_or(Ok(0), |value| value.word_at(0))?;
         Ok(match (id, number) {
             (0, true) => Self::Number(word),

@@ -1,7 +1,8 @@
-//! Extended matches: expressions that the classifiers basic, cgroup and flow ask before a rule matches.
+//! Extended matches: expressions used by the classifiers basic, cgroup and flow.
 //!
-//! `not cmp(u8 at 0 eq 1) and (u32(u16 1 0xffff at 4) or meta(fwmark eq 7))`: matches with `and`, `or`, `not` and parentheses, read
-//! from left to right without precedence. One file for each kind of match.
+//! `not cmp(u8 at 0 eq 1) and (u32(u16 1 0xffff at 4) or meta(fwmark eq 7))`: matches combined with `and`,
+//! `or`, `not` and parentheses, evaluated from left to right without precedence. There is one file per kind
+//! of match.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `struct tcf_ematch_hdr`, `net/sched/ematch.c`.
 
@@ -35,28 +36,29 @@ const AND: u16 = 1;
 const OR: u16 = 2;
 const INVERT: u16 = 4;
 
-/// The bytes before the data of a match: `struct tcf_ematch_hdr`.
+/// Size of the header before the data of a match: `struct tcf_ematch_hdr`.
 const HEADER_BYTES: usize = 8;
 
-/// The most matches of a rule. The kernel's own bound is that of 16 bits; no rule that people write has as many.
+/// Maximum number of matches per rule. The kernel's own limit is that of 16 bits; no hand-written rule comes
+/// near this.
 const MATCHES_MAX: usize = 256;
 
-/// The deepest parentheses: `CONFIG_NET_EMATCH_STACK`, 32 by default.
+/// Maximum nesting of parentheses: `CONFIG_NET_EMATCH_STACK`, 32 by default.
 const DEPTH_MAX: usize = 32;
 
-/// The kinds of matches, as variants of an enum that passes on what is asked of it.
+/// Declares the kinds of matches as variants of an enum with forwarding methods.
 macro_rules! match_kinds {
     ($($variant:ident = $name:literal $number:literal,)*) => {
-        /// What a match looks at.
+        /// A match of a specific kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Match {
-            /// Parentheses: what stands in them begins at this match of the list.
+            /// Parentheses: the index in the list of the first match inside them.
             Group(usize),
             $(#[doc = concat!("`", $name, "`")] $variant($variant),)*
         }
 
         impl Match {
-            /// What may stand where a match begins.
+            /// The words that can start a match.
             const BEGINNINGS: &'static [&'static str] = &[$($name,)* "not", "("];
 
             fn parse(kind: &Token, args: &mut Args<'_>) -> Read<Self> {
@@ -76,13 +78,13 @@ macro_rules! match_kinds {
 
             fn encode(&self, out: &mut AttrBuf) {
                 match self {
-                    // A list has no more than `MATCHES_MAX`.
+                    // A list has at most `MATCHES_MAX` entries.
                     Self::Group(first) => _ = out.raw(&u32::try_from(*first).unwrap_or(u32::MAX).to_ne_bytes()),
                     $(Self::$variant(of) => of.encode(out),)*
                 }
             }
 
-            /// Reads the data of a match; `None` for a kind that we do not know.
+            /// Decodes the data of a match; returns `None` for an unknown kind.
             fn decode(number: u16, data: &Attr<'_>) -> Result<Option<Self>, Malformed> {
                 Ok(Some(match number {
                     CONTAINER => Self::Group(usize::try_from(data.word_at(0)?).unwrap_or(usize::MAX)),
@@ -91,14 +93,14 @@ macro_rules! match_kinds {
                 }))
             }
 
-            /// Becomes what the kernel would dump of it.
+            /// Converts it to the form that the kernel would dump.
             fn canonicalize(&mut self) {
                 if let Self::Canid(ids) = self {
                     ids.canonicalize();
                 }
             }
 
-            /// The words for it, unless it is a group; `None` if tc has none.
+            /// Its tc syntax, unless it is a group; `None` if tc has none.
             fn words(&self) -> Option<String> {
                 match self {
                     Self::Group(_) => None,
@@ -117,32 +119,32 @@ match_kinds! {
     Canid = "canid" 7,
 }
 
-/// A match in its list.
+/// A match in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// How the next one follows: `AND`, `OR`, or 0 for the last of its parentheses.
+    /// The relation to the next match: `AND`, `OR`, or 0 for the last one in its parentheses.
     pub relation: u16,
-    /// Whether it must not match.
+    /// Whether it is negated.
     pub inverted: bool,
-    /// What it looks at.
+    /// The match.
     pub what: Match,
 }
 
-/// An expression, as a list: what stands in parentheses comes behind all that stands beside them.
+/// An expression as a list: the contents of parentheses follow all matches of the enclosing level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// The matches.
     pub nodes: Vec<Node>,
 }
 
-/// A match with what stands in its parentheses.
+/// A match with the contents of its parentheses.
 struct Parsed {
     node: Node,
     inner: Vec<Parsed>,
 }
 
 impl Tree {
-    /// Reads an expression from the words that come next.
+    /// Parses an expression from the next words.
     ///
     /// # Errors
     /// What is not an expression.
@@ -198,7 +200,8 @@ impl Tree {
         }
     }
 
-    /// Appends what stands beside each other, then what stands in the parentheses of each. Says where it begins.
+    /// Appends the matches of a level, then the contents of their parentheses. Returns the index of the
+    /// first.
     fn append(beside: Vec<Parsed>, nodes: &mut Vec<Node>) -> usize {
         let first = nodes.len();
         let mut groups = Vec::new();
@@ -214,10 +217,10 @@ impl Tree {
         first
     }
 
-    /// Writes it as the attribute with this number.
+    /// Encodes it as the attribute with this number.
     pub(crate) fn encode(&self, number: u16, out: &mut AttrBuf) {
         out.unmarked(number, |out| {
-            // A list has no more than `MATCHES_MAX`.
+            // A list has at most `MATCHES_MAX` entries.
             let count = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX);
             out.bytes(TREE_HDR, &u32::from(count).to_le_bytes());
             out.unmarked(TREE_LIST, |out| {
@@ -233,7 +236,7 @@ impl Tree {
         });
     }
 
-    /// Reads a tree out of a dump; `None` for what we do not know all of.
+    /// Decodes a tree from a dump; returns `None` if it contains unknown matches.
     pub(crate) fn decode(attr: &Attr<'_>) -> Result<Option<Self>, Malformed> {
         let mut tree = Self::default();
         let Some(list) = attr.nested().find(TREE_LIST)? else { return Ok(Some(tree)) };
@@ -253,12 +256,12 @@ impl Tree {
         Ok(Some(tree))
     }
 
-    /// Becomes what the kernel would dump of it.
+    /// Converts it to the form that the kernel would dump.
     pub(crate) fn canonicalize(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.what.canonicalize());
     }
 
-    /// The words for it, as one word of a line; `None` if tc has none.
+    /// Its tc syntax, as a single word of a line; `None` if tc has none.
     pub(crate) fn words(&self) -> Option<String> {
         let mut words = String::new();
         let mut left = MATCHES_MAX;
@@ -266,8 +269,8 @@ impl Tree {
         crate::words::quoted(&words)
     }
 
-    /// The words for the matches from this one on, up to the last of its parentheses. Parentheses may be this deep, and there may be
-    /// so many matches: a dump need not be a tree.
+    /// Formats the matches from this one to the last in its parentheses. `depth` and `left` limit the nesting
+    /// and the number of matches: a dump need not be a tree.
     fn chain(&self, first: usize, depth: usize, left: &mut usize, words: &mut String) -> Option<()> {
         for node in self.nodes.get(first..)? {
             *left = left.checked_sub(1)?;

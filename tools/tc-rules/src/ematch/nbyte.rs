@@ -1,4 +1,4 @@
-//! `nbyte`: looks for bytes at a place of the packet.
+//! `nbyte`: compares bytes at an offset in the packet.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_ematch/tc_em_nbyte.h`, `net/sched/em_nbyte.c`.
 
@@ -8,18 +8,18 @@ use crate::number::{self, Base};
 use crate::words::Read;
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// What stands behind the bytes.
+/// The words after the bytes.
 const WORDS: &[&str] = &["at", "layer"];
 
-/// The most bytes: their count has 12 bits.
+/// Maximum number of bytes: their count has 12 bits.
 const BYTES_MAX: usize = 0xfff;
 
 /// The match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nbyte {
-    /// What is looked for.
+    /// The bytes.
     pub bytes: Vec<u8>,
-    /// How many bytes behind the beginning of the layer.
+    /// Offset in bytes from the start of the layer.
     pub at: u16,
     /// The layer, by the kernel's number.
     pub layer: u8,
@@ -48,7 +48,7 @@ impl Nbyte {
     }
 
     pub(super) fn encode(&self, out: &mut AttrBuf) {
-        // There are no more than `BYTES_MAX`.
+        // There are at most `BYTES_MAX`.
         let count = u16::try_from(self.bytes.len()).unwrap_or(0) | u16::from(self.layer) << 12;
         let mut bytes = [self.at.to_ne_bytes(), count.to_ne_bytes()].concat();
         bytes.extend_from_slice(&self.bytes);

@@ -1,14 +1,15 @@
-//! The tokens of an expression: what stands in the words of a line, which may begin and end anywhere among them.
+//! The tokens of an expression, which may start and end anywhere within the words of a line.
 //!
-//! As iproute2 6.1's `tc/emp_ematch.l` has them: words joined by blanks, parentheses, names, and strings with the escapes of C.
+//! As in `tc/emp_ematch.l` of iproute2 6.1: words joined by blanks, parentheses, names, and strings with C
+//! escapes.
 
 use crate::number::{self, Base};
 use crate::words::{Read, Words, Wrong};
 
-/// The most tokens in the parentheses of a match.
+/// Maximum number of tokens in the parentheses of a match.
 const ARGUMENTS_MAX: usize = 1024;
 
-/// What a token is.
+/// The type of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     And,
@@ -18,11 +19,11 @@ pub(super) enum What {
     Close,
     /// A name, a number or another word.
     Name(String),
-    /// What stood in quotes.
+    /// A quoted string.
     String(Vec<u8>),
 }
 
-/// Where a token stands: the word of the line, and the bytes of it.
+/// The position of a token: the word of the line, and the bytes within it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     word: usize,
@@ -38,7 +39,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The text, unless it is of another kind.
+    /// The text of a name; `None` for other tokens.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.what {
             What::Name(text) => Some(text),
@@ -46,12 +47,12 @@ impl Token {
         }
     }
 
-    /// This is wrong with it.
+    /// Creates an error about this token.
     pub(super) fn wrong(&self, message: impl Into<std::borrow::Cow<'static, str>>) -> Box<Wrong> {
         self.place.wrong(message)
     }
 
-    /// It is not one of these.
+    /// Creates an error: the token is not one of these.
     pub(super) fn unknown(&self, expected: &'static [&'static str]) -> Box<Wrong> {
         let message = match self.text() {
             Some(text) => format!("`{text}` is not known here"),
@@ -67,11 +68,11 @@ impl Place {
     }
 }
 
-/// The tokens of the words that come next.
+/// The tokens of the next words.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens<'a> {
     words: Words<'a>,
-    /// How many bytes of the next word are behind us.
+    /// How many bytes of the next word have been consumed.
     at: usize,
 }
 
@@ -80,7 +81,7 @@ impl<'a> Tokens<'a> {
         Self { words, at: 0 }
     }
 
-    /// The words behind the expression, which must end with one.
+    /// The words after the expression, which must end at a word boundary.
     pub(super) fn end(mut self) -> Read<Words<'a>> {
         if self.at > 0 {
             match self.rest() {
@@ -94,7 +95,7 @@ impl<'a> Tokens<'a> {
         Ok(self.words)
     }
 
-    /// The next word, and what is left of it, blanks aside.
+    /// The next word, and its unconsumed part without leading blanks.
     fn rest(&mut self) -> Option<(&'a str, &'a str)> {
         let word = self.words.peek()?;
         let rest = word.get(self.at..)?;
@@ -146,18 +147,18 @@ impl<'a> Tokens<'a> {
         Ok(Token { what, place: Place { word: number, start, end } })
     }
 
-    /// What the next token is, if there is one.
+    /// The type of the next token, if there is one.
     pub(super) fn peek(&self) -> Option<What> {
         Some(self.clone().next().ok()?.what)
     }
 
-    /// The end of parentheses.
+    /// Reads a closing parenthesis.
     pub(super) fn close(&mut self) -> Read<Token> {
         let token = self.next()?;
         if token.what == What::Close { Ok(token) } else { Err(token.unknown(&["and", "or", ")"])) }
     }
 
-    /// The tokens in the parentheses that come next, and where these end.
+    /// Reads the parenthesised tokens that come next, and the position of the closing parenthesis.
     pub(super) fn arguments(&mut self) -> Read<(Vec<Token>, Place)> {
         let open = self.next()?;
         if open.what != What::Open {
@@ -177,7 +178,8 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// What stands up to the next quote. A string may go on over several words of the line, which then have one blank between.
+    /// Reads up to the next quote. A string may span several words of the line, which are joined by single
+    /// blanks.
     fn string(&mut self, place: Place) -> Read<Vec<u8>> {
         let mut string = Vec::new();
         while let Some(word) = self.words.peek() {
@@ -196,7 +198,7 @@ impl<'a> Tokens<'a> {
         Err(place.wrong("nothing closes this string"))
     }
 
-    /// The byte that an escape stands for.
+    /// Decodes an escape sequence.
     fn escape(&mut self, word: &str, place: Place) -> Read<u8> {
         let bytes = word.as_bytes();
         let digits = |from: usize, most: usize, radix: u32| {
@@ -228,7 +230,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The arguments of a match, one after the other.
+/// The arguments of a match, read one by one.
 #[derive(Debug)]
 pub(super) struct Args<'t> {
     tokens: std::slice::Iter<'t, Token>,
@@ -248,46 +250,46 @@ impl<'t> Args<'t> {
         Some(token)
     }
 
-    /// The next argument, which stays the next one.
+    /// The next argument, without consuming it.
     pub(super) fn peek(&self) -> Option<&'t Token> {
         self.tokens.as_slice().first()
     }
 
-    /// The next argument, which must be one of these.
+    /// The next argument; `expected` lists valid ones.
     pub(super) fn required(&mut self, expected: &'static [&'static str]) -> Read<&'t Token> {
         self.optional().ok_or_else(|| self.missing().expecting(expected))
     }
 
-    /// Which of these the next argument is.
+    /// Reads the next argument as one of these and returns its index.
     pub(super) fn one_of(&mut self, expected: &'static [&'static str]) -> Read<usize> {
         let token = self.required(expected)?;
         let place = expected.iter().position(|name| token.text() == Some(name));
         place.ok_or_else(|| token.unknown(expected))
     }
 
-    /// The next argument, read by this reader; `what` says what it should be.
+    /// Parses the next argument with this reader; `what` describes a valid one.
     pub(super) fn read<T>(&mut self, what: &str, reader: impl FnOnce(&'t str) -> Option<T>) -> Read<T> {
         let token = self.required(&[])?;
         let text = token.text().ok_or_else(|| token.wrong(format!("a string is not {what}")))?;
         reader(text).ok_or_else(|| token.wrong(format!("`{text}` is not {what}")))
     }
 
-    /// A number of 32 bits; one that is negative counts from the end.
+    /// A 32-bit number; a negative one wraps.
     pub(super) fn number(&mut self, what: &str) -> Read<u32> {
         self.read(what, wrapping)
     }
 
-    /// An argument is missing.
+    /// Creates an error: an argument is missing.
     pub(super) fn missing(&self) -> Box<Wrong> {
         self.end.wrong("an argument of the match is missing here")
     }
 
-    /// This is wrong with the argument that was read last.
+    /// Creates an error about the last argument.
     pub(super) fn wrong(&self, message: &'static str) -> Box<Wrong> {
         self.last.map_or_else(|| self.missing(), |token| token.wrong(message))
     }
 
-    /// There must be no more arguments.
+    /// Checks that there are no more arguments.
     pub(super) fn at_end(&mut self) -> Read<()> {
         match self.tokens.next() {
             None => Ok(()),
@@ -296,12 +298,12 @@ impl<'t> Args<'t> {
     }
 }
 
-/// A number of 32 bits; one that is negative counts from the end.
+/// A 32-bit number; a negative one wraps.
 pub(super) fn wrapping(word: &str) -> Option<u32> {
     number::u32(word, Base::Prefix).or_else(|| number::i32(word).map(i32::cast_unsigned))
 }
 
-/// The words for a string.
+/// Formats a string with quotes and escapes.
 pub(super) fn string_words(string: &[u8]) -> String {
     let mut words = "\"".to_owned();
     for byte in string {

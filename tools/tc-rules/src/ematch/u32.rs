@@ -1,4 +1,4 @@
-//! `u32`: compares bits of the packet, as a key of the classifier of that name does.
+//! `u32`: compares bits of the packet, like a key of the u32 classifier.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `struct tc_u32_key`, `net/sched/em_u32.c`.
 
@@ -7,22 +7,22 @@ use crate::number::{self, Base};
 use crate::words::Read;
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// How wide the value is.
+/// The widths of the value.
 const WIDTHS: &[&str] = &["u8", "u16", "u32"];
 
-/// What counts from the next header on.
+/// The prefix of an offset from the next header.
 const NEXT_HEADER: &str = "nexthdr+";
 
 /// The match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct U32 {
-    /// Which bits are looked at.
+    /// The mask.
     pub mask: u32,
-    /// What they must be.
+    /// The required value.
     pub value: u32,
-    /// At how many bytes behind the network header.
+    /// Offset in bytes from the network header.
     pub at: i32,
-    /// Which bits of the next header's offset are added: all or none.
+    /// The mask of the next header's offset, which is added: all or no bits.
     pub next_header: u32,
 }
 
@@ -36,7 +36,7 @@ impl U32 {
         let offset = |word: &str| number::i32(word);
         let mut next_header = 0;
         let mut at = if args.peek().and_then(|token| token.text()) == Some(NEXT_HEADER) {
-            // Written apart, iproute2 6.1 takes it and counts from the network header all the same.
+            // With a blank after it, iproute2 6.1 accepts it but ignores it.
             return Err(args.optional().map_or_else(
                 || args.missing(),
                 |token| token.wrong("the offset stands right behind this, as in nexthdr+4"),

@@ -1,4 +1,4 @@
-//! What became of every command of a file.
+//! The results of all commands of a file.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use netlink::message::Refusal;
 pub struct Refused {
     /// Its line.
     pub line: u32,
-    /// Why, in the kernel's words.
+    /// The kernel's error.
     pub refusal: Refusal,
 }
 
 impl Refused {
-    /// The kernel's number, as programs read it: 22 for EINVAL.
+    /// The error number: 22 for EINVAL.
     pub fn number(&self) -> i32 {
         self.refusal.errno.raw_os_error()
     }
 
-    /// The number and the words.
+    /// The error number and message.
     pub fn cause(&self) -> Cause {
         let Refusal { errno, message, missing, .. } = &self.refusal;
         match (message, missing) {
@@ -40,21 +40,21 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What became of the commands that were pushed: `loaded + refused + unknown + unsent` of them.
+/// The results of the pushed commands: `loaded + refused + unknown + unsent` of them.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// The kernel took them.
+    /// Accepted by the kernel.
     pub loaded: u64,
-    /// The kernel refused them.
+    /// Refused by the kernel.
     pub refused: Vec<Refused>,
-    /// Their answers were lost: whether they are there, a dump says.
+    /// The acknowledgement was lost: a dump shows whether the rule exists.
     pub unknown: Vec<u32>,
-    /// They were not sent, because one before them was refused.
+    /// Not sent, because an earlier one was refused.
     pub unsent: Vec<u32>,
 }
 
 impl Account {
-    /// Puts refusals and lines in the file's order.
+    /// Sorts the lines in the order of the file.
     pub(super) fn sort(&mut self) {
         self.refused.sort_by_key(|refused| refused.line);
         self.unknown.sort_unstable();

@@ -10,17 +10,19 @@ use sys::netns::Netns;
 
 use netlink::Links;
 
-/// How many unknown device names are remembered, so that a file with many wrong lines needs few requests.
+/// Maximum number of unknown device names that are cached, so that a file with many wrong lines needs few
+/// requests.
 const ABSENT_MAX: usize = 1024;
 
-/// Resolves the names in a file. Each is looked up once, when it occurs first: most files name a few devices of many.
+/// Resolves the names in a file. Each is looked up only once, on first use: most files use only a few of many
+/// devices.
 #[derive(Debug)]
 pub struct Devices<'n> {
     netns: &'n Netns,
     links: Option<Links>,
     table: Table,
     absent: BTreeSet<String>,
-    /// The resolved programs, held open for as long as rules are sent that name their descriptors.
+    /// The opened programs, kept open while rules are sent that refer to their descriptors.
     programs: BTreeMap<String, (OwnedFd, u32)>,
 }
 
@@ -31,7 +33,7 @@ impl<'n> Devices<'n> {
         Self { netns, links: None, table, absent, programs }
     }
 
-    /// The socket to ask over. Without one, no name is that of a device.
+    /// The socket for lookups. Without one, no name resolves.
     fn links(&mut self) -> Option<&mut Links> {
         if self.links.is_none() {
             self.links = self.netns.run(Links::open_here).ok()?.ok();
@@ -45,7 +47,7 @@ impl Lookup for Devices<'_> {
         if let Some(device) = self.table.device(name) {
             return Some(device);
         }
-        // `if7` is the device with this number, if none has that name.
+        // `if7` is the device with this index, unless a device has that name.
         let numbered = || name.strip_prefix("if")?.parse().ok().filter(|number| *number != 0).map(IfIndex);
         if self.absent.contains(name) {
             return numbered();

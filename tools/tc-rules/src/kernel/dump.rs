@@ -16,64 +16,65 @@ use sys::netns::Netns;
 use super::tables::Tables;
 use netlink::{NetlinkSocket, Piece, Protocol};
 
-/// The device that means a block: `TCM_IFINDEX_MAGIC_BLOCK`.
+/// The device index that denotes a block: `TCM_IFINDEX_MAGIC_BLOCK`.
 const BLOCK: u32 = u32::MAX;
 
-/// The half of a parent that names the queueing discipline; all of it is that of clsact and ingress.
+/// The half of a parent that identifies the qdisc; all ones for clsact and ingress.
 const QDISC: u32 = 0xffff_0000;
 
 /// `RTM_GETTCLASS`.
 const GET_CLASS: u16 = 42;
 
-/// The multicast group of rules: `RTMGRP_TC`.
+/// The multicast group for rules: `RTMGRP_TC`.
 const GROUP_OF_TC: u32 = 8;
 
-/// How many notices are drained in one call; more of them count as one change.
+/// Maximum number of notifications drained in one call; the rest is reported as another change.
 const NOTICES_MAX: usize = 65_536;
 
-/// A dumped rule, or the words that one is there that we do not know all of.
+/// A dumped rule, or an indication that a rule is not fully known.
 #[derive(Debug)]
 pub enum Dumped<'a> {
-    /// The dump begins. If it began before, rules changed meanwhile, and what was given since is void.
+    /// The dump starts. If it had started before, rules changed in the meantime, and everything passed since
+    /// is void.
     Begin,
     /// A rule.
     Rule(&'a Filter),
-    /// A rule of a kind or with an action that we do not know.
+    /// A rule with an unknown kind or action.
     Unknown,
 }
 
-/// Gives every rule of a hook, in the kernel's order, and the hash tables of u32 that a user made. A table that has a number
-/// in its own right belongs to all chains and both hooks of its priority; it and its rules are given with the first chain. A
-/// dump that the kernel calls interrupted begins again ([`Dumped::Begin`]).
+/// Passes on every rule of a hook, in the kernel's order, and the u32 hash tables that a user created. A
+/// table with an explicit number belongs to all chains and both hooks of its priority; it is passed on with
+/// its rules in the first chain. A dump that the kernel reports as interrupted restarts ([`Dumped::Begin`]).
 ///
-/// The kernel does not call every dump so during which rules changed: `net/sched/cls_api.c` `tc_dump_tfilter()` goes on
-/// where it was by counting, so that a rule may be given twice or not at all. A caller that must know uses a [`Watch`].
+/// The kernel does not report every change during a dump: `net/sched/cls_api.c` `tc_dump_tfilter()` resumes
+/// by counting, so a rule may be missing or duplicated. A caller that must know uses a [`Watch`].
 ///
 /// # Errors
-/// The kernel's refusal, such as EINVAL or ENODEV for a hook that is not there.
+/// The kernel's error, such as EINVAL or ENODEV for a hook that does not exist.
 pub fn rules(netns: &Netns, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
     rules_besides(netns, hook, BTreeSet::new(), take).map(drop)
 }
 
-/// Gives the rules of several hooks, one after the other, as [`rules()`] does, and each hash table of u32 once: those of a priority
-/// belong to both hooks of a device.
+/// Passes on the rules of several hooks, one after the other, like [`rules()`], but each u32 hash table only
+/// once: those of a priority belong to both hooks of a device.
 #[derive(Debug)]
 pub struct Several<'n> {
     netns: &'n Netns,
-    /// The priorities whose tables were given, by block, or device and queueing discipline.
+    /// The priorities whose tables were passed on, by block, or by device and qdisc.
     given: BTreeMap<(u32, IfIndex, u32), BTreeSet<u16>>,
 }
 
 impl<'n> Several<'n> {
-    /// Of no hook yet.
+    /// Creates it, with no hook dumped yet.
     pub const fn of(netns: &'n Netns) -> Self {
         Self { netns, given: BTreeMap::new() }
     }
 
-    /// Gives the rules of one more hook.
+    /// Passes on the rules of another hook.
     ///
     /// # Errors
-    /// As [`rules()`].
+    /// The same as [`rules()`].
     pub fn rules(&mut self, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
         let owner = (hook.block, hook.device, hook.parent & QDISC);
         let before = self.given.get(&owner).cloned().unwrap_or_default();
@@ -83,8 +84,8 @@ impl<'n> Several<'n> {
     }
 }
 
-/// Gives every rule of a hook, and the hash tables of u32 except those of some priorities; returns the priorities whose tables
-/// have been given by then.
+/// Passes on every rule of a hook, and the u32 hash tables except those of some priorities; returns the
+/// priorities whose tables have been passed on by then.
 fn rules_besides(
     netns: &Netns,
     hook: Hook,
@@ -109,7 +110,7 @@ fn rules_besides(
                 }
                 take(Dumped::Rule(&rule));
             }
-            // Without a handle it is a priority and not a rule.
+            // An object without a handle is a priority rather than a rule.
             Ok(None) if rule.handle != 0 => take(Dumped::Unknown),
             Ok(None) => {}
             Err(malformed) => return Err(malformed),
@@ -119,11 +120,11 @@ fn rules_besides(
     Ok(tables.given())
 }
 
-/// Gives what a terse dump has of every rule of a hook, in the kernel's order; `None` where it begins, also when it begins
-/// again. All must be of flower.
+/// Passes on the terse dump of every rule of a hook, in the kernel's order; `None` where it starts or
+/// restarts. All rules must be flower rules.
 ///
 /// # Errors
-/// As [`rules()`]; EMSGSIZE or EOPNOTSUPP where a rule is of a kind that has no terse dump.
+/// The same as [`rules()`]; EMSGSIZE or EOPNOTSUPP if a rule's kind has no terse dump.
 pub fn terse(
     netns: &Netns,
     hook: Hook,
@@ -147,10 +148,10 @@ pub fn terse(
     })
 }
 
-/// A whole rule that a terse dump has listed; `None` if it has parts that we do not know.
+/// The full rule of an entry in a terse dump; `None` if it is not fully known.
 ///
 /// # Errors
-/// The kernel's refusal, such as ENOENT if it is gone.
+/// The kernel's error, such as ENOENT if the rule was deleted.
 pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError> {
     /// `TCA_KIND`, `TCA_CHAIN`.
     const KIND: u16 = 1;
@@ -167,10 +168,10 @@ pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError>
     })
 }
 
-/// How many objects a dump of a hook has, without parsing them: the kernel's share of the cost of a dump.
+/// The number of objects in a dump of a hook, without parsing them: the kernel's share of the cost of a dump.
 ///
 /// # Errors
-/// As [`rules()`].
+/// The same as [`rules()`].
 pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
     let (what, body) = request(hook);
     let mut count = 0;
@@ -181,13 +182,13 @@ pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
     Ok(count)
 }
 
-/// What a dump of a hook is called in errors, and its request.
+/// The description of a hook's dump for errors, and its request.
 fn request(hook: Hook) -> (String, AttrBuf) {
     let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
     (what, AttrBuf::after(&header(hook, 0, 0)))
 }
 
-/// `struct tcmsg` of a request about a hook, with a handle, and priority and protocol.
+/// The `struct tcmsg` of a request for a hook, with a handle, priority and protocol.
 pub(super) fn header(hook: Hook, handle: u32, info: u32) -> [u8; 20] {
     let mut header = [0; 20];
     let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
@@ -197,12 +198,12 @@ pub(super) fn header(hook: Hook, handle: u32, info: u32) -> [u8; 20] {
     header
 }
 
-/// Sees whether any rule of a namespace changes.
+/// Detects whether any rule of a namespace changes.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Watches from now on. It costs those who change rules some time.
+    /// Starts watching. It costs the processes that change rules some time.
     ///
     /// # Errors
     /// If the namespace cannot be entered or the socket cannot be opened.
@@ -216,16 +217,16 @@ impl Watch {
         })?
     }
 
-    /// Whether a rule has changed since this was asked last.
+    /// Whether a rule has changed since the last call.
     ///
     /// # Errors
     /// If the socket cannot be read.
     pub fn has_changed(&self) -> Result<bool, KernelError> {
         let mut changed = false;
-        let mut buffer = [0; 64]; // that there is something says all
+        let mut buffer = [0; 64]; // the contents do not matter
         for _ in 0..NOTICES_MAX {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
-                // What does not fit any more was something, too.
+                // An overflow also means that something changed.
                 Ok(_) | Err(Errno::NOBUFS) => changed = true,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(changed),
@@ -236,10 +237,10 @@ impl Watch {
     }
 }
 
-/// The priorities that a hook has, with their chains.
+/// The priorities of a hook, with their chains.
 ///
 /// # Errors
-/// As [`rules()`]; a hook that is not there has none.
+/// The same as [`rules()`]; a hook that does not exist has none.
 pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<Group>, KernelError> {
     let mut groups = std::collections::BTreeSet::new();
     let dumped = rules(netns, hook, |dumped| match dumped {
@@ -256,14 +257,14 @@ pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<Gr
     }
 }
 
-/// The chains of a hook, including those that were created without rules.
+/// The chains of a hook, including empty ones that were created explicitly.
 ///
 /// # Errors
-/// As [`rules()`]; a hook that is not there has none.
+/// The same as [`rules()`]; a hook that does not exist has none.
 pub fn chains(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<u32>, KernelError> {
     /// `TCA_CHAIN`.
     const CHAIN: u16 = 11;
-    /// The bytes of `struct tcmsg`.
+    /// Size of `struct tcmsg`.
     const HEADER_BYTES: usize = 20;
     let (what, body) = request(hook);
     let dumped =
@@ -282,11 +283,11 @@ pub fn chains(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<u3
     }
 }
 
-/// The chains that a hook has, each with the template that its rules must keep to; `None` in place of one with a template that
-/// we do not know all of.
+/// The chains of a hook, each with the template that its rules must match; `None` for a chain whose template
+/// is not fully known.
 ///
 /// # Errors
-/// As [`rules()`]; a hook that is not there has none.
+/// The same as [`rules()`]; a hook that does not exist has none.
 pub fn whole_chains(netns: &Netns, hook: Hook) -> Result<Vec<Option<Filter>>, KernelError> {
     let (what, body) = request(hook);
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
@@ -302,20 +303,20 @@ pub fn whole_chains(netns: &Netns, hook: Hook) -> Result<Vec<Option<Filter>>, Ke
     }
 }
 
-/// What rules of `ingress` and `egress` hang on, of all devices.
+/// The ingress and clsact qdiscs of all devices.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn qdiscs(netns: &Netns) -> Result<Vec<Qdisc>, KernelError> {
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     socket.dump("queueing disciplines", message::GET_QDISC, &AttrBuf::after(&[0; 20]), Qdisc::decode)
 }
 
-/// The other queueing disciplines and classes of all devices, or of one: rules may hang on each. Those without a number of their own,
-/// which the kernel made, have none.
+/// The other qdiscs and classes of all devices, or of one: rules may be attached to each. Qdiscs without a
+/// handle, which the kernel created, cannot have rules.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn other_parents(netns: &Netns, device: Option<IfIndex>) -> Result<Vec<Hook>, KernelError> {
     let word = |object: &[u8], at: usize| {
         object.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_ne_bytes)
@@ -339,10 +340,10 @@ pub fn other_parents(netns: &Netns, device: Option<IfIndex>) -> Result<Vec<Hook>
     Ok(hooks)
 }
 
-/// Whether a device has the queueing discipline that a parent is of.
+/// Whether a device has the qdisc of a parent.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn has_qdisc(netns: &Netns, device: IfIndex, parent: u32) -> Result<bool, KernelError> {
     let mut header = [0; 20];
     header[4..8].copy_from_slice(&device.0.to_ne_bytes());
@@ -352,7 +353,7 @@ pub fn has_qdisc(netns: &Netns, device: IfIndex, parent: u32) -> Result<bool, Ke
             let word = |at: usize| {
                 object.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
             };
-            // The kernel dumps all devices. The lower half of a handle is 0.
+            // The kernel dumps all devices. The lower half of a qdisc's handle is 0.
             Ok((word(4) == Some(device.0) && word(8) == Some(parent & 0xffff_0000)).then_some(()))
         })?;
     Ok(!found.is_empty())

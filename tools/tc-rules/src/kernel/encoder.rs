@@ -1,35 +1,35 @@
-//! Commands, encoded and in portions, in the order in which they must be done.
+//! Encodes commands into portions, in the order in which they must be executed.
 
 use crate::Command;
 
 use super::lane::{Lanes, Route};
 use super::portion::Portion;
 
-/// What is to be done, in order.
+/// A step of the execution, in order.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// This worker sends this.
+    /// The worker with this number sends this portion.
     Send(usize, Portion),
-    /// All before this is done first.
+    /// Wait for all earlier steps.
     Settle,
 }
 
-/// Encodes commands. It sends nothing, so that several threads can encode the parts of one file.
+/// Encodes commands. It sends nothing, so several threads can encode parts of one file.
 #[derive(Debug)]
 pub struct Encoder {
     lanes: Lanes,
     /// The portion of each worker that is not full yet.
     open: Vec<Portion>,
     parts: Vec<Part>,
-    /// Empty portions, to be filled.
+    /// Empty portions to reuse.
     spare: Vec<Portion>,
     bytes: usize,
-    /// What is encoded is held, and this long for each worker.
+    /// If set, the encoded bytes are held: the expected length per worker.
     held: Option<u64>,
 }
 
 impl Encoder {
-    /// For so many workers, one at least.
+    /// Creates an encoder for this many workers, at least one.
     pub fn among(workers: usize) -> Self {
         let workers = workers.max(1);
         let open = (0..workers).map(|_| Portion::default()).collect();
@@ -37,13 +37,13 @@ impl Encoder {
         Self { lanes: Lanes::among(workers), open, parts, spare, bytes: 0, held: None }
     }
 
-    /// For so many workers, to hold all of a part of a file that is so long.
+    /// Creates an encoder for this many workers that holds a whole part of a file of this length.
     pub fn holding(workers: usize, bytes: u64) -> Self {
         let each = bytes / u64::try_from(workers.max(1)).unwrap_or(u64::MAX);
         Self { held: Some(each), ..Self::among(workers) }
     }
 
-    /// Takes a command.
+    /// Encodes a command.
     pub fn push(&mut self, line: u32, command: &Command) {
         match self.lanes.route(command) {
             Route::Worker(worker) => {
@@ -63,7 +63,7 @@ impl Encoder {
         }
     }
 
-    /// Takes the removal of a rule, for the first worker.
+    /// Encodes the removal of a rule, for the first worker.
     pub(super) fn push_removal(&mut self, line: u32, rule: &crate::Filter) {
         self.open[0].push_removal(line, rule);
         if self.open[0].is_full() {
@@ -71,7 +71,7 @@ impl Encoder {
         }
     }
 
-    /// Lets all later commands wait for all earlier ones.
+    /// Makes all later commands wait for all earlier ones.
     fn settle(&mut self) {
         self.close_all();
         if !matches!(self.parts.last(), None | Some(Part::Settle)) {
@@ -79,7 +79,7 @@ impl Encoder {
         }
     }
 
-    /// Adds a later part of the same file.
+    /// Appends a later part of the same file.
     pub fn append(&mut self, mut later: Self) {
         self.close_all();
         later.close_all();
@@ -97,7 +97,7 @@ impl Encoder {
         self.bytes += bytes;
     }
 
-    /// So many lines lie before the part of a file that lines were counted in so far.
+    /// Adds this many lines, which precede the encoded part of the file, to all line numbers.
     pub fn shift(&mut self, lines: u32) {
         self.close_all();
         for part in &mut self.parts {
@@ -107,23 +107,23 @@ impl Encoder {
         }
     }
 
-    /// How many bytes are in full portions.
+    /// The size of the full portions, in bytes.
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 
-    /// Whether there is something to be done.
+    /// Whether there are steps to execute.
     pub(super) const fn has_parts(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// What is to be done, of full portions.
+    /// Takes the steps with full portions.
     pub(super) fn take(&mut self) -> Vec<Part> {
         self.bytes = 0;
         std::mem::take(&mut self.parts)
     }
 
-    /// Ends every portion that has something in it.
+    /// Closes every non-empty portion.
     pub(super) fn close_all(&mut self) {
         for worker in 0..self.open.len() {
             if !self.open[worker].is_empty() {
@@ -132,13 +132,13 @@ impl Encoder {
         }
     }
 
-    /// Gives an empty portion back, for its memory.
+    /// Returns an empty portion, to reuse its memory.
     pub(super) fn give_back(&mut self, portion: Portion) {
         self.spare.push(portion);
     }
 
     fn close(&mut self, worker: usize) {
-        // The next one will be about as long.
+        // The next one will have about the same size.
         let bytes = self.open[worker].bytes();
         let fresh = match self.held {
             Some(_) => Portion::default(),

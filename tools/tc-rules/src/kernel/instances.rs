@@ -1,4 +1,4 @@
-//! Instances of actions that are there.
+//! Existing instances of actions.
 
 use netlink::attr::{AttrBuf, Attrs};
 use rustix::io::Errno;
@@ -18,13 +18,13 @@ const INDEX: u16 = 3;
 /// `TCA_ACT_FLAG_LARGE_DUMP_ON | TCA_ACT_FLAG_TERSE_DUMP`.
 const FLAGS: u32 = 3;
 
-/// Shared instances begin here if nothing lies above: far from where the kernel begins to count.
+/// Shared instances start at this index unless higher ones exist: far from where the kernel starts.
 const SHARED_FROM: u32 = 0x1000_0000;
 
-/// The first index above every instance of these kinds.
+/// The first index above all instances of these kinds.
 ///
 /// # Errors
-/// The kernel's refusal; a kind that it does not have has no instances.
+/// The kernel's error; a kind that it does not have has no instances.
 pub fn first_free<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<u32, KernelError> {
     let mut free = SHARED_FROM;
     for highest in highest(netns, kinds)? {
@@ -33,15 +33,15 @@ pub fn first_free<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -
     Ok(free)
 }
 
-/// Whether there is any instance of these kinds.
+/// Whether any instance of these kinds exists.
 ///
 /// # Errors
-/// As [`first_free`].
+/// The same as [`first_free`].
 pub fn any<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<bool, KernelError> {
     Ok(highest(netns, kinds)?.into_iter().any(|highest| highest > 0))
 }
 
-/// The highest index of each kind; 0 where there is no instance.
+/// The highest index of each kind; 0 if there is no instance.
 fn highest<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<Vec<u32>, KernelError> {
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     let mut all = Vec::new();

@@ -1,29 +1,29 @@
-//! Which worker takes which rule.
+//! Assigns rules to workers.
 //!
-//! Rules of one priority stay in order, and so with one worker. Rules whose classifier holds rtnl would only wait for
-//! each other on several; they all go to the first worker.
+//! Rules of one priority stay in order, and therefore with one worker. Rules whose classifier holds rtnl
+//! would only wait for each other on several workers, so they all go to the first worker.
 
 use std::collections::BTreeMap;
 
 use crate::{Command, Group};
 
-/// Gives every priority its worker.
+/// Assigns every priority to a worker.
 #[derive(Debug)]
 pub(super) struct Lanes {
     workers: usize,
     known: BTreeMap<Group, usize>,
     last: Option<(Group, usize)>,
     next: usize,
-    /// Whether there is a rule whose classifier holds rtnl.
+    /// Whether any rule's classifier holds rtnl.
     holds_rtnl: bool,
 }
 
-/// Which worker runs a command, and whether others may run beside it.
+/// The worker of a command, and whether other workers may run concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// This worker, after its earlier commands.
     Worker(usize),
-    /// Any worker, alone: after all earlier commands, and before all later ones.
+    /// Any worker, exclusively: after all earlier commands, and before all later ones.
     Alone,
 }
 
@@ -32,7 +32,7 @@ impl Lanes {
         Self { workers, known: BTreeMap::new(), last: None, next: 0, holds_rtnl: false }
     }
 
-    /// The route of a command.
+    /// Chooses the route of a command.
     pub(super) fn route(&mut self, command: &Command) -> Route {
         if self.workers == 1 {
             return Route::Worker(0);
@@ -59,8 +59,9 @@ impl Lanes {
         Route::Worker(worker)
     }
 
-    /// Takes the lanes of a later part of the file: which worker each of its lanes goes to, if every priority of both parts
-    /// can stay with one worker. Otherwise the later part's lanes are as they are, and its rules must wait for all before.
+    /// Joins the lanes of a later part of the file. Returns the worker for each of its lanes if every
+    /// priority in both parts can stay with one worker. Otherwise the later part keeps its lanes, and its
+    /// rules must wait for all earlier ones.
     pub(super) fn join(&mut self, later: Self) -> Option<Vec<usize>> {
         let mut places: Vec<Option<usize>> = vec![None; self.workers];
         places[0] = later.holds_rtnl.then_some(0);
@@ -129,13 +130,13 @@ mod test {
         let ab = [rule("a", 1), rule("b", 1)].concat();
         let ba = [rule("b", 1), rule("a", 1)].concat();
         assert_eq!(lanes(2, &ab).join(lanes(2, &ba)), Some(vec![1, 0]));
-        // A file that is sorted by device has one of them in each half.
+        // In a file sorted by device, each half has only one of the devices.
         assert_eq!(lanes(2, &rule("a", 1)).join(lanes(2, &rule("b", 1))), Some(vec![1, 0]));
-        // Both halves have three priorities, and not the same ones share a worker.
+        // Both halves have three priorities, but different ones share a worker.
         let abc = [rule("a", 1), rule("a", 2), rule("a", 3)].concat();
         let acb = [rule("a", 1), rule("a", 3), rule("a", 2)].concat();
         assert_eq!(lanes(2, &abc).join(lanes(2, &acb)), None);
-        // What holds rtnl stays with the first worker.
+        // Rules that hold rtnl stay with the first worker.
         let table = "filter add dev a ingress prio 7 u32 divisor 2\n".to_owned();
         assert_eq!(lanes(2, &[table.clone(), ab].concat()).join(lanes(2, &[table, ba].concat())), None);
     }

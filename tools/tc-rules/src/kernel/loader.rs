@@ -1,4 +1,4 @@
-//! Sends commands in portions, from several threads, and keeps account.
+//! Sends commands in portions, from several threads, and accounts for the results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -15,23 +15,23 @@ use super::encoder::{Encoder, Part};
 use super::portion::{Piece, Portion};
 use super::rule_socket::{RECEIVE_BYTES, RuleSocket};
 
-/// The most workers.
+/// Maximum number of workers.
 pub const WORKERS_MAX: usize = 64;
 
-/// The most portions that wait for a worker; then the reader waits.
+/// Maximum number of portions queued for a worker; then the reader waits.
 const QUEUE_PORTIONS: usize = 8;
 
-/// How often the progress of a load is reported.
+/// Interval of progress reports.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How rules are loaded.
+/// Options for loading rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many threads send, each over a socket of its own.
+    /// Number of sending threads, each with its own socket.
     pub workers: usize,
-    /// Whether a refusal ends the loading.
+    /// Whether a refusal ends the load.
     pub stop_at_refusal: bool,
-    /// How many bytes of answers the kernel may keep for each socket.
+    /// Size of each socket's receive buffer, in bytes.
     pub receive_bytes: usize,
 }
 
@@ -41,7 +41,7 @@ impl Default for Options {
     }
 }
 
-/// What the threads share.
+/// The state shared between threads.
 #[derive(Debug, Default)]
 struct Shared {
     account: Mutex<Account>,
@@ -61,10 +61,10 @@ pub struct Loader {
     idle: (Sender<Portion>, Receiver<Portion>),
 }
 
-/// One socket, and from the second portion on the thread that sends.
+/// A socket and, from the second portion on, the thread that sends.
 #[derive(Debug)]
 struct Worker {
-    /// Until there is a thread.
+    /// `None` once the thread owns it.
     socket: Option<RuleSocket>,
     thread: Option<(SyncSender<Job>, JoinHandle<()>)>,
     portions: u64,
@@ -72,12 +72,12 @@ struct Worker {
 
 enum Job {
     Deliver(Vec<Portion>),
-    /// Answer when all before this is done.
+    /// Answer when all earlier jobs are done.
     Settle(SyncSender<()>),
 }
 
 impl Loader {
-    /// A loader into this namespace.
+    /// Creates a loader for this namespace.
     ///
     /// # Errors
     /// If no socket can be opened.
@@ -92,15 +92,15 @@ impl Loader {
         Ok(Self { shared, encoder: Encoder::among(count), workers, idle: channel() })
     }
 
-    /// An encoder for a part of so many bytes of a file, which this loader shall [`Loader::send`].
+    /// Creates an encoder for a part of a file of this length, to be passed to [`Loader::send`].
     pub fn encoder(&self, bytes: u64) -> Encoder {
         Encoder::holding(self.workers.len(), bytes)
     }
 
-    /// Sends what was encoded, all of it, and waits for the results. `look` is called meanwhile.
+    /// Sends everything that was encoded and waits for the results, calling `look` periodically.
     ///
     /// # Errors
-    /// As [`Loader::push`].
+    /// The same as [`Loader::push`].
     pub fn send(&mut self, mut encoded: Encoder, mut look: impl FnMut(&Self)) -> Result<(), KernelError> {
         self.settle()?;
         encoded.close_all();
@@ -114,13 +114,14 @@ impl Loader {
         Ok(())
     }
 
-    /// Has each worker send its queue, beside the others, and waits for them.
+    /// Lets each worker send its queue, concurrently, and waits for them.
     fn send_beside(
         &mut self,
         queues: &mut [Vec<Portion>],
         look: &mut impl FnMut(&Self),
     ) -> Result<(), KernelError> {
-        // Nothing is read meanwhile: for one alone, a thread would only have to be woken.
+        // With a single queue, send from this thread: nothing is read in the meantime, and waking a thread
+        // would only cost time.
         let alone = queues.iter().filter(|queue| !queue.is_empty()).count() <= 1;
         for (worker, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| !queue.is_empty()) {
             if alone && self.workers[worker].socket.is_some() {
@@ -134,55 +135,55 @@ impl Loader {
         self.settle_sent(look)
     }
 
-    /// Takes a command. It is sent with others, later.
+    /// Queues a command, which is sent later together with others.
     ///
     /// # Errors
-    /// What sending failed with, other than refusals.
+    /// Any failure to send, other than refusals.
     pub fn push(&mut self, line: u32, command: &Command) -> Result<(), KernelError> {
         self.encoder.push(line, command);
         if self.encoder.has_parts() { self.hand_on() } else { Ok(()) }
     }
 
-    /// Takes the removal of a rule, for the first worker.
+    /// Queues the removal of a rule, for the first worker.
     ///
     /// # Errors
-    /// As [`Loader::push`].
+    /// The same as [`Loader::push`].
     pub fn push_removal(&mut self, line: u32, rule: &crate::Filter) -> Result<(), KernelError> {
         self.encoder.push_removal(line, rule);
         if self.encoder.has_parts() { self.hand_on() } else { Ok(()) }
     }
 
-    /// How many commands have a result.
+    /// The number of commands with a result.
     pub fn settled(&self) -> u64 {
         self.shared.settled.load(Ordering::Relaxed)
     }
 
-    /// Ends the loading: what is not sent yet is not sent, and accounted for.
+    /// Stops the load: unsent commands are not sent, but accounted for.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the loading has ended, by a refusal or by [`Loader::stop`]: what is pushed now is not sent.
+    /// Whether the load has stopped, by a refusal or by [`Loader::stop`]: later commands are not sent.
     pub fn has_stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::Relaxed)
     }
 
-    /// Sends all that is left, and waits for every result.
+    /// Sends all remaining commands, and waits for every result.
     ///
     /// # Errors
-    /// As [`Loader::push`].
+    /// The same as [`Loader::push`].
     pub fn settle(&mut self) -> Result<(), KernelError> {
         self.encoder.close_all();
         self.hand_on()?;
         self.settle_sent(&mut |_| ())
     }
 
-    /// Waits for the result of all that was handed to the workers.
+    /// Waits for the results of everything passed to the workers.
     fn settle_sent(&self, look: &mut impl FnMut(&Self)) -> Result<(), KernelError> {
         for worker in &self.workers {
             if let Some((jobs, _)) = &worker.thread {
                 let (done, wait) = sync_channel(1);
-                // A thread that is gone has left its reason in `failure`.
+                // A thread that has exited left its error in `failure`.
                 if jobs.send(Job::Settle(done)).is_ok() {
                     while wait.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                         look(self);
@@ -193,18 +194,18 @@ impl Loader {
         self.failure()
     }
 
-    /// Sends what is left and gives the account.
+    /// Sends the rest and returns the account.
     ///
     /// # Errors
-    /// As [`Loader::push`].
+    /// The same as [`Loader::push`].
     pub fn finish(mut self) -> Result<Account, KernelError> {
         self.settled_account()
     }
 
-    /// As [`Loader::finish`], from a loader that is then at its end.
+    /// The same as [`Loader::finish`]; the loader cannot be used afterwards.
     ///
     /// # Errors
-    /// As [`Loader::push`].
+    /// The same as [`Loader::push`].
     pub fn settled_account(&mut self) -> Result<Account, KernelError> {
         self.settle()?;
         for worker in self.workers.drain(..) {
@@ -228,7 +229,8 @@ impl Loader {
         }
     }
 
-    /// Hands full portions on to the workers. The first one of each is sent from here: a short file needs no thread.
+    /// Passes full portions to the workers. The first one of each is sent from this thread: a short file
+    /// needs no other.
     fn hand_on(&mut self) -> Result<(), KernelError> {
         for part in self.encoder.take() {
             match part {
@@ -250,7 +252,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Sends a portion over the socket of a worker that has no thread yet, and looks after each piece.
+    /// Sends a portion from this thread over the socket of a worker without a thread, and checks the result
+    /// of each piece.
     fn send_from_here(
         &mut self,
         worker: usize,
@@ -267,7 +270,7 @@ impl Loader {
         sent
     }
 
-    /// Has the thread of a worker send portions.
+    /// Lets the thread of a worker send portions.
     fn send_beside_us(&mut self, number: usize, portions: Vec<Portion>) -> Result<(), KernelError> {
         let worker = &mut self.workers[number];
         if let Some(socket) = worker.socket.take() {
@@ -307,7 +310,7 @@ fn spawn(
 }
 
 impl Shared {
-    /// Sends a portion and enters what became of it.
+    /// Sends a portion and accounts for the results.
     fn deliver(&self, socket: &mut RuleSocket, portion: &Portion) -> Result<(), KernelError> {
         portion.pieces().try_for_each(|piece| self.deliver_piece(socket, piece))
     }
@@ -340,7 +343,7 @@ impl Shared {
     }
 }
 
-/// Locks the state, also after a thread with the lock has panicked: the account it left is still valid.
+/// Locks the state, even if a thread panicked while holding the lock: the account is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,8 @@
-//! Rules in the kernel, in bulk.
+//! Loads and dumps rules in bulk.
 //!
-//! [`Loader`] sends what the rest of this crate has encoded: many messages at a time, over several sockets, and yet with a known
-//! result for each. [`dump`] reads rules back, [`undo`] removes them, [`Devices`] answers what a file names.
+//! [`Loader`] sends the messages encoded by the rest of this crate: many at a time, over several sockets, but
+//! with a known result for each. [`dump`] reads rules back, [`undo`] removes them, [`Devices`] resolves names
+//! in a file.
 
 mod account;
 mod devices;

@@ -3,20 +3,21 @@
 use crate::Command;
 use netlink::attr::AttrBuf;
 
-/// The most bytes of a piece: `netlink_sendmsg()` takes what fits the send buffer, 208 KiB by default.
+/// Maximum size of a piece, in bytes: `netlink_sendmsg()` accepts what fits into the send buffer, 208 KiB by
+/// default.
 pub const PORTION_BYTES_MAX: usize = 190_000;
 
-/// The most rules of a piece. All of them may be refused, and as many answers fit the receive buffer that every
-/// process may have; with more, nothing gets faster.
+/// Maximum number of rules in a piece. All of them may be refused, and that many answers fit into a receive
+/// buffer of the default maximum size; more rules per piece are not faster.
 pub const RULES_MAX: usize = 128;
 
-/// A portion that is held until a file was read is as long as a huge page, less what the allocator notes beside it: the
-/// kernel puts an allocation of a multiple of 2 MiB where huge pages are.
+/// A portion that is held until a file has been read has the size of a huge page, minus the allocator's
+/// header: the kernel aligns allocations whose size is a multiple of 2 MiB for huge pages.
 ///
 /// Kernel: 6.13, `mm/mmap.c` `__get_unmapped_area()`.
 const HELD_BYTES: usize = (2 << 20) - 4096;
 
-/// The least that a held portion has room for, so that a short file needs few.
+/// Minimum capacity of a held portion, so that a short file needs few.
 const HELD_BYTES_MIN: usize = 64 * 1024;
 
 /// Encoded commands and their lines, in pieces of one `sendmsg()` each.
@@ -24,11 +25,11 @@ const HELD_BYTES_MIN: usize = 64 * 1024;
 pub struct Portion {
     out: AttrBuf,
     lines: Vec<u32>,
-    /// Where all pieces but the last one end, in bytes and in lines.
+    /// The ends of all pieces but the last, in bytes and in lines.
     cuts: Vec<(usize, usize)>,
-    /// More pieces are begun while they fit into so many bytes.
+    /// Further pieces are started as long as they fit into this many bytes.
     room: usize,
-    /// How many lines lie before the part of the file that the messages are numbered by.
+    /// How many lines precede the part of the file that the sequence numbers refer to.
     before: u32,
 }
 
@@ -41,20 +42,21 @@ pub struct Piece<'a> {
 }
 
 impl Portion {
-    /// An empty one of one piece, with room for about so many bytes.
+    /// Creates an empty portion of one piece, with capacity for about this many bytes.
     pub fn with_room(bytes: usize) -> Self {
-        // Rules differ a little.
+        // The size of rules varies slightly.
         let out = AttrBuf::with_room(bytes + bytes / 8 + 64);
         Self { out, lines: Vec::with_capacity(RULES_MAX), ..Self::default() }
     }
 
-    /// An empty one of many pieces, for a part of so many bytes: it takes all of it, or a huge page of it.
+    /// Creates an empty portion of many pieces for a part of a file of this length: it has room for all of
+    /// it, or for a huge page.
     ///
-    /// To touch memory page by page takes longer than to encode what goes there, and each small buffer of a thread is a call
-    /// to the kernel.
+    /// Touching memory page by page takes longer than encoding into it, and each small buffer of a thread
+    /// costs a system call.
     pub fn held(bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        // What is sent is about as long as what it was read from.
+        // The encoded size is about that of the text.
         let wanted = bytes.saturating_add(bytes / 4).max(HELD_BYTES_MIN);
         let room = if wanted > HELD_BYTES / 2 { HELD_BYTES } else { wanted };
         let mut memory = Vec::with_capacity(room);
@@ -64,28 +66,28 @@ impl Portion {
         Self { out: AttrBuf::on(memory), room, ..Self::default() }
     }
 
-    /// Adds a command, with its line as the message's number.
+    /// Adds a command, with its line as the sequence number.
     pub fn push(&mut self, line: u32, command: &Command) {
         self.cut();
         command.encode(line, 0, &mut self.out);
         self.lines.push(line);
     }
 
-    /// Adds the removal of a rule, with a line as the message's number.
+    /// Adds the removal of a rule, with a line as the sequence number.
     pub fn push_removal(&mut self, line: u32, rule: &crate::Filter) {
         self.cut();
         rule.encode_removal(line, 0, &mut self.out);
         self.lines.push(line);
     }
 
-    /// Begins another piece if the last one is full.
+    /// Starts another piece if the last one is full.
     fn cut(&mut self) {
         if self.last_is_full() {
             self.cuts.push((self.bytes(), self.lines.len()));
         }
     }
 
-    /// The last piece, in bytes and in lines.
+    /// The size of the last piece, in bytes and in lines.
     fn last(&self) -> (usize, usize) {
         let (bytes, lines) = self.cuts.last().copied().unwrap_or_default();
         (self.bytes() - bytes, self.lines.len() - lines)
@@ -93,23 +95,23 @@ impl Portion {
 
     fn last_is_full(&self) -> bool {
         let (bytes, lines) = self.last();
-        // The longest message is a few kilobytes.
+        // The longest message has a few kilobytes.
         lines >= RULES_MAX || bytes > PORTION_BYTES_MAX - 32_768
     }
 
-    /// Whether it should be sent before more is added to it.
+    /// Whether it should be sent before more is added.
     pub fn is_full(&self) -> bool {
         // The next piece will be about as long as the last one.
         let (last, _) = self.last();
         self.last_is_full() && self.bytes() + last + last / 8 > self.room
     }
 
-    /// How many bytes its commands have.
+    /// The size of its commands, in bytes.
     pub fn bytes(&self) -> usize {
         self.out.as_bytes().len()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it contains no command.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -125,13 +127,13 @@ impl Portion {
         })
     }
 
-    /// So many lines lie before the part of a file that its lines were counted in.
+    /// Adds this many lines, which precede the encoded part of the file, to its line numbers.
     pub fn shift(&mut self, lines: u32) {
         self.before = self.before.saturating_add(lines);
         self.lines.iter_mut().for_each(|line| *line = line.saturating_add(lines));
     }
 
-    /// Forgets the commands and keeps the memory.
+    /// Removes the commands but keeps the memory.
     pub fn clear(&mut self) {
         self.before = 0;
         self.out.clear();
@@ -151,7 +153,7 @@ impl<'a> Piece<'a> {
         self.lines
     }
 
-    /// The line of the message with this number.
+    /// The line of the message with this sequence number.
     pub(super) const fn line_of(&self, sequence: u32) -> u32 {
         self.before.saturating_add(sequence)
     }

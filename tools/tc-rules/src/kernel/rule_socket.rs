@@ -21,33 +21,35 @@ use super::portion::Piece;
 use netlink::attr::padded;
 use netlink::message::{HEADER_BYTES, Message, Messages, Refusal, Reply, flag};
 
-/// How many bytes of answers the kernel may keep for us, where we may ask for that many. Each refusal takes about a
-/// kilobyte there, whatever its length.
+/// Requested size of the receive buffer, in bytes, if permitted. Each refusal takes about a kilobyte there,
+/// whatever its length.
 pub const RECEIVE_BYTES: usize = 8 * 1024 * 1024;
 
-/// The longest datagram: the kernel answers each message with one of its own.
+/// Maximum size of a datagram: the kernel answers each message with a separate one.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// How often a signal may disturb one call.
+/// How often a signal may interrupt a call.
 const SIGNALS_MAX: usize = 1024;
 
-/// Where the numbers of fences begin; the numbers of lines lie below.
+/// The first sequence number of fences; line numbers are below.
 const FENCES: u32 = 1 << 31;
 
-/// `NLMSG_NOOP`: the kernel does nothing and says so. As all messages before it are handled by then, it is a fence.
+/// `NLMSG_NOOP`: the kernel only acknowledges it. All earlier messages have been processed by then, so it
+/// serves as a fence.
 const NOOP: u16 = 1;
 
-/// How many messages of one shape are sent with an echo when no echo comes: then the kernel sends none.
+/// How many messages of a shape request an echo without getting one, before we conclude that the kernel sends
+/// none.
 const ECHOES_MISSED_MAX: u32 = 8;
 
-/// What became of a piece.
+/// The result of a piece.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// The commands that the kernel refused, and those of which it made something else, which was removed.
+    /// The commands that the kernel refused, and those that it altered, which were removed again.
     pub refused: Vec<Refused>,
-    /// Whether answers were lost: what was not refused may have been.
+    /// Whether answers were lost: some commands without a refusal may have been refused.
     pub lost: bool,
-    /// The lines that were not sent after one of which the kernel made something else.
+    /// The lines that were not sent after an altered one.
     pub unsent: Vec<u32>,
 }
 
@@ -61,14 +63,14 @@ pub struct RuleSocket {
     verified: Verified,
 }
 
-/// The shapes of messages ([`verify::shape()`]) of which the kernel's echo was compared.
+/// The message shapes ([`verify::shape()`]) whose echo was compared.
 #[derive(Debug, Default)]
 struct Verified {
-    /// These stand as they were sent.
+    /// The shapes that the kernel installs as sent.
     same: BTreeSet<u64>,
-    /// The last of them that was looked up.
+    /// The shape of the last lookup.
     last: Option<u64>,
-    /// Of these the kernel makes something else, for this reason.
+    /// The shapes that the kernel alters, with the reason.
     altered: BTreeMap<u64, String>,
     /// How many messages had no echo.
     missed: u32,
@@ -87,17 +89,17 @@ impl Verified {
     }
 }
 
-/// What came back of messages.
+/// The answers to messages.
 #[derive(Debug, Default)]
 struct Answers {
     refused: Vec<(u32, Refusal)>,
     lost: bool,
-    /// The body of the echo of the only message, if it was asked for.
+    /// The body of the echo of a single message, if requested.
     echo: Option<Vec<u8>>,
 }
 
 impl RuleSocket {
-    /// A socket in this namespace, for which the kernel keeps this many bytes of answers, or as many as we may have.
+    /// Creates a socket in this namespace, with a receive buffer of this size, or the largest permitted one.
     ///
     /// # Errors
     /// If the namespace cannot be entered or the kernel has no such protocol.
@@ -113,7 +115,7 @@ impl RuleSocket {
         for switch in [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck] {
             sys::netlink::turn_on(&socket, switch).map_err(failed)?;
         }
-        // The kernel doubles the value, for its own bookkeeping.
+        // The kernel doubles the value for its bookkeeping.
         if set_socket_recv_buffer_size_force(&socket, receive_bytes).is_err() {
             set_socket_recv_buffer_size(&socket, receive_bytes).map_err(failed)?;
         }
@@ -126,20 +128,21 @@ impl RuleSocket {
         })
     }
 
-    /// Sends a piece and hears what became of it. The first message of each shape is sent on its own, and the kernel's echo of it
-    /// compared: what stands otherwise than it was sent is removed and counts as refused, and so do all of its shape. After one of
-    /// those, the rest of the piece is not sent if `stop`.
+    /// Sends a piece and reads the results. The first message of each shape is sent separately, and the
+    /// kernel's echo of it is compared: a rule that differs from what was sent is removed and counts as
+    /// refused, as do all others of its shape. After one of those, the rest of the piece is not sent if
+    /// `stop` is set.
     ///
-    /// The kernel works while we send: when that returns, every answer is there that ever will be.
+    /// The kernel processes messages within `sendmsg()`: when it returns, all answers are available.
     ///
-    /// Kernel: 6.18, `net/netlink/af_netlink.c` `netlink_rcv_skb()` goes on after a message that fails.
+    /// Kernel: 6.18, `net/netlink/af_netlink.c` `netlink_rcv_skb()` continues after a message that fails.
     ///
     /// # Errors
-    /// If the piece could not be sent at all: then none of it was looked at.
+    /// If the piece could not be sent at all: then none of it was processed.
     pub fn deliver(&mut self, piece: Piece<'_>, stop: bool) -> Result<Delivered, KernelError> {
         let mut delivered = Delivered::default();
         let bytes = piece.bytes();
-        // From where on messages were not sent, and where the next one begins.
+        // The beginning of the unsent messages, and of the next message.
         let (mut begin, mut at) = (0, 0);
         for (message, place) in Messages::new(bytes).zip(0..) {
             let message = message.map_err(|why| KernelError::malformed("rules to be sent", why.0))?;
@@ -166,10 +169,10 @@ impl RuleSocket {
         Ok(delivered)
     }
 
-    /// Sends a piece, and compares nothing: what the kernel's share of a load costs.
+    /// Sends a piece without comparing echoes: measures the kernel's share of the cost of a load.
     ///
     /// # Errors
-    /// As [`RuleSocket::deliver`].
+    /// The same as [`RuleSocket::deliver`].
     pub fn deliver_unverified(&mut self, piece: Piece<'_>) -> Result<Delivered, KernelError> {
         let mut delivered = Delivered::default();
         self.send(piece.bytes(), piece, &mut delivered)?;
@@ -193,7 +196,7 @@ impl RuleSocket {
         Ok(())
     }
 
-    /// Sends one message and compares its echo; what stands otherwise is removed.
+    /// Sends one message and compares its echo; an altered rule is removed.
     fn send_and_compare(
         &mut self,
         whole: &[u8],
@@ -265,7 +268,7 @@ impl RuleSocket {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => answers.lost = true,
-                // The fence itself is missing: its answer was one of those that were lost.
+                // Even the answer to the fence was lost.
                 Err(Errno::AGAIN) => {
                     answers.lost = true;
                     return Ok(answers);
@@ -275,7 +278,7 @@ impl RuleSocket {
         }
     }
 
-    /// Takes a datagram; whether it has the answer to the fence.
+    /// Reads a datagram; returns whether it contains the answer to the fence.
     fn hear(&self, length: usize, fence: u32, answers: &mut Answers) -> Result<bool, KernelError> {
         let malformed = |why: netlink::Malformed| KernelError::malformed("the answer to rules", why.0);
         for message in Messages::new(&self.buffer[..length]) {
@@ -293,10 +296,10 @@ impl RuleSocket {
     }
 }
 
-/// Where the flags are in a message's header.
+/// Offset of the flags in a message header.
 const FLAGS_AT: usize = 6;
 
-/// The refusal of a line of which the kernel makes something else.
+/// The refusal of a line whose rule the kernel altered.
 fn ignored(line: u32, words: &str) -> Refused {
     let refusal =
         Refusal { errno: Errno::OPNOTSUPP, message: Some(words.to_owned()), offset: None, missing: None };

@@ -1,7 +1,8 @@
-//! Which hash tables of u32 belong to the rules of a dump.
+//! Determines which u32 hash tables belong to the rules of a dump.
 //!
-//! The kernel keeps the tables of all chains, and of both hooks of clsact, together, and dumps all that have a priority's
-//! number wherever that priority is. Each priority of each chain has a first table of its own, for rules that name none.
+//! The kernel shares the tables between all chains and both hooks of clsact, and dumps all tables of a
+//! priority's number wherever that priority exists. Each priority of each chain has its own root table, for
+//! rules that name none.
 //!
 //! Kernel: 6.18, `net/sched/cls_u32.c` `tc_u_common_ptr()`, `u32_walk()`.
 
@@ -15,35 +16,35 @@ use sys::netns::Netns;
 use super::dump;
 use netlink::{NetlinkSocket, Protocol};
 
-/// The handle that means the first table of a priority: `TC_U32_ROOT`.
+/// The handle of the root table of a priority: `TC_U32_ROOT`.
 const ROOT: u32 = 0xfff0_0000;
 
-/// The kernel gives the numbers of tables from here on.
+/// The first table number that the kernel assigns.
 const NUMBERED_FROM: u32 = 0x8000_0000;
 
-/// The bits of a handle that are the number of a table.
+/// The bits of a handle for the table.
 const TABLE: u32 = 0xfff0_0000;
 
 /// `TCA_CHAIN`, `TCA_KIND`.
 const CHAIN: u16 = 11;
 const KIND: u16 = 1;
 
-/// The tables that a dump of one hook has given so far.
+/// The tables in a dump of one hook so far.
 #[derive(Debug)]
 pub(super) struct Tables<'n> {
     netns: &'n Netns,
     hook: Hook,
     /// For requests while the dump's own socket is busy.
     socket: Option<NetlinkSocket>,
-    /// Chain and priority that the dump is at, and the first table there; 0 if it is unknown.
+    /// The chain and priority that the dump has reached, and their root table; 0 if it is unknown.
     at: Option<(u32, u16)>,
     root: u32,
-    /// Whether an earlier chain has the priority, or a hook that was dumped before: then all other tables were given there.
+    /// Whether an earlier chain or hook has this priority: its other tables were then already passed on.
     given: bool,
     priorities: BTreeSet<u16>,
-    /// The priorities whose tables were given with other hooks.
+    /// The priorities whose tables were passed on with other hooks.
     before: BTreeSet<u16>,
-    /// The first tables of this priority elsewhere.
+    /// The root tables of this priority in other chains and hooks.
     elsewhere: Option<BTreeSet<u32>>,
 }
 
@@ -63,27 +64,28 @@ impl<'n> Tables<'n> {
         }
     }
 
-    /// The priorities whose tables have been given.
+    /// The priorities whose tables have been passed on.
     pub(super) fn given(self) -> BTreeSet<u16> {
         let mut given = self.before;
         given.extend(self.priorities);
         given
     }
 
-    /// The dump begins.
+    /// Handles the start of a dump.
     pub(super) fn begin(&mut self) {
         self.at = None;
         self.priorities.clear();
     }
 
-    /// Whether a dumped rule or table belongs to the chain that it was dumped with, and is new. The rule is then given its
-    /// first table. That table itself is not a user's rule: the kernel creates it.
+    /// Whether a dumped rule or table belongs to the chain it was dumped with, and is new. Also sets the root
+    /// table of the rule. The root table itself does not count: the kernel created it.
     pub(super) fn take(&mut self, rule: &mut Filter) -> bool {
         if !matches!(rule.classifier, Classifier::U32(_)) {
             return true;
         }
         if rule.hook.block != 0 {
-            // The kernel answers for a block that devices share where the block is named, and not one of them.
+            // For a shared block, the kernel answers requests that name the block rather than one of its
+            // devices.
             self.hook = rule.hook;
         }
         let at = (rule.chain.unwrap_or(0), rule.priority);
@@ -95,7 +97,7 @@ impl<'n> Tables<'n> {
         }
         let table = rule.handle & TABLE;
         if self.root == 0 {
-            // The priority went away meanwhile.
+            // The priority was deleted in the meantime.
             return table != rule.handle || table < NUMBERED_FROM;
         }
         rule.set_root(self.root);
@@ -105,7 +107,7 @@ impl<'n> Tables<'n> {
         !self.given && (table < NUMBERED_FROM || !self.first_elsewhere(at).contains(&table))
     }
 
-    /// The first tables that the priority has in other chains and at the other hook.
+    /// The root tables of the priority in other chains and at the other hook.
     fn first_elsewhere(&mut self, (chain, priority): (u32, u16)) -> &BTreeSet<u32> {
         if self.elsewhere.is_none() {
             let hooks = match self.hook.parent {
@@ -127,7 +129,7 @@ impl<'n> Tables<'n> {
         self.elsewhere.get_or_insert_default()
     }
 
-    /// The first table of a priority; 0 if there is no such priority of u32.
+    /// The root table of a priority; 0 if there is no such priority of u32.
     fn first(&mut self, hook: Hook, chain: u32, priority: u16) -> u32 {
         if self.socket.is_none() {
             self.socket = NetlinkSocket::open(Protocol::Route, self.netns).ok();

@@ -1,4 +1,4 @@
-//! Takes rules away again.
+//! Removes rules.
 
 use crate::{Filter, Group, Verb};
 use sys::error::{Cause, KernelError};
@@ -6,9 +6,9 @@ use sys::netns::Netns;
 
 use super::loader::{Loader, Options};
 
-/// Removes whole priorities, each with one message. One that is not there is gone already.
+/// Removes whole priorities, with one message each. A priority that does not exist counts as removed.
 ///
-/// Gives those that were refused, and why.
+/// Returns the groups that could not be removed, with the reason.
 ///
 /// # Errors
 /// If nothing could be sent.
