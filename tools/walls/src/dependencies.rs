@@ -1,4 +1,4 @@
-//! Which crate is built with which, as Cargo resolves it for this machine.
+//! The dependencies of each crate, as Cargo resolves them for this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What each crate is built with: its dependencies and those of its build script, not those of its tests.
+/// The dependencies of each crate, including its build script but not its tests.
 #[derive(Clone, Debug, Default)]
 pub struct Dependencies {
     direct: BTreeMap<String, BTreeSet<String>>,
@@ -15,10 +15,10 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// Those of the workspace in this folder. Nothing is downloaded.
+    /// Reads the dependencies of the workspace in this directory. Nothing is downloaded.
     ///
     /// # Errors
-    /// What Cargo says, or what of its answer is missing.
+    /// Cargo's error, or what is missing in its output.
     pub fn of(workspace: &Path) -> Result<Self, String> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let run = |program: &str, arguments: &[&str]| -> Result<String, String> {
@@ -41,7 +41,7 @@ impl Dependencies {
         Self::of_metadata(&serde_json::from_str(&metadata).map_err(|error| error.to_string())?)
     }
 
-    /// The dependencies that `cargo metadata` prints.
+    /// Parses the output of `cargo metadata`.
     ///
     /// # Errors
     /// What is missing.
@@ -80,12 +80,12 @@ impl Dependencies {
         Ok(found)
     }
 
-    /// What a crate names in its own `Cargo.toml`.
+    /// The direct dependencies of a crate.
     pub fn direct(&self, of: &str) -> BTreeSet<&str> {
         self.direct.get(of).into_iter().flatten().map(String::as_str).collect()
     }
 
-    /// All that a crate is built with, directly or not.
+    /// The direct and indirect dependencies of a crate.
     pub fn all(&self, of: &str) -> BTreeSet<&str> {
         let mut all = BTreeSet::new();
         let mut next: Vec<&str> = self.direct(of).into_iter().collect();
@@ -102,7 +102,7 @@ impl Dependencies {
         self.rooms.keys().map(String::as_str)
     }
 
-    /// Whether a crate is one of the tools, which are no part of the product.
+    /// Whether a crate is a tool rather than part of the product.
     pub fn is_tool(&self, room: &str) -> bool {
         self.rooms.get(room).copied().unwrap_or(false)
     }

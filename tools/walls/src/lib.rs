@@ -1,6 +1,6 @@
-//! Which crate may depend on which, as a test (`tests/walls.rs`). Nothing depends on this crate.
+//! Checks, as a test (`tests/walls.rs`), which crates may depend on which. Nothing depends on this crate.
 //!
-//! [`Dependencies`] are what Cargo resolves.
+//! [`Dependencies`] holds the result of Cargo's resolution.
 #![forbid(unsafe_code)]
 
 mod dependencies;

@@ -1,4 +1,4 @@
-//! The table of dependencies: which of our crates each crate may name. Tests may name others.
+//! The table of allowed dependencies between the crates of the workspace. Tests may have others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,9 +6,10 @@ use std::sync::LazyLock;
 
 use walls::Dependencies;
 
-/// Each crate of ours, without its prefix `netpolicy-`, and those of ours that it may depend on.
+/// Each crate of the workspace, without its prefix `netpolicy-`, and the workspace crates that it may depend
+/// on.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
-    // They decide, and open nothing: no crate below them could.
+    // Crates that decide and do no I/O: no crate below them could.
     ("model", &[]),
     ("page", &[]),
     ("plan", &["model"]),
@@ -16,12 +17,12 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("policy-file", &["model"]),
     // Generic over the trait `Knobs`: it does not know the kernel.
     ("apply", &["model"]),
-    // The kernel. `linux` alone is for those above.
+    // The kernel interfaces. Of these, only `linux` is used by the crates below.
     ("sys", &["model"]),
     ("netlink", &["model", "sys"]),
     ("bpf", &["model", "sys"]),
     ("linux", &["apply", "bpf", "model", "netlink", "sys"]),
-    // One host, and what is kept true on it.
+    // One host, and keeping a policy in force on it.
     ("session", &["apply", "linux", "model", "page", "plan", "policy-file"]),
     ("primer", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
@@ -69,11 +70,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Parsers are fuzzed wherever they are.
     ("fuzz", &["apply", "daemon", "load", "model", "netlink", "policy-file", "tc-rules"]),
     ("walls", &[]),
-    // It is built where nothing is yet.
+    // It must build before anything else exists.
     ("xtask", &[]),
 ];
 
-/// Crates of others that those that decide may depend on. Each could be tested and fuzzed without a host.
+/// External crates that deciding crates may depend on. Each can be tested and fuzzed without a host.
 const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
     ("netpolicy-page", &["schemars", "serde", "serde_json"]),
@@ -83,11 +84,11 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-sim", &["thiserror"]),
 ];
 
-/// What the product still has of the tools: its commands `tc`, `bench` and `sim`.
+/// The product's remaining dependencies on tools: its commands `tc`, `bench` and `sim`.
 const OF_TOOLS: &[(&str, &str)] =
     &[("netpolicy", "netpolicy-experiments"), ("netpolicy", "netpolicy-tc-rules")];
 
-/// What no program has that runs on its own as root: the command line and the terminal.
+/// Crates that no program running unattended as root may contain: the command line and the terminal.
 const FOR_PEOPLE: &[&str] = &["clap", "clap_complete", "clap_mangen", "crossterm", "ratatui"];
 
 static DEPENDENCIES: LazyLock<Dependencies> = LazyLock::new(|| {
@@ -95,7 +96,7 @@ static DEPENDENCIES: LazyLock<Dependencies> = LazyLock::new(|| {
     Dependencies::of(&workspace).expect("Cargo resolves the workspace")
 });
 
-/// A crate's name without the prefix that all of ours have.
+/// A crate's name without the common prefix.
 fn short(package: &str) -> &str {
     package.strip_prefix("netpolicy-").unwrap_or(package)
 }
