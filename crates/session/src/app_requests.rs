@@ -1,4 +1,4 @@
-//! What applications request themselves, beside the operator's policy.
+//! Requests by applications themselves, in addition to the operator's policy.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::services;
 
-/// A policy with what applications in this namespace request. Reports the requests that are left out, and a store that
-/// may not be read.
+/// Adds the requests of applications in this namespace to a policy. Reports requests that are left out, and a
+/// store that cannot be read.
 ///
 /// # Errors
 /// If `/proc` cannot be read.
@@ -27,7 +27,7 @@ pub fn joined(
         Ok(requests) if requests.is_empty() => return Ok(policy),
         Ok(requests) => requests,
         Err(error) => {
-            operator.say(&format!("Ignoring what applications request: {error}"));
+            operator.say(&format!("Ignoring the requests of applications: {error}"));
             return Ok(policy);
         }
     };
@@ -43,7 +43,7 @@ pub fn joined(
     Ok(policy)
 }
 
-/// Adds to `host` the requests of its processes and of their sockets. A store that may not be read is added to
+/// Adds to `host` the requests of its processes and of their sockets. A store that cannot be read is added to
 /// `host.unread`.
 pub fn add_to(host: &mut Host, store: &RequestStore) {
     match read(store) {
@@ -74,7 +74,7 @@ fn read(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     Ok(tasks.chain(sockets).collect())
 }
 
-/// The processes that request something, or hold a socket that does.
+/// The processes that have a request, or hold a socket with one.
 fn requesters(requests: &[AppRequest]) -> Result<BTreeSet<model::Pid>, Fault> {
     let mut pids = BTreeSet::new();
     let mut inodes = BTreeSet::new();

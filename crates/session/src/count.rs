@@ -1,6 +1,6 @@
-//! Numbers of things, in words.
+//! Formats numbers of objects.
 
-/// So many of a thing: `1 warning`, `2 warnings`, `2 processes`.
+/// A number of objects: `1 warning`, `2 warnings`, `2 processes`.
 pub fn count(number: usize, thing: &str) -> String {
     let ending = match number {
         1 => "",

@@ -1,4 +1,5 @@
-//! The spine: observe → place → plan → commit → keep or roll back. One producer for each type; read from the top.
+//! The main cycle: observe → place → plan → commit → keep or roll back. Each type has one producer; read from
+//! the top.
 
 use apply::{Allow, Asked, CommitError, Journal, KeepError, TransactionName};
 use linux::{Kernel, KernelError, Netns};
@@ -8,16 +9,16 @@ use plan::{Desired, Placement, Refusal, Resolved, Running};
 use crate::fault::{Fault, privileges};
 use crate::services;
 
-/// What a policy comes to on this host.
+/// The result of planning a policy on this host.
 #[derive(Debug)]
 pub struct Planned {
-    /// The host as it was when this was planned.
+    /// The host at planning time.
     pub host: Host,
     /// Which objects serve which request.
     pub placement: Placement,
-    /// Every knob with its value and its reason.
+    /// Every setting with its value and reason.
     pub desired: Desired,
-    /// Only what differs, in the order of writing.
+    /// Only the differences, in the order of writing.
     pub plan: Plan,
 }
 
@@ -25,7 +26,7 @@ impl Planned {
     /// The message for a plan without changes.
     ///
     /// # Errors
-    /// If that is not known, because a service may run that could not be seen.
+    /// If that is unknown, because a matching service may run that could not be inspected.
     pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
         if has(Running::NotKnown) {
@@ -45,7 +46,7 @@ impl Planned {
 pub enum NotInForce {
     /// It could not be committed.
     Commit(CommitError<KernelError>),
-    /// It was, and could not be noted as kept.
+    /// It was committed, but could not be recorded as kept.
     Keep(KeepError),
 }
 
@@ -58,23 +59,23 @@ impl From<NotInForce> for Fault {
     }
 }
 
-/// Works out what a policy changes on the host as it is now. Writes nothing.
+/// Plans what a policy changes on the host as it is now. Writes nothing.
 ///
 /// # Errors
-/// A host that cannot be read, and what the planner refuses.
+/// The host could not be read, or the planner refuses.
 pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
-    let (resolved, processes) = services::resolve(policy)?; // Policy → whose processes they are now
+    let (resolved, processes) = services::resolve(policy)?; // Policy → the processes of its services
     let host = linux::observe(netns, &processes)?; // Linux → Host
-    let resolved = services::without_ended(resolved, &host); // processes end while they are looked at
+    let resolved = services::without_ended(resolved, &host); // processes may exit while they are inspected
     let placement = place(policy, &host, resolved)?;
     let (desired, plan) = plan_placed(&placement, &host).map_err(|refusal| Fault::refused(refusal, &host))?;
     Ok(Planned { host, placement, desired, plan })
 }
 
-/// Finds the objects of every request on a host that is known already: the first half of [`plan()`].
+/// Finds the objects of every request on an observed host: the first half of [`plan()`].
 ///
 /// # Errors
-/// What the planner refuses.
+/// The planner refuses.
 pub fn place(policy: &Policy, host: &Host, resolved: Resolved) -> Result<Placement, Fault> {
     let refused = |refusal| Fault::refused(refusal, host);
     let selection = plan::select(policy, host).without_clashes().map_err(refused)?; // Policy × Host → which devices each request is for
@@ -82,21 +83,20 @@ pub fn place(policy: &Policy, host: &Host, resolved: Resolved) -> Result<Placeme
     plan::place(&selection.policy, host, &resolved).map_err(refused) // Policy × Host → Placement
 }
 
-/// What of a placement is not in force: the second half of [`plan()`].
+/// Plans what a placement changes: the second half of [`plan()`].
 ///
 /// # Errors
-/// What the planner refuses.
+/// The planner refuses.
 pub fn plan_placed(placement: &Placement, host: &Host) -> Result<(Desired, Plan), Refusal> {
     let desired = plan::desired(placement, host)?; // Placement × Host → Desired
     let plan = plan::diff(&desired, host)?; // Desired × Host → Plan
     Ok((desired, plan))
 }
 
-/// The same on a host that is known already, with a request for each device: what the commands and the daemon have in
-/// common.
+/// The same on an observed host, with a request for each device: shared by the commands and the daemon.
 ///
 /// # Errors
-/// What the planner refuses.
+/// The planner refuses.
 pub fn plan_on(
     policy: &Policy,
     host: &Host,
@@ -107,26 +107,27 @@ pub fn plan_on(
     Ok((placement, desired, plan))
 }
 
-/// Refuses a first stage whose second stage would be refused, as far as that is known before the queues are recreated: what it
-/// changes of objects that are there already.
+/// Refuses a first stage if the second stage would be refused, as far as that is known before the queues are
+/// recreated: it checks changes to existing objects.
 ///
 /// # Errors
-/// As [`commit`]; nothing was changed.
+/// The same as [`commit`]; nothing was changed.
 pub fn refuse_second_stage(planned: &Planned, journal: &Journal, allow: Allow) -> Result<(), Fault> {
     if !planned.desired.first_stage || planned.plan.is_empty() {
         return Ok(());
     }
     let host = plan::after_first_stage(&planned.host, &planned.plan);
-    // What the planner refuses here may be about queues that are not there yet.
+    // A refusal of the planner at this point may concern queues that do not exist yet.
     let Ok((_, later)) = plan_placed(&planned.placement, &host) else { return Ok(()) };
     let refused = apply::refuse_early(&later, &mut Kernel::new(), journal, allow);
     refused.map_err(|error| Fault::from(NotInForce::Commit(error)))
 }
 
-/// Commits a plan and keeps it: for good, or until a deadline unless it is confirmed. `None` if there was nothing to commit.
+/// Commits a plan and keeps it: permanently, or until a deadline unless it is confirmed. Returns `None` if
+/// there was nothing to commit.
 ///
 /// # Errors
-/// What could not be written, read back or noted, and the state that the host is in.
+/// What could not be written, read back or recorded, and the state of the host.
 pub fn commit(
     plan: Plan,
     kernel: &mut Kernel,
@@ -145,10 +146,10 @@ pub fn commit(
     Ok(transaction)
 }
 
-/// As [`commit`], for good.
+/// Commits permanently: see [`commit`].
 ///
 /// # Errors
-/// As [`commit`].
+/// The same as [`commit`].
 pub fn keep(
     plan: Plan,
     journal: &Journal,
@@ -158,10 +159,10 @@ pub fn keep(
     Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, None)?)
 }
 
-/// As [`commit`], until a deadline.
+/// Commits until a deadline: see [`commit`].
 ///
 /// # Errors
-/// As [`commit`].
+/// The same as [`commit`].
 pub fn hold(
     plan: Plan,
     journal: &Journal,
@@ -172,8 +173,8 @@ pub fn hold(
     Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, Some(deadline))?)
 }
 
-/// A plan in which each epoll is set once. A process that forks leaves its epolls to its children: theirs is the same epoll
-/// under another name, which would be found changed when its turn came.
+/// A plan that sets each epoll only once. A forked process inherits the epolls of its parent: they are the
+/// same objects under another name, and would be found changed at their turn.
 pub fn without_inherited(plan: Plan) -> Plan {
     let mut seen: Vec<EpollId> = Vec::new();
     let steps = plan.steps.into_iter().filter(|step| {

@@ -1,4 +1,4 @@
-//! Which files make up the policy: systemd's drop-in rules.
+//! Finds the policy files, following systemd's drop-in rules.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,36 +10,36 @@ use std::time::{Duration, Instant};
 
 use policy_file::FILE_BYTES_MAX;
 
-/// Where policy files are looked for, the least important directory first.
+/// The directories of policy files, in ascending priority.
 pub const DROP_IN_DIRS: [&str; 3] =
     ["/usr/lib/netpolicy/policy.d", "/run/netpolicy/policy.d", "/etc/netpolicy/policy.d"];
 
-/// The most policy files that are read.
+/// Maximum number of policy files.
 const FILES_MAX: usize = 1024;
 
-/// How long a pipe is read at most, and how long is waited before it is looked at again.
+/// How long to read a pipe at most, and the pause between attempts.
 const PIPE_PATIENCE: Duration = Duration::from_secs(5);
 const PIPE_PAUSE: Duration = Duration::from_millis(10);
 
-/// So that neither opening nor reading a pipe waits for its writer.
+/// Neither opening nor reading a pipe waits for its writer.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
-/// Which files to read.
+/// The files to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// The `*.toml` of these directories, the least important first: a file masks those of the same name in
-    /// earlier directories, a link to `/dev/null` masks them without taking their place, and all are read in
-    /// the order of their names, wherever they are.
+    /// The `*.toml` files of these directories, in ascending priority: a file masks files of the same name in
+    /// earlier directories; a link to `/dev/null` only masks them. All are read in the order of their names,
+    /// regardless of their directory.
     Dirs(Vec<PathBuf>),
     /// These files, in this order.
     Files(Vec<PathBuf>),
 }
 
-/// Finds and reads the files: name and text, in the order of merging.
+/// Finds and reads the files: names and texts, in the order of merging.
 ///
 /// # Errors
-/// The file or directory that could not be read, or a file of a directory that any user can write to. A directory that does
-/// not exist has no files.
+/// The file or directory that could not be read, or a file in a directory that any user can write to. A
+/// directory that does not exist has no files.
 pub fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
     let paths = match sources {
         Sources::Files(files) => files.clone(),
@@ -63,7 +63,7 @@ fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
         };
         for entry in entries {
             let path = entry.map_err(failed)?.path();
-            // Editors keep their own files beside those that are edited, and hide them.
+            // Editors keep hidden files of their own next to the edited ones.
             let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 by_name.insert(path.file_name().unwrap_or_default().to_owned(), path);
@@ -77,7 +77,8 @@ fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
-/// A file that was found, and not named by the operator, speaks for root alone.
+/// Reads one file. A file that was found in a directory, rather than named by the operator, must be writable
+/// only by trusted users.
 fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     if found && fs::metadata(path)?.permissions().mode() & 0o002 != 0 {
         return Err(io::Error::other("any user can write to it, and so change the policy: chmod o-w"));
@@ -91,7 +92,7 @@ fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     Ok((path.display().to_string(), text))
 }
 
-/// What is in a file, which may be a pipe: what comes out of it is bounded in size and in time, whatever it is.
+/// Reads a file, which may be a pipe: size and time are bounded in any case.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.read(true).custom_flags(NONBLOCK).open(path)?;

@@ -1,19 +1,19 @@
-//! Exit codes: what a script learns without reading a word.
+//! Exit codes: the result of a command for scripts.
 
 use std::process::ExitCode;
 
-/// How a command ended. The table of `docs/reference/exit-codes.md` is made of this list.
+/// The result of a command. The table in `docs/reference/exit-codes.md` is generated from this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0: done, or no drift.
     Done,
     /// 1: failed.
     Failed,
-    /// 2: the command line or a policy file is wrong; nothing was touched.
+    /// 2: the command line or a policy file is wrong; nothing was changed.
     Usage,
     /// 3: changes are pending, there is drift, or there are problems.
     Pending,
-    /// 4: applied, did not verify, rolled back.
+    /// 4: applied, but read-back failed; rolled back.
     RolledBack,
     /// 5: the rollback is incomplete; the undo script's path was printed.
     NotRestored,
@@ -21,12 +21,12 @@ pub enum Exit {
     Unsupported,
     /// 7: refused by a safety rule.
     Refused,
-    /// `run`: the command's own exit code, or 128 and the signal that ended it.
+    /// `run`: the command's own exit code, or 128 plus the signal that ended it.
     Command(u8),
 }
 
 impl Exit {
-    /// The codes that netpolicy itself ends with, in order.
+    /// netpolicy's own exit codes, in ascending order.
     pub const ALL: [Self; 8] = [
         Self::Done,
         Self::Failed,
@@ -38,7 +38,7 @@ impl Exit {
         Self::Refused,
     ];
 
-    /// What it means, as Markdown.
+    /// Its meaning, as Markdown.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",
@@ -77,7 +77,7 @@ impl Exit {
         }
     }
 
-    /// The state in which it leaves the host, as Markdown.
+    /// The resulting state of the host, as Markdown.
     pub const fn host(self) -> &'static str {
         match self {
             Self::Done => "as asked",
@@ -95,7 +95,7 @@ impl Exit {
         }
     }
 
-    /// The one with this number, as a daemon says it.
+    /// The exit code with this number, as reported by a daemon.
     pub const fn of(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Done,
@@ -110,7 +110,7 @@ impl Exit {
         })
     }
 
-    /// The number.
+    /// The numeric code.
     pub const fn code(self) -> u8 {
         match self {
             Self::Done => 0,

@@ -1,4 +1,5 @@
-//! Trials whose deadline passed without a confirmation, or whose program was killed, and whose guard did not live to see it.
+//! Ends trials whose deadline passed without a confirmation, or whose program was killed, and whose guard did
+//! not survive.
 
 use apply::{Expiry, Journal, RollBackError, Transaction};
 use linux::Kernel;
@@ -8,26 +9,26 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// The program that looks for expired trials.
+/// The caller that looks for expired trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Any other command, perhaps of a user who may not read the journal.
+    /// Any other command, possibly of a user without access to the journal.
     Anybody,
-    /// The guard of a trial, which is there for nothing else.
+    /// The guard of a trial.
     Guard,
 }
 
-/// Rolls back every trial that has expired, or whose program has ended, and says so. Every command that reads or changes the host begins with
-/// this, so that a trial ends even if its guard was killed.
+/// Rolls back every trial that has expired or whose program has exited, and reports it. Every command that
+/// reads or changes the host calls this first, so that a trial ends even if its guard was killed.
 ///
 /// # Errors
-/// A journal that cannot be read, unless this user lacks the permission; the first trial that could not be rolled back. The
-/// others are rolled back all the same.
+/// The journal could not be read, unless this user lacks the permission; or the first trial that could not be
+/// rolled back. The others are rolled back anyway.
 pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -> Result<(), Fault> {
     roll_back_expired_by(&mut Kernel::new(), session, operator, who)
 }
 
-/// The same with a kernel that may hold namespaces to which nothing else leads any more.
+/// The same with a kernel that may hold the last references to namespaces.
 ///
 /// # Errors
 /// As [`roll_back_expired`].
@@ -40,14 +41,13 @@ pub fn roll_back_expired_by(
     let journal = session.journal()?;
     let history = match journal.history() {
         Ok(history) => history,
-        // Who may not read the journal has not made it either.
+        // A user who cannot read the journal did not create it.
         Err(error) if who == Who::Anybody && error.is_denied() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     if who == Who::Guard {
         for unreadable in &history.unreadable {
-            operator
-                .say(&format!("{} cannot be ended, should it be on trial: {unreadable}", unreadable.name));
+            operator.say(&format!("cannot check whether {} is on trial: {unreadable}", unreadable.name));
         }
     }
     let mut failed = None;
@@ -74,7 +74,8 @@ pub fn roll_back_expired_by(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Whether the program that has this on trial ended before it decided. A guard, which tries again, takes up what was put back in part, too.
+/// Whether the program of this trial exited before it decided. A guard, which retries, also resumes a partial
+/// rollback.
 fn is_left_on_trial(journal: &Journal, transaction: &Transaction, who: Who) -> bool {
     let deadline = match who {
         Who::Anybody => transaction.deadline(),

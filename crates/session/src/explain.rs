@@ -1,4 +1,4 @@
-//! Why each setting is as it is.
+//! Explains the value of each setting.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::report::ExplainedReport;
 use crate::verify::{InForce, in_force};
 use crate::{Fault, Session, app_requests, cycle};
 
-/// The reasons of the settings of an object; of all, where none is named.
+/// The reasons for the settings of an object; for all objects if none is named.
 ///
 /// # Errors
-/// Policy files with mistakes, and whatever keeps it from looking at the host or the journal.
+/// Mistakes in policy files, and any failure to read the host or the journal.
 pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Result<ExplainedReport, Fault> {
     let netns = session.netns()?;
     let policy =
@@ -26,7 +26,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     let mut report = ExplainedReport::default();
     let mut of_target = BTreeSet::new();
     let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
-    // Where a section means devices without naming them, each has a request of its own beside it.
+    // If a section matches devices without naming them, each device has its own request.
     let of_section: Vec<&str> = parts()
         .filter(|part| is_named(&part.intent.target, asked))
         .map(|part| part.intent.origin.as_str())
@@ -48,7 +48,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     }
     let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
     let mut kernel = Kernel::new();
-    // A device may have been renamed since: it is asked for by the name that it has now, too.
+    // A device may have been renamed since: its present name is accepted, too.
     let mut is_renamed = |object: &Object| {
         let Some(device) = object.device() else { return false };
         let name = kernel.present_name(device).filter(|name| name != device.name.as_str());
@@ -76,7 +76,8 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     Ok(report)
 }
 
-/// Whether this is the device or the service that is asked for, as a policy file names it: `memcached`, `service.memcached`.
+/// Whether this is the requested device or service, as named in a policy file: `memcached`,
+/// `service.memcached`.
 fn is_named(target: &Target, asked: &str) -> bool {
     let (section, name) = match target {
         Target::Service(name, _) => ("service.", name),
@@ -86,7 +87,7 @@ fn is_named(target: &Target, asked: &str) -> bool {
     asked.strip_prefix(section).unwrap_or(asked) == *name
 }
 
-/// Whether an object is the one that is asked for, or a part of it: `eth0 rx-0` is within `eth0`, and not within `eth`.
+/// Whether an object is the requested one or a part of it: `eth0 rx-0` belongs to `eth0`, but not to `eth`.
 fn is_within(object: &str, asked: &str) -> bool {
     let rest = object.strip_prefix(asked);
     asked.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '[']))

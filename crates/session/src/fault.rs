@@ -1,4 +1,4 @@
-//! What went wrong with a command, and what that means for the host.
+//! A command's failure and its effect on the host.
 
 use std::error::Error;
 use std::fmt;
@@ -15,37 +15,37 @@ use plan::{Refusal, RefusalKind};
 use crate::exit::Exit;
 use crate::missing_queues;
 
-/// A command's failure: the cause, the exit code, and the state that the host is left in.
+/// A command's failure: the cause, the exit code, and the resulting state of the host.
 #[derive(Debug)]
 pub struct Fault {
-    /// How the command ends.
+    /// The exit code.
     pub exit: Exit,
-    /// What went wrong; its sources are the chain of causes.
+    /// The error, with its chain of sources.
     pub cause: Box<dyn Error + Send + Sync>,
-    /// What the host is like now.
+    /// The resulting state of the host.
     pub host: HostState,
     /// What the operator can do about it.
     pub hint: Option<String>,
 }
 
-/// What a failed command leaves behind.
+/// The state of the host after a failed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostState {
     /// No setting was written.
     Unchanged,
-    /// What is wrong was left out, and the command went on.
+    /// The faulty part was skipped, and the command continued.
     LeftOut,
-    /// What was asked for was done; the error came behind it.
+    /// The request was completed before the error.
     Done,
-    /// The daemon was asked to, and has not said what became of it.
+    /// The daemon received the request but has not reported the result.
     Unknown,
-    /// Settings were written, and all of them were put back.
+    /// Settings were written, and all of them were restored.
     Restored,
-    /// Settings were written, and these could not be put back.
+    /// Settings were written, and these could not be restored.
     NotRestored {
         /// Setting and reason, one per line.
         stuck: Vec<String>,
-        /// The script that puts them back.
+        /// The script that restores them.
         undo: Option<PathBuf>,
     },
 }
@@ -56,7 +56,7 @@ impl Fault {
         Self { exit, cause: cause.into(), host: HostState::Unchanged, hint: None }
     }
 
-    /// A plain failure that changed nothing.
+    /// A generic failure that changed nothing.
     pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Failed, cause)
     }
@@ -66,16 +66,17 @@ impl Fault {
         Self::failed(FileError { path: path.into(), error })
     }
 
-    /// The same failure, with what the operator can do about it.
+    /// Adds a hint for the operator.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// What the planner refused, with what could not be read of the host: that may be the cause.
+    /// A refusal by the planner, together with the parts of the host that could not be read: these may be the
+    /// cause.
     pub fn refused(refusal: Refusal, host: &Host) -> Self {
-        // What could not be read of one process is no cause for another's.
+        // An unreadable part of one process cannot be the cause for another process.
         let related = |unread: &&Unread| {
             refusal.kind == RefusalKind::Missing
                 && unread.process().is_none_or(|pid| refusal.object == format!("task {pid}"))
@@ -87,7 +88,7 @@ impl Fault {
         Self::refused_with(refusal, unread)
     }
 
-    /// What is refused before the host is looked at.
+    /// A refusal before the host was observed.
     pub fn refused_early(refusal: Refusal) -> Self {
         Self::refused_with(refusal, Vec::new())
     }
@@ -108,24 +109,24 @@ impl Fault {
         }
     }
 
-    /// How a command ends whose commit failed so.
+    /// The exit code for this failure to commit.
     pub fn exit_of(fault: &CommitFault<KernelError>) -> Exit {
         end_of(fault).0
     }
 
-    /// Whether the same may succeed a moment later: something went away meanwhile, and the host is as it was.
+    /// Whether a retry may succeed: an object disappeared in the meantime, and the host is unchanged.
     pub fn is_passing(&self) -> bool {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
     }
 
-    /// The same failure, with another state of the host.
+    /// Sets another state of the host.
     #[must_use]
     pub fn leaving(mut self, host: HostState) -> Self {
         self.host = host;
         self
     }
 
-    /// The same failure of a rollback that had undone other transactions before, and leaves these in force.
+    /// Adapts the failure of a rollback that had already undone other transactions and leaves these in force.
     #[must_use]
     pub fn part_way(self, in_force: &[TransactionName]) -> Self {
         if matches!(self.host, HostState::NotRestored { .. }) {
@@ -142,7 +143,7 @@ impl Fault {
 }
 
 impl HostState {
-    /// What an undo left behind, and the script for what is stuck.
+    /// The state after an undo, and the script for the settings that are not restored.
     pub fn after_undo(host: apply::HostState, undo: Option<PathBuf>) -> Self {
         match host {
             apply::HostState::Unchanged => Self::Unchanged,
@@ -201,7 +202,7 @@ impl From<RollBackError> for Fault {
                 let host = HostState::after_undo(undone.host(), Some(undo_script));
                 Self {
                     exit: Exit::NotRestored,
-                    cause: format!("{name} could not be rolled back wholly").into(),
+                    cause: format!("{name} could not be fully rolled back").into(),
                     host,
                     hint: missing_queues::recovery_commands(&stuck, &[name]),
                 }
@@ -242,7 +243,7 @@ impl From<KeepError> for Fault {
     }
 }
 
-/// How a commit that failed so ends, and what can be done about it.
+/// The exit code and the hint for a failure to commit.
 fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
     match fault {
         CommitFault::Irreversible(_) => {
@@ -268,19 +269,19 @@ fn exit_of(error: &KernelError) -> Exit {
     match error.cause {
         Cause::Absent { .. } => Exit::Unsupported,
         Cause::ReadBack { .. } => Exit::RolledBack,
-        // The kernel refused, or what was meant is not what it was.
+        // The kernel refused, or the object has changed.
         _ => Exit::Failed,
     }
 }
 
-/// How many parts of the host that could not be read are named with a refusal.
+/// Maximum number of unreadable parts of the host that are named in a refusal.
 const UNREAD_MAX: usize = 3;
 
-/// What can be done about a transaction that cannot be read.
-const UNREADABLE: &str = "run that script: it puts everything back that it can, and marks the transaction as undone. Without a script, or \
-                          once you have put it back yourself, take its directory out of the journal";
+/// The hint for a transaction that cannot be read.
+const UNREADABLE: &str = "run that script: it restores everything that it can, and marks the transaction as undone. Without a script, or \
+                          once you have restored the settings yourself, remove its directory from the journal";
 
-/// What it takes to change a host, for the user that runs this process.
+/// The privileges needed to change a host, worded for the user of this process.
 pub fn privileges() -> &'static str {
     privileges_of(is_root())
 }
@@ -300,7 +301,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A file with what went wrong there.
+/// An I/O error with its path.
 #[derive(Debug)]
 struct FileError {
     path: PathBuf,
@@ -335,7 +336,7 @@ mod test {
             (Exit::NotRestored, HostState::NotRestored { stuck, undo: None })
         );
         assert_eq!(refused().part_way(&[]).host, HostState::Restored);
-        // What could not be put back of the last one says more.
+        // The settings that could not be restored are more specific.
         let stuck = HostState::NotRestored { stuck: vec!["eth0 rx-0".to_owned()], undo: None };
         assert_eq!(refused().leaving(stuck.clone()).part_way(&[name]).host, stuck);
     }

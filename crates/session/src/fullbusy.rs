@@ -1,25 +1,26 @@
-//! What the modes that poll all the time require of an application's `epoll_wait`, and why it cannot be set from outside.
+//! Busy-polling modes that need a limit on the application's `epoll_wait` timeout, which cannot be set from
+//! outside.
 
 use model::{DeliveryMode, Intent, Nanoseconds, Policy};
 
 use crate::exit::Exit;
 use crate::fault::Fault;
 
-/// The longest that the application's `epoll_wait` may sleep under this request; `None` if it may as long as it likes.
+/// The maximum `epoll_wait` timeout of this request; `None` for no limit.
 pub fn epoll_wait_cap(intent: &Intent) -> Option<Nanoseconds> {
     intent.delivery.and_then(|mode| mode.params().epoll_wait_cap)
 }
 
-/// What an `epoll_wait` with this cap does.
+/// Describes an `epoll_wait` with this limit.
 pub fn sleeps(cap: Nanoseconds) -> String {
     if cap.is_zero() { "never sleeps".to_owned() } else { format!("sleeps no longer than {cap}") }
 }
 
-/// Refuses a mode that caps the timeout of `epoll_wait`, wherever it is asked for other than with `netpolicy run`: for
-/// applications that run already.
+/// Refuses a mode that limits the timeout of `epoll_wait`, unless requested through `netpolicy run`: it
+/// cannot be applied to running applications.
 ///
 /// # Errors
-/// Why that cannot be, and what can.
+/// Why the mode is impossible, and the alternatives.
 pub fn refuse_from_outside(policy: &Policy) -> Result<(), Fault> {
     policy.intents.iter().try_for_each(refuse_one)
 }

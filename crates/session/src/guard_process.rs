@@ -1,5 +1,5 @@
-//! The guard process of a trial: a process of its own that sees the deadline pass, whatever becomes of the command, the
-//! terminal and the connection that began the trial.
+//! The guard process of a trial: a separate process that enforces the deadline even if the command, the
+//! terminal or the connection that started the trial goes away.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -28,46 +28,48 @@ use crate::session::Session;
 /// The message of a guard that no longer depends on another process.
 pub const READY: &[u8] = b"ready\n";
 
-/// The longest single sleep of a guard: it looks at the clock again then, which a suspended host moves on.
+/// The longest single sleep of a guard: it then rereads the clock, which advances while the host is
+/// suspended.
 const NAP_MAX: Duration = Duration::from_secs(10);
 
-/// How often the guard of a trial looks whether that was confirmed or rolled back.
+/// How often the guard of a trial checks whether the trial was confirmed or rolled back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long after a rollback that failed it is tried again, and how often: another netpolicy may be at work, or stopped in
-/// the middle of it. With the time that the journal itself waits for its lock this is more than an hour.
+/// The delay before a failed rollback is retried, and the number of attempts: another netpolicy may hold the
+/// journal or be stopped. Together with the journal's own wait for its lock, this exceeds an hour.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// The same where the end of the guard is waited for, as by systemd when it has stopped the daemon: the attach service may be started again meanwhile.
+/// The number of attempts if another process waits for the guard to exit, such as systemd after it has
+/// stopped the daemon: the attach service may be restarted in the meantime.
 const ATTEMPTS_AT_ONCE: u32 = 20;
 
-/// What a guard process was started with.
+/// The parameters of a guard process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The deadline, in time since boot; zero to put back at once what others have left on trial.
+    /// The deadline, in time since boot; zero to immediately restore what other programs have left on trial.
     pub deadline: Nanoseconds,
     /// Descriptors of the namespaces that the trial changes.
     pub holding: Vec<i32>,
-    /// A pipe whose other end closes when the program ends that is guarded, and that program.
+    /// A pipe whose other end closes when the guarded program exits, and that program.
     pub until_closed: Option<(i32, Pid)>,
 }
 
-/// A guard process that puts back what this program leaves, however it ends. Dropping it is such an end: the guard acts as soon as this program releases
-/// the journal.
+/// A guard process that restores what this program leaves behind, however it ends. Dropping it counts as an
+/// end: the guard acts as soon as this program releases the journal.
 #[derive(Debug)]
 pub struct Guardian {
-    /// `None` once it has ended.
+    /// `None` once it has exited.
     guard: Option<Child>,
-    /// Closes when this program ends.
+    /// Closes when this program exits.
     ours: Option<OwnedFd>,
 }
 
 impl Guardian {
-    /// Starts it, as [`start`].
+    /// Starts the guard, like [`start`].
     ///
     /// # Errors
-    /// If it does not start.
+    /// If it cannot be started.
     pub fn start(session: &Session, deadline: Nanoseconds, namespaces: &[Netns]) -> Result<Self, Fault> {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|errno| Fault::file("the pipe to the guard", errno.into()))?;
@@ -75,7 +77,7 @@ impl Guardian {
         Ok(Self { guard: Some(guard), ours: Some(ours) })
     }
 
-    /// Nothing is left for it to put back: it ends.
+    /// Ends the guard: nothing is left to restore.
     pub fn dismiss(mut self) {
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill();
@@ -88,22 +90,23 @@ impl Drop for Guardian {
     fn drop(&mut self) {
         drop(self.ours.take());
         if let Some(mut guard) = self.guard.take() {
-            // It waits for locks that are this program's until the caller has returned. Without a thread to wait for its end it stays a zombie.
+            // The guard waits for locks that this program holds until the caller returns. Without a thread
+            // that reaps it, it would remain a zombie.
             let waits = move || drop(guard.wait());
             let _reaper = std::thread::Builder::new().name("guard's end".to_owned()).spawn(waits);
         }
     }
 }
 
-/// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
-/// trial: from then on the trial is always watched. It holds these namespaces open: names and processes that
-/// lead to them may go before the deadline.
+/// Starts a guard for a deadline, and waits until it no longer depends on this process. This precedes the
+/// first write of the trial, so the trial is always watched. The guard holds these namespaces open: the names
+/// and processes that refer to them may disappear before the deadline.
 ///
-/// `until_closed` is a pipe whose other end closes when this program ends, however it ends: the guard puts back then what
-/// this program has left.
+/// `until_closed` is a pipe whose other end closes when this program exits, however it exits: the guard then
+/// restores what this program has left behind.
 ///
 /// # Errors
-/// If it does not start.
+/// If it cannot be started.
 pub fn start(
     session: &Session,
     deadline: Nanoseconds,
@@ -145,7 +148,7 @@ pub fn start(
     Err(Fault::failed("the guard of the trial did not start").hint(format!("see {}", log.display())))
 }
 
-/// Whether a process that is started from now on has these descriptors too.
+/// Whether processes started from now on inherit these descriptors.
 fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), Fault> {
     let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
     for descriptor in descriptors {
@@ -155,7 +158,7 @@ fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), 
     Ok(())
 }
 
-/// Where guards write what they did.
+/// The log file of guards.
 const LOG: &str = "guard.log";
 
 /// Neither follows a symbolic link nor waits for the reader of a pipe.
@@ -173,14 +176,15 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
         .map_err(|error| Fault::file(path, error))
 }
 
-/// Waits for the deadline, and rolls back what is unconfirmed by then. Ends within a second after the trial was confirmed, or
-/// ended otherwise.
+/// Waits for the deadline, and rolls back what is unconfirmed by then. Exits within a second after the trial
+/// was confirmed or has ended otherwise.
 ///
-/// A signal does not end the watch. Stopping a unit or a session sends one to all processes there: the program that is guarded puts back by itself then, and if it
-/// cannot, its end is seen as any other. A trial without a supervising program is put back at SIGTERM and SIGINT, as at its deadline.
+/// A signal does not end the watch. Stopping a unit or a session sends one to all its processes: the guarded
+/// program then rolls back by itself, and if it cannot, its exit is noticed as usual. A trial without a
+/// supervising program is rolled back on SIGTERM and SIGINT, as at its deadline.
 ///
 /// # Errors
-/// What could not be put back in the end.
+/// The settings that could not be restored.
 pub fn run(
     watch: &Watch,
     session: &Session,
@@ -188,8 +192,8 @@ pub fn run(
     announce: impl FnOnce() -> std::io::Result<()>,
 ) -> Result<Exit, Fault> {
     let mut signals = Signals::catch()?;
-    // A session of its own: no terminal, and no hang-up or Ctrl-C of another process reaches this one from here on.
-    // What systemd starts leads one already.
+    // Create a session: no terminal, hang-up or Ctrl-C of another process reaches this one from here on. A
+    // process started by systemd already leads a session.
     if rustix::process::getpgrp() != rustix::process::getpid() {
         rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
     }
@@ -197,7 +201,7 @@ pub fn run(
     let held = held.collect::<Result<Vec<_>, _>>()?;
     let mut kernel = Kernel::new().holding(held);
     let deadline = watch.deadline;
-    // A deadline of zero is for one that is not waited for: what is left of others is put back.
+    // With a deadline of zero, no process waits for the announcement: the guard restores what others left.
     if deadline != Nanoseconds::ZERO {
         announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     }
@@ -213,7 +217,8 @@ pub fn run(
                 if is_closed(pipe, left.min(NAP_MAX))? {
                     return put_back(Left::By(program), deadline, &mut kernel, session, operator);
                 }
-                // A program that was stopped leaves in force what it had for a window. Whatever fails now is tried again.
+                // A program that was stopped leaves the settings of a window in force. Any failure is retried
+                // next time.
                 let _until_next_time = roll_back_expired_by(&mut kernel, session, operator, Who::Anybody);
             }
             None => {
@@ -222,7 +227,7 @@ pub fn run(
                     return Ok(Exit::Done);
                 }
                 is_to_end |= is_asked_to_end(&mut signals);
-                // One that is not in the journal yet is on its way there.
+                // A trial that is not in the journal yet will be soon.
                 if is_to_end && trial.is_some() {
                     return put_back(Left::Terminated, deadline, &mut kernel, session, operator);
                 }
@@ -242,16 +247,17 @@ pub fn run(
     last.map(|()| Exit::Done)
 }
 
-/// Whether one of the signals that have arrived asks this process to end. A hang-up is not meant for it.
+/// Whether any of the received signals asks this process to end. A hang-up does not count.
 fn is_asked_to_end(signals: &mut Signals) -> bool {
     std::iter::from_fn(|| signals.take()).any(|arrived| arrived.signal != Signal::HangUp)
 }
 
-/// Whether the trial with this deadline, once it is in the journal, waits for it no more. While it cannot be read it is taken
-/// to wait.
+/// Whether the trial with this deadline, once it is in the journal, no longer waits for it. While the journal
+/// cannot be read, the trial counts as waiting.
 fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<TransactionName>) -> bool {
     if trial.is_none() {
-        // The guard is there before the trial is, which may be settled by now. The deadline was chosen to the nanosecond.
+        // The guard starts before the trial, which may already be settled. The deadline is unique to the
+        // nanosecond.
         let is_own = |transaction: &&Transaction| transaction.begin().asked.deadline == Some(deadline);
         let history = journal.history().unwrap_or_default();
         *trial = history.transactions.iter().rev().find(is_own).map(Transaction::name);
@@ -263,7 +269,7 @@ fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<Trans
     }
 }
 
-/// Waits for the other end of a pipe to be closed. This process has it as a descriptor that it was started with.
+/// Waits for the other end of an inherited pipe to close.
 fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     let failed = |error| Fault::file("the pipe from the program that is guarded", error);
     let pipe = File::open(format!("/proc/self/fd/{pipe}")).map_err(failed)?;
@@ -276,16 +282,16 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     }
 }
 
-/// The transactions that are put back before their deadline.
+/// The transactions to restore before their deadline.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// Those of a program that ended before it could.
+    /// Those of a program that exited before it could restore them.
     By(Pid),
-    /// A trial of this process alone, which was asked to end.
+    /// The trial of this process, which was asked to end.
     Terminated,
 }
 
-/// Puts back what was left.
+/// Restores what was left.
 fn put_back(
     left: Left,
     deadline: Nanoseconds,
@@ -317,11 +323,12 @@ fn put_back_once(
     let is_left = |one: &&Transaction| {
         let begin = one.begin();
         let is_owned = matches!(left, Left::By(program) if begin.owned_by == Some(program));
-        // What waits for the same deadline is the same program's: it was chosen to the nanosecond.
+        // A transaction with the same deadline belongs to the same program: the deadline is unique to the
+        // nanosecond.
         let is_its = (is_owned && !begin.left_in_force) || one.deadline() == Some(deadline);
         is_its && one.standing().is_live()
     };
-    // Its pipe may be closed a moment before its lock is released: such a rollback is refused, and tried again.
+    // Its pipe may close shortly before its lock is released: such a rollback is refused and retried.
     for transaction in history.transactions.iter().rev().filter(is_left) {
         let name = transaction.name();
         match journal.roll_back(name, kernel, clock::now()) {

@@ -1,4 +1,4 @@
-//! What policy `power` is judged by: how long CPUs are in which idle state, before it and after.
+//! The measure for policy `power`: the residency of CPUs in each idle state, before and after.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use model::{Policy, PolicyName};
 
 use crate::operator::Operator;
 
-/// How long idle states are watched on either side.
+/// How long idle states are measured before and after.
 const WATCHED: Duration = Duration::from_secs(2);
 
 /// The idle states before a change, for policies that are judged by them.
@@ -16,14 +16,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches for a while, if any request is for `power`. Says so where there is nothing to watch.
+    /// Measures for a while if any request is for `power`. Reports if the machine has no idle states.
     pub(crate) fn before(policy: &Policy, operator: &dyn Operator) -> Self {
         let asked = policy.intents.iter().any(|intent| intent.policy == PolicyName::Power);
         let before = if asked { watched(operator) } else { None };
         Self { before }
     }
 
-    /// Watches again, and reports both.
+    /// Measures again, and reports both.
     pub(crate) fn after(self, operator: &dyn Operator) {
         if let Some(before) = self.before
             && let Some(after) = watched(operator)
@@ -33,7 +33,7 @@ impl Watch {
     }
 }
 
-/// The idle states of this moment, in words.
+/// The present residency of idle states, as text.
 fn watched(operator: &dyn Operator) -> Option<String> {
     let first = match IdleTimes::now() {
         Ok(Some(first)) => first,

@@ -1,13 +1,13 @@
-//! A session: one place on one host. Its network namespace, its journal, the policy that is read for it, and the spine from
-//! a policy to a committed plan.
+//! A session on a host: its network namespace, its journal, its policy files, and the cycle from a policy to
+//! a committed plan.
 //!
-//! This room prints nothing and knows no command line: [`Session`] is plain data, what it has to say goes to an
-//! [`Operator`], and what goes wrong is a [`Fault`] that carries its exit code and the state of the host. It must not know
+//! This crate prints nothing and knows no command line: [`Session`] is plain data, messages go to an
+//! [`Operator`], and failures are [`Fault`]s with an exit code and the state of the host. It must not know
 //! error numbers.
 //!
-//! Read in this order: [`cycle`] (the spine), [`staged`] (the spine once, or twice where queues are made first),
-//! [`Session`] (the place), [`Fault`] (how it fails), [`explain`] and [`verify`] (what can be asked of it), [`report`] (what it
-//! has to say, as text and JSON).
+//! Read in this order: [`cycle`] (the cycle), [`staged`] (the cycle once, or twice if queues are created
+//! first), [`Session`] (the session), [`Fault`] (failures), [`explain`] and [`verify`] (queries), [`report`]
+//! (output as text and JSON).
 #![forbid(unsafe_code)]
 
 pub mod app_requests;

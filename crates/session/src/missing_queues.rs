@@ -1,4 +1,4 @@
-//! Queues that went away with what was set on them, and the commands that mend that.
+//! Queues that were removed together with their settings, and the commands to fix that.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use apply::{Knobs, Stuck, TransactionName};
 use linux::{Cause, Kernel, KernelError, Netns};
 use model::{ChannelKind, DeviceId, NicKnob, Object, Setting, quoted};
 
-/// What an operator types to bring back the queues on which these settings stand, and to roll back then; `None` if none of
-/// them is on a queue that its device does not have now.
+/// The commands that recreate the queues of these settings and then roll back; `None` if all of the settings'
+/// queues exist.
 pub fn recovery_commands<'s>(
     stuck: impl IntoIterator<Item = &'s Stuck>,
     transactions: &[TransactionName],
@@ -52,7 +52,7 @@ fn has_combined(kernel: &mut Kernel, device: DeviceId) -> bool {
     matches!(read.as_deref(), Ok([Setting::Nic(_, NicKnob::Channels(_, 1..))]))
 }
 
-/// What has to stand before a command that works on a device of another namespace.
+/// The prefix of a command for a device in another namespace.
 fn inside(device: DeviceId) -> String {
     if Netns::is_current(device.netns) {
         return String::new();

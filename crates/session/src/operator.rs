@@ -1,31 +1,31 @@
-//! Where a session reports what it does.
+//! The interface through which a session reports.
 
 use model::{Object, Plan};
 
 use crate::fault::Fault;
 
-/// The program that runs a session: it prints, logs or drops what the session reports.
+/// The front end of a session: it prints, logs or drops what the session reports.
 pub trait Operator {
-    /// A sentence that the operator should read.
+    /// A message for the operator.
     fn say(&self, sentence: &str);
 
-    /// A sentence for those who asked for more.
+    /// A message shown only with -v.
     fn detail(&self, sentence: &str);
 
-    /// The changes that are about to be committed, as data.
+    /// The changes about to be committed, as data.
     ///
     /// # Errors
-    /// If they cannot be written where the operator wants them.
+    /// If they cannot be written to the requested output.
     fn plan(&self, plan: &Plan) -> Result<(), Fault>;
 
-    /// Something that happened to an object, as data.
+    /// An event of an object, as data.
     ///
     /// # Errors
-    /// As [`Operator::plan`].
+    /// The same as [`Operator::plan`].
     fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault>;
 }
 
-/// An operator who reads nothing: for a session that answers a question, and says no more than the answer.
+/// Ignores all reports: for a session that only answers a query.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! Writes a file under a name that another user might try to lead elsewhere.
+//! Replaces a file safely, even if other users try to redirect its path.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,21 +9,22 @@ use rustix::fs::{AtFlags, Mode, OFlags, fchmod, open, openat, renameat, unlinkat
 
 use crate::trusted_path;
 
-/// Whether a file survives a loss of power right after it was written.
+/// Whether a file survives a power failure right after it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The content is on disk before the file has its name.
+    /// The contents are on disk before the file is renamed.
     Synced,
-    /// The kernel writes it when it likes.
+    /// The kernel writes the contents at any later time.
     Unsynced,
 }
 
-/// Replaces a file: writes a new file next to it, named `NAME.new`, and renames it. A reader sees the old file or the new one, whole.
+/// Replaces a file atomically: writes a new file next to it, named `NAME.new`, and renames it. A reader sees
+/// either the complete old file or the complete new one.
 ///
-/// No symbolic link is followed at either name, nothing that exists is opened, and no pipe is waited for.
+/// It follows no symbolic link at either name, opens no existing file, and waits for no pipe.
 ///
 /// # Errors
-/// If another user can change the directory, or a directory on the way to it, and if the kernel refuses.
+/// If another user can change the directory or one of its parents, or if the kernel refuses.
 pub fn replace_file(path: &Path, mode: u32, content: &[u8], durability: Durability) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let directory = match path.parent() {
@@ -44,14 +45,14 @@ pub fn replace_file(path: &Path, mode: u32, content: &[u8], durability: Durabili
         Ok(renameat(&directory, Path::new(&unfinished), &directory, Path::new(name))?)
     });
     if written.is_err() {
-        // The first failure is the one to report.
+        // Report only the first failure.
         let _ = unlinkat(&directory, Path::new(&unfinished), AtFlags::empty());
     }
     written
 }
 
 fn create(directory: &OwnedFd, name: &Path, mode: u32) -> io::Result<File> {
-    // A process that was killed may have left one.
+    // A killed process may have left one.
     match unlinkat(directory, name, AtFlags::empty()).map_err(io::Error::from) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -63,7 +64,7 @@ fn create(directory: &OwnedFd, name: &Path, mode: u32) -> io::Result<File> {
         | OFlags::NONBLOCK
         | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
-    // Whatever the umask is.
+    // Independent of the umask.
     fchmod(&file, Mode::from_raw_mode(mode))?;
     Ok(File::from(file))
 }

@@ -4,7 +4,7 @@ use apply::{Journal, RollBackError, TransactionName, Undone};
 
 use crate::fault::Fault;
 
-/// Why not all that daemons have set is rolled back, and what of it is in force.
+/// The fault of a partial rollback of all daemons' settings, with the transactions that are still in force.
 pub fn unfinished(error: RollBackError, undone: &[(TransactionName, Undone)], journal: &Journal) -> Fault {
     let fault = Fault::from(error);
     if undone.is_empty() {

@@ -1,5 +1,5 @@
-//! What was tried and found for services whose goal is missed, beside the journal: the daemon writes it, and all commands plan with what was
-//! found.
+//! The results of searches for services that miss their goals, stored next to the journal: the daemon writes
+//! them, and all commands use them for planning.
 
 use std::fs;
 use std::io::Read;
@@ -10,19 +10,19 @@ use model::{Policy, ProcessId, Searches};
 use crate::replaced_file::{Durability, replace_file};
 use crate::session::Session;
 
-/// The longest such file that is read.
+/// Maximum size of this file.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 impl Session {
-    /// Where it is kept.
+    /// The path of the file.
     pub fn searches_file(&self) -> PathBuf {
         self.state_dir.join("searches.json")
     }
 
-    /// What was tried and found; nothing, if there is no such file.
+    /// The results; empty if there is no such file.
     ///
     /// # Errors
-    /// If it cannot be read, or is not what a daemon wrote.
+    /// If the file cannot be read, or is not in the daemon's format.
     pub fn searches(&self) -> std::io::Result<Searches> {
         let mut text = Vec::new();
         match fs::File::open(self.searches_file()) {
@@ -32,7 +32,7 @@ impl Session {
         serde_json::from_slice(&text).map_err(std::io::Error::other)
     }
 
-    /// Keeps it: written beside and renamed, so that a kill leaves the one or the other.
+    /// Stores the results atomically, so that a kill leaves either the old or the new file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -40,7 +40,8 @@ impl Session {
         replace_file(&self.searches_file(), 0o644, &serde_json::to_vec(searches)?, Durability::Synced)
     }
 
-    /// A policy with what was found for its services. What cannot be read gives nothing: then each has what its policy comes to.
+    /// Adds the results for its services to a policy. If they cannot be read, each service gets its policy's
+    /// recipe.
     pub(crate) fn with_found(&self, mut policy: Policy) -> Policy {
         if policy.intents.iter().all(|intent| intent.goal.on_missed.is_report()) {
             return policy;
@@ -54,7 +55,7 @@ impl Session {
     }
 }
 
-/// Whether a process of this boot still runs.
+/// Whether a process of this boot is still running.
 pub fn is_there(process: &ProcessId) -> bool {
     linux::process::identify(process.pid).is_ok_and(|now| now.started == process.started)
 }

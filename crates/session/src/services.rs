@@ -1,4 +1,4 @@
-//! From a policy's services to the processes that they are at this moment.
+//! Resolves a policy's services to their present processes.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use plan::Resolved;
 
 use crate::fault::Fault;
 
-/// The processes that each request matches, and all that must be read to place the policy: every process that receives,
-/// where a device is requested, or else the matched processes.
+/// The processes that each request matches, and all processes that must be read to place the policy: every
+/// process that receives, if a device is requested, or else only the matched processes.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -25,7 +25,7 @@ pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
             Target::Task(pid) | Target::Epolls(pid, _) => drop(asked.insert(*pid)),
             Target::Service(..) => {
                 let (found, unjudged) = of_services.next().unwrap_or_default();
-                // A match by user or cgroup may include this process itself: it is not meant.
+                // A match by user or cgroup may include this process itself: exclude it.
                 let own = std::process::id();
                 let found: Vec<Pid> =
                     found.into_iter().map(|process| process.pid).filter(|pid| pid.0 != own).collect();
@@ -43,22 +43,22 @@ pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
     Ok((resolved, processes))
 }
 
-/// The same without the processes that ended before the host was observed. Services lose processes at any time; only one
-/// that a policy names by its pid must be there.
+/// Removes the processes that exited before the host was observed. Services may lose processes at any time;
+/// only a process that a policy names by its pid must exist.
 pub fn without_ended(resolved: Resolved, host: &Host) -> Resolved {
     let unseen = resolved.pids().filter(|pid| host.process(*pid).is_none());
     let ended = ended(unseen);
     resolved.without(&ended)
 }
 
-/// Those of these processes that run no more.
+/// Those of these processes that have exited.
 fn ended(pids: impl Iterator<Item = Pid>) -> BTreeSet<Pid> {
     let has_ended =
         |pid: &Pid| Netns::of_process(*pid).is_err_and(|error| matches!(error.cause, linux::Cause::Gone(_)));
     pids.filter(has_ended).collect()
 }
 
-/// Adds the processes of services that are in other network namespaces to a host that was observed without them.
+/// Adds the processes of services in other network namespaces to a host that was observed without them.
 pub fn add_elsewhere(host: &mut Host, netns: &Netns, which: &Processes) {
     let (Processes::Only(pids) | Processes::NetworkingAnd(pids)) = which else { return };
     let more = pids.iter().copied().filter(|pid| host.process(*pid).is_none()).collect();
@@ -66,8 +66,8 @@ pub fn add_elsewhere(host: &mut Host, netns: &Netns, which: &Processes) {
     host.processes.sort_unstable_by_key(|process| process.id.pid);
 }
 
-/// What a service's processes are known by, in whatever network namespace: which of them receive by a device here shows when
-/// they are observed.
+/// The criteria for a service's processes in any network namespace: observation shows which of them receive
+/// through a device of this one.
 fn criteria(intent: &Intent) -> Option<Criteria> {
     let Target::Service(_, matching) = &intent.target else { return None };
     let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();

@@ -1,4 +1,4 @@
-//! The place that a session works in: namespace, journal, policy files, and what is noted of it.
+//! A session: namespace, journal, policy files, and the command for the journal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,36 +22,37 @@ use crate::operator::Operator;
 use crate::trusted_path::check_state_dir;
 use model::quoted;
 
-/// Where transactions are journalled by default.
+/// The default directory of the journal.
 pub const STATE_DIR: &str = "/var/lib/netpolicy";
 
-/// Where the daemon of the usual journal serves its Varlink interface.
+/// The Varlink socket of the daemon with the default journal.
 pub const API_SOCKET: &str = "/run/netpolicy/io.netpolicy";
 
-/// Socket that serves OpenMetrics over HTTP.
+/// The socket that serves OpenMetrics over HTTP.
 pub const METRICS_SOCKET: &str = "/run/netpolicy/metrics";
 
-/// One place on one host. Plain data: nothing is opened before it is asked for.
+/// A session on a host. Plain data: nothing is opened in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The network namespace to work in: a name of `ip netns`, a path, or `pid:N`; `None` for the caller's own.
+    /// The network namespace: a name of `ip netns`, a path, or `pid:N`; `None` for the caller's own.
     pub netns: Option<String>,
-    /// Where transactions are journalled.
+    /// The directory of the journal.
     pub state_dir: PathBuf,
-    /// The policy files to read, in this order, instead of those of directories.
+    /// The policy files to read, in this order, instead of those in directories.
     pub policy_files: Vec<PathBuf>,
-    /// The directories of policy files, the least important first; empty for the usual ones.
+    /// The directories of policy files, in ascending priority; empty for the defaults.
     pub policy_dirs: Vec<PathBuf>,
-    /// The directories of recipe files over the shipped recipes, the least important first; empty for the usual ones.
+    /// The directories of recipe files that override shipped recipes, in ascending priority; empty for the
+    /// defaults.
     pub recipe_dirs: Vec<PathBuf>,
-    /// Where the requests of applications are kept: a directory of a BPF file system.
+    /// The directory of applications' requests, in a BPF file system.
     pub app_request_dir: PathBuf,
     /// The command as the operator typed it, for the journal.
     pub command: String,
 }
 
 impl Default for Session {
-    /// The caller's own namespace with the usual journal and the usual files, for no command in particular.
+    /// The caller's own namespace with the default journal and files, and no command.
     fn default() -> Self {
         Self {
             netns: None,
@@ -65,11 +66,11 @@ impl Default for Session {
     }
 }
 
-/// How many transactions are remembered that are not in force any more.
+/// How many transactions are kept that are no longer in force.
 const HISTORY_MAX: usize = 200;
 
 impl Session {
-    /// The option that leads to this journal, as it is typed before a command; empty for the usual one.
+    /// The option for this journal, as typed before a command; empty for the default.
     pub fn state_dir_option(&self) -> String {
         if self.state_dir.as_os_str() == STATE_DIR {
             return String::new();
@@ -77,15 +78,15 @@ impl Session {
         format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
     }
 
-    /// The option that leads to this network namespace, as it is typed before a command; empty for the caller's own.
+    /// The option for this network namespace, as typed before a command; empty for the caller's own.
     pub fn netns_option(&self) -> String {
         self.netns.as_deref().map(|netns| format!("--netns {} ", quoted(netns))).unwrap_or_default()
     }
 
-    /// The network namespace to work in.
+    /// Opens the network namespace.
     ///
     /// # Errors
-    /// If there is no such namespace, or it may not be opened.
+    /// If there is no such namespace, or it cannot be opened.
     pub fn netns(&self) -> Result<Netns, Fault> {
         let netns = match self.netns.as_deref() {
             None => Netns::own(),
@@ -102,7 +103,7 @@ impl Session {
         netns.map_err(Fault::from)
     }
 
-    /// How the operator types commands that reach this namespace and this journal.
+    /// The prefix of commands that reach this namespace and this journal.
     pub fn command_prefix(&self) -> plan::doctor::CommandPrefix {
         let options = format!("{}{}", self.netns_option(), self.state_dir_option());
         let mut file = None;
@@ -119,7 +120,7 @@ impl Session {
     /// The network namespace of a process, unless the operator named one.
     ///
     /// # Errors
-    /// As [`Session::netns`], and if the process ended.
+    /// The same as [`Session::netns`], and if the process exited.
     pub fn netns_of(&self, process: Pid) -> Result<Netns, Fault> {
         match self.netns {
             Some(_) => self.netns(),
@@ -135,22 +136,23 @@ impl Session {
     /// The journal of transactions.
     ///
     /// # Errors
-    /// If the kernel does not say which boot this is, and if others can write to the journal's directory.
+    /// If the kernel does not report the boot id, or if others can write to the journal's directory.
     pub fn journal(&self) -> Result<Journal, Fault> {
         check_state_dir(&self.state_dir)?;
         self.journal_in(&self.state_dir)
     }
 
-    /// A journal in another directory: that of a lab, which ends with the lab.
+    /// A journal in another directory, such as that of a lab, which is removed with the lab.
     ///
     /// # Errors
-    /// If the kernel does not say which boot this is.
+    /// If the kernel does not report the boot id.
     pub fn journal_in(&self, state_dir: &Path) -> Result<Journal, Fault> {
         let boot_id = linux::machine::boot_id()?;
         Ok(Journal::new(state_dir.join("journal"), boot_id))
     }
 
-    /// What measurements said of the settings of transactions, the newest first. A journal that cannot be read says nothing.
+    /// The verdicts of measurements on the settings of transactions, newest first. Empty if the journal
+    /// cannot be read.
     pub fn evidence(&self) -> Vec<Evidence> {
         let history = self.journal().and_then(|journal| Ok(journal.history()?));
         let transactions = history.map(|history| history.transactions).unwrap_or_default();
@@ -168,7 +170,7 @@ impl Session {
         known
     }
 
-    /// Forgets the oldest transactions that are not in force any more, beyond the newest [`HISTORY_MAX`].
+    /// Deletes the oldest transactions that are no longer in force, except the newest [`HISTORY_MAX`].
     pub fn forget_old_transactions(&self, operator: &dyn Operator) {
         match self.journal().and_then(|journal| Ok(journal.forget_all_but(HISTORY_MAX)?)) {
             Ok(0) => {}
@@ -182,7 +184,7 @@ impl Session {
         self.beside_journal("io.netpolicy", API_SOCKET)
     }
 
-    /// The same, for a client: refused where another user can replace the daemon's socket.
+    /// The same for a client: refused if another user can replace the daemon's socket.
     ///
     /// # Errors
     /// If others can write to the journal's directory.
@@ -191,18 +193,18 @@ impl Session {
         Ok(self.api_socket())
     }
 
-    /// Where its metrics are.
+    /// The daemon's metrics socket.
     pub fn metrics_socket(&self) -> PathBuf {
         self.beside_journal("metrics", METRICS_SOCKET)
     }
 
-    /// Two daemons with two journals do not take each other's sockets.
+    /// The path of a socket; different for each journal, so that two daemons do not collide.
     fn beside_journal(&self, name: &str, usual: &str) -> PathBuf {
         let own = !self.state_dir_option().is_empty();
         if own { self.state_dir.join(name) } else { PathBuf::from(usual) }
     }
 
-    /// What the journal notes of this command.
+    /// The journal's record of this command.
     pub fn asked(&self, deadline: Option<Nanoseconds>) -> Asked {
         Asked {
             at: clock::now(),
@@ -213,10 +215,10 @@ impl Session {
         }
     }
 
-    /// The policy files, merged.
+    /// Reads and merges the policy files.
     ///
     /// # Errors
-    /// Files that cannot be read, and all mistakes of those that can.
+    /// Files that cannot be read, and all mistakes in the readable ones.
     pub fn policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         let sources = self.sources();
         let texts = named(&self.policy_dirs).and_then(|()| read(&sources)).map_err(not_read)?;
@@ -235,18 +237,19 @@ impl Session {
         Ok(Merged { recipes: self.recipes()?, ..merged })
     }
 
-    /// What the policy files request, with what a daemon found for services whose goal was missed.
+    /// The requests of the policy files, with the daemon's search results for services that missed their
+    /// goals.
     ///
     /// # Errors
-    /// As [`Session::policy`].
+    /// The same as [`Session::policy`].
     pub fn requested(&self, operator: &dyn Operator) -> Result<Policy, Fault> {
         Ok(self.with_found(self.policy(operator)?.policy()))
     }
 
-    /// What the policies come to: the recipes that are shipped, and over them the site's.
+    /// The recipes: the shipped ones, overridden by the site's.
     ///
     /// # Errors
-    /// Files that cannot be read, directories that were named and are not there, and all mistakes of the files that can be read.
+    /// Files that cannot be read, named directories that do not exist, and all mistakes in readable files.
     pub fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
         let dirs = match self.recipe_dirs.as_slice() {
             [] => RECIPE_DIRS.map(PathBuf::from).to_vec(),
@@ -256,19 +259,19 @@ impl Session {
         policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 
-    /// These requests with the recipes; whether what disturbs traffic is allowed, and to pin interrupts whose queue the
-    /// driver does not say.
+    /// A policy of these requests with the recipes; `disruptive` allows changes that disturb traffic, and
+    /// `inferred` allows pinning interrupts whose queue the driver does not report.
     ///
     /// # Errors
-    /// As [`Session::recipes`].
+    /// The same as [`Session::recipes`].
     pub fn policy_of(&self, intents: Vec<Intent>, disruptive: bool, inferred: bool) -> Result<Policy, Fault> {
         Ok(Policy { intents, recipes: self.recipes()?, disruptive, inferred })
     }
 
-    /// As [`Session::policy`], for commands that make no sense without one.
+    /// The same as [`Session::policy`], for commands that need a policy.
     ///
     /// # Errors
-    /// As [`Session::policy`], and if nothing is asked for.
+    /// The same as [`Session::policy`], and if there are no requests.
     pub fn required_policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         let merged = self.policy(operator)?;
         if merged.sections.is_empty() {
@@ -282,7 +285,7 @@ impl Session {
         Ok(merged)
     }
 
-    /// How to begin where there is no policy file.
+    /// The first steps for an operator without a policy file.
     fn first_steps(&self) -> String {
         let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml makes a first one of what runs here";
         let host = self.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::None).ok());
@@ -301,10 +304,10 @@ impl Session {
         }
     }
 
-    /// What the policy files request, and what applications in this namespace request.
+    /// The requests of the policy files and of applications in this namespace.
     ///
     /// # Errors
-    /// As [`Session::policy`], if the requests cannot be read, and if nothing is requested.
+    /// The same as [`Session::policy`], if the requests cannot be read, and if there are none.
     pub fn whole_policy(&self, netns: &Netns, operator: &dyn Operator) -> Result<Policy, Fault> {
         let policy = app_requests::joined(self.requested(operator)?, netns, &self.app_requests(), operator)?;
         if policy.intents.is_empty() {
@@ -318,9 +321,9 @@ impl Session {
         Self::report_again(planned, operator, &mut BTreeSet::new());
     }
 
-    /// The same, without the lines that were said before: a second stage has most notes of the first.
+    /// The same without lines that were already reported: a second stage repeats most notes of the first.
     pub fn report_again(planned: &Planned, operator: &dyn Operator, said: &mut BTreeSet<String>) {
-        // A service has a part for each of its processes, of which most notes are the same.
+        // A service has a part per process, and most of their notes are identical.
         for part in &planned.placement.parts {
             for note in &part.notes {
                 let line = format!("{}: {note}", part.intent.target);
@@ -347,9 +350,9 @@ impl Session {
         }
     }
 
-    /// Reports which trials are under way: a setting may have its value from a trial, which takes it back.
+    /// Reports active trials: a setting may have its value from a trial, which will restore the previous one.
     pub fn report_trials(&self, operator: &dyn Operator) {
-        // A user who may not read the journal has no trials in it.
+        // A user who cannot read the journal has no trials in it.
         let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
         for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
             let name = trial.name();
@@ -362,7 +365,7 @@ impl Session {
         }
     }
 
-    /// The directories that the policy files are in; `of` gives the one of a file.
+    /// The directories of the policy files; `of` returns the directory of a file.
     pub fn policy_directories(&self, of: impl Fn(&Path) -> PathBuf) -> Vec<PathBuf> {
         match self.sources() {
             Sources::Dirs(directories) => directories,
@@ -386,7 +389,7 @@ fn described(sources: &Sources) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A default directory may be missing; one that was named is a mistake then.
+/// A default directory may be missing, but a named one must exist.
 fn named(dirs: &[PathBuf]) -> Result<(), (PathBuf, std::io::Error)> {
     dirs.iter().try_for_each(|dir| std::fs::metadata(dir).map(drop).map_err(|error| (dir.clone(), error)))
 }

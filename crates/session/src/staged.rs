@@ -1,6 +1,7 @@
-//! Planning and committing once, or twice where the first plan recreates queues: settings of a queue can be planned only
-//! when the queue exists. What is known of the second stage already is checked before the first. Each stage is a transaction of its own and is undone by itself, the last one first. If the
-//! second stage fails, the first is rolled back with it.
+//! Plans and commits once, or twice if the first plan recreates queues: the settings of a queue can only be
+//! planned once the queue exists. What is already known of the second stage is checked before the first. Each
+//! stage is a separate transaction; they are undone in reverse order. If the second stage fails, the first is
+//! rolled back, too.
 
 use std::collections::BTreeSet;
 
@@ -16,20 +17,20 @@ use crate::idle::Watch;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// How many stages there are: queues, and the settings of queues. A device that would recreate its queues once more for
-/// the same values did not keep them, and read-back reported that in the first stage.
+/// The number of stages: queues, and the settings of queues. A device that would recreate its queues again
+/// for the same values did not keep them, which read-back reported in the first stage.
 const STAGES_MAX: usize = 2;
 
-/// The words that a command uses for its outcome.
+/// The wording of a command's outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
-    /// Why nothing is to be changed, if so; `None` for what the policy files come to.
+    /// Why there is nothing to change; `None` for the default message of the policy files.
     pub nothing: Option<&'a str>,
     /// What was done, in one word.
     pub done: &'a str,
 }
 
-/// Works out what a policy changes, commits it and keeps it.
+/// Plans what a policy changes, commits it and keeps it.
 pub fn keep(
     policy: &Policy,
     netns: &Netns,
@@ -59,7 +60,8 @@ pub fn keep(
     Ok(Exit::Done)
 }
 
-/// Reports the offloads that were switched and are not as requested: the kernel keeps the request, and switches them when it can.
+/// Reports offloads that were switched but do not have the requested state: the kernel stores the request and
+/// applies it when it can.
 fn report_waiting_offloads(changes: &Plan, netns: &Netns, operator: &dyn Operator) -> Result<(), Fault> {
     let switched: Vec<(DeviceId, Offload)> = changes
         .changes()
@@ -87,12 +89,12 @@ fn report_waiting_offloads(changes: &Plan, netns: &Netns, operator: &dyn Operato
     Ok(())
 }
 
-/// What the stages have in common.
+/// State shared by the stages.
 #[derive(Default)]
 struct SoFar {
-    /// What is changed.
+    /// The changes so far.
     changes: Plan,
-    /// Which notes were reported.
+    /// The notes already reported.
     said: BTreeSet<String>,
 }
 
@@ -133,7 +135,7 @@ fn stage(
     Ok((kept, first_stage))
 }
 
-/// The second stage failed: rolls back the first, so that the queues become what they were.
+/// Rolls back the first stage after the second failed, so that the queues return to their previous state.
 fn taken_back(fault: Fault, earlier: TransactionName, session: &Session, operator: &dyn Operator) -> Fault {
     let undone = session
         .journal()

@@ -1,5 +1,6 @@
-//! Which directories only root and this user can change. A user who can write to the journal decides what a rollback writes to
-//! the host, and a user who can write to a directory on the way to the journal can replace the journal.
+//! Checks which directories only root and this user can change. A user who can write to the journal decides
+//! what a rollback writes to the host, and a user who can write to one of its parent directories can replace
+//! the journal.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -17,20 +18,21 @@ const GROUP_WRITES: u32 = 0o020;
 const ALL_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// The most symbolic links that are followed, as in the kernel (`MAXSYMLINKS`).
+/// Maximum number of symbolic links that are followed, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
-/// The attribute of a file that has an access control list.
+/// The extended attribute of a file with an access control list.
 const ACL: &str = "system.posix_acl_access";
 
-/// Refuses a directory for transactions that users other than root and this one can change, or replace: every directory on the way
-/// counts, and every symbolic link. A directory that is missing yet is created so that only its owner can list it.
+/// Refuses a journal directory that users other than root and this one can change or replace, including
+/// through parent directories and symbolic links. A directory that does not exist yet is created so that only
+/// its owner can list it.
 ///
 /// # Errors
 /// The directory, and who can change it.
 pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), Fault> {
     for directory in [state_dir.to_owned(), state_dir.join("journal")] {
-        // A command of a user who may not search a directory fails there by itself.
+        // If a user cannot search a directory, the command fails anyway.
         if let Some(found) = untrusted(&directory).map_err(|error| Fault::file(&directory, error))? {
             let words =
                 format!("{found}, and a user who can write there decides what a rollback sets on this host");
@@ -45,7 +47,7 @@ pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), Fault> {
 /// Refuses a path that users other than root and this one can change or replace.
 ///
 /// # Errors
-/// The component of the path, and who can change it, or why the path could not be looked at.
+/// The component of the path, and who can change it, or why the path could not be inspected.
 pub fn check(path: &Path) -> io::Result<()> {
     match untrusted(path)? {
         Some(found) => Err(io::Error::new(io::ErrorKind::PermissionDenied, found.to_string())),
@@ -66,15 +68,15 @@ impl fmt::Display for Untrusted {
     }
 }
 
-/// The first component on the way to `path` that another user can change. The walk ends at the first component that is missing, or
-/// that this user may not look at.
+/// The first component of `path` that another user can change. The walk ends at the first component that does
+/// not exist, or that this user cannot inspect.
 fn untrusted(path: &Path) -> io::Result<Option<Untrusted>> {
     let trusted = Trusted::current();
     let absolute = std::path::absolute(path)?;
     let mut rest: VecDeque<OsString> = components(&absolute).collect();
     let mut at = PathBuf::from("/");
     let mut links = 0;
-    // The directory that holds the next component.
+    // The directory of the next component.
     let mut parent = fs::symlink_metadata(&at)?;
     if let Some(why) = trusted.refusal(&Owner::of(&at, &parent), !rest.is_empty()) {
         return Ok(Some(Untrusted { at, why }));
@@ -135,7 +137,7 @@ fn components(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-/// Who may write to a file or directory.
+/// The owner and permissions of a file or directory.
 #[derive(Clone, Copy)]
 struct Owner {
     uid: u32,
@@ -146,7 +148,7 @@ struct Owner {
 
 impl Owner {
     fn of(path: &Path, found: &Metadata) -> Self {
-        // With an access control list, the group's bits are the most that the list grants.
+        // With an access control list, the group bits are the mask of what the list grants.
         let has_acl = found.mode() & GROUP_WRITES != 0
             && rustix::fs::lgetxattr(path, ACL, &mut [0_u8; 0][..]).is_ok_and(|length| length > 0);
         Self { uid: found.uid(), gid: found.gid(), mode: found.mode(), has_acl }
@@ -156,14 +158,14 @@ impl Owner {
 /// The users whose directories this process trusts.
 struct Trusted {
     ours: u32,
-    /// Who owns `/`, where this is a user namespace that has no number for the host's root.
+    /// The owner of `/`, in a user namespace that does not map the host's root.
     above: Option<u32>,
 }
 
 impl Trusted {
     fn current() -> Self {
         let ours = rustix::process::geteuid().as_raw();
-        // All directories that the host's root owns have the number of an unmapped user there.
+        // All directories owned by the host's root appear there with the overflow uid.
         let above = linux::machine::has_unmapped_users()
             .then(|| fs::symlink_metadata("/").map(|root| root.uid()).ok())
             .flatten();
@@ -174,7 +176,8 @@ impl Trusted {
         uid == self.ours || uid == ROOT || self.above == Some(uid)
     }
 
-    /// Why a component is not trusted. In a sticky directory on the way, other users cannot replace what is not theirs.
+    /// Why a component is not trusted. In a sticky parent directory, other users cannot replace files that
+    /// they do not own.
     fn refusal(&self, owner: &Owner, on_the_way: bool) -> Option<String> {
         let Owner { uid, gid, mode, has_acl } = *owner;
         let sticky = on_the_way && mode & STICKY != 0;
@@ -187,7 +190,7 @@ impl Trusted {
         if has_acl && !sticky {
             return Some("its access control list lets other users write to it (getfacl)".to_owned());
         }
-        // The group of a user is often that user alone; root's work is for no other group.
+        // A user's group often contains only that user; root's files must not be writable by any other group.
         if self.ours == ROOT && gid != ROOT && mode & GROUP_WRITES != 0 && !sticky {
             return Some(format!("its group (gid {gid}) can write to it (mode {:o})", mode & 0o7777));
         }

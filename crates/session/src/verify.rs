@@ -1,4 +1,4 @@
-//! Whether what was applied is still in force.
+//! Compares what was applied with the host.
 
 use apply::{Journal, Knobs, Transaction};
 use model::Change;
@@ -6,7 +6,7 @@ use model::Change;
 use crate::Fault;
 use crate::report::{DriftReport, Unread};
 
-/// A change that is in force, and the transaction that made it.
+/// A change in force, and the transaction that made it.
 #[derive(Clone, Debug)]
 pub struct InForce {
     /// The transaction.
@@ -15,14 +15,14 @@ pub struct InForce {
     pub change: Change,
 }
 
-/// The changes in force, one per knob: the newest transaction's, where several changed it.
+/// The changes in force, one per setting: that of the newest transaction, if several changed it.
 ///
 /// # Errors
 /// If the journal cannot be read.
 pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
     let mut newest: Vec<InForce> = Vec::new();
     for transaction in journal.history()?.transactions.iter().rev() {
-        // Within a transaction, too, the last change of a knob is the one that holds.
+        // Within a transaction, too, the last change of a setting is the effective one.
         let changes: Vec<Change> = transaction.live_changes().cloned().collect();
         for change in changes.into_iter().rev() {
             if !newest.iter().any(|known| known.change.to().same_knob(change.to())) {
@@ -35,10 +35,10 @@ pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
     Ok(newest)
 }
 
-/// Every setting of every transaction in force, compared with the host.
+/// Compares every setting of every transaction in force with the host.
 ///
 /// # Errors
-/// As [`in_force`].
+/// The same as [`in_force`].
 pub fn compared(journal: &Journal) -> Result<DriftReport, Fault> {
     Ok(compare(&in_force(journal)?, &mut linux::Kernel::new()))
 }
@@ -51,7 +51,7 @@ fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
         match kernel.read(std::slice::from_ref(change.to())) {
             Ok(found) if found.first() == Some(change.to()) => report.holds(),
             Ok(found) => found.iter().for_each(|found| report.drifted(name, change, found)),
-            // Object and setting have their columns.
+            // Object and setting have their own columns.
             Err(error) => {
                 let state = match change.to().object().device() {
                     _ if !linux::Kernel::is_gone(&error) => Unread::Unreadable,

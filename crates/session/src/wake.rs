@@ -1,4 +1,4 @@
-//! The bound on how long a CPU may take to wake: in force for as long as this process holds its file.
+//! The bound on the wake-up latency of CPUs: in force while this process holds its file.
 
 use linux::WakeLatency;
 use model::{Intent, Mechanism, RecipeValue};
@@ -7,10 +7,11 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// Holds the bound that was given, or else that of the policy's recipe.
+/// Holds the given bound, or else that of the policy's recipe.
 ///
 /// # Errors
-/// The kernel's refusal of a bound that was given. Where the recipe's cannot be held, that is said, and the rest goes on.
+/// The kernel refused the given bound. If the recipe's bound cannot be held, that is reported, and the
+/// command continues.
 pub fn hold(
     given: Option<u32>,
     intent: &Intent,
@@ -30,22 +31,23 @@ pub fn hold(
     Ok(wake.held.map(|(_, held)| held))
 }
 
-/// A bound that changes with what is wanted.
+/// A bound that follows the wanted value.
 #[derive(Debug, Default)]
 pub struct HeldWake {
     held: Option<(u32, WakeLatency)>,
-    /// The bound that could not be held: it is not asked for again and again.
+    /// A bound that could not be held, to avoid repeated attempts.
     refused: Option<u32>,
 }
 
 impl HeldWake {
-    /// Holds this bound from now on, in microseconds, and no other. Returns why it cannot, once.
+    /// Holds this bound from now on, in microseconds, instead of any other. If that fails, returns the reason
+    /// once.
     pub fn hold(&mut self, wanted: Option<u32>) -> Option<String> {
         let held = self.held.as_ref().map(|(micros, _)| *micros);
         if wanted == held || wanted.is_some() && wanted == self.refused {
             return None;
         }
-        // The new one is held before the old one is released.
+        // Hold the new bound before releasing the old one.
         let taken = wanted.map(|micros| WakeLatency::hold(micros).map(|wake| (micros, wake))).transpose();
         self.refused = if taken.is_err() { wanted } else { None };
         match taken {

@@ -1,4 +1,4 @@
-//! How far the host is from what was applied.
+//! The drift between the host and what was applied.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::count::count;
 
-/// `verify`'s data: one entry per setting that was applied and is not as it was applied.
+/// `verify`'s data: one entry per applied setting that has changed.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct DriftReport {
-    /// How many settings are as they were applied.
+    /// The number of unchanged settings.
     as_applied: usize,
     drifted: Vec<Line>,
 }
@@ -25,16 +25,16 @@ struct Line {
     object: String,
     knob: &'static str,
     applied: String,
-    /// The value in force; `None` where it cannot be read.
+    /// The value in force; `None` if it cannot be read.
     found: Option<String>,
     note: &'static str,
     cause: Option<String>,
-    /// The device or process whose object it is; in JSON, each object names it.
+    /// The device or process that the object belongs to; in JSON, each object names it.
     #[serde(skip)]
     subject: Subject,
 }
 
-/// Whose objects go together when they go.
+/// The owner of objects that disappear together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Device(String),
@@ -52,7 +52,7 @@ impl Subject {
         }
     }
 
-    /// The name, and where it went.
+    /// The name, and what may have happened to it.
     fn gone(&self) -> Option<(&str, &'static str)> {
         match self {
             Self::Device(name) => Some((name, "it left this network namespace or was removed")),
@@ -62,12 +62,12 @@ impl Subject {
     }
 }
 
-/// Why a setting that was applied cannot be read.
+/// Why an applied setting cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// Its object is gone, and its settings with it.
+    /// Its object and therefore the setting no longer exist.
     Gone,
-    /// Its device is gone, and another one has its name now, without the settings.
+    /// Its device was removed, and another one now has its name, without the settings.
     Recreated,
     /// The kernel does not report it.
     Unreadable,
@@ -84,17 +84,17 @@ impl Unread {
 }
 
 impl DriftReport {
-    /// Notes a setting that is as it was applied.
+    /// Counts an unchanged setting.
     pub fn holds(&mut self) {
         self.as_applied += 1;
     }
 
-    /// Notes a setting that has another value now.
+    /// Adds a setting whose value has changed.
     pub fn drifted(&mut self, transaction: TransactionName, change: &Change, found: &Setting) {
         self.line(transaction, change, Some(found.value()), "drifted", None);
     }
 
-    /// Notes a setting that cannot be read any more.
+    /// Adds a setting that can no longer be read.
     pub fn unreadable(
         &mut self,
         transaction: TransactionName,
@@ -119,12 +119,13 @@ impl DriftReport {
         self.drifted.push(Line { transaction, object, knob, applied, found, note, cause, subject });
     }
 
-    /// How many settings are as they were applied.
+    /// The number of unchanged settings.
     pub const fn held(&self) -> usize {
         self.as_applied
     }
 
-    /// Whether something has another value than it was given, or is there without it. What is gone altogether is no drift.
+    /// Whether any setting has changed or was lost on an existing object. Settings of objects that no longer
+    /// exist are not drift.
     pub fn is_drift(&self) -> bool {
         self.drifted.iter().any(|line| line.note != Unread::Gone.word())
     }

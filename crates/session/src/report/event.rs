@@ -1,4 +1,4 @@
-//! Something that happened while a command stayed.
+//! An event during a long-running command.
 
 use page::{Page, Report};
 use schemars::JsonSchema;
@@ -7,21 +7,21 @@ use serde::Serialize;
 /// One event of an attachment.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct EventReport {
-    /// What happened: `set`, `child`, `exec`, `exit`.
+    /// The type of event: `set`, `child`, `exec`, `exit`.
     event: &'static str,
-    /// To what.
+    /// The object.
     object: String,
-    /// The sentence that people read.
+    /// The message for people.
     summary: String,
 }
 
 impl EventReport {
-    /// Something that happened to an object.
+    /// Creates an event of an object.
     pub fn new(event: &'static str, object: impl ToString, summary: impl Into<String>) -> Self {
         Self { event, object: object.to_string(), summary: summary.into() }
     }
 
-    /// The sentence that people read.
+    /// The message for people.
     pub fn summary(&self) -> &str {
         &self.summary
     }

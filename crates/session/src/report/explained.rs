@@ -1,4 +1,4 @@
-//! Why each setting is as it is.
+//! The reasons for the value of each setting.
 
 use apply::{Transaction, TransactionName};
 use model::{Change, Judgement, Reason, Setting};
@@ -11,7 +11,7 @@ use serde_json::Value;
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct ExplainedReport {
     settings: Vec<Entry>,
-    /// What is asked for, beyond its settings.
+    /// Requests that go beyond settings.
     #[serde(skip)]
     asked_for: Vec<String>,
 }
@@ -20,18 +20,18 @@ pub struct ExplainedReport {
 struct Entry {
     object: String,
     knob: &'static str,
-    /// The value that is wanted.
+    /// The wanted value.
     value: String,
     /// The value before.
     before: String,
     because: Reason,
-    /// Whether the value is there.
+    /// Whether the value is in force.
     in_force: bool,
-    /// The transaction that set it; `None` if it is only planned, or was there already.
+    /// The transaction that set it; `None` if it is only planned, or was already in force.
     transaction: Option<TransactionName>,
     /// The command of that transaction.
     command: Option<String>,
-    /// What measurements said of that transaction, the oldest first.
+    /// The verdicts of measurements on that transaction, oldest first.
     verdicts: Vec<Judgement>,
 }
 
@@ -52,12 +52,12 @@ impl ExplainedReport {
         self.add(change, Some(transaction), Some(command), verdicts);
     }
 
-    /// Adds a change that the policy files ask for and that is not in force.
+    /// Adds a change that the policy files request but that is not in force.
     pub fn pending(&mut self, change: &Change) {
         self.add(change, None, None, &[]);
     }
 
-    /// Adds a wanted value that was in force already, without a change.
+    /// Adds a wanted value that was already in force, without a change.
     pub fn already(&mut self, wanted: &Setting, because: &Reason) {
         self.settings.push(Entry {
             object: wanted.object().to_string(),
@@ -72,7 +72,7 @@ impl ExplainedReport {
         });
     }
 
-    /// Whether there is something about this knob already.
+    /// Whether the report already has an entry for this setting.
     pub fn names(&self, setting: &Setting) -> bool {
         let object = setting.object().to_string();
         self.settings.iter().any(|entry| entry.knob == setting.knob() && entry.object == object)
@@ -98,12 +98,12 @@ impl ExplainedReport {
         });
     }
 
-    /// Notes what the policy files ask for that is more, or less, than settings.
+    /// Adds a request of the policy files that is more, or less, than settings.
     pub fn asked_for(&mut self, words: String) {
         self.asked_for.push(words);
     }
 
-    /// That, line by line.
+    /// These requests, line by line.
     pub fn asked_at(&self) -> impl Iterator<Item = &str> {
         self.asked_for.iter().map(String::as_str)
     }
@@ -118,7 +118,7 @@ impl Report for ExplainedReport {
     const KIND: &'static str = "explained";
 
     fn page(&self, page: &mut Page) {
-        // Most queues of a device get the same values for the same reasons: these are printed once.
+        // Most queues of a device have the same values for the same reasons: print these once.
         let mut groups: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
         for entries in self.settings.chunk_by(|a, b| a.object == b.object) {
             let object = entries[0].object.as_str();
@@ -144,7 +144,8 @@ impl Report for ExplainedReport {
     }
 }
 
-/// The lines about the settings of one object. How they came about is said behind the last of those that came about so.
+/// The lines about the settings of one object. The origin of consecutive settings follows the last of those
+/// that share it.
 fn words(page: &Page, entries: &[Entry]) -> Vec<String> {
     let mut lines = Vec::new();
     let how: Vec<Vec<String>> = entries.iter().map(|entry| came_about(page, entry)).collect();

@@ -1,4 +1,4 @@
-//! The one error renderer.
+//! Renders errors; there is no other error renderer.
 
 use std::error::Error;
 
@@ -7,10 +7,10 @@ use page::Style;
 
 use crate::{Exit, Fault, HostState};
 
-/// The longest chain of causes that is printed.
+/// Maximum length of the chain of causes that is printed.
 const CAUSES_MAX: usize = 16;
 
-/// The causes from the outermost to the innermost, what can be done, and what the host is like now.
+/// Formats the causes from the outermost to the innermost, the hint, and the state of the host.
 pub fn words(fault: &Fault, colour: bool) -> String {
     let mut text = Style::Bad.paint("error: ", colour);
     let mut shown = printable(&fault.cause.to_string());
@@ -19,7 +19,7 @@ pub fn words(fault: &Fault, colour: bool) -> String {
     for _ in 0..CAUSES_MAX {
         let Some(cause) = source else { break };
         let words = printable(&cause.to_string());
-        // Many errors repeat their source's words in their own.
+        // Many errors repeat their source's text in their own.
         if !shown.contains(&words) {
             text.push_str("\n  because ");
             text.push_str(&words);
@@ -39,11 +39,12 @@ pub fn words(fault: &Fault, colour: bool) -> String {
     text
 }
 
-/// The longest line that is said of anything: some of what was typed, or of a file, may be as long as it likes.
+/// Maximum length of a line: quoted input from a command line or a file may have any length.
 const LINE_CHARS_MAX: usize = 2000;
 
-/// The text without what would steer a terminal, since any user can choose names of devices and processes, without
-/// the numbers that the library adds to the kernel's words, and without the middle of a line that is too long to be read.
+/// Sanitises a text for output: removes characters that could control a terminal (any user can choose names
+/// of devices and processes), the numbers that the library appends to the kernel's error messages, and the
+/// middle of a line that is too long.
 pub fn printable(text: &str) -> String {
     let said = without_numbers(text).replace(|c: char| model::is_misleading(c) && c != '\n', "\u{fffd}");
     if said.len() <= LINE_CHARS_MAX {

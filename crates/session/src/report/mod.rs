@@ -1,5 +1,5 @@
-//! What a session has to say, as text for people and as JSON for programs: a plan, the reasons of settings, a recipe, drift, a fault.
-//! The commands print it, and the daemon answers with it.
+//! Reports of a session, as text for people and as JSON for programs: a plan, the reasons for settings, a
+//! recipe, drift, a fault. The commands print them, and the daemon returns them.
 
 mod drift;
 mod event;

@@ -35,7 +35,7 @@ impl From<&Change> for ChangeLine {
 }
 
 impl PlanReport {
-    /// This plan.
+    /// Creates the report of this plan.
     pub fn of(plan: &Plan) -> Self {
         Self { changes: plan.changes().map(ChangeLine::from).collect() }
     }
@@ -78,7 +78,7 @@ impl Report for PlanReport {
     }
 }
 
-/// The number of a reason: many changes have the same one, and it is a sentence or two.
+/// The footnote number of a reason: many changes share one, and it is a sentence or two.
 fn footnote<'a>(reasons: &mut Vec<&'a Reason>, reason: &'a Reason) -> usize {
     let known = reasons.iter().position(|known| *known == reason);
     let index = known.unwrap_or_else(|| {

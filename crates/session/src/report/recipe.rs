@@ -1,4 +1,4 @@
-//! What a policy comes to, mechanism by mechanism.
+//! What a policy sets, mechanism by mechanism.
 
 use model::recipe::{Case, Mechanism, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
@@ -7,16 +7,16 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A recipe as data: one entry for each mechanism, in the order of the documentation.
+/// A recipe as data: one entry per mechanism, in the order of the documentation.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
-    /// What differs where conditions hold.
+    /// Overrides under certain conditions.
     cases: Vec<CaseEntry>,
-    /// Where drivers differ.
+    /// Overrides for drivers.
     drivers: Vec<DriverEntry>,
-    /// What the daemon tries, in this order, for a service whose goal is missed and that asks for it.
+    /// What the daemon tries, in this order, for a service that misses its goal and requests a search.
     ladder: Vec<RungEntry>,
 }
 
@@ -25,7 +25,7 @@ struct Entry {
     mechanism: &'static str,
     value: String,
     because: Reason,
-    /// What the value brings along, as a delivery mode does.
+    /// Further settings that the value implies, as a delivery mode does.
     brings: Vec<String>,
     /// The drivers of the devices on which it was measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -63,7 +63,7 @@ struct RungEntry {
 }
 
 impl RecipeReport {
-    /// What this policy comes to.
+    /// Creates the report of this policy.
     pub fn of(policy: PolicyName, recipes: &Recipes) -> Self {
         let entry = |mechanism: Mechanism| {
             let found = recipes.of(policy, mechanism)?;
@@ -118,14 +118,14 @@ impl RecipeReport {
     }
 }
 
-/// On which devices a value was measured.
+/// Prints the drivers of the devices on which a value was measured.
 fn measured(page: &mut Page, drivers: &[String]) {
     if !drivers.is_empty() {
         page.line(format!("    measured on {}", drivers.join(", ")));
     }
 }
 
-/// The values that a delivery mode brings along.
+/// The settings that a delivery mode implies.
 fn brings(mode: DeliveryMode) -> Vec<String> {
     let params = mode.params();
     vec![

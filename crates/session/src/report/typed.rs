@@ -1,17 +1,17 @@
-//! Commands within words, as they must be typed to reach this session.
+//! Completes commands in messages with the options that reach this session.
 
 /// The commands that read or write the journal.
 const OF_JOURNAL: [&str; 11] = [
     "apply", "attach", "compare", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify",
 ];
 
-/// The commands that look at the devices of a namespace, and find it in no transaction.
+/// The commands that look at the devices of a namespace, which no transaction names.
 const OF_NETNS: [&str; 13] = [
     "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "unset",
     "watch",
 ];
 
-/// Words in which each command has the options that lead to the journal and the namespace, if it needs them.
+/// Adds the options for the journal and the namespace to each command in a text that needs them.
 pub fn typed(words: &str, journal: &str, netns: &str) -> String {
     const PROGRAM: &str = "netpolicy ";
     let mut parts = words.split(PROGRAM);
