@@ -8,10 +8,10 @@ use crate::rejections::Rejections;
 use crate::requests::Asked;
 use crate::status::{Answer, Phase};
 
-/// The most changes that an answer lists.
+/// Maximum number of changes listed in an answer.
 const CHANGES_LISTED_MAX: usize = 4096;
 
-/// How many settings an answer names that another program has changed since.
+/// Maximum number of settings named in an answer that another program has changed since.
 const NOTES_MAX: usize = 64;
 
 /// The state before a request, to restore if it is refused.
@@ -19,7 +19,7 @@ const NOTES_MAX: usize = 64;
 pub(crate) struct Before {
     /// The requests of clients.
     pub(crate) asked: Vec<Asked>,
-    /// The knobs that were left alone.
+    /// The settings that were left alone.
     pub(crate) suppressed: Suppressed,
     /// The values that the kernel had refused.
     pub(crate) rejections: Rejections,
@@ -32,16 +32,16 @@ struct Asking {
     /// The state to restore on refusal; `None` once restored.
     before: Option<Before>,
     phase: Phase,
-    /// Whether the request has already overridden what was left alone of its objects.
+    /// Whether the request has already overridden "left alone" for its objects.
     taken_up: bool,
     refused: Option<Fault>,
 }
 
-/// The API request in progress, and what has changed since it came.
+/// The API request in progress, and what has changed since it arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     asking: Option<Asking>,
-    /// The changes since the request came.
+    /// The changes since the request arrived.
     changes: Vec<String>,
     /// Further notes for the client.
     notes: Vec<String>,
@@ -53,26 +53,27 @@ impl Answers {
         self.asking = Some(Asking { target, before: Some(before), phase, taken_up: false, refused: None });
     }
 
-    /// Ends the request. If it was refused, returns why, and the phase to restore.
+    /// Ends the request. If it was refused, returns the reason and the phase to restore.
     pub(crate) fn end(&mut self) -> Option<(Fault, Phase)> {
         let asking = self.asking.take()?;
         let phase = asking.phase;
         asking.refused.map(|fault| (fault, phase))
     }
 
-    /// The target of the request in progress, once: the caller takes up what was left alone of its objects.
+    /// The target of the request in progress, returned once: the caller then overrides "left alone" for its
+    /// objects.
     pub(crate) fn take_up(&mut self) -> Option<Target> {
         let asking = self.asking.as_mut()?;
         let first = !std::mem::replace(&mut asking.taken_up, true);
         first.then(|| asking.target.clone())
     }
 
-    /// The target of the request in progress, unless it is refused already.
+    /// The target of the request in progress, unless it is already refused.
     pub(crate) fn pending(&self) -> Option<Target> {
         self.asking.as_ref().filter(|asking| asking.refused.is_none()).map(|asking| asking.target.clone())
     }
 
-    /// The state to restore, once.
+    /// The state to restore, returned once.
     pub(crate) fn go_back(&mut self) -> Option<Before> {
         self.asking.as_mut()?.before.take()
     }
@@ -89,7 +90,7 @@ impl Answers {
         self.asking.as_ref().is_some_and(|asking| asking.phase == Phase::Released)
     }
 
-    /// Forgets the changes and notes so far.
+    /// Clears the changes and notes so far.
     pub(crate) fn clear(&mut self) {
         self.changes.clear();
         self.notes.clear();

@@ -13,16 +13,16 @@ use crate::status::{Answer, HeldSetting, Phase, Reply, Request};
 
 /// The result of a request.
 enum Outcome {
-    /// All that it wants is in force.
+    /// All of its settings are in force.
     InForce,
-    /// It is remembered, and something of it is not in force yet.
+    /// It is stored, and some of it is not in force yet.
     Later(String),
     /// It is refused.
     Refused(Fault),
 }
 
 impl Daemon<'_> {
-    /// Does all waiting requests in this turn; says whether there were any.
+    /// Handles all waiting requests in this turn; returns whether there were any.
     pub(crate) fn answer_requests(&mut self) -> bool {
         self.telemetry.heard_requests();
         let mut waiting: VecDeque<(Request, Reply)> = VecDeque::new();
@@ -90,7 +90,7 @@ impl Daemon<'_> {
         self.telemetry.leave(Phase::Released, Phase::Managing);
         let mut answer = self.answer_now(&Event::Asked, "it is set");
         if self.went_back() {
-            // Not planned since that was known.
+            // The earlier state has not been planned yet.
             let _put_back = self.answer_now(&Event::Asked, "");
         }
         if let Some((fault, phase)) = self.answers.end() {
@@ -112,8 +112,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Whether the request in progress is refused, as of now. If so, this forgets it, and restores the earlier requests and what was
-    /// left alone, before any of their settings is put back.
+    /// Whether the request in progress is refused at this point. If so, drops it, and restores the earlier
+    /// requests and what was left alone, before any of their settings is rolled back.
     pub(crate) fn went_back(&mut self) -> bool {
         let Some(target) = self.answers.pending() else { return false };
         let Outcome::Refused(fault) = self.outcome(&target) else { return false };
@@ -144,7 +144,8 @@ impl Daemon<'_> {
         if request.extent.set == request.extent.wanted {
             return Outcome::InForce;
         }
-        // A device's objects also belong to other requests, which may have been refused them before.
+        // A device's objects also belong to other requests, which may have been refused settings of them
+        // before.
         let own = |object: &Object| {
             objects.contains(object)
                 && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))
@@ -184,7 +185,8 @@ impl Daemon<'_> {
         Ok(answer)
     }
 
-    /// Takes back a request that `set task` has noted in the kernel where no daemon ran; returns whether there was one.
+    /// Withdraws a request that `set task` stored in the kernel while no daemon was running; returns whether
+    /// there was one.
     fn takes_back_request(&self, target: &Target) -> Result<bool, Fault> {
         let Target::Task(pid) = target else { return Ok(false) };
         let requests = self.session.app_requests();
@@ -195,7 +197,7 @@ impl Daemon<'_> {
         Ok(noted)
     }
 
-    /// Does the work of an event now, and gives what changed by it.
+    /// Does the work of an event now, and returns what changed.
     fn answer_now(&mut self, event: &Event, summary: &str) -> Answer {
         let before = self.held.transactions().clone();
         let at = now();
@@ -240,7 +242,7 @@ fn refused(fault: &Fault) -> Answer {
     Answer::Refused { exit: fault.exit.code(), why: fault.cause.to_string(), hint: fault.hint.clone() }
 }
 
-/// The process that a request for a task means, as it is now.
+/// The present process of a request for a task.
 fn process_meant(target: &Target) -> Result<Option<ProcessId>, Fault> {
     match target {
         Target::Task(pid) => Ok(Some(linux::process::identify(*pid)?)),

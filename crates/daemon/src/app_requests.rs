@@ -1,4 +1,4 @@
-//! What applications request: noticed, read, and added to the operator's requests.
+//! Requests of applications: detects them, reads them, and adds them to the operator's requests.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -10,11 +10,11 @@ use model::{Host, Intent, Pid, Policy, PolicyName, Target};
 
 use crate::status::EventSource;
 
-/// The process and the policy of a request: its identity while its epolls come and go.
+/// The process and the policy of a request, which identify it while its epolls change.
 pub(crate) type Asker = (Pid, PolicyName);
 
-/// A policy, and behind its own requests those of applications: first those that were followed before, so that a later
-/// request takes no queues of an earlier one, then the others by how long their processes run.
+/// Appends the requests of applications to a policy: first those that were followed before, so that a later
+/// request takes no queues from an earlier one, then the others by the age of their processes.
 pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Policy, Vec<String>) {
     if host.app_requests.is_empty() {
         return (policy, Vec::new());
@@ -30,7 +30,7 @@ pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Po
     (policy, notes)
 }
 
-/// The process and the policy of an application's request; `None` for another's.
+/// The process and the policy of an application's request; `None` for other requests.
 pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     match request.target {
         Target::Task(pid) | Target::Epolls(pid, _) => Some((pid, request.policy)),
@@ -41,7 +41,7 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
 /// The requests of applications, and which of them are followed.
 pub(crate) struct AppRequests {
     reader: RequestReader,
-    /// Whether there is a new descriptor to wait for.
+    /// Whether there is a new descriptor to watch.
     has_new_descriptor: bool,
     /// The requests that were followed at the last plan, in that order.
     followed: Vec<Asker>,
@@ -56,7 +56,7 @@ impl AppRequests {
     /// The processes that made a request since the last call.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn asked(&mut self) -> Result<BTreeSet<Pid>, KernelError> {
         Ok(self.reader.asked()?.into_iter().collect())
     }
@@ -64,28 +64,28 @@ impl AppRequests {
     /// All requests.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn read(&mut self) -> Result<Vec<AppRequest>, KernelError> {
         self.has_new_descriptor |= self.reader.refresh()?;
         self.reader.requests()
     }
 
-    /// A policy, and behind its own requests those of applications; and what of them is left out.
+    /// Appends the requests of applications to a policy, and returns notes about those that are left out.
     pub(crate) fn joined(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
         joined(policy, host, &self.followed)
     }
 
-    /// These are followed from now on.
+    /// Sets the requests that are followed from now on.
     pub(crate) fn follow(&mut self, askers: Vec<Asker>) {
         self.followed = askers;
     }
 
-    /// The descriptor that reports new requests, once.
+    /// The descriptor that reports new requests, returned once.
     pub(crate) fn new_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
     }
 
-    /// How requests of applications are detected; `None` where applications cannot make requests.
+    /// How requests of applications are detected; `None` if applications cannot make requests.
     pub(crate) fn event_source(&self) -> Option<EventSource> {
         let immediate = self.reader.descriptor().is_some();
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);

@@ -1,4 +1,4 @@
-//! What threads share: a bell that wakes another thread's loop, and locks.
+//! Shared between threads: a bell that wakes another thread's loop, and locking.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,26 +6,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Wakes the loop that watches it. It says that there is something, and not how often.
+/// An eventfd that wakes the loop watching it. It carries no count.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
-    /// A bell that has not rung.
+    /// Creates a bell that has not been rung.
     ///
     /// # Errors
-    /// The kernel's, when there are no descriptors left.
+    /// The kernel's error if no descriptors are left.
     pub(crate) fn new() -> Result<Self, Errno> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
     /// Wakes the loop, now or when it waits again.
     pub(crate) fn ring(&self) {
-        // A counter that is full says the same.
+        // Failure means that the counter is full, which also wakes the loop.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Takes note: the loop is not woken again until it rings again.
+    /// Resets the bell: the loop is not woken again until the next ring.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
@@ -37,7 +37,7 @@ impl AsFd for Bell {
     }
 }
 
-/// Locks a mutex, also one whose holder panicked: no state here is left half changed.
+/// Locks a mutex even if a holder panicked: no state in this crate is left half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The last plan: what all requests come to on this host.
+//! The last plan of all requests on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,20 @@ use crate::placing::{self, Members, Placed};
 use crate::request_status::{self, is_of};
 use crate::status::{Polling, RequestStatus};
 
-/// What all requests come to.
+/// The last plan of all requests.
 #[derive(Default)]
 pub(crate) struct CurrentPlan {
-    /// All requests: the operator's, and behind them what applications ask for.
+    /// All requests: the operator's, followed by those of applications.
     policy: Policy,
     placed: Placed,
-    /// Each of them, and how it stands.
+    /// The status of each of them.
     statuses: Vec<RequestStatus>,
-    /// What each of the operator's requests had when it was followed last, by its target: it stays when it is refused.
+    /// The settings of each of the operator's requests when it was last followed, by target: these stay in
+    /// force if it is refused.
     previous: BTreeMap<String, BTreeSet<Knob>>,
-    /// How many settings are held and wanted only by a request that is refused.
+    /// How many settings are held and wanted only by a refused request.
     kept_for_refused: usize,
-    /// The bound on the wake latency of CPUs that the policy wants.
+    /// The bound on the CPU wake-up latency that the policy wants.
     wake: HeldWake,
 }
 
@@ -46,7 +47,8 @@ impl CurrentPlan {
         places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()
     }
 
-    /// The services that have a guard and run, by their targets. No change hurts one that does not run.
+    /// The running services that have a guard, by target. A service that is not running cannot be affected by
+    /// a change.
     pub(crate) fn guarded(&self) -> BTreeMap<String, GuardedService> {
         let mut guarded = BTreeMap::new();
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
@@ -61,13 +63,13 @@ impl CurrentPlan {
         guarded
     }
 
-    /// The request for a target with its objects; `None` where it is not followed.
+    /// The request for a target with its objects; `None` if it is not followed.
     pub(crate) fn part(&self, target: &Target) -> Option<&Part> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         parts.into_iter().find(|part| part.intent.target == *target)
     }
 
-    /// How each request stands.
+    /// The status of each request.
     pub(crate) fn statuses(&self) -> &[RequestStatus] {
         &self.statuses
     }
@@ -77,7 +79,7 @@ impl CurrentPlan {
         request_status::polling(&self.placed, host)
     }
 
-    /// The objects of the request for a target, and how it stands; `None` where it is not followed.
+    /// The objects and the status of the request for a target; `None` if it is not followed.
     pub(crate) fn request(&self, target: &Target) -> Option<(BTreeSet<Object>, &RequestStatus)> {
         request_status::of(target, &self.policy, &self.placed, &self.statuses)
     }
@@ -88,14 +90,14 @@ impl CurrentPlan {
         self.placed.refused.get(&place)
     }
 
-    /// The targets of the requests that are refused, why, and whether each is the operator's.
+    /// The targets of the refused requests, the reasons, and whether each is the operator's.
     pub(crate) fn refused(&self) -> BTreeMap<String, (&Refusal, bool)> {
         let target = |place: &usize| Some(self.policy.intents.get(*place)?.target.to_string());
         let refused = self.placed.refused.iter();
         refused.filter_map(|(at, why)| Some((target(at)?, (why, *at < self.placed.own)))).collect()
     }
 
-    /// What the operator should know of the request for a target.
+    /// The notes for the operator about the request for a target.
     pub(crate) fn notes(&self, target: &Target) -> Vec<String> {
         let Some((objects, request)) = self.request(target) else { return Vec::new() };
         let names: Vec<String> = objects.iter().map(|object| format!("{object}:")).collect();
@@ -114,14 +116,14 @@ impl CurrentPlan {
         self.wanted().any(|wanted| wanted == setting)
     }
 
-    /// The processes whose epolls are given parameters.
+    /// The processes whose epolls get parameters.
     pub(crate) fn processes_with_epolls(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let parts = parts.filter(|part| part.params.epoll != model::EpollParams::default());
         parts.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
     }
 
-    /// The processes that wait without an epoll, so that each new socket of theirs is given options of its own.
+    /// The processes that wait without an epoll, whose new sockets therefore need options of their own.
     pub(crate) fn processes_without_epolls(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let processes =
@@ -130,39 +132,40 @@ impl CurrentPlan {
         processes.filter(waits).map(|process| process.id.pid).collect()
     }
 
-    /// The knobs that differ.
+    /// The settings that differ.
     pub(crate) fn differing(&self) -> BTreeSet<Knob> {
         self.placed.plan.changes().map(|change| knob_of(change.to())).collect()
     }
 
-    /// What differs, once.
+    /// Takes the changes.
     pub(crate) fn take_plan(&mut self) -> Plan {
         std::mem::take(&mut self.placed.plan)
     }
 
-    /// Whether queues are made first, and what stands on them is planned when they are there.
+    /// Whether the queues are created first, and their settings are planned afterwards.
     pub(crate) fn is_first_stage(&self) -> bool {
         self.placed.desired.first_stage
     }
 
-    /// Holds the bound on the wake latency that the plan wants. Says why it cannot, once.
+    /// Holds the bound on the wake-up latency that the plan wants. If that fails, returns the reason once.
     pub(crate) fn hold_wake(&mut self) -> Option<String> {
         let wanted = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         self.wake.hold(wanted)
     }
 
-    /// Holds no bound on the wake latency any more.
+    /// Releases the bound on the wake-up latency.
     pub(crate) fn release_wake(&mut self) {
         self.wake.hold(None);
     }
 
-    /// How many settings are held and wanted only by a request that is refused.
+    /// How many settings are held and wanted only by a refused request.
     pub(crate) fn kept_for_refused(&self) -> usize {
         self.kept_for_refused
     }
 
-    /// What is held and not wanted, if it is time to look for that and anything could be placed. What a request had
-    /// that is refused now stays meanwhile, unless its device is here under another name: then the request is no longer for it.
+    /// The settings that are held but no longer wanted, if it is time to check and anything could be placed.
+    /// The settings of a refused request stay, unless its device now has another name: then the request no
+    /// longer applies to it.
     pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool, host: &Host) -> Option<BTreeSet<Knob>> {
         self.kept_for_refused = 0;
         if self.placed.placement.is_none() || !is_time {
@@ -182,8 +185,8 @@ impl CurrentPlan {
     }
 }
 
-/// What each of the operator's requests has, by its target: of those that are followed what they want now, of those that are
-/// refused what they had before.
+/// The settings of each of the operator's requests, by target: for followed requests what they want now, for
+/// refused ones what they had before.
 fn previous(
     policy: &Policy,
     placed: &Placed,
@@ -204,8 +207,9 @@ fn previous(
     previous
 }
 
-/// What is held and stays for requests that are refused: what they had, whichever program wrote it. Of requests that
-/// this daemon never followed, all of the objects on which they wrote anything: a delivery mode is kept whole.
+/// The held settings that stay for refused requests: what they had, whichever program wrote it. For requests
+/// that this daemon never followed, all settings of the objects on which they wrote anything: a delivery mode
+/// is kept as a whole.
 fn kept_for(
     refused: &[&Intent],
     previous: &BTreeMap<String, BTreeSet<Knob>>,
@@ -272,7 +276,7 @@ mod test {
                 source,
             )
         };
-        // The first request's mode and the second's have the same deferral, which was not written again.
+        // The modes of both requests have the same deferral, which was not written again.
         let mut ledger = Ledger::default();
         let changes = [defers(0, "a:1"), flushes(0, "a:2"), defers(1, "a:1"), flushes(1, "a:1")];
         changes.iter().for_each(|change| ledger.note(change));

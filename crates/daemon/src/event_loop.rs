@@ -1,5 +1,5 @@
-//! The one epoll that the daemon waits in, and its sources: descriptors of others, such as the sockets of an API, each
-//! with what is to be done when it is ready.
+//! The epoll in which the daemon waits, and its sources: descriptors of other parts, such as the sockets of
+//! an API, each with its handler.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,30 +13,30 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// The most sources at a time; the next one is rejected.
+/// Maximum number of sources; further ones are rejected.
 pub const SOURCES_MAX: usize = 256;
 
-/// How many descriptors one wait reports; the next wait reports the rest.
+/// Maximum number of descriptors reported by one wait; the next wait reports the rest.
 const READY_MAX: usize = 64;
 
-/// A shorter wait is timed by a timer: [`epoll_wait_millis`] counts whole milliseconds, and rounds up.
+/// Shorter waits use a timerfd: [`epoll_wait_millis`] has a resolution of milliseconds and rounds up.
 const EXACT_BELOW: Duration = Duration::from_millis(10);
 
 /// The timer's number, which is no descriptor's.
 const TIMER: u64 = u64::MAX;
 
-/// The first number that is a source's; those before belong to the daemon.
+/// The first number of a source; lower ones belong to the daemon.
 const FIRST_SOURCE: u64 = 1 << 32;
 
 /// A descriptor in the daemon's loop that is not the daemon's own.
 pub trait Source {
-    /// What is waited for. It must stay the same for as long as the source stays.
+    /// The descriptor. It must stay the same while the source exists.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// What the source waits for; asked after each turn, so answer quickly.
+    /// What the source waits for; called after each turn, so it must be fast.
     fn interest(&mut self) -> Interest;
 
-    /// The descriptor is ready, or the requested time has come. Must not block.
+    /// Called when the descriptor is ready, or the requested time has come. Must not block.
     fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay;
 }
 
@@ -47,33 +47,33 @@ pub struct Interest {
     pub read: bool,
     /// Room to write.
     pub write: bool,
-    /// A time.
+    /// A point in time.
     pub until: Option<Instant>,
 }
 
-/// What a source is called for.
+/// Why a source is called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// There is something to read, or to accept; also after the other end has closed.
+    /// There is something to read or accept, including end of file.
     pub read: bool,
     /// There is room to write.
     pub write: bool,
-    /// The other end is gone, or the descriptor is broken.
+    /// The other end is closed, or the descriptor has an error.
     pub hung_up: bool,
     /// The requested time has come.
     pub late: bool,
 }
 
-/// Whether a source stays.
+/// Whether a source stays in the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
     /// It stays.
     Stay,
-    /// It is dropped, and its descriptor with it.
+    /// It is dropped together with its descriptor.
     Leave,
 }
 
-/// Takes new sources, such as connections that were accepted.
+/// Registers new sources, such as accepted connections.
 #[derive(Default)]
 pub struct Registrar {
     waiting: Vec<Box<dyn Source>>,
@@ -81,7 +81,7 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Adds a source; says whether there was room. One without room is dropped.
+    /// Adds a source; returns false and drops it if there is no room.
     pub fn admit(&mut self, source: Box<dyn Source>) -> bool {
         if self.waiting.len() >= self.room {
             return false;
@@ -90,7 +90,7 @@ impl Registrar {
         true
     }
 
-    /// How many more sources there is room for.
+    /// The remaining room for sources.
     pub fn room(&self) -> usize {
         self.room.saturating_sub(self.waiting.len())
     }
@@ -102,7 +102,7 @@ impl fmt::Debug for Registrar {
     }
 }
 
-/// A source and what the epoll knows of it.
+/// A source, and its interest as registered with the epoll.
 struct Slot {
     source: Box<dyn Source>,
     known: Interest,
@@ -123,10 +123,10 @@ impl fmt::Debug for EventLoop {
 }
 
 impl EventLoop {
-    /// A loop without sources.
+    /// Creates a loop without sources.
     ///
     /// # Errors
-    /// The kernel's, when there are no descriptors left.
+    /// The kernel's error if no descriptors are left.
     pub fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer =
@@ -135,10 +135,10 @@ impl EventLoop {
         Ok(Self { epoll, timer, sources: BTreeMap::new(), next: FIRST_SOURCE })
     }
 
-    /// Waits for one of the daemon's own descriptors, too, which is reported by this number.
+    /// Also waits for one of the daemon's own descriptors, which is reported by this number.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub fn watch(&self, descriptor: impl AsFd, number: u32) -> Result<(), Errno> {
         epoll::add(
             &self.epoll,
@@ -151,7 +151,7 @@ impl EventLoop {
     /// Adds a source.
     ///
     /// # Errors
-    /// `EMFILE` if there are [`SOURCES_MAX`] already; the kernel's.
+    /// `EMFILE` if there are already [`SOURCES_MAX`]; the kernel's errors.
     pub fn admit(&mut self, mut source: Box<dyn Source>) -> Result<(), Errno> {
         if self.sources.len() >= SOURCES_MAX {
             return Err(Errno::MFILE);
@@ -165,16 +165,16 @@ impl EventLoop {
         Ok(())
     }
 
-    /// How many sources there are.
+    /// The number of sources.
     pub fn sources(&self) -> usize {
         self.sources.len()
     }
 
-    /// Waits at most until a time for something to be ready, and lets the sources do what they have to. Gives the numbers
-    /// of the daemon's own descriptors that are ready. A signal ends the wait, too.
+    /// Waits, at most until a time, for something to be ready, and calls the sources. Returns the numbers of
+    /// the daemon's own descriptors that are ready. A signal also ends the wait.
     ///
     /// # Errors
-    /// The kernel's, other than for a signal.
+    /// The kernel's errors, except for a signal.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<u32>, Errno> {
         self.settle()?;
         let theirs = self.sources.values().filter_map(|slot| slot.known.until).min();
@@ -188,7 +188,7 @@ impl EventLoop {
         let mut events = Vec::with_capacity(READY_MAX);
         let waited = epoll_wait_millis(&self.epoll, &mut events, left);
         if exact.is_some() {
-            // Stopped, it is not ready any more either.
+            // Stopping the timer also makes it unreadable.
             self.set_timer(Duration::ZERO)?;
         }
         match waited {
@@ -214,7 +214,7 @@ impl EventLoop {
         Ok(own)
     }
 
-    /// Sets the timer; nothing stops it.
+    /// Starts the timer; zero stops it.
     fn set_timer(&self, span: Duration) -> Result<(), Errno> {
         let set = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(span) };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &set).map(|_| ())
@@ -238,7 +238,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Updates the epoll with what the sources wait for.
+    /// Registers with the epoll what the sources wait for.
     fn settle(&mut self) -> Result<(), Errno> {
         for (number, slot) in &mut self.sources {
             let interest = slot.source.interest();
@@ -254,7 +254,8 @@ impl EventLoop {
 
 fn flags(interest: Interest) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::empty();
-    // `EPOLLRDHUP` is dropped with `EPOLLIN`: a source that has seen it is not woken for it again while it answers.
+    // `EPOLLRDHUP` is removed together with `EPOLLIN`: a source that has seen it is not woken for it again
+    // while it answers.
     flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
     flags.set(epoll::EventFlags::OUT, interest.write);
     flags
@@ -286,7 +287,7 @@ mod test {
 
     use super::*;
 
-    /// Echoes what it reads, once it may write.
+    /// Echoes what it reads, once it is writable.
     struct Echo {
         stream: UnixStream,
         received: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The sources of the daemon's events: kernel notices, process events, signals, and file changes.
+//! The sources of the daemon's events: kernel notifications, process events, signals, and file changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -33,7 +33,7 @@ pub(crate) const MEASURED: u32 = 5;
 pub(crate) const GUARDED: u32 = 6;
 pub(crate) const REQUESTED: u32 = 7;
 
-/// How many process events one turn takes; the next turn takes the rest.
+/// Maximum number of process events per turn; the next turn handles the rest.
 const PROCESS_EVENTS_MAX: usize = 4096;
 
 /// All sources of the daemon's events.
@@ -41,14 +41,14 @@ pub(crate) struct EventSources {
     notices: Notices,
     process_events: Option<ProcessEvents>,
     refused: Vec<KernelError>,
-    /// What BPF reports beside processes and listeners.
+    /// What BPF reports in addition to processes and listeners.
     reports: ExtraEvents,
     signals: Signals,
     files: Files,
     /// The processes whose forks, execs and exits are reported.
     watched: BTreeSet<Pid>,
     first_connections: FirstConnections,
-    /// What the kernel reports by no event.
+    /// Periodic scans for what the kernel reports by no event.
     scans: Scans,
 }
 
@@ -153,7 +153,7 @@ impl EventSources {
         iter::once(links).chain(of_processes).chain([values]).collect()
     }
 
-    /// The kernel's notices.
+    /// The kernel's notifications.
     pub(crate) fn notices(&self) -> Result<impl Iterator<Item = Notice>, KernelError> {
         Ok(self.notices.take()?.into_iter())
     }
@@ -176,16 +176,16 @@ impl EventSources {
         Ok((events, process_events.lost()? > 0))
     }
 
-    /// From here on, BPF reports these processes, images and listeners.
+    /// Sets the processes, executables and listeners that BPF reports from now on.
     pub(crate) fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.wait_for(netns, waited))
     }
 
-    /// From here on, BPF reports the next connection of each port on which these processes listen, once. What BPF does not
-    /// report of them is found by scans.
+    /// From now on, BPF reports the next connection of each port on which these processes listen, once. Scans
+    /// find what BPF does not report.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn await_packets<'a>(
         &mut self,
         processes: impl Iterator<Item = &'a Process>,
@@ -193,7 +193,7 @@ impl EventSources {
         let (mut ports, mut scanned) = (BTreeSet::<ListenedPort>::new(), BTreeSet::new());
         for process in processes {
             let listened = plan::listened_ports(process);
-            // The first datagram of a UDP socket has no event, also of a process that listens on TCP, too.
+            // The first datagram of a UDP socket causes no event, even if the process also listens on TCP.
             let by_udp = |socket: &Socket| socket.state == SocketState::Udp && plan::serves(socket);
             if process.sockets.iter().any(by_udp) || self.process_events.is_none() {
                 scanned.insert(process.id.pid);
@@ -205,17 +205,17 @@ impl EventSources {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.await_connections(&ports))
     }
 
-    /// Whether a server's first packet is looked for by scans.
+    /// Whether scans look for a server's first packet.
     pub(crate) fn scans_for_packets(&self) -> bool {
         self.scans.looks_at_any()
     }
 
-    /// What is looked for by scans.
+    /// The scans.
     pub(crate) fn scans(&mut self) -> &mut Scans {
         &mut self.scans
     }
 
-    /// A tick has passed.
+    /// Handles a tick.
     pub(crate) fn tick(&mut self) {
         self.first_connections.forget();
     }
@@ -225,12 +225,12 @@ impl EventSources {
         self.watched.contains(&pid)
     }
 
-    /// BPF watches this process already, as it does each child of a watched process.
+    /// Records that BPF already watches this process, as it does each child of a watched process.
     pub(crate) fn note_watched(&mut self, pid: Pid) {
         self.watched.insert(pid);
     }
 
-    /// BPF watches this process no more, because it has ended.
+    /// Records that BPF no longer watches this process, because it has exited.
     pub(crate) fn note_ended(&mut self, pid: Pid) {
         self.watched.remove(&pid);
     }
@@ -238,27 +238,28 @@ impl EventSources {
     /// Stops watching this process, if it is watched.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn stop_watching(&mut self, pid: Pid) -> Result<(), KernelError> {
         if self.watched.remove(&pid) { self.ignore(pid) } else { Ok(()) }
     }
 
-    /// Stops watching this process, also where BPF began to watch it by itself.
+    /// Stops watching this process, even if BPF began to watch it by itself.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn ignore(&self, pid: Pid) -> Result<(), KernelError> {
         self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.ignore(pid))
     }
 
-    /// Watches the exits and the children of these processes and of no others. Returns why one of them could not be added.
+    /// Watches the exits and children of exactly these processes. Returns the error if one of them could not
+    /// be added.
     ///
     /// # Errors
-    /// The kernel's, when one cannot be taken out.
+    /// The kernel's error if a process cannot be removed.
     pub(crate) fn watch_alone(&mut self, known: &BTreeSet<Pid>) -> Result<Option<KernelError>, KernelError> {
         let mut full = None;
         for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
-            // A process that does not fit is found by scans.
+            // Scans find a process that does not fit.
             if let Err(error) =
                 self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.watch(pid))
             {
@@ -279,35 +280,35 @@ impl EventSources {
         &mut self.signals
     }
 
-    /// The files that are watched.
+    /// The watched files.
     pub(crate) fn files(&mut self) -> &mut Files {
         &mut self.files
     }
 }
 
-/// What a watched directory has.
+/// The contents of a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holds {
     /// Policy files.
     Policy,
     /// The journal.
     Journal,
-    /// What applications request, in a BPF file system.
+    /// Requests of applications, in a BPF file system.
     AppRequests,
-    /// The directory that the one of [`Holds::AppRequests`] is made in.
+    /// The parent directory of [`Holds::AppRequests`].
     ParentOfAppRequests,
 }
 
 /// Directories that inotify watches for changes.
 pub(crate) struct Files {
-    /// `None` where the kernel has none left; files are then read again when asked to.
+    /// `None` if the kernel has no instance left; files are then only read again on request.
     inotify: Option<OwnedFd>,
     wanted: Vec<(PathBuf, Holds)>,
     watched: BTreeMap<i32, (PathBuf, Holds)>,
 }
 
 impl Files {
-    /// Begins to watch directories. One that is not there is watched once it is: [`Files::again`].
+    /// Starts watching directories. One that does not exist is watched later: [`Files::again`].
     pub(crate) fn watch(wanted: Vec<(PathBuf, Holds)>) -> Self {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let mut files = Self { inotify: inotify::init(flags).ok(), wanted, watched: BTreeMap::new() };
@@ -315,7 +316,8 @@ impl Files {
         files
     }
 
-    /// Watches what was not there before; says whether there is a new directory of policy files.
+    /// Watches directories that did not exist before; returns whether there is a new directory of policy
+    /// files.
     pub(crate) fn again(&mut self) -> bool {
         use inotify::WatchFlags;
         let Some(inotify) = &self.inotify else { return false };
@@ -334,9 +336,9 @@ impl Files {
                         | WatchFlags::DELETE_SELF
                         | WatchFlags::MOVE_SELF
                 }
-                // A writer closes the lock.
+                // A writer closes the lock file.
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
-                // A registry gets its name when it is whole.
+                // A registry is renamed into place when it is complete.
                 Holds::AppRequests => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
                 Holds::ParentOfAppRequests => WatchFlags::CREATE | WatchFlags::DELETE_SELF,
             };
@@ -348,7 +350,8 @@ impl Files {
         policy
     }
 
-    /// Which of them changed; never [`Holds::ParentOfAppRequests`], which is only looked at for new directories.
+    /// The kinds of directories that changed, except [`Holds::ParentOfAppRequests`], which is watched only
+    /// for new directories.
     pub(crate) fn changed(&mut self) -> BTreeSet<Holds> {
         let mut changed = BTreeSet::new();
         let Some(inotify) = &self.inotify else { return changed };

@@ -1,34 +1,34 @@
-//! Listeners of other network namespaces whose next connection shows by which NAPI they receive.
+//! Listeners in other network namespaces whose next connection shows by which NAPI they receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::bpf::process_events::{ListenedPort, NAMES_MAX};
 
-/// So many connections of a port are looked at between two ticks. One that ends before it was looked at shows nothing, and the
-/// next one is awaited.
+/// Maximum number of connections of a port that are inspected between two ticks. A connection that ends
+/// before it is inspected shows nothing, and the next one is awaited.
 const LOOKS_MAX: u32 = 8;
 
-/// How often connections of a port came since the last tick.
+/// The number of connections per port since the last tick.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstConnections(BTreeMap<ListenedPort, u32>);
 
 impl FirstConnections {
-    /// One came.
+    /// Counts a connection.
     pub(crate) fn came(&mut self, port: ListenedPort) {
         *self.0.entry(port).or_default() += 1;
     }
 
-    /// Another socket listens there.
+    /// Resets the count, because another socket listens on the port.
     pub(crate) fn listens(&mut self, port: ListenedPort) {
         self.0.remove(&port);
     }
 
-    /// A tick has passed.
+    /// Handles a tick.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// Which of these ports are worth waiting for, as far as the kernel's table holds them.
+    /// Which of these ports to wait for, limited by the size of the kernel's table.
     pub(crate) fn awaited(&self, ports: BTreeSet<ListenedPort>) -> BTreeSet<ListenedPort> {
         let few = |port: &ListenedPort| self.0.get(port).is_none_or(|came| *came < LOOKS_MAX);
         ports.into_iter().filter(few).take(NAMES_MAX).collect()

@@ -1,4 +1,4 @@
-//! Services that have a goal: how long their requests take, measured in a thread that the daemon never waits for.
+//! Services that have a goal: their response times, measured in a thread that the daemon never waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,41 +17,41 @@ use crate::event_sources::MEASURED;
 use crate::placing::Members;
 use crate::status::{MeasuredWindows, RequestStatus, ResponseTimes};
 
-/// How a goal stands by what was measured last.
+/// The state of a goal after the last measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// This percentile is above it by its whole interval.
+    /// The whole interval of this percentile is above the goal.
     Missed(Guarded),
-    /// Each is within it by its whole interval.
+    /// The whole interval of each percentile is within the goal.
     Met,
-    /// Neither is known.
+    /// Neither is certain.
     Open,
 }
 
-/// Percentiles are computed again after so many windows: that takes a millisecond or two, counts do not.
+/// Percentiles are recomputed after this many windows: unlike counting, that takes a millisecond or two.
 const WINDOWS_PER_SUMMARY: u64 = 5;
 
-/// The rule that says that a service is not measured.
+/// The rule for a service that is not measured.
 const NOT_MEASURED: &str = "live-not-measured";
 
-/// The message where the kernel cannot measure any service.
+/// The message if the kernel cannot measure any service.
 const NOT_HERE: &str = "response times cannot be measured on this kernel";
 
 /// The services that have a goal.
 pub(crate) struct Goals {
     part: PartOfSecond,
-    /// `None` while there is nothing to measure, and before it was asked.
+    /// `None` while there is nothing to measure, and before the first request.
     rounds: Option<Rounds>,
     subjects: Vec<Subject>,
     found: Vec<Measured>,
-    /// The rules that were ever found: what they found is mended when they find it no more.
+    /// All rules that have ever been reported: a finding is resolved when its rule no longer reports it.
     rules: BTreeSet<String>,
-    /// The thread writes to it when there is something new.
+    /// The thread rings it when there are new results.
     new: Arc<Bell>,
 }
 
 impl Goals {
-    /// Nothing is measured yet; the loop reports what will be as [`MEASURED`].
+    /// Creates it without measurements; the loop reports new ones as [`MEASURED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let new = Bell::new().map_err(failed)?;
@@ -66,7 +66,7 @@ impl Goals {
         })
     }
 
-    /// From now on, this part of each second is measured.
+    /// Sets the part of each second that is measured.
     pub(crate) fn measure(&mut self, part: PartOfSecond) {
         if part != self.part {
             self.part = part;
@@ -75,10 +75,10 @@ impl Goals {
         }
     }
 
-    /// From now on, these services are measured.
+    /// Sets the services to measure.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If no thread can be created for it.
     pub(crate) fn follow(&mut self, subjects: Vec<Subject>, netns: &Netns) -> Result<(), Fault> {
         let Some(sample) = self.part.span().filter(|_| !subjects.is_empty()) else {
             self.rounds = None;
@@ -110,7 +110,7 @@ impl Goals {
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
     }
 
-    /// Discards what was measured of a service: it had other settings.
+    /// Discards the measurements of a service, because its settings have changed.
     pub(crate) fn begin_again(&mut self, name: &str) {
         self.found.retain(|measured| measured.name != name);
         if let Some(rounds) = &self.rounds {
@@ -118,12 +118,12 @@ impl Goals {
         }
     }
 
-    /// What was found last of each service.
+    /// The last measurements of each service.
     pub(crate) fn found(&self) -> &[Measured] {
         &self.found
     }
 
-    /// How the goals of services stand by what was measured last.
+    /// The state of the services' goals after the last measurement.
     pub(crate) fn standings(&self) -> BTreeMap<String, Standing> {
         let of = |measured: &Measured| {
             let subject = self.subjects.iter().find(|subject| subject.name == measured.name)?;
@@ -133,12 +133,12 @@ impl Goals {
         self.found.iter().filter_map(of).collect()
     }
 
-    /// The rules whose findings may have been mended.
+    /// The rules whose findings may be resolved.
     pub(crate) fn rules(&self) -> Vec<String> {
         self.rules.iter().cloned().collect()
     }
 
-    /// What is wrong with services, or keeps them from being measured.
+    /// The problems of services, and what prevents their measurement.
     pub(crate) fn findings(&mut self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut refused_all = None;
@@ -148,7 +148,7 @@ impl Goals {
                     let wrong = summary.findings.iter().filter(|found| found.severity >= Severity::Warning);
                     findings.extend(wrong.cloned());
                 }
-                // What the kernel has not, it has for no service.
+                // A feature that the kernel lacks is missing for every service.
                 Outcome::Refused { exit: Exit::Unsupported, why, hint } => {
                     refused_all = Some(not_measured("daemon", NOT_HERE, why, hint.as_deref()));
                 }
@@ -176,7 +176,7 @@ impl Goals {
         findings
     }
 
-    /// These requests, with what was measured of each.
+    /// Adds to these requests their measurements.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         for request in &mut requests {
             let Some(measured) = self.found.iter().find(|measured| measured.name == request.target) else {
@@ -210,7 +210,7 @@ impl Goals {
     }
 }
 
-/// How a goal stands: by the whole interval of each percentile, as the finding `live-goal-missed` does.
+/// The state of a goal: by the whole interval of each percentile, like the finding `live-goal-missed`.
 fn standing(goal: &Goal, response: &Percentiles) -> Standing {
     let nanoseconds = |span: Nanoseconds| Duration::from_nanos(span.0).as_secs_f64() * 1e9;
     let wanted = [(Guarded::P99, goal.p99, response.p99), (Guarded::P50, goal.p50, response.p50)];
@@ -240,14 +240,14 @@ fn not_measured(object: &str, summary: &str, why: &str, hint: Option<&str>) -> F
     }
 }
 
-/// The packets of a service's NAPIs, by who polled them.
+/// The packets of a service's NAPIs, by poller.
 fn packets(summary: &Summary) -> LivePolls {
     let mut sum = LivePolls::default();
     summary.napis.iter().for_each(|napi| sum += napi.packets);
     sum
 }
 
-/// The services that have a goal, are there, and listen.
+/// The services that have a goal, exist, and listen.
 pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Vec<Subject> {
     let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal.is_set());
     let mut subjects: Vec<Subject> = Vec::new();
@@ -262,7 +262,8 @@ pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Ve
     subjects
 }
 
-/// A service by its processes in the host's network namespace; `None` if none of them listens. Those in others have ports of their own.
+/// A service with its processes in the host's network namespace; `None` if none of them listens. Ports in
+/// other namespaces are separate.
 fn subject<'p>(
     name: String,
     pids: impl Iterator<Item = &'p Pid>,
@@ -280,7 +281,8 @@ fn subject<'p>(
     (!ports.is_empty()).then(|| Subject { name, processes, ports: ports.into_iter().collect(), goal })
 }
 
-/// How a service of the policy is found, by its name there: as the daemon knows it, which may have no right to look into its processes.
+/// Selects a service of the policy by name, using the daemon's knowledge: the daemon may lack the permission
+/// to inspect its processes.
 pub(crate) fn selection(name: &str, intents: &[Intent], members: &Members, host: &Host) -> Selection {
     let is_it = |intent: &Intent| matches!(&intent.target, Target::Service(other, _) if other == name);
     let places = (0..intents.len()).filter(|place| is_it(&intents[*place]));

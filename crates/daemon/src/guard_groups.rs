@@ -1,4 +1,5 @@
-//! Which changes are judged together, and on whose traffic: those that have a service in common.
+//! Groups of changes that are judged together, because they affect a common service, and the services whose
+//! traffic judges them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,26 +10,26 @@ use model::{Guard, Object, Plan, Step};
 pub(crate) struct GuardedService {
     /// Its name.
     pub(crate) name: String,
-    /// How it is guarded.
+    /// Its guard.
     pub(crate) guard: Guard,
-    /// What delivers its packets.
+    /// The objects that deliver its packets.
     pub(crate) objects: BTreeSet<Object>,
 }
 
 /// Changes that are judged together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Group {
-    /// The targets of the services that they are about.
+    /// The targets of the affected services.
     pub(crate) services: BTreeSet<String>,
     /// The changes, in the order of the plan.
     pub(crate) changes: Plan,
 }
 
-/// Steps, each with its place in the plan.
+/// Steps, each with its index in the plan.
 type Steps = Vec<(usize, Step)>;
 
-/// Deals out the steps of a plan: two are judged together if they have a service in common, also by way of others. Steps that are about no
-/// guarded service are left out.
+/// Groups the steps of a plan: two are judged together if they affect a common service, directly or through
+/// other steps. Steps that affect no guarded service are left out.
 pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>) -> Vec<Group> {
     let mut groups: Vec<(BTreeSet<String>, Steps)> = Vec::new();
     for (place, step) in changes.steps.into_iter().enumerate() {
@@ -39,7 +40,7 @@ pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>)
             continue;
         }
         let mut steps = vec![(place, step)];
-        // All groups that this step joins become one.
+        // Merge all groups that this step connects.
         for (others, theirs) in
             groups.extract_if(.., |(others, _)| !others.is_disjoint(&services)).collect::<Vec<_>>()
         {
@@ -62,7 +63,7 @@ pub(crate) mod test {
     use super::*;
     use crate::reconciler_test::{change, plan, queue};
 
-    /// A service whose packets come by these queues.
+    /// A service whose packets arrive through these queues.
     pub(crate) fn service(name: &str, queues: &[u32]) -> (String, GuardedService) {
         let objects = queues.iter().map(|number| Object::Queue(queue(*number))).collect();
         let guard = Guard { limits: Limits::default(), within: Nanoseconds::from_millis(20_000) };

@@ -1,4 +1,5 @@
-//! Changes for services that have a guard: judged in a thread of their own before they are made, while the daemon does nothing else.
+//! Changes for services that have a guard: a separate thread judges them before they are committed, and the
+//! daemon makes no other changes meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,99 +23,99 @@ use crate::event_sources::GUARDED;
 use crate::guard_groups::{Group, GuardedService, grouped};
 use crate::held::knob_of;
 
-/// The rules that say what became of a change under guard.
+/// The rules for the result of a change under guard.
 pub(crate) const REVERTED: &str = "guard-reverted";
 pub(crate) const WAITS: &str = "guard-waits";
 
-/// How long after a change could not be judged it is tried again.
+/// The delay before a change is retried that could not be judged.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// How much longer than planned a trial may take before its guard process puts it back.
+/// How much longer than planned a trial may take before its guard process rolls it back.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
-/// The processes of services, by the services' names.
+/// The processes of services, by service name.
 pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
 
 /// The result of a trial; `None` if there was nothing to change.
 type Outcomes = Result<Option<Outcome>, Fault>;
 
-/// A try for a service whose goal is missed.
+/// A try for a service that misses its goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// The service.
     pub(crate) service: String,
     /// The mode.
     pub(crate) mode: DeliveryMode,
-    /// When it was noted, in microseconds since 1970.
+    /// When it was recorded, in microseconds since 1970.
     pub(crate) begun: u64,
-    /// The measure that must become smaller.
+    /// The measure that must decrease.
     pub(crate) what: Guarded,
 }
 
-/// What became of a try.
+/// The result of a try.
 pub(crate) struct Attempted {
     /// The try.
     pub(crate) attempt: Attempt,
-    /// The ruling and what was measured of each service, first of the one that the try is for; or why there is none, and whether
-    /// anything was written.
+    /// The ruling and the measurements of each service, starting with the one that the try is for; or why
+    /// there is none, and whether anything was written.
     pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
 }
 
-/// A change that is judged at this moment.
+/// A change that is being judged.
 struct RunningTrial {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Whether it has come so far that something may have been written.
+    /// Whether it has progressed so far that something may have been written.
     wrote: Arc<AtomicBool>,
-    /// The try that it is; `None` for what the policy asks for.
+    /// The try; `None` for a change that the policy requests.
     attempt: Option<Attempt>,
     judged: Arc<Mutex<Option<Outcomes>>>,
     settings: BTreeMap<Knob, Setting>,
     members: Members,
 }
 
-/// On whose traffic changes are judged, and for how long.
+/// The services whose traffic judges changes, and for how long.
 pub(crate) struct Judging {
     pub(crate) policy: Policy,
     pub(crate) netns: Netns,
     pub(crate) watched: Vec<Watched>,
     pub(crate) within: Nanoseconds,
     pub(crate) members: Members,
-    /// The try that it is; `None` for what the policy asks for.
+    /// The try; `None` for changes that the policy requests.
     pub(crate) attempt: Option<Attempt>,
 }
 
-/// What was judged of changes.
+/// The results of judging changes.
 pub(crate) struct Guards {
     running: Option<RunningTrial>,
-    /// What was judged and may be made, with the verdict.
+    /// The settings that were judged and may be made, with the verdict.
     kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
-    /// What was put back, and for which processes: it is not tried again for these.
+    /// The settings that were rolled back, and the processes for which they are not retried.
     reverted: BTreeMap<Knob, (Setting, Members)>,
-    /// Not before this moment are changes for these services tried again that could not be judged.
+    /// When changes for these services that could not be judged may be retried.
     not_before: BTreeMap<BTreeSet<String>, Nanoseconds>,
     done: Arc<Bell>,
 }
 
-/// What became of a change.
+/// The result of judging a change.
 pub(crate) enum Judged {
-    /// Of one that the policy asks for.
+    /// A change that the policy requests.
     Asked {
-        /// The targets of the services that it is about.
+        /// The targets of the affected services.
         services: BTreeSet<String>,
-        /// A sentence for the log.
+        /// A message for the log.
         said: String,
-        /// What an operator should know of, if it was not kept.
+        /// A finding for the operator, if the change was not kept.
         finding: Option<Finding>,
-        /// The verdict of each service; none of a change that could not be tried.
+        /// The verdict of each service; empty for a change that could not be tried.
         verdicts: Vec<Judgement>,
     },
-    /// Of a try.
+    /// A try.
     Attempt(Attempted),
 }
 
 impl Guards {
-    /// Nothing is judged yet; the loop reports what was as [`GUARDED`].
+    /// Creates it without results; the loop reports new ones as [`GUARDED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let done = Bell::new().map_err(failed)?;
@@ -128,19 +129,19 @@ impl Guards {
         })
     }
 
-    /// Whether a change is judged at this moment: nothing else may be written meanwhile.
+    /// Whether a change is being judged: nothing else may be written in the meantime.
     pub(crate) fn is_under_way(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Ends what is under way: it is put back, and counts as not judged.
+    /// Stops the trial in progress: it is rolled back, and counts as not judged.
     pub(crate) fn stop(&self) {
         if let Some(running) = &self.running {
             running.stop.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The same, and waits until everything is put back.
+    /// The same, and waits until everything is restored.
     pub(crate) fn finish(&mut self) {
         self.stop();
         if let Some(running) = self.running.take() {
@@ -148,14 +149,15 @@ impl Guards {
         }
     }
 
-    /// Everything may be tried again.
+    /// Allows everything to be tried again.
     pub(crate) fn take_up(&mut self) {
         self.reverted.clear();
         self.not_before.clear();
     }
 
-    /// Removes from a plan the changes that must be judged before they are made, and returns those whose turn it is: of the groups of
-    /// services that need not wait, the one that has waited longest. It drops changes that were put back for the same processes.
+    /// Removes from a plan the changes that must be judged first, and returns those whose turn it is: of the
+    /// groups of services that need not wait, the one that has waited longest. Drops changes that were rolled
+    /// back for the same processes.
     pub(crate) fn sift(
         &mut self,
         plan: &mut Plan,
@@ -186,7 +188,8 @@ impl Guards {
                 }
             }
         }
-        // What was put back is tried again as soon as it comes with something else: that is another change.
+        // A change that was rolled back is retried as soon as it comes together with another one: that is a
+        // different change.
         let is_known = |change: &model::Change| {
             self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
         };
@@ -202,7 +205,7 @@ impl Guards {
     /// Begins to judge changes.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If no thread can be created for it.
     pub(crate) fn judge(&mut self, changes: Plan, judging: Judging, session: Session) -> Result<(), Fault> {
         let Judging { policy, netns, watched, within, members, attempt } = judging;
         let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
@@ -227,7 +230,7 @@ impl Guards {
                 trial.measure_before(&mut is_stopped)?;
                 let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
                 let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
-                // The daemon may be killed in the middle of it.
+                // The daemon may be killed in the middle of a trial.
                 let guard = Guardian::start(&session, deadline, &trial.namespaces()?)?;
                 writes.store(true, Ordering::Relaxed);
                 let outcome = trial.run(deadline, &mut is_stopped, &mut |_| {})?;
@@ -243,7 +246,7 @@ impl Guards {
         Ok(())
     }
 
-    /// Takes what was judged, if it was.
+    /// Takes the result, if there is one.
     pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<Judged> {
         self.done.silence();
         let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -269,7 +272,7 @@ impl Guards {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return None,
             Err(fault) => {
-                // What is asked for has changed, maybe: that is looked at immediately.
+                // The requests may have changed: check immediately.
                 let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
                 self.not_before.insert(of.clone(), Nanoseconds(now.0.saturating_add(again_after.0)));
                 return Some(Judged::Asked {
@@ -306,12 +309,12 @@ impl Guards {
         Some(Judged::Asked { services: of, said, finding, verdicts })
     }
 
-    /// These settings were judged, and may be made.
+    /// Records that these settings were judged and may be made.
     fn keep(&mut self, settings: BTreeMap<Knob, Setting>, judgements: &[Judgement]) {
         self.kept.extend(settings.into_iter().map(|(knob, to)| (knob, (to, judgements.to_vec()))));
     }
 
-    /// The verdicts on what was judged and is in these settings.
+    /// The verdicts on judged changes among these settings.
     pub(crate) fn verdicts<'s>(&self, settings: impl IntoIterator<Item = &'s Setting>) -> Vec<Judgement> {
         let mut verdicts: Vec<Judgement> = Vec::new();
         for to in settings {
@@ -337,8 +340,9 @@ pub(crate) fn of_group(group: &Group, members: &Members) -> Members {
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
-/// Whether these are the services that a change was judged on: one process of each still runs. Workers come and go, and a service
-/// matched by its executable has processes in containers that the change did not affect.
+/// Whether these are the services that a change was judged on: at least one process of each is still running.
+/// Workers come and go, and a service matched by its executable may have processes in containers that the
+/// change did not affect.
 fn are_the_same(judged: &Members, now: &Members) -> bool {
     judged.len() == now.len()
         && judged.iter().all(|(service, then)| {

@@ -1,4 +1,4 @@
-//! The settings that daemons have made and that are in force, in the journal and on the host.
+//! The daemons' settings that are in force, in the journal and on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,36 +10,36 @@ use session::{Fault, unfinished};
 
 use crate::known::has_ended;
 
-/// How many transactions the journal keeps that are not in force any more.
+/// How many transactions the journal keeps that are no longer in force.
 const HISTORY_MAX: usize = 200;
 
 /// The settings that are held, and their journal.
 pub(crate) struct Held {
     journal: Journal,
     kernel: Kernel,
-    /// The transactions of daemons that are in force.
+    /// The daemons' transactions that are in force.
     own: BTreeSet<TransactionName>,
     ledger: Ledger,
-    /// The transactions of these whose rollback is incomplete.
+    /// Those of them whose rollback is incomplete.
     half_undone: BTreeSet<TransactionName>,
-    /// The knobs that another command owns or has on trial, and why.
+    /// The settings that another command owns or has on trial, and why.
     taken: BTreeMap<Knob, String>,
-    /// Knobs that another program has set since: they leave the journal.
+    /// Settings that another program has written since: they are removed from the journal.
     foreign: BTreeSet<Knob>,
-    /// The knobs that were held and not wanted at the last tick.
+    /// The settings that were held and not wanted at the last tick.
     unwanted: BTreeSet<Knob>,
 }
 
-/// What is new in the journal.
+/// The changes of the journal.
 #[derive(Debug, Default)]
 pub(crate) struct JournalChanges {
-    /// Whether anything of it concerns the daemon.
+    /// Whether any of them concerns the daemon.
     pub(crate) any: bool,
     /// The daemon's transactions that an operator rolled back.
     pub(crate) rolled_back: Vec<TransactionName>,
-    /// The knobs that these had set.
+    /// The settings of these transactions.
     pub(crate) released: BTreeSet<Knob>,
-    /// Whether nothing of the daemon's is in force any more, but for what could not be put back.
+    /// Whether nothing of the daemon's is in force any more, except what could not be restored.
     pub(crate) all: bool,
 }
 
@@ -48,23 +48,23 @@ pub(crate) struct JournalChanges {
 pub(crate) struct Committed {
     /// How many settings another program, or a reset, had changed before.
     pub(crate) repairs: usize,
-    /// The objects of these.
+    /// Their objects.
     pub(crate) repaired: BTreeSet<Object>,
-    /// How many settings are as they were before the daemon, and not held any more.
+    /// How many settings were restored to their value before the daemon, and are no longer held.
     pub(crate) released: u64,
 }
 
-/// What to put back, and what not.
+/// What to restore, and what not.
 #[derive(Debug, Default)]
 pub(crate) struct PutBack {
-    /// The steps that put back.
+    /// The steps that restore settings.
     pub(crate) steps: Vec<Step>,
-    /// Changes that another program has overwritten since, and the value now: they are not put back.
+    /// Changes that another program has overwritten since, and the present value: they are not restored.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
 impl Held {
-    /// Holds what is in a journal.
+    /// Holds the settings in a journal.
     pub(crate) fn of(journal: Journal) -> Self {
         Self {
             journal,
@@ -78,11 +78,11 @@ impl Held {
         }
     }
 
-    /// Takes over what earlier daemons have set and is in force. Rolls back first what one of them left half done, and calls
-    /// `each` with the transaction's name.
+    /// Adopts what earlier daemons have set and is in force. First rolls back what one of them left half
+    /// done, and calls `each` with the transaction's name.
     ///
     /// # Errors
-    /// A journal that cannot be read or written, and what could not be put back.
+    /// A journal that cannot be read or written, and settings that could not be restored.
     pub(crate) fn adopt(&mut self, now: Moment, mut each: impl FnMut(TransactionName)) -> Result<(), Fault> {
         let own = self.journal.kept_by_daemon()?;
         let half = own.iter().rev().filter(|of| of.standing() == apply::Standing::Unfinished);
@@ -90,7 +90,7 @@ impl Held {
             self.journal.roll_back(name, &mut self.kernel, now)?;
             each(name);
         }
-        // What a program had on trial that was killed, a daemon before this one as a rule, and its guard process with it.
+        // Trials of a program that was killed together with its guard process, usually an earlier daemon.
         let tried = self.journal.abandoned()?.into_iter().filter(|of| of.deadline().is_some());
         for name in tried.map(|of| of.name()) {
             match self.journal.roll_back(name, &mut self.kernel, now) {
@@ -103,10 +103,10 @@ impl Held {
         self.read().map(|_| ())
     }
 
-    /// Reads from the journal what is held. Returns the transactions that were compacted into others of these.
+    /// Reads the held settings from the journal. Returns the transactions that were compacted into others.
     ///
     /// # Errors
-    /// A journal that cannot be read.
+    /// The journal could not be read.
     pub(crate) fn read(&mut self) -> Result<BTreeSet<TransactionName>, Fault> {
         let transactions = self.journal.kept_by_daemon()?;
         self.own = transactions.iter().map(apply::Transaction::name).collect();
@@ -130,42 +130,43 @@ impl Held {
         &self.own
     }
 
-    /// Why another command owns a knob or has it on trial.
+    /// Why another command owns a setting or has it on trial.
     pub(crate) fn taken(&self, knob: &Knob) -> Option<&String> {
         self.taken.get(knob)
     }
 
-    /// The first knob of an object like this that another command owns or has on trial, and why.
+    /// The first setting, of a matching object, that another command owns or has on trial, and why.
     pub(crate) fn first_taken(&self, is_meant: impl Fn(&Object) -> bool) -> Option<(&Knob, &String)> {
         self.taken.iter().find(|((object, _), _)| is_meant(object))
     }
 
-    /// Whether another command owns any knob or has it on trial.
+    /// Whether another command owns any setting or has it on trial.
     pub(crate) fn is_any_taken(&self) -> bool {
         !self.taken.is_empty()
     }
 
-    /// Reads which knobs other commands own or have on trial.
+    /// Reads which settings other commands own or have on trial.
     ///
     /// # Errors
-    /// A journal that cannot be read.
+    /// The journal could not be read.
     pub(crate) fn read_claims(&mut self) -> Result<(), Fault> {
         self.taken = self.journal.claims()?;
         Ok(())
     }
 
-    /// Reads settings of the host.
+    /// Reads the present values of settings.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn current(&mut self, settings: &[Setting]) -> Result<Vec<Setting>, KernelError> {
         self.kernel.read(settings)
     }
 
-    /// What is new in the journal. What an operator rolled back is held no more, also where not all of it could be put back.
+    /// Reads the changes of the journal. What an operator rolled back is no longer held, even if some of it
+    /// could not be restored.
     ///
     /// # Errors
-    /// A journal that cannot be read.
+    /// The journal could not be read.
     pub(crate) fn news(&mut self) -> Result<JournalChanges, Fault> {
         let taken = self.journal.claims()?;
         let claimed = taken != self.taken;
@@ -181,7 +182,8 @@ impl Held {
             return Ok(JournalChanges { any: claimed || before != self.own, ..JournalChanges::default() });
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
-        // Also what an older transaction holds that was not rolled back: it is not set again against the operator's will.
+        // Includes settings of an older transaction that was not rolled back: they are not set again against
+        // the operator's will.
         let plans = rolled_back.iter().filter_map(|name| self.journal.transaction(*name).ok());
         let changes =
             plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
@@ -193,7 +195,7 @@ impl Held {
     /// Commits a plan and keeps it.
     ///
     /// # Errors
-    /// As [`cycle::commit`].
+    /// The same as [`cycle::commit`].
     pub(crate) fn commit(
         &mut self,
         plan: Plan,
@@ -203,7 +205,7 @@ impl Held {
         cycle::commit(plan, &mut self.kernel, &self.journal, asked, allow, None)
     }
 
-    /// These changes were committed.
+    /// Records committed changes.
     pub(crate) fn note(&mut self, changes: &[Change], name: Option<TransactionName>) -> Committed {
         let is_repair = |change: &&Change| {
             self.ledger.get(&knob_of(change.to())).is_some_and(|held| held.to() == change.to())
@@ -225,7 +227,8 @@ impl Held {
         committed
     }
 
-    /// Steps that put back what is not wanted: `now`, or when it was not wanted the last time either.
+    /// Steps that restore unwanted settings: all of them if `now`, otherwise those that were already unwanted
+    /// at the last tick.
     pub(crate) fn put_back(&mut self, unwanted: BTreeSet<Knob>, now: bool) -> PutBack {
         let due: Vec<Knob> = match now {
             true => unwanted.iter().copied().collect(),
@@ -242,7 +245,7 @@ impl Held {
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }
-                // It belongs to another program from now on, unless it has the value of before.
+                // It now belongs to another program, unless it has its original value.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
                         back.foreign.push((change, found.clone()));
@@ -257,9 +260,9 @@ impl Held {
         back
     }
 
-    /// Forgets knobs that have the wanted value although the daemon wrote another one last: another program has set them
-    /// since, as drivers set their queues again when a CPU comes back. The daemon has nothing to compare them with or to put
-    /// back any more.
+    /// Forgets settings that have the wanted value although the daemon last wrote a different one: another
+    /// program has set them since, as drivers do when a CPU comes back. The daemon has nothing to compare or
+    /// restore for them any more.
     pub(crate) fn forget_repaired_by_others<'s>(
         &mut self,
         wanted: impl Iterator<Item = &'s Setting>,
@@ -279,32 +282,34 @@ impl Held {
         }
     }
 
-    /// Takes back what was forgotten since the journal was compacted; says whether there was anything.
+    /// Forgets what another program has set since the journal was compacted; returns whether there was
+    /// anything.
     pub(crate) fn take_back_foreign(&mut self) -> bool {
         !std::mem::take(&mut self.foreign).is_empty()
     }
 
-    /// Forgets what was set inside processes that have ended and on devices that were recreated, in the journal too.
+    /// Forgets settings of processes that have exited and of devices that were recreated, in the journal,
+    /// too.
     ///
     /// # Errors
-    /// A journal that cannot be compacted; the settings are forgotten all the same.
+    /// The journal could not be compacted; the settings are forgotten anyway.
     pub(crate) fn forget_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.ended(host).is_empty() {
             return Ok(());
         }
         let folded = self.fold(host, asked);
-        // Of transactions that others stand on the journal keeps it.
+        // The journal keeps settings of transactions that others depend on.
         for knob in self.ended(host) {
             self.ledger.forget(&knob);
         }
         folded
     }
 
-    /// Removes from the journal what another program has set since, so that it does not count as a change of what the daemon
-    /// keeps.
+    /// Removes from the journal what another program has set since, so that it does not count as a change of
+    /// the daemon's settings.
     ///
     /// # Errors
-    /// As [`Held::forget_ended`].
+    /// The same as [`Held::forget_ended`].
     pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.foreign.is_empty() {
             return Ok(());
@@ -316,10 +321,10 @@ impl Held {
         folded
     }
 
-    /// Compacts the transactions into one when there are too many.
+    /// Compacts the transactions into one if there are too many.
     ///
     /// # Errors
-    /// A journal that cannot be compacted.
+    /// The journal could not be compacted.
     pub(crate) fn fold_if_many(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         if self.own.len() > apply::FOLD_MAX { self.fold(host, asked) } else { Ok(()) }
     }
@@ -327,7 +332,7 @@ impl Held {
     fn fold(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
         let ended = self.ended(host);
         let foreign = &self.foreign;
-        // A device that has another name now is the same device.
+        // A renamed device is the same device.
         let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
         let gone = |change: &Change| {
             let object = change.to().object();
@@ -345,8 +350,8 @@ impl Held {
         Ok(())
     }
 
-    /// The knobs that are held and whose object does not come back: of processes that have ended, and of devices under
-    /// whose name there is another one. A device that is merely away may come back, from another namespace.
+    /// The held settings whose object will not come back: those of exited processes, and of devices whose
+    /// name now belongs to another device. A device that is merely away may come back from another namespace.
     fn ended(&mut self, host: &Host) -> BTreeSet<Knob> {
         let Self { ledger, kernel, .. } = self;
         let mut ended = BTreeSet::new();
@@ -364,7 +369,7 @@ impl Held {
         ended
     }
 
-    /// Puts back all that the daemons have set. The journal is to be read afterwards: [`Held::news`].
+    /// Rolls back everything that the daemons have set. Read the journal afterwards: [`Held::news`].
     pub(crate) fn roll_back_all(
         &mut self,
         asked: &Asked,
@@ -373,13 +378,13 @@ impl Held {
         self.journal.roll_back_daemons(&mut self.kernel, asked)
     }
 
-    /// Why not all of it was put back, and what of it is in force.
+    /// Why some of it was not restored, and what is still in force.
     pub(crate) fn unfinished(&self, error: RollBackError, undone: &[(TransactionName, Undone)]) -> Fault {
         unfinished(error, undone, &self.journal)
     }
 }
 
-/// The knob of a setting.
+/// The key of a setting: its object and its name.
 pub(crate) fn knob_of(setting: &Setting) -> Knob {
     (setting.object(), setting.knob())
 }

@@ -1,7 +1,8 @@
-//! One daemon in a network namespace, whatever its journal: two would repair each other's values.
+//! Allows only one daemon per network namespace, whatever its journal: two would repair each other's values.
 //!
-//! The lock is a unix socket with an abstract name, which belongs to the namespace and goes with the process that has it,
-//! however that ends. A lock of the namespace's file would stand in the way of `tc load --atomic`, which takes one.
+//! The lock is a unix socket with an abstract name, which belongs to the namespace and disappears with its
+//! process, however that ends. A lock on the namespace's file would conflict with `tc load --atomic`, which
+//! takes one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -18,7 +19,7 @@ use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 /// The name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
-/// How many connections are accepted and closed in one turn; the next turn takes the rest.
+/// Maximum number of connections accepted and closed in one turn; the next turn handles the rest.
 const ASKERS_MAX: usize = 64;
 
 /// The right to be the daemon of a network namespace.
@@ -31,15 +32,15 @@ pub(crate) struct InstanceLock {
 pub(crate) enum Claimed {
     /// This daemon has the lock.
     Locked(InstanceLock),
-    /// It cannot be known: a process that is no daemon has the name.
+    /// It is unknown: the name is held by a process that is not a daemon.
     Unknown(Finding),
 }
 
 impl InstanceLock {
-    /// Takes the lock of the network namespace that this thread is in.
+    /// Takes the lock of this thread's network namespace.
     ///
     /// # Errors
-    /// [`Exit::Refused`] if another daemon works there, with its pid.
+    /// [`Exit::Refused`], with the pid, if another daemon is running there.
     pub(crate) fn claim() -> Result<Claimed, Fault> {
         let failed = |error: std::io::Error| Fault::failed(format!("the daemon's instance lock: {error}"));
         let address = SocketAddr::from_abstract_name(NAME).map_err(failed)?;
@@ -54,24 +55,24 @@ impl InstanceLock {
     }
 }
 
-/// A daemon that works in a network namespace.
+/// A daemon running in a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningDaemon {
     /// Its process.
     pub pid: Pid,
-    /// The systemd service that this process is; `None` where it was started by hand.
+    /// The systemd service of this process; `None` if it was started by hand.
     pub service: Option<String>,
 }
 
 impl RunningDaemon {
-    /// The daemon of a network namespace, whatever its state directory: root's process that has the instance lock there. `None`
-    /// where there is none, and where the namespace may not be entered.
+    /// The daemon of a network namespace, whatever its state directory: root's process that holds the
+    /// instance lock there. `None` if there is none, or if the namespace cannot be entered.
     pub fn of(netns: &Netns) -> Option<Self> {
         let peer = netns.run(holder).ok()??;
         (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
     }
 
-    /// The command that ends it.
+    /// The command that stops it.
     pub fn stop(&self) -> String {
         match &self.service {
             Some(service) => format!("systemctl stop {service}"),
@@ -83,8 +84,8 @@ impl RunningDaemon {
 /// The user whose daemons count.
 const ROOT: u32 = 0;
 
-/// The process that has the lock in the network namespace of this thread; `None` also where its backlog is full, as that of a
-/// stopped daemon: this does not wait for it.
+/// The process that holds the lock in this thread's network namespace; also `None` if its backlog is full,
+/// like that of a stopped daemon: this function does not wait.
 fn holder() -> Option<Peer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -92,8 +93,8 @@ fn holder() -> Option<Peer> {
     Peer::of(&socket).ok()
 }
 
-/// The error that names the daemon that holds the lock. Any user can bind the name: a holder that is not root stops no daemon, and is
-/// only a finding.
+/// The error that names the daemon holding the lock. Any user can bind the name, so a holder other than root
+/// does not stop this daemon and is only reported as a finding.
 fn taken() -> Result<Finding, Fault> {
     let peer = holder();
     let words = "a daemon works in this network namespace already, with another state directory";
@@ -129,7 +130,7 @@ impl Source for InstanceLock {
         Interest { read: true, ..Interest::default() }
     }
 
-    /// A client that connects only asks for `SO_PEERCRED`, which the kernel has answered by then.
+    /// A client connects only for `SO_PEERCRED`, which the kernel has already answered by then.
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay

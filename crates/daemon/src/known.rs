@@ -1,4 +1,4 @@
-//! What is known of the host, and what of it is due to be looked at again.
+//! The known state of the host, and what is due to be observed again.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,27 +10,28 @@ use model::{Host, HostKnob, IfIndex, IrqKnob, Nanoseconds, Object, Pid, Setting}
 
 use crate::reconciler::Scope;
 
-/// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
+/// Observing all processes may take at most this fraction of a CPU, and is not done more often than the
+/// interval below.
 const LOOK_SHARE: u64 = 2_000;
 pub(crate) const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// How many objects other than NAPIs and epolls are compared at one tick; the next ones at the next.
+/// Maximum number of objects other than NAPIs and epolls compared per tick; the rest follow at later ticks.
 const COMPARED_MAX: usize = 64;
 
-/// The host as it was observed.
+/// The observed host.
 pub(crate) struct Known {
     observer: Observer,
     host: Host,
-    /// When all processes are looked at again, because there is no event for their sockets.
+    /// When all processes are due to be observed again, because their sockets cause no events.
     look_at_all: Nanoseconds,
-    /// The object that was compared last at a tick.
+    /// The last object compared at a tick.
     compared: Option<Object>,
-    /// What the last commit set, until it was looked at.
+    /// The settings of the last commit, until they are observed.
     set_lately: Vec<Setting>,
 }
 
 impl Known {
-    /// The host of a network namespace without its processes, which are all due to be looked at.
+    /// The host of a network namespace without its processes, which are all due to be observed.
     ///
     /// # Errors
     /// If it cannot be observed.
@@ -45,46 +46,46 @@ impl Known {
         &self.host
     }
 
-    /// Where it is.
+    /// Its network namespace.
     pub(crate) fn netns(&self) -> &Netns {
         self.observer.netns()
     }
 
-    /// Whether other CPUs are isolated than is known.
+    /// Whether the set of isolated CPUs has changed.
     pub(crate) fn isolation_changed(&self) -> bool {
         self.observer.isolation_changed(&self.host)
     }
 
-    /// Looks at the routes again: which devices the default route goes by, and what tunnels stand on. Says whether that
-    /// changed.
+    /// Observes the routes again: the devices of the default route, and the underlay of tunnels. Returns
+    /// whether that changed.
     pub(crate) fn routes(&mut self) -> bool {
         self.observer.routes(&mut self.host)
     }
 
-    /// Looks at the CPUs again.
+    /// Observes the CPUs again.
     pub(crate) fn cpus(&mut self) {
         self.observer.cpus(&mut self.host);
     }
 
-    /// Looks at a device again.
+    /// Observes a device again.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn device(&mut self, index: IfIndex) -> Result<(), KernelError> {
         self.observer.device(&mut self.host, index).map(|_| ())
     }
 
-    /// Looks at the NAPIs of a device again.
+    /// Observes the NAPIs of a device again.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn napis(&mut self, index: IfIndex) -> Result<(), KernelError> {
         self.observer.napis(&mut self.host, index)
     }
 
-    /// Looks at a process again, as deep as it takes; false if it is not there.
+    /// Observes a process again, to the required depth; returns false if it does not exist.
     pub(crate) fn process(&mut self, pid: Pid, scope: Scope) -> bool {
-        // A process without receiving sockets may have opened one, for which there is no event but a listener's.
+        // A process without receiving sockets may have opened one, which causes no event unless it listens.
         let known = self.host.process(pid);
         let receives = known.is_some_and(|process| process.sockets.iter().any(Socket::can_receive));
         match scope {
@@ -93,7 +94,7 @@ impl Known {
         }
     }
 
-    /// A process, looked at if it is not known; false if it is not there.
+    /// Observes a process if it is not known; returns false if it does not exist.
     pub(crate) fn has_process(&mut self, pid: Pid) -> bool {
         self.host.process(pid).is_some() || self.observer.process(&mut self.host, pid)
     }
@@ -103,10 +104,10 @@ impl Known {
         self.host.processes.retain(|process| process.id.pid != pid);
     }
 
-    /// Looks at everything again, but for what applications request.
+    /// Observes everything again, except the requests of applications.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's errors.
     pub(crate) fn everything(&mut self, which: &Processes) -> Result<(), KernelError> {
         let host = self.observer.whole(which)?;
         let before = std::mem::replace(&mut self.host, host);
@@ -114,7 +115,7 @@ impl Known {
         Ok(())
     }
 
-    /// All processes were looked at, which began at this time.
+    /// Records that all processes were observed, starting at `begun`.
     pub(crate) fn looked_at_all(&mut self, begun: Nanoseconds, now: Nanoseconds) {
         let took = now.0.saturating_sub(begun.0);
         let pause = LOOK_AT_ALL_EVERY.0.max(took.saturating_mul(LOOK_SHARE));
@@ -126,12 +127,12 @@ impl Known {
         now >= self.look_at_all
     }
 
-    /// Notes what applications request.
+    /// Stores the requests of applications.
     pub(crate) fn note_app_requests(&mut self, requests: Vec<AppRequest>) {
         self.host.app_requests = requests;
     }
 
-    /// A value that was read or written by itself, of an object that is not looked at otherwise.
+    /// Stores a value that was read or written individually, for objects that are not observed otherwise.
     pub(crate) fn take_in(&mut self, setting: &Setting) {
         match setting {
             Setting::Irq(number, knob) => match knob {
@@ -140,11 +141,11 @@ impl Known {
                         irq.affinity.clone_from(cpus);
                     }
                 }
-                // No observation has it: irqbalance is asked for it when it is compared.
+                // Not part of an observation: irqbalance is queried when it is compared.
                 IrqKnob::Ban(_) => {}
             },
             Setting::Host(HostKnob::Sysctl(sysctl, value)) => drop(self.host.sysctls.insert(*sysctl, *value)),
-            // Devices and processes are looked at otherwise.
+            // Devices and processes are observed as a whole.
             Setting::Napi(..)
             | Setting::DeviceNapis(..)
             | Setting::Kthread(..)
@@ -155,17 +156,17 @@ impl Known {
         }
     }
 
-    /// The last commit set these: they are due to be looked at.
+    /// Records the settings of the last commit: they are due to be observed.
     pub(crate) fn note_set(&mut self, settings: Vec<Setting>) {
         self.set_lately = settings;
     }
 
-    /// What the last commit set, once.
+    /// Takes the settings of the last commit.
     pub(crate) fn take_set(&mut self) -> Vec<Setting> {
         std::mem::take(&mut self.set_lately)
     }
 
-    /// Those of these objects whose turn it is to be compared, at most [`COMPARED_MAX`]: behind the one that was compared last.
+    /// The objects that are next to be compared, at most [`COMPARED_MAX`]: those after the last compared one.
     pub(crate) fn due_to_compare(&self, objects: &BTreeMap<Object, Vec<Setting>>) -> Vec<Object> {
         let after = self.compared.and_then(|last| objects.range((Excluded(last), Unbounded)).next());
         let Some(begin) = after.or_else(|| objects.first_key_value()).map(|(object, _)| *object) else {
@@ -174,13 +175,14 @@ impl Known {
         objects.range(begin..).take(COMPARED_MAX).map(|(object, _)| *object).collect()
     }
 
-    /// An object is being compared.
+    /// Records that an object is being compared.
     pub(crate) fn compared(&mut self, object: Object) {
         self.compared = Some(object);
     }
 }
 
-/// Whether it belongs to a process that has ended. One that is not looked at any more may live all the same.
+/// Whether the object belongs to a process that has exited. A process that is no longer observed may still be
+/// alive.
 pub(crate) fn has_ended(object: &Object, host: &Host) -> bool {
     let process = match object {
         Object::Epoll(epoll) => epoll.process,

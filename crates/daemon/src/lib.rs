@@ -1,13 +1,15 @@
-//! The daemon: keeps the policy true while links, queues, processes, sockets and files come and go; with the sockets that it
-//! serves, and the attach service, which inspects other processes for it.
+//! The daemon: keeps the policy in force while links, queues, processes, sockets and files change; includes
+//! its sockets, and the attach service, which inspects other processes for it.
 //!
-//! This room must not know the command line, a terminal, the simulator or the experiments.
+//! This crate must not know the command line, a terminal, the simulator or the experiments.
 //!
-//! One thread with one epoll ([`event_loop`]) keeps the policy, another one serves the sockets ([`api`]), no async runtime. Read in this order: [`reconciler`] (what to do, and when: pure),
-//! `daemon` (the parts, and a turn of the loop), `look` and `pass` (what a turn does: look at the host, plan, commit), and the
-//! parts, each of which owns its state: `event_sources`, `known` (the host), `requests` and `app_requests`, `current_plan` (what
-//! they come to), `held` (what is in force), `goals`, `guards` and `search` (the effect on services), `rejections`, `answers`,
-//! `telemetry`. `api_calls` does what clients request; [`status`] is what they read.
+//! One thread with one epoll ([`event_loop`]) keeps the policy, another one serves the sockets ([`api`]);
+//! there is no async runtime. Read in this order: [`reconciler`] (pending work and its schedule: pure),
+//! `daemon` (the parts, and a turn of the loop), `look` and `pass` (the work of a turn: observe, plan,
+//! commit), and the parts, each of which owns its state: `event_sources`, `known` (the host), `requests` and
+//! `app_requests`, `current_plan`, `held` (settings in force), `goals`, `guards` and `search` (the effect on
+//! services), `rejections`, `answers`, `telemetry`. `api_calls` handles clients' requests; [`status`] is what
+//! they read.
 #![forbid(unsafe_code)]
 
 mod answers;

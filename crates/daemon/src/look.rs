@@ -1,4 +1,4 @@
-//! Looking: brings what is known of the host up to date, as far as the work says that something changed.
+//! Observes again the parts of the host that have changed according to the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::reconciler::{Event, Scope, Work};
 use crate::status::Phase;
 
 impl Daemon<'_> {
-    /// Looks at what the work names. False if there is nothing to do for it.
+    /// Observes what the work names. Returns false if there is nothing more to do for it.
     pub(crate) fn look(&mut self, work: &Work) -> Result<bool, Fault> {
         if work.policy {
             self.read_policy();
@@ -28,7 +28,7 @@ impl Daemon<'_> {
         if work.journal && !self.look_at_journal()? && work.is_of_the_journal_alone() {
             return Ok(false);
         }
-        // New wants may mean processes that run already.
+        // New requests may match processes that are already running.
         if work.observe.everything || work.policy || work.asked {
             self.look_at_everything()?;
             return Ok(true);
@@ -88,7 +88,7 @@ impl Daemon<'_> {
             false => Processes::Only(meant.iter().copied().collect()),
         };
         self.known.everything(&which)?;
-        // One that has no socket yet is wanted all the same.
+        // A process without sockets may still be requested.
         for pid in meant {
             if !self.known.has_process(pid) {
                 self.requests.ended(pid);
@@ -107,7 +107,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// What has no event: the values of NAPIs, the parameters of epolls, and all else that is held.
+    /// Observes what causes no events: the values of NAPIs, the parameters of epolls, and all other held
+    /// settings.
     fn look_at_what_has_no_event(&mut self) -> Result<(), Fault> {
         self.sources.tick();
         if self.sources.files().again() {
@@ -115,16 +116,16 @@ impl Daemon<'_> {
             self.note(&Event::Policy, at);
         }
         if self.held.is_any_taken() {
-            // A process that owned settings may have been killed, for which there is no event.
+            // A process that owned settings may have been killed, which causes no event.
             self.held.read_claims()?;
         }
         if self.known.isolation_changed() {
-            // Threads were moved, and which CPUs may be used is another matter now.
+            // Threads were moved, and the set of usable CPUs has changed.
             self.known.cpus();
             self.rejections.clear();
         }
         if self.known.routes() {
-            // Sections may mean other devices, and tunnels stand on others.
+            // Sections may match other devices, and tunnels may use others.
             self.rejections.clear();
         }
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
@@ -166,12 +167,12 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Reads settings that are held; if they are not as they should be, their object is looked at.
+    /// Reads held settings; if they differ, observes their object.
     fn compare(&mut self, object: Object, held: &[Setting]) -> Result<(), Fault> {
         match self.held.current(held) {
             Ok(found) if found == held => Ok(()),
             Ok(found) => {
-                // What is read by itself is known by itself.
+                // Values that are read individually are also stored individually.
                 for setting in &found {
                     self.known.take_in(setting);
                 }
@@ -181,7 +182,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Looks at one object again.
+    /// Observes an object again.
     pub(crate) fn look_at_object(&mut self, object: Object) -> Result<(), Fault> {
         if let Some(device) = object.device() {
             self.known.device(device.ifindex)?;
@@ -192,7 +193,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Reads the policy files. What cannot be read leaves the policy as it was.
+    /// Reads the policy files. If that fails, the policy is unchanged.
     fn read_policy(&mut self) {
         let merged = match self.session.policy(self.telemetry.operator()) {
             Ok(merged) => merged,
@@ -237,7 +238,7 @@ impl Daemon<'_> {
         self.quality.search.allow(merged.searches());
     }
 
-    /// Whether the policy files say something else than when they were read.
+    /// Whether the policy files have changed since they were read.
     pub(crate) fn files_changed(&self) -> bool {
         self.session
             .policy(&Silent)
@@ -251,8 +252,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Leaves alone what was rolled back of the daemon's settings, also where not all of it could be put back. Returns
-    /// whether anything new in the journal concerns the daemon.
+    /// Leaves alone those of the daemon's settings that were rolled back, even if some of them could not be
+    /// restored. Returns whether any change of the journal concerns the daemon.
     pub(crate) fn look_at_journal(&mut self) -> Result<bool, Fault> {
         let news = self.held.news()?;
         if news.rolled_back.is_empty() {
@@ -265,7 +266,7 @@ impl Daemon<'_> {
             self.telemetry.enter(Phase::Released);
         }
         self.report_rolled_back(&news.rolled_back);
-        // What the roll back wrote has to be seen.
+        // Observe what the rollback wrote.
         let at = now();
         self.note(&Event::Lost, at);
         Ok(true)
@@ -283,7 +284,7 @@ fn not_reported(error: &KernelError) -> Finding {
     }
 }
 
-/// The process whose object it is.
+/// The process that an object belongs to.
 pub(crate) fn process_of(object: &Object) -> Option<Pid> {
     object.process().map(|process| process.pid)
 }

@@ -1,6 +1,7 @@
-//! Notifies systemd of the state of the daemon that it started: ready, reloading, alive.
+//! Notifies systemd of the daemon's state: ready, reloading, alive.
 //!
-//! One message on the socket that `NOTIFY_SOCKET` names, as sd_notify(3) describes it; without that variable, nothing.
+//! It sends messages to the socket in `NOTIFY_SOCKET`, as described in sd_notify(3); without that variable,
+//! it does nothing.
 
 use std::fmt;
 use std::io;
@@ -23,7 +24,7 @@ impl Notifier {
     /// The socket of the systemd that started this process, if it wants notifications.
     ///
     /// # Errors
-    /// If the variable names no socket.
+    /// If the variable does not name a socket.
     pub(crate) fn of_environment() -> io::Result<Option<Self>> {
         match std::env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Self::at(&name.to_string_lossy()).map(Some),
@@ -34,7 +35,7 @@ impl Notifier {
     /// The socket of this name: a path, or `@` and an abstract name.
     ///
     /// # Errors
-    /// If it is no name of a socket.
+    /// If the name is invalid.
     pub(crate) fn at(name: &str) -> io::Result<Self> {
         let address = match name.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -73,7 +74,7 @@ impl Herald {
     pub(crate) fn new(notifier: Notifier, shared: Shared) -> Self {
         let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse::<u64>().ok());
         let ours = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid == std::process::id().to_string());
-        // Twice as often as it is asked for.
+        // Notify twice as often as required.
         let every = micros.filter(|_| ours).map(|micros| Duration::from_micros(micros / 2));
         Self { notifier, shared, every, next: every.map(|_| Instant::now()), reported: None, reads: 0 }
     }

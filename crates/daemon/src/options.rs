@@ -1,24 +1,24 @@
-//! The daemon's options: `/etc/netpolicy/daemon.toml`, and the command line over it.
+//! The daemon's options: `/etc/netpolicy/daemon.toml`, overridden by the command line.
 
 use std::path::Path;
 
 use serde::Deserialize;
 use session::{Exit, Fault};
 
-/// Where a daemon's own settings are, unless another file is named.
+/// The default path of the daemon's configuration.
 pub(crate) const CONFIG_FILE: &str = "/etc/netpolicy/daemon.toml";
 
-/// The longest file that is read.
+/// Maximum size of the file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What becomes of the daemon's settings when it is asked to end.
+/// What happens to the daemon's settings when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStop {
     /// They stay in force.
     #[default]
     Keep,
-    /// They are put back.
+    /// They are rolled back.
     Revert,
 }
 
@@ -29,7 +29,7 @@ pub struct Options {
     pub on_stop: OnStop,
     /// Whether it may make disruptive or irreversible changes.
     pub allow: apply::Allow,
-    /// Whether it pins interrupts, too, of which the driver does not say whose queue they are.
+    /// Whether it also pins interrupts whose queue the driver does not report.
     pub inferred: bool,
 }
 
@@ -46,10 +46,10 @@ struct File {
 }
 
 impl Options {
-    /// What the file says, and over it what its caller says; `config` names another file than [`CONFIG_FILE`].
+    /// Reads the file and applies the caller's overrides; `config` names a file other than [`CONFIG_FILE`].
     ///
     /// # Errors
-    /// A file that was named and cannot be read, or that is no valid configuration.
+    /// A named file that cannot be read, or a file that is not a valid configuration.
     pub fn read(
         config: Option<&Path>,
         on_stop: Option<OnStop>,

@@ -1,4 +1,5 @@
-//! Acting: plans on what is known, commits what may be done, and puts back what is no longer requested.
+//! The work of a turn: plans on the known host, commits what is permitted, and restores what is no longer
+//! requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,31 +22,32 @@ use crate::{goals, guards};
 /// The message for transactions that could not be compacted into one.
 const NOT_COMPACTED: &str = "compacting the journal failed";
 
-/// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
+/// Maximum number of commits per work: queues, their settings, and repetitions for what changed in the
+/// meantime.
 const COMMITS_MAX: usize = 8;
 
-/// How many settings of other programs a finding names.
+/// Maximum number of foreign settings named in a finding.
 const TAKEN_NAMED_MAX: usize = 16;
 
 /// How to permit changes that the daemon leaves alone.
 pub(crate) const DISRUPTIVE: &str =
     "start the daemon with --disruptive or --allow-irreversible, or say so in /etc/netpolicy/daemon.toml";
 
-/// When to try a failed commit again.
+/// When to retry a failed commit.
 enum CommitRetry {
-    /// The host has changed since it was observed, or the obstacle is known now: planning again may succeed.
+    /// The host has changed since it was observed, or the obstacle is now known: planning again may succeed.
     Again,
-    /// It will take a while.
+    /// After a delay.
     Later,
 }
 
 impl Daemon<'_> {
-    /// Does what is due.
+    /// Does the work that is due.
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
         if self.quality.guards.is_under_way() {
-            // What is asked for is not what is judged any more. A file that is written in several steps, or touched, says
-            // the same.
+            // The requests may have changed while a trial is running. If a file was only written in several
+            // steps or touched, its contents are the same.
             if work.asked || work.policy && self.files_changed() {
                 self.quality.guards.stop();
             }
@@ -54,7 +56,7 @@ impl Daemon<'_> {
         let may_have_ended = work.tick || !work.observe.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
-            // A commit of another process, or this daemon's own, that changes nothing here.
+            // A commit by another process or this daemon that changes nothing relevant.
             Ok(false) => return self.reconciler.done(span(begun), now()),
             Ok(true) => self.converge(&work),
             Err(fault) => Err(fault),
@@ -96,11 +98,11 @@ impl Daemon<'_> {
         }
     }
 
-    /// Plans and commits until nothing differs. False if something is to be tried again later.
+    /// Plans and commits until nothing differs. Returns false if some work must be retried later.
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
         if self.telemetry.phase() == Phase::Released {
             self.plan.release_wake();
-            // Nothing is done, but the status of the requests is reported.
+            // Nothing is changed, but the status of the requests is reported.
             self.place();
             self.report();
             return Ok(true);
@@ -119,7 +121,7 @@ impl Daemon<'_> {
             match self.commit(plan)? {
                 Ok(()) => {
                     if !again && !changed {
-                        // The policy is in force; what follows only sees that it is.
+                        // The policy is in force; the rest only verifies that.
                         self.note_reactions(work);
                         self.look_at_what_was_set()?;
                         let left = self.planned(work);
@@ -153,7 +155,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// What is asked for, on the host as it is now.
+    /// Places the requests on the present host.
     fn place(&mut self) {
         self.telemetry.count(|counters| counters.passes.plans += 1);
         let mut selection = plan::select(&self.policy(), self.known.host());
@@ -176,7 +178,8 @@ impl Daemon<'_> {
         self.requests.follow_apps(self.plan.followed_apps());
     }
 
-    /// The changes to make now. If the request in progress is refused, nothing of it is done: the requests before it count again.
+    /// The changes to make now. If the request in progress is refused, none of its changes are made: the
+    /// earlier requests apply again.
     fn planned(&mut self, work: &Work) -> Plan {
         let plan = self.planned_of_all(work);
         if !self.went_back() {
@@ -255,12 +258,12 @@ impl Daemon<'_> {
         self.telemetry.detail_of("a change is not judged, and not made", begun);
     }
 
-    /// Steps that put back what is held and not wanted: immediately if the requests changed, else when it was not
-    /// wanted at two ticks in a row. What a request had that is refused now stays meanwhile.
+    /// Steps that restore held settings that are no longer wanted: immediately if the requests changed,
+    /// otherwise if they were unwanted at two consecutive ticks. The settings of a refused request stay.
     fn put_back(&mut self, work: &Work) -> Vec<Step> {
         let now = work.policy || work.asked || work.app_requests;
         let host = self.known.host();
-        // A device that was renamed is the same, with another name: what was set on it under the old one is not asked for.
+        // A renamed device is the same device: no request under its old name applies to it.
         let is_renamed = |(object, _): &Knob| {
             let Some(id) = object.device() else { return false };
             let device = host.devices.iter().find(|device| device.id == id);
@@ -279,7 +282,7 @@ impl Daemon<'_> {
         steps
     }
 
-    /// A new request overrides an earlier "left alone": its cause may be fixed.
+    /// A new request overrides an earlier "left alone": its cause may have been fixed.
     fn take_up_what_is_asked_for(&mut self) {
         self.rejections.keep_wanted(|setting| self.plan.wants(setting), self.held.ledger());
         let Some(target) = self.answers.take_up() else { return };
@@ -287,7 +290,7 @@ impl Daemon<'_> {
         self.rejections.forgive(|object| objects.contains(object));
         self.quality.guards.take_up();
         self.reconciler.take_up_of(&objects);
-        // The queues of a device may be another request's, which wants the same and was rolled back.
+        // The queues of a device may belong to another request that wants the same and was rolled back.
         if let Target::Device(name) = &target {
             self.reconciler
                 .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
@@ -355,7 +358,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Removes changes that the kernel refuses, and those of knobs that another program has.
+    /// Removes changes that the kernel refuses, and those of settings that another program owns.
     fn keep_out(&mut self, plan: &mut Plan) {
         let mut taken: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let steps = std::mem::take(&mut plan.steps);
@@ -400,7 +403,7 @@ impl Daemon<'_> {
             Ok(name) => name,
             Err(NotInForce::Keep(error)) => return Err(error.into()),
             Err(NotInForce::Commit(error)) => {
-                // Where others have a knob, or have set it since, none was begun.
+                // If others own a setting, or have changed it since, no transaction was begun.
                 let begun = u64::from(error.transaction.is_some());
                 self.telemetry.count(|counters| counters.passes.failures += begun);
                 if matches!(error.host, apply::HostState::NotRestored(_)) {
@@ -418,7 +421,7 @@ impl Daemon<'_> {
         if let Some(name) = name {
             let journal = self.session.journal()?;
             for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
-                // What was committed is in force all the same.
+                // A failure here does not affect the committed changes.
                 let noted = journal.note_judgement(name, &verdict).map_err(Fault::from);
                 self.telemetry.detail_of("a verdict is not in the journal", noted);
             }
@@ -471,7 +474,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Decides what follows from a failed commit. The host is as it was before.
+    /// Decides what follows from a failed commit. The host is unchanged.
     fn trouble(
         &mut self,
         error: CommitError<KernelError>,
@@ -543,7 +546,7 @@ impl Daemon<'_> {
             .iter()
             .map(|(target, (refusal, is_own))| Finding {
                 rule: "request-refused".to_owned(),
-                // A refused request of an application is no problem of the operator's policy.
+                // A refused request of an application is not a problem of the operator's policy.
                 severity: if *is_own { Severity::Problem } else { Severity::Note },
                 object: target.clone(),
                 summary: match refusal.object == *target {
@@ -562,7 +565,7 @@ impl Daemon<'_> {
     }
 }
 
-/// A failure message without the names of transactions, so that the same failure has the same message.
+/// Removes transaction names from a failure message, so that the same failure has the same message.
 fn without_transactions(words: &str) -> String {
     const STANDS_FOR_ONE: &str = "TRANSACTION";
     let mut text = String::new();
@@ -583,7 +586,7 @@ fn without_transactions(words: &str) -> String {
     text
 }
 
-/// How long the name of a transaction is: `20261122T030000.000000Z-0c01`.
+/// Length of a transaction name: `20261122T030000.000000Z-0c01`.
 const NAME_BYTES: usize = 28;
 
 fn problem(rule: &str, object: String, summary: &str) -> Finding {

@@ -8,31 +8,31 @@ use model::{Intent, Pid, Plan, Policy, Target};
 use plan::{Desired, Placement, Refusal, Resolved, Selection};
 use session::cycle;
 
-/// The most requests that are refused one by one; with more, nothing is planned.
+/// Maximum number of requests that are refused individually; with more, nothing is planned.
 const REFUSED_MAX: usize = 64;
 
-/// A policy on a host: what is done, and what is refused.
+/// A policy placed on a host: what is followed, and what is refused.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
-    /// Which objects serve which request, of those that are followed.
+    /// The objects of the followed requests.
     pub(crate) placement: Option<Placement>,
-    /// Every knob of theirs.
+    /// Their settings.
     pub(crate) desired: Desired,
-    /// What differs.
+    /// The differences.
     pub(crate) plan: Plan,
-    /// The requests that are followed, by their place in the policy, in the order of the placement's parts.
+    /// The followed requests, by index in the policy, in the order of the placement's parts.
     pub(crate) followed: Vec<usize>,
-    /// The requests that are not followed, by their place in the policy, and why.
+    /// The refused requests, by index in the policy, with the reason.
     pub(crate) refused: BTreeMap<usize, Refusal>,
-    /// How many of the policy's requests are the operator's: what applications ask for comes after them.
+    /// How many of the policy's requests are the operator's: those of applications come after them.
     pub(crate) own: usize,
 }
 
-/// The processes of each request, by its place in the policy.
+/// The processes of each request, by index in the policy.
 pub(crate) type Members = BTreeMap<usize, BTreeSet<Pid>>;
 
-/// Plans as much of a policy as this host can have, with a request for each device. The first `own` requests are the operator's; what applications ask for
-/// never keeps these from being followed.
+/// Plans as much of a policy as possible on this host, with a request for each device. The first `own`
+/// requests are the operator's; requests of applications never prevent these from being followed.
 pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Members) -> Placed {
     let policy = &selection.policy;
     let mut refused = selection.clashes.clone();
@@ -43,7 +43,7 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Me
             Target::Task(pid) => host.process(*pid).is_some(),
             _ => true,
         };
-        // What is not there is waited for: nothing is wrong with such a request.
+        // A request whose target does not exist waits: it has no problem.
         if there && !refused.contains_key(&index) {
             followed.push(index);
         }
@@ -55,7 +55,8 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Me
                 return Placed { placement, desired, plan, followed, refused, own };
             }
             Err(refusal) => {
-                // The shortest beginning of the requests that is refused ends with the one that is too much.
+                // Find the shortest prefix of the requests that is refused: its last request is the one to
+                // refuse.
                 let fits = |count: &usize| attempt(selection, &followed[..*count], host, members).is_ok();
                 let (mut good, mut bad) = (0, followed.len());
                 let mut why = refusal;
@@ -95,7 +96,7 @@ fn attempt(
     let mut intents: Vec<Intent> = Vec::with_capacity(followed.len());
     for index in followed {
         let pids = members.get(index).into_iter().flatten().copied();
-        // Of one that has ended there is nothing to place.
+        // A process that has exited is not placed.
         let pids = pids.filter(|pid| host.process(*pid).is_some());
         resolved = resolved.with(intents.len(), pids);
         for note in selection.notes.get(index).into_iter().flatten() {

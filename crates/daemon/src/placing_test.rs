@@ -1,4 +1,4 @@
-//! What of requests is followed on a made-up host, when some of them cannot be.
+//! Which requests are followed on a synthetic host if some of them cannot be.
 
 use model::host::{AppRequest, Requester, Thread};
 use model::{
@@ -10,7 +10,7 @@ use crate::app_requests;
 use crate::placing::{Members, Placed, place};
 use crate::request_status;
 
-/// The device of the fixture that has NAPIs and interrupts.
+/// The fixture's device with NAPIs and interrupts.
 const NIC: &str = "eth0";
 
 fn host() -> Host {
@@ -42,7 +42,7 @@ fn waits_busily(pid: Pid, cpus: u32) -> Intent {
     }
 }
 
-/// One more epoll, and a thread to wait in it.
+/// Adds an epoll, and a thread that waits in it.
 fn another_epoll(host: &mut Host, pid: Pid) {
     let process = host.processes.iter_mut().find(|process| process.id.pid == pid).expect("it runs");
     let mut epoll = process.epolls[0].clone();
@@ -66,7 +66,7 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
     assert_eq!(before.followed, [0, 1], "{:?}", before.refused);
     assert_eq!(request_status::polling(&before, &host).used, 0, "nothing of it is in force yet");
 
-    // In force, each of them keeps a CPU; the budget is spent.
+    // Once in force, each of them occupies a CPU; the budget is used up.
     let params = DeliveryMode::EventBusy.params().epoll;
     for process in host.processes.iter_mut().filter(|process| process.id.pid == pid) {
         process.epolls.iter_mut().for_each(|epoll| epoll.params = Some(params));
@@ -118,7 +118,7 @@ fn a_cpu_that_goes_off_line_is_in_no_plan_and_comes_back_into_it() {
 fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_followed() {
     let mut host = host();
     let own = policy(vec![device(NIC)]);
-    // More processes that ask than are refused one by one.
+    // More requesting processes than can be refused individually.
     let process = host.processes[0].clone();
     for number in 0..200 {
         let mut copy = process.clone();

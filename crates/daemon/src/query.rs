@@ -1,4 +1,4 @@
-//! Queries of clients, answered as the commands of the same names do.
+//! Answers queries of clients in the same way as the commands of those names.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use session::{Fault, Session, Silent, cycle};
 use crate::api::QueryHandler;
 use crate::api::method::{Question, Refusal};
 
-/// Answers queries for a daemon of this session. Each answer takes a look at the host, in a thread of its own.
+/// Creates the handler of queries for a daemon of this session. Each query observes the host, in a separate
+/// thread.
 pub(crate) fn handler(session: Session) -> QueryHandler {
     Arc::new(move |question| {
         let found = answer(question, &session);

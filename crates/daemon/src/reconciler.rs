@@ -1,13 +1,17 @@
-//! What to do, and when: events in, work out. No kernel, no clock: the time is an argument.
+//! Decides what to do, and when: events in, work out. No kernel, no clock: the time is an argument.
 //!
-//! - Events that come together are handled together: a turn begins [`Kind::delay`] after the first event.
-//! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs half a CPU at most.
-//! - What failed is tried again after [`RETRY_FIRST`], twice that, and so on to [`TICK`], together with what is new.
-//! - What has no event is looked at every [`TICK`]; the epolls of a young process, where BPF does not report them, at
-//!   [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
-//! - What shows soon by itself and has no event, as the first packet of a UDP server, is looked for every [`SCAN_EVERY`].
-//! - An object is repaired [`REPAIRS_MAX`] times in [`REPAIRS_WITHIN`] at most, then it is left alone until some of that
-//!   has become older: the other program has its reasons, and a fight over a value serves neither.
+//! - Events that arrive together are handled together: a turn begins [`Kind::delay`] after the first event.
+//! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs at most
+//!   half a CPU.
+//! - Failed work is retried after [`RETRY_FIRST`], twice that, and so on up to [`TICK`], together with new
+//!   work.
+//! - State that causes no events is observed every [`TICK`]; the epolls of a young process, if BPF does not
+//!   report them, after [`YOUNG_FIRST`], twice that, and so on up to [`YOUNG_EVERY`].
+//! - State that appears soon but causes no event, such as the first packet of a UDP server, is scanned for
+//!   every [`SCAN_EVERY`].
+//! - An object is repaired at most [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`]. After that it is left
+//!   alone until some of the repairs are older: the other program may have its reasons, and fighting over a
+//!   value helps neither.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,64 +21,65 @@ use model::{Change, IfIndex, Nanoseconds, Object, Pid, Plan, Step};
 
 use crate::status::Kind;
 
-/// How often the daemon looks at what has no event.
+/// The interval for observing state that causes no events.
 pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
 /// The longest pause after work.
 pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
-/// How soon failed work is tried again.
+/// The first delay before failed work is retried.
 pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// How soon after its start a process's epolls are looked for where BPF does not report them.
+/// The first delay before a young process's epolls are looked for, if BPF does not report them.
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// How often they are looked for at least, while the process is young.
+/// The longest interval between these looks.
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
-/// For how long a process is young.
+/// How long a process counts as young.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
-/// How often the daemon scans for what shows soon and has no event.
+/// The interval of scans for state that appears soon but causes no event.
 pub const SCAN_EVERY: Nanoseconds = Nanoseconds::from_millis(500);
-/// How often an object is repaired within [`REPAIRS_WITHIN`].
+/// Maximum number of repairs of an object within [`REPAIRS_WITHIN`].
 pub const REPAIRS_MAX: usize = 10;
-/// The time in which [`REPAIRS_MAX`] repairs of an object are enough.
+/// The period for [`REPAIRS_MAX`].
 pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
-/// How many requests of applications are followed immediately within [`APP_REQUESTS_WITHIN`]; further ones wait for the
-/// tick.
+/// Maximum number of application requests that are followed immediately within [`APP_REQUESTS_WITHIN`];
+/// further ones wait for the tick.
 pub const APP_REQUESTS_MAX: usize = 10;
-/// The time in which [`APP_REQUESTS_MAX`] are enough.
+/// The period for [`APP_REQUESTS_MAX`].
 pub const APP_REQUESTS_WITHIN: Nanoseconds = TICK;
-/// How many objects' repairs are remembered; the longest unrepaired is forgotten first.
+/// Maximum number of objects whose repairs are remembered; the least recently repaired one is forgotten
+/// first.
 pub const REPAIRED_MAX: usize = 65_536;
 
-/// Something that happened, as far as it decides what to do.
+/// An event, with the details that determine the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A device came, went or changed.
+    /// A device appeared, disappeared or changed.
     Link(IfIndex),
     /// A setting of a device's driver changed.
     Ethtool(IfIndex),
-    /// Queues of the device with this name came or went.
+    /// Queues of the device with this name appeared or disappeared.
     Queues(String),
-    /// A CPU went on or off line.
+    /// A CPU went online or offline.
     Cpu,
-    /// A process is managed from now on, or has a new image: all of it is looked at.
+    /// A process becomes managed, or has a new executable: all of it is observed.
     Exec(Pid),
-    /// A managed process has forked, and this is the child.
+    /// A managed process has forked this child.
     Fork(Pid),
-    /// A managed process has ended.
+    /// A managed process has exited.
     Exit(Pid),
-    /// A managed process listens.
+    /// A managed process has begun to listen.
     Listener(Pid),
-    /// A managed process that had shown by no packet where it receives has a connection.
+    /// A managed process whose NAPI is still unknown has a connection.
     Connection(Pid),
     /// A managed process has a new epoll.
     Epoll(Pid),
-    /// An application made a request, of this process where that is known.
+    /// An application made a request, for this process if it is known.
     AppRequest(Option<Pid>),
-    /// The policy files changed, or shall be read again.
+    /// The policy files changed, or are to be read again.
     Policy,
-    /// A client made a request, and what is wanted changed.
+    /// A client's request changed what is wanted.
     Asked,
     /// Another process wrote to the journal.
     Journal,
-    /// Something was lost: everything is looked at.
+    /// Events were lost: everything is observed.
     Lost,
 }
 
@@ -102,24 +107,24 @@ impl Event {
 }
 
 impl Kind {
-    /// For how long a turn waits for more events.
+    /// How long a turn waits for further events.
     pub fn delay(self) -> Nanoseconds {
         match self {
-            // A device that changes sends several notices in a row.
+            // A changing device causes several notifications in a row.
             Self::Link | Self::Ethtool | Self::Queues | Self::Cpu => Nanoseconds::from_micros(500),
             // An editor writes a file in several steps.
             Self::Policy => Nanoseconds::from_millis(1),
             Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::AppRequest => {
                 Nanoseconds::from_micros(50)
             }
-            // It is accepted first, and read for the first time.
+            // The connection must be accepted and read for the first time.
             Self::Connection => Nanoseconds::from_millis(1),
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
         }
     }
 }
 
-/// How much of a process is looked at.
+/// How much of a process is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Its epolls and their parameters.
@@ -128,41 +133,41 @@ pub enum Scope {
     Whole,
 }
 
-/// What is to be observed again.
+/// What to observe again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observe {
     /// Devices, by index.
     pub devices: BTreeSet<IfIndex>,
-    /// Devices, by the name that they had.
+    /// Devices, by their former name.
     pub named: BTreeSet<String>,
     /// Processes.
     pub processes: BTreeMap<Pid, Scope>,
     /// The CPUs.
     pub cpus: bool,
-    /// Everything: the rest need not be looked at by itself.
+    /// Everything; the other fields are then irrelevant.
     pub everything: bool,
 }
 
-/// What is to be looked at, and what for.
+/// The work of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Parts of the host.
     pub observe: Observe,
     /// The policy files.
     pub policy: bool,
-    /// What applications request.
+    /// The requests of applications.
     pub app_requests: bool,
-    /// What is wanted changed, so that what is no longer wanted is put back immediately.
+    /// Whether the requests changed, so that unwanted settings are restored immediately.
     pub asked: bool,
-    /// The journal, for roll backs by others.
+    /// The journal, for rollbacks by others.
     pub journal: bool,
-    /// What has no event.
+    /// State that causes no events.
     pub tick: bool,
-    /// What shows soon and has no event.
+    /// State that appears soon but causes no event.
     pub scan: bool,
-    /// Whether it contains work that failed before.
+    /// Whether it includes work that failed before.
     pub again: bool,
-    /// The kinds of events that led to this, each with the time at which the first of them happened.
+    /// The kinds of events that led to this, each with the time of the first of them.
     pub first_events: BTreeMap<Kind, Nanoseconds>,
 }
 
@@ -171,18 +176,18 @@ impl Work {
         *self == Self::default()
     }
 
-    /// Whether the journal was written to, and nothing else is known to have happened.
+    /// Whether the only known event is a write to the journal.
     pub fn is_of_the_journal_alone(&self) -> bool {
         self.journal
             && *self == Self { journal: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
-    /// Whether a scan is due, and nothing is known to have happened.
+    /// Whether only a scan is due and no event is known.
     pub fn is_a_scan_alone(&self) -> bool {
         self.scan && *self == Self { scan: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
-    /// Both, each thing once.
+    /// Merges other work into this.
     fn join(&mut self, other: Self) {
         let Observe { devices, named, processes, cpus, everything } = other.observe;
         self.observe.devices.extend(devices);
@@ -215,7 +220,7 @@ impl Work {
     }
 }
 
-/// A process that is looked at often.
+/// A process that is observed frequently.
 #[derive(Clone, Copy, Debug)]
 struct Young {
     scope: Scope,
@@ -233,14 +238,14 @@ pub enum LeftAlone {
     RolledBack,
 }
 
-/// What is left alone at a moment.
+/// The state that decides what is left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressed {
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
     released: BTreeSet<Knob>,
 }
 
-/// What may be done of a plan.
+/// The part of a plan that may be carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     /// The changes that may be made.
@@ -251,7 +256,7 @@ pub struct Judged {
     pub left_alone: Vec<(Change, LeftAlone)>,
 }
 
-/// What is to be done, when, and what is left alone.
+/// The pending work, its schedule, and what is left alone.
 #[derive(Clone, Debug, Default)]
 pub struct Reconciler {
     work: Work,
@@ -259,7 +264,7 @@ pub struct Reconciler {
     rest_until: Nanoseconds,
     retry: Option<(Nanoseconds, Nanoseconds, Work)>,
     tick_at: Nanoseconds,
-    /// When the next scan is, while there is something to look for.
+    /// The time of the next scan, if there is something to look for.
     scan_at: Option<Nanoseconds>,
     sees_new_epolls: bool,
     young: BTreeMap<Pid, Young>,
@@ -269,7 +274,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Nothing has been looked at yet: everything is due now.
+    /// Creates a reconciler: nothing has been observed yet, so everything is due now.
     pub fn begin(now: Nanoseconds, sees_new_epolls: bool) -> Self {
         let mut converge = Self { sees_new_epolls, tick_at: plus(now, TICK), ..Self::default() };
         converge.note(&Event::Policy, now, now);
@@ -278,7 +283,7 @@ impl Reconciler {
         converge
     }
 
-    /// Notes an event that happened at `at` and is noticed at `now`.
+    /// Records an event that happened at `at` and is noticed at `now`.
     pub fn note(&mut self, event: &Event, at: Nanoseconds, now: Nanoseconds) {
         match event {
             Event::Link(index) | Event::Ethtool(index) => drop(self.work.observe.devices.insert(*index)),
@@ -298,7 +303,7 @@ impl Reconciler {
             }
             Event::Connection(pid) => {
                 self.work.process(*pid, Scope::Whole);
-                // There is no event for the connection being accepted.
+                // The accept of the connection causes no event.
                 self.watch_young(*pid, Scope::Whole, now);
             }
             Event::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
@@ -306,7 +311,7 @@ impl Reconciler {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Scope::Whole);
-                    // There is no event for the requesting socket joining an epoll.
+                    // No event reports that the requesting socket joins an epoll.
                     self.watch_young(*pid, Scope::Epolls, now);
                 }
             }
@@ -316,23 +321,23 @@ impl Reconciler {
             Event::Lost => self.work.observe.everything = true,
         }
         self.work.note(event.kind(), at);
-        // What happened long ago is not waited for any more.
+        // An event noticed late is not delayed further.
         let due = plus(at, event.kind().delay()).max(now);
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// Looks for the epolls of a young process often, where BPF does not report them.
+    /// Looks for the epolls of a young process frequently, if BPF does not report them.
     fn watch_young_epolls(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
             self.watch_young(pid, Scope::Epolls, now);
         }
     }
 
-    /// Looks at a young process often, for [`YOUNG_FOR`].
+    /// Observes a young process frequently, for [`YOUNG_FOR`].
     fn watch_young(&mut self, pid: Pid, scope: Scope, now: Nanoseconds) {
         let next = plus(now, YOUNG_FIRST);
         let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, scope };
-        // One that is young already is looked at often as it is, but for what is new about it.
+        // A process that is already young keeps its schedule, except for a larger scope.
         let known = self.young.entry(pid).or_insert(young);
         known.until = young.until;
         if known.scope < scope {
@@ -340,7 +345,7 @@ impl Reconciler {
         }
     }
 
-    /// When there is something to do next, if no event comes before.
+    /// The next time at which work is due, if no event comes before.
     pub fn next_wake(&self) -> Nanoseconds {
         let due = self.due.map(|due| due.max(self.rest_until));
         let retry = self.retry.as_ref().map(|(at, ..)| *at);
@@ -348,8 +353,8 @@ impl Reconciler {
         [due, retry, young, self.scan_at].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
     }
 
-    /// What is to be done now, if anything is. The caller reports afterwards how it went: [`Reconciler::done`] or
-    /// [`Reconciler::failed`].
+    /// Takes the work that is due now, if any. The caller reports the result afterwards: [`Reconciler::done`]
+    /// or [`Reconciler::failed`].
     pub fn take_due(&mut self, now: Nanoseconds) -> Option<Work> {
         let mut work = Work::default();
         if self.due.is_some_and(|due| due.max(self.rest_until) <= now) {
@@ -384,7 +389,7 @@ impl Reconciler {
         (!work.is_empty()).then_some(work)
     }
 
-    /// The work that was taken is done, and took so long.
+    /// Reports that the work succeeded, and how long it took.
     pub fn done(&mut self, took: Nanoseconds, now: Nanoseconds) {
         if self.retry.as_ref().is_some_and(|(.., work)| work.is_empty()) {
             self.retry = None;
@@ -392,7 +397,7 @@ impl Reconciler {
         self.rest_until = plus(now, took.min(PAUSE_MAX));
     }
 
-    /// The work that was taken could not be done, and is to be done again.
+    /// Reports that the work failed and must be retried.
     pub fn failed(&mut self, work: Work, took: Nanoseconds, now: Nanoseconds) {
         let (pause, mut again) = match self.retry.take() {
             Some((_, pause, again)) => (Nanoseconds(pause.0.saturating_mul(2)).min(TICK), again),
@@ -403,7 +408,7 @@ impl Reconciler {
         self.rest_until = plus(now, took.min(PAUSE_MAX));
     }
 
-    /// From now on there is something to scan for, or nothing any more.
+    /// Starts or stops periodic scans.
     pub fn scan_for(&mut self, anything: bool, now: Nanoseconds) {
         self.scan_at = anything.then(|| self.scan_at.unwrap_or(plus(now, SCAN_EVERY)));
     }
@@ -413,7 +418,7 @@ impl Reconciler {
         self.young.remove(&pid);
     }
 
-    /// Which changes of a plan may be made now.
+    /// Decides which changes of a plan may be made now.
     pub fn judge(&mut self, plan: Plan, ledger: &Ledger, now: Nanoseconds) -> Judged {
         let mut judged = Judged::default();
         for step in plan.steps {
@@ -441,7 +446,7 @@ impl Reconciler {
         judged
     }
 
-    /// These objects were repaired.
+    /// Records that these objects were repaired.
     pub fn repaired(&mut self, objects: &BTreeSet<Object>, now: Nanoseconds) {
         for object in objects {
             self.repaired.entry(*object).or_default().push_back(now);
@@ -477,35 +482,35 @@ impl Reconciler {
         (self.repaired, self.released) = (repaired, released);
     }
 
-    /// An operator rolled these back: they are left alone until [`Reconciler::take_up`].
+    /// Records that an operator rolled these back: they are left alone until [`Reconciler::take_up`].
     pub fn release(&mut self, knobs: impl IntoIterator<Item = Knob>) {
         self.released.extend(knobs);
     }
 
-    /// Whether a knob is left alone because it was rolled back.
+    /// Whether a setting is left alone because it was rolled back.
     pub fn is_released(&self, knob: &Knob) -> bool {
         self.released.contains(knob)
     }
 
-    /// How many knobs are left alone because they were rolled back.
+    /// How many settings are left alone because they were rolled back.
     pub fn released(&self) -> usize {
         self.released.len()
     }
 
-    /// Takes up again what was left alone of these objects: they were requested again.
+    /// Ends "left alone" for these objects: they were requested again.
     pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
         self.released.retain(|(object, _)| !objects.contains(object));
         self.repaired.retain(|object, _| !objects.contains(object));
     }
 
-    /// Takes up again what was left alone of objects like these.
+    /// Ends "left alone" for matching objects.
     pub fn take_up_where(&mut self, meant: impl Fn(&Object) -> bool) {
         self.released.retain(|(object, _)| !meant(object));
         self.repaired.retain(|object, _| !meant(object));
     }
 
-    /// Whether a request of an application is followed immediately: not if [`APP_REQUESTS_MAX`] were within
-    /// [`APP_REQUESTS_WITHIN`]. Then it waits for the tick.
+    /// Whether a request of an application is followed immediately: not if there were already
+    /// [`APP_REQUESTS_MAX`] within [`APP_REQUESTS_WITHIN`]. It then waits for the tick.
     pub fn admit_app_requests(&mut self, now: Nanoseconds) -> bool {
         while self.followed_at.front().is_some_and(|first| plus(*first, APP_REQUESTS_WITHIN) <= now) {
             self.followed_at.pop_front();
@@ -517,7 +522,7 @@ impl Reconciler {
         admitted
     }
 
-    /// Takes up again what was left alone, for whatever reason.
+    /// Ends "left alone" for everything, whatever the reason.
     pub fn take_up(&mut self) {
         self.released.clear();
         self.repaired.clear();
@@ -529,7 +534,7 @@ fn plus(at: Nanoseconds, span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(at.0.saturating_add(span.0))
 }
 
-/// The time that is left until a moment.
+/// The remaining time until `at`.
 pub fn until(at: Nanoseconds, now: Nanoseconds) -> Duration {
     Duration::from_nanos(at.0.saturating_sub(now.0))
 }

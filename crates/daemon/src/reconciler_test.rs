@@ -21,7 +21,7 @@ fn at(ms: u64) -> Nanoseconds {
     Nanoseconds(ms * MS)
 }
 
-/// A reconciler that has looked at everything at the time 0.
+/// A reconciler that has observed everything at time 0.
 fn settled(sees_new_epolls: bool) -> Reconciler {
     let mut reconciler = Reconciler::begin(at(0), sees_new_epolls);
     let work = reconciler.take_due(at(0)).expect("everything is due immediately");
@@ -192,7 +192,7 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
         [(Pid(7), Scope::Whole)].into()
     );
 
-    // Where its epolls are looked for anyway, that goes on as it was, with all of it.
+    // If its epolls are looked for anyway, the schedule is unchanged, but all of it is observed.
     let mut reconciler = settled(false);
     reconciler.note(&Event::Listener(Pid(7)), at(10), at(10));
     reconciler.take_due(at(11)).expect("due");
@@ -315,7 +315,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Whether work looks at what an event is about.
+/// Whether work observes the subject of an event.
 fn handles(work: &Work, event: &Event) -> bool {
     match event {
         Event::Link(index) | Event::Ethtool(index) => work.observe.devices.contains(index),
@@ -338,7 +338,7 @@ fn handles(work: &Work, event: &Event) -> bool {
 }
 
 proptest! {
-    /// Whatever happens in whatever order, and whatever fails: every event is handled within its delay and the pauses, and
+    /// Whatever the order of events and failures: every event is handled within its delay and the pauses, and
     /// the daemon neither spins nor sleeps past a tick.
     #[test]
     fn every_event_is_handled_in_time_and_nothing_spins(
@@ -372,7 +372,8 @@ proptest! {
                 reconciler.failed(work, Nanoseconds(took), done);
             } else {
                 for (event, noted) in waiting.iter().filter(|(event, _)| handles(&work, event)) {
-                    // The longest delay, the longest pause, one work that was under way, and works of a nanosecond each.
+                    // The longest delay, the longest pause, one work in progress, and works of a nanosecond
+                    // each.
                     let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS + 1_000;
                     prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }
@@ -383,7 +384,8 @@ proptest! {
         }
     }
 
-    /// However often another program takes settings away, of no object more is repaired in any ten minutes than the limit.
+    /// However often another program changes settings, no object is repaired more often within ten minutes
+    /// than the limit.
     #[test]
     fn no_object_is_repaired_more_often_than_the_limit(
         drifts in proptest::collection::vec((0_u32..3, 0_u64..60_000), 1..200),

@@ -1,4 +1,4 @@
-//! The values that the kernel refused, until their object changes, or no request wants them any more.
+//! The values that the kernel refused, until their object changes or no request wants them any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,20 @@ use session::Exit;
 pub(crate) struct Rejected {
     /// The value.
     to: Setting,
-    /// How a command would end that wanted it.
+    /// The exit code of a command that wanted it.
     pub(crate) exit: Exit,
-    /// The kernel's words.
+    /// The kernel's error.
     pub(crate) words: String,
 }
 
-/// All of them, by knob.
+/// All of them, by setting.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rejections {
     by_knob: BTreeMap<Knob, Rejected>,
 }
 
 impl Rejections {
-    /// The kernel refused this value.
+    /// Records that the kernel refused this value.
     pub(crate) fn note(&mut self, to: &Setting, exit: Exit, words: &str) {
         let rejected = Rejected { to: to.clone(), exit, words: words.to_owned() };
         self.by_knob.insert((to.object(), to.knob()), rejected);
@@ -35,24 +35,24 @@ impl Rejections {
         self.by_knob.get(&(to.object(), to.knob())).is_some_and(|rejected| rejected.to == *to)
     }
 
-    /// The first one of an object like this.
+    /// The first rejection of a matching object.
     pub(crate) fn first(&self, is_meant: impl Fn(&Object) -> bool) -> Option<&Rejected> {
         self.by_knob.iter().find(|((object, _), _)| is_meant(object)).map(|(_, rejected)| rejected)
     }
 
-    /// What was refused of such objects may be taken now.
+    /// Forgets the rejections of these objects: the kernel may now accept the values.
     pub(crate) fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
         self.by_knob.retain(|(object, _), _| !changed(object));
     }
 
-    /// Keeps what is wanted, and what would be put back.
+    /// Keeps only values that are wanted or would be restored.
     pub(crate) fn keep_wanted(&mut self, is_wanted: impl Fn(&Setting) -> bool, ledger: &Ledger) {
         self.by_knob.retain(|knob, rejected| {
             is_wanted(&rejected.to) || ledger.get(knob).map(Change::from) == Some(&rejected.to)
         });
     }
 
-    /// Everything may be taken now.
+    /// Forgets all rejections.
     pub(crate) fn clear(&mut self) {
         self.by_knob.clear();
     }

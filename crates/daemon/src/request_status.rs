@@ -8,7 +8,7 @@ use plan::Part;
 use crate::placing::Placed;
 use crate::status::{Polling, RequestExtent, RequestStatus};
 
-/// Each request of a policy, and how it stands.
+/// The status of each request of a policy.
 pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
     let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
     let by_place: BTreeMap<usize, &Part> = placed.followed.iter().copied().zip(parts).collect();
@@ -59,14 +59,15 @@ fn followed(
     }
 }
 
-/// The objects of a request, also those that are set where it has no queue: a device without a NAPI, or one below it.
+/// The objects of a request, including those without queues of the request: a device without a NAPI, or one
+/// below it.
 fn objects_of(part: &Part, placed: &Placed) -> BTreeSet<Object> {
     let wanted = placed.desired.wanted.iter();
     let own = wanted.filter(|wanted| is_of(&wanted.because.source, &part.intent.origin));
     own.map(|wanted| wanted.setting.object()).chain(part.all_objects()).collect()
 }
 
-/// Whether a reason's source is a request, or a rule that begins with its name.
+/// Whether a reason's source is the request, or a rule whose name starts with it.
 pub(crate) fn is_of(source: &str, origin: &str) -> bool {
     source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
@@ -90,7 +91,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
     }
 }
 
-/// The objects of the request for a target, and how it stands; `None` where it is not followed.
+/// The objects and the status of the request for a target; `None` if it is not followed.
 pub(crate) fn of<'r>(
     target: &Target,
     policy: &Policy,
@@ -103,9 +104,9 @@ pub(crate) fn of<'r>(
     Some((objects_of(part, placed), requests.get(place)?))
 }
 
-/// The CPUs that poll without traffic by what the host shows, and that may: a NAPI's thread that polls without a pause, and an
-/// application's thread that waits busily in an epoll or a ring that has the mode's parameters. Each counts once, however
-/// many requests mean it.
+/// The CPUs that poll without traffic, as observed on the host, and how many may: a NAPI's busy-polling
+/// thread counts, and an application's thread that busy-waits in an epoll or ring with the mode's parameters.
+/// Each counts once, however many requests match it.
 pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
     let mut napis = BTreeSet::new();
     let mut waits: BTreeMap<Pid, BTreeSet<Object>> = BTreeMap::new();
@@ -132,7 +133,7 @@ pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
         }
     }
     let by_threads = waits.iter().map(|(pid, waits)| {
-        // Fewer threads than that cannot wait in all of them.
+        // A process cannot wait in more of them than it has threads.
         let threads = host.process(*pid).map_or(0, |process| process.threads.len());
         waits.len().min(threads.max(1))
     });

@@ -1,4 +1,5 @@
-//! All requests: those of the policy files, of clients and of applications; and the processes that they mean at this moment.
+//! All requests: those of the policy files, of clients and of applications; and the processes that they match
+//! at present.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,53 +20,53 @@ use crate::app_requests::{AppRequests, Asker};
 use crate::placing::Members;
 use crate::status::EventSource;
 
-/// The most requests that are kept beside the policy files; the oldest is dropped for a new one.
+/// Maximum number of requests in addition to the policy files; a new one displaces the oldest.
 pub(crate) const ASKED_MAX: usize = 1024;
 
-/// The most processes of one request that is followed to its children.
+/// Maximum number of processes of a request that includes child processes.
 pub(crate) const TREE_MAX: usize = 4096;
 
-/// The most processes that are followed because they make requests.
+/// Maximum number of processes that are followed because they make requests.
 pub(crate) const REQUESTERS_MAX: usize = 4096;
 
-/// The longest file of requests that is read.
+/// Maximum size of the file of requests.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// Something that was asked of the running daemon.
+/// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Asked {
     intent: Intent,
-    /// The process that is meant, where one is: its number may be another's by now.
+    /// The process, for a request that names one: its pid may have been reused.
     process: Option<ProcessId>,
-    /// The boot that the process is of.
+    /// The boot during which the process was running.
     boot: String,
 }
 
-/// What is known of the ports that a process serves.
+/// What is known about the ports that a process serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// Nothing has changed, as far as is known.
+    /// No known changes.
     AsBefore,
-    /// The kernel just reported this one.
+    /// The kernel just reported this port.
     Port(u16),
-    /// Nothing: its sockets are read.
+    /// Unknown: its sockets are read.
     Unknown,
 }
 
-/// All that is wanted.
+/// All requests.
 pub(crate) struct Requests {
-    /// Those of applications.
+    /// The requests of applications.
     apps: AppRequests,
     files: Vec<Intent>,
-    /// What the policies come to.
+    /// The recipes of the policies.
     recipes: Arc<Recipes>,
-    /// Whether recipes may want what disturbs traffic.
+    /// Whether recipes may disturb traffic.
     disruptive: bool,
-    /// Whether interrupts may be pinned whose queue the driver does not say.
+    /// Whether interrupts may be pinned whose queue the driver does not report.
     inferred: bool,
     asked: Vec<Asked>,
-    /// Where `asked` is kept.
+    /// The file that stores `asked`.
     path: PathBuf,
     boot: String,
     /// The services that a process belongs to, by name.
@@ -77,7 +78,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Nothing from files yet, and what was asked before.
+    /// Opens the stored requests, without those of policy files.
     pub(crate) fn open(
         path: PathBuf,
         boot: &str,
@@ -112,49 +113,49 @@ impl Requests {
         Ok(wants)
     }
 
-    /// A policy with what applications request, and the requests that are left out of it.
+    /// Adds the requests of applications to a policy; also returns those that are left out.
     pub(crate) fn with_apps(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
         self.apps.joined(policy, host)
     }
 
-    /// The processes that applications have requested something for since the last call.
+    /// The processes for which applications have made requests since the last call.
     ///
     /// # Errors
-    /// As [`AppRequests::asked`].
+    /// The same as [`AppRequests::asked`].
     pub(crate) fn asked_by_apps(&mut self) -> Result<BTreeSet<Pid>, KernelError> {
         self.apps.asked()
     }
 
-    /// What applications request.
+    /// Reads the requests of applications.
     ///
     /// # Errors
-    /// As [`AppRequests::read`].
+    /// The same as [`AppRequests::read`].
     pub(crate) fn read_apps(&mut self) -> Result<Vec<AppRequest>, KernelError> {
         self.apps.read()
     }
 
-    /// The requests of these applications are followed from now on.
+    /// Sets the applications whose requests are followed.
     pub(crate) fn follow_apps(&mut self, askers: Vec<Asker>) {
         self.apps.follow(askers);
     }
 
-    /// As [`AppRequests::new_descriptor`].
+    /// The same as [`AppRequests::new_descriptor`].
     pub(crate) fn new_apps_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         self.apps.new_descriptor()
     }
 
-    /// As [`AppRequests::event_source`].
+    /// The same as [`AppRequests::event_source`].
     pub(crate) fn event_source_of_apps(&self) -> Option<EventSource> {
         self.apps.event_source()
     }
 
-    /// The policy files say this from now on.
+    /// Sets the contents of the policy files.
     pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Arc<Recipes>) {
         self.files = intents;
         self.recipes = recipes;
     }
 
-    /// What the files say.
+    /// The contents of the policy files.
     pub(crate) fn of_files(&self) -> Policy {
         Policy {
             intents: self.files.clone(),
@@ -164,13 +165,13 @@ impl Requests {
         }
     }
 
-    /// How many requests came from clients.
+    /// The number of requests from clients.
     pub(crate) fn asked(&self) -> usize {
         self.asked.len()
     }
 
-    /// Takes a request, in place of an earlier one for the same target; the settings of both add up, as it does without a
-    /// daemon. Says whether another had to go for it.
+    /// Adds a request, replacing an earlier one for the same target; their settings are merged, as without a
+    /// daemon. Returns whether another request was displaced.
     pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
         if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
             intent.nic = NicRequest::after(intent.nic, earlier.intent.nic.clone());
@@ -200,7 +201,7 @@ impl Requests {
         self.save()
     }
 
-    /// Forgets a request; says whether there was one.
+    /// Removes a request; returns whether it existed.
     pub(crate) fn forget(&mut self, target: &Target) -> std::io::Result<bool> {
         let before = self.asked.len();
         self.asked.retain(|asked| asked.intent.target != *target);
@@ -213,13 +214,13 @@ impl Requests {
         self.save().map(|()| true)
     }
 
-    /// Written beside and renamed, so that a kill leaves the one or the other.
+    /// Stores the requests atomically, so that a kill leaves either the old or the new file.
     fn save(&self) -> std::io::Result<()> {
         replace_file(&self.path, 0o600, &serde_json::to_vec(&self.asked)?, Durability::Synced)
     }
 
-    /// All requests: those of the files, unless something else was asked for the same target, and those that were asked.
-    /// A request for a task is one for each process that it has become.
+    /// All requests: those of the files, unless overridden by a client's request for the same target, and
+    /// those of clients. A request for a task becomes one request per process of its tree.
     pub(crate) fn policy(&self) -> Policy {
         let overridden: Vec<&Target> = self.asked.iter().map(|asked| &asked.intent.target).collect();
         let files = self.files.iter().filter(|intent| !overridden.contains(&&intent.target));
@@ -253,12 +254,12 @@ impl Requests {
         members
     }
 
-    /// Whether any service is known by what its processes are like.
+    /// Whether any service is matched by properties of its processes.
     pub(crate) fn any_service(&self) -> bool {
         self.matches().next().is_some()
     }
 
-    /// Whether anything is asked of a device, so that every process that receives on it counts.
+    /// Whether any request is for a device, so that every process that receives on it counts.
     pub(crate) fn any_device(&self) -> bool {
         self.all().any(|intent| matches!(intent.target, Target::Device(_) | Target::Devices(..)))
     }
@@ -274,10 +275,11 @@ impl Requests {
         })
     }
 
-    /// Which process events BPF must report so that every new process of a service is noticed.
+    /// The process events that BPF must report so that every new process of a service is noticed.
     pub(crate) fn waited(&self) -> Waited {
         let mut waited = Waited { all_listeners: self.any_device(), ..Waited::default() };
-        // A container's server is known by its cgroup as soon as it listens; each `execve` of all containers is too much.
+        // A container's server is matched by its cgroup once it listens; reporting every `execve` in all
+        // containers would be too much.
         for (_, matching) in self.matches() {
             match (matching.port, &matching.exe) {
                 (Some(port), _) => drop(waited.ports.insert(port)),
@@ -285,7 +287,7 @@ impl Requests {
                     let name = |exe: &Glob| exe.as_str().rsplit('/').next().unwrap_or_default().to_owned();
                     waited.images.extend(exe.iter().map(name));
                 }
-                // BPF compares whole names.
+                // BPF compares complete names.
                 (None, _) => (waited.all_images, waited.listeners_elsewhere) = (true, true),
             }
         }
@@ -300,7 +302,7 @@ impl Requests {
         waited
     }
 
-    /// Judges one process again: whether any request matches it.
+    /// Checks again whether any request matches a process.
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
@@ -310,7 +312,7 @@ impl Requests {
                     let rest = Match { port: None, ..matching.clone() };
                     rest == Match::default() || met(&rest, pid, unread)
                 }
-                // It served the port, and nothing says that it does not any more.
+                // It served the port, and there is no sign that it stopped.
                 (Some(_), Serves::AsBefore | Serves::Port(_)) => before.contains(name),
                 (Some(_), Serves::Unknown) | (None, _) => met(matching, pid, unread),
             };
@@ -324,7 +326,7 @@ impl Requests {
         self.means(pid)
     }
 
-    /// A child belongs to the requests of its parent. Says whether any request means it.
+    /// Adds a child to the requests of its parent. Returns whether any request matches it.
     pub(crate) fn born(&mut self, child: Pid, parent: Pid) -> bool {
         if let Some(names) = self.services.get(&parent).cloned() {
             self.services.insert(child, names);
@@ -341,14 +343,14 @@ impl Requests {
         self.means(child)
     }
 
-    /// A process has ended.
+    /// Removes a process that has exited.
     pub(crate) fn ended(&mut self, pid: Pid) {
         self.services.remove(&pid);
         self.trees.remove(&pid);
         self.requesters.remove(&pid);
     }
 
-    /// A process asks for something by itself. False if too many do.
+    /// Adds a process that makes requests itself. Returns false if there are too many.
     pub(crate) fn add_requester(&mut self, pid: Pid) -> bool {
         let room = self.requesters.len() < REQUESTERS_MAX || self.requesters.contains(&pid);
         if room {
@@ -372,17 +374,17 @@ impl Requests {
         self.requesters.clone()
     }
 
-    /// Whether any request means this process by itself, and not by a device.
+    /// Whether any request matches this process itself rather than through a device.
     pub(crate) fn means(&self, pid: Pid) -> bool {
         self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.requesters.contains(&pid)
     }
 
-    /// The processes that any request means by themselves.
+    /// The processes that any request matches themselves.
     pub(crate) fn meant(&self) -> BTreeSet<Pid> {
         self.services.keys().chain(self.trees.keys()).chain(&self.requesters).copied().collect()
     }
 
-    /// Looks for the processes of all services among all that run, in whatever network namespace.
+    /// Finds the processes of all services among all running processes, in any network namespace.
     pub(crate) fn find_all(&mut self, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
         let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
         let all: Vec<Criteria> = self.matches().map(|(_, matching)| criteria(matching)).collect();
@@ -397,7 +399,7 @@ impl Requests {
     }
 }
 
-/// Whether a process is this one: a match by user or cgroup does not mean the daemon itself.
+/// Whether a process is this one: a match by user or cgroup does not include the daemon itself.
 fn is_netpolicy_itself(pid: Pid) -> bool {
     pid.0 == std::process::id()
 }

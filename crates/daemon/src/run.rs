@@ -1,4 +1,4 @@
-//! A daemon from its start to its end.
+//! The life of a daemon, from start to end.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -19,27 +19,27 @@ use crate::status::Shared;
 /// The sockets and files that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
-    /// Where it serves its Varlink interface; `None` for the socket of its journal.
+    /// The socket of its Varlink interface; `None` for that of its journal.
     pub api: Option<PathBuf>,
     /// Group, by number, whose members may request changes like root.
     pub api_group: Option<u32>,
-    /// Socket that serves OpenMetrics over HTTP; `None` for the socket of its journal, an empty path for nowhere.
+    /// The socket that serves OpenMetrics over HTTP; `None` for that of its journal, an empty path for none.
     pub metrics: Option<PathBuf>,
-    /// A file that it writes OpenMetrics into as well; its name ends in `.prom`.
+    /// A file for OpenMetrics, in addition; its name ends in `.prom`.
     pub metrics_file: Option<PathBuf>,
-    /// An address of the machine itself on which it answers HTTP with OpenMetrics, too.
+    /// An address of the machine itself that also serves OpenMetrics over HTTP.
     pub metrics_address: Option<SocketAddr>,
     /// Socket of the attach service.
     pub attach: PathBuf,
 }
 
-/// Takes a line of the log of the sockets.
+/// Receives log lines of the sockets.
 pub type Log = Box<dyn Fn(&str) + Send>;
 
 /// Runs until it is asked to end.
 ///
 /// # Errors
-/// Options that cannot be, policy files with mistakes, another daemon at work, and whatever keeps it from listening.
+/// Invalid options, policy files with mistakes, a running daemon, and any failure to open its event sources.
 pub fn run(
     session: &Session,
     operator: &dyn Operator,
@@ -59,12 +59,12 @@ pub fn run(
         let words = format!("--metrics-listen {}", api::OpenError::NotLoopback(address));
         return Err(Fault::new(Exit::Usage, words));
     }
-    // What is wrong with the files at the start is wrong with the command.
+    // Mistakes in the files at start-up are errors of the command.
     session.policy(operator)?;
     let mut event_loop =
         EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
     let shared = Shared::new().map_err(|errno| Fault::failed(format!("the daemon's status: {errno}")))?;
-    // Before anything is looked at: what this process may not look into, another may for it.
+    // Set up first: another process may have to inspect what this process cannot.
     if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }
@@ -76,7 +76,7 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-/// Serves the sockets, and notifies systemd where it started the daemon.
+/// Serves the sockets, and notifies systemd if it started the daemon.
 fn admit(
     sockets: Sockets,
     session: &Session,
@@ -108,7 +108,7 @@ fn admit(
     Ok(serving)
 }
 
-/// The fault of a socket that could not be opened. As shipped, the unit allows the daemon no network socket.
+/// The fault of a socket that could not be opened. The shipped unit allows the daemon no network socket.
 fn not_opened(error: api::OpenError) -> Fault {
     let confined = matches!(&error, api::OpenError::Refused { error, .. }
         if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT));
@@ -116,7 +116,7 @@ fn not_opened(error: api::OpenError) -> Fault {
     if confined { fault.hint(NO_NETWORK_SOCKET) } else { fault }
 }
 
-/// How to let the unit open a network socket.
+/// How to allow the unit to open a network socket.
 const NO_NETWORK_SOCKET: &str = "netpolicy.service allows no network socket: its drop-in needs RestrictAddressFamilies=AF_INET (or AF_INET6) \
      and IPAddressAllow=localhost, too";
 

@@ -1,4 +1,5 @@
-//! The daemon of a network namespace, for commands: the connection to it, and the refusal of changes beside it.
+//! The running daemon of a network namespace, for commands: connects to it, and refuses changes that it would
+//! undo.
 
 use linux::Netns;
 use model::NetnsId;
@@ -8,21 +9,21 @@ use session::{Exit, Fault, Session};
 use crate::api::Client;
 use crate::instance_lock::RunningDaemon;
 
-/// The daemon that works in this namespace with this journal; `None` where none does.
+/// Connects to the daemon of this namespace and journal; `None` if there is none.
 ///
 /// # Errors
-/// If there is a socket that may not be connected to, or that does not answer.
+/// If there is a socket but connecting to it fails, or the daemon does not answer.
 pub fn connect(session: &Session, netns: NetnsId) -> Result<Option<Client>, Fault> {
     let socket = session.trusted_api_socket()?;
     let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;
     let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
-    // The daemon itself refuses clients with a partial view.
+    // The daemon itself refuses clients with a restricted view.
     Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
 }
 
-/// Refuses what a daemon with another state directory would take for drift.
+/// Refuses changes that a daemon with another state directory would consider drift.
 ///
 /// # Errors
 /// [`Exit::Refused`] with its process.
@@ -40,7 +41,7 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         .hint(format!("give its --state-dir to this command, or stop it meanwhile: {stop}")))
 }
 
-/// Refuses settings that alternate: any daemon would repair them in the middle of a window.
+/// Refuses to alternate settings: any daemon would repair them in the middle of a window.
 ///
 /// # Errors
 /// [`Exit::Refused`] with its process.

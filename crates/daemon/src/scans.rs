@@ -1,5 +1,5 @@
-//! Scans for what shows soon and has no event: new processes where BPF reports none, and the first packet of a server
-//! where BPF does not report that.
+//! Scans for state that appears soon but causes no event: new processes and the first packets of servers, if
+//! BPF does not report them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,10 +10,10 @@ use model::{Nanoseconds, Pid};
 
 use crate::reconciler::YOUNG_FOR;
 
-/// How many new processes are judged in one scan, the newest first. Others are found at a tick.
+/// Maximum number of new processes judged per scan, newest first. Others are found at a tick.
 const NEW_MAX: usize = 64;
 
-/// How many servers are looked at in one scan; the next ones in the next.
+/// Maximum number of servers inspected per scan; the rest follow in later scans.
 const SERVERS_MAX: usize = 4;
 
 /// The state of scans.
@@ -21,16 +21,16 @@ const SERVERS_MAX: usize = 4;
 pub(crate) struct Scans {
     /// The processes of the last scan.
     before: BTreeSet<Pid>,
-    /// New processes, each until when it is one.
+    /// New processes, each with the time until which it counts as new.
     new: BTreeMap<Pid, Nanoseconds>,
-    /// Servers that have shown by no packet yet by which NAPI they receive.
+    /// Servers whose NAPI is still unknown, because they have not shown a packet.
     servers: BTreeSet<Pid>,
-    /// The server that was looked at last.
+    /// The server that was inspected last.
     last: Option<Pid>,
 }
 
 impl Scans {
-    /// Whatever runs now is not new.
+    /// Records the running processes as not new.
     ///
     /// # Errors
     /// If `/proc` cannot be listed.
@@ -39,7 +39,7 @@ impl Scans {
         Ok(())
     }
 
-    /// From now on, the first packets of these servers are looked for, and of no others.
+    /// Sets the servers whose first packets are looked for.
     pub(crate) fn look_at(&mut self, servers: BTreeSet<Pid>) {
         self.servers = servers;
     }
@@ -64,7 +64,7 @@ impl Scans {
         turn
     }
 
-    /// The processes that are new, given all that run now.
+    /// The new processes among those that are running.
     pub(crate) fn take_new(&mut self, running: BTreeSet<Pid>, now: Nanoseconds) -> Vec<Pid> {
         let until = Nanoseconds(now.0.saturating_add(YOUNG_FOR.0));
         self.new.extend(running.difference(&self.before).map(|pid| (*pid, until)));
@@ -75,7 +75,7 @@ impl Scans {
         new.into_iter().map(|(_, pid)| pid).take(NEW_MAX).collect()
     }
 
-    /// This process is judged: it is not new any more.
+    /// Records that this process has been judged: it is no longer new.
     pub(crate) fn settled(&mut self, pid: Pid) {
         self.new.remove(&pid);
     }

@@ -1,4 +1,4 @@
-//! Sockets that have a path: taking a place for one without harm to what is there, and connecting to one.
+//! Sockets with a path: listening without damaging existing files, and connecting.
 
 use std::fs;
 use std::io;
@@ -14,25 +14,26 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::{Exit, Fault, trusted_path};
 
-/// The directory of the default sockets; it is created if missing. No other one is.
+/// The directory of the default sockets; created if missing, unlike any other.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
 
-/// The longest path that is an address by itself. Kernel: `include/uapi/linux/un.h` `sun_path` less the closing zero.
+/// Maximum length of a path that fits into an address. Kernel: `include/uapi/linux/un.h` `sun_path` minus the
+/// terminating zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// How many connections may wait to be accepted, as far as `net.core.somaxconn` allows.
+/// Maximum backlog of connections, subject to `net.core.somaxconn`.
 const QUEUED_MAX: i32 = 4096;
 
-/// How long to wait for another process that may answer at a path that is to be taken.
+/// How long to wait for another process that may be listening at the path.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why a place cannot be taken. Nothing was changed there.
+/// Why a path is not available. Nothing was changed there.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another process answers there, or might.
+    /// Another process is, or may be, listening there.
     #[error("{0}: another process already serves it")]
     Taken(PathBuf),
-    /// What is there is not ours to remove.
+    /// The existing file must not be removed.
     #[error("{0}: a file that is not a socket exists there, and is left as it is")]
     NoSocket(PathBuf),
     /// The kernel refused.
@@ -40,21 +41,22 @@ pub enum ListenError {
     Refused {
         /// What could not be opened.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         error: io::Error,
     },
 }
 
-/// Where root alone connects to the daemon that others connect to at `path`: connections of other users cannot use up its queue.
+/// The path where only root connects to the daemon that others reach at `path`: connections of other users
+/// cannot exhaust its backlog.
 pub(crate) fn roots(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".root");
     name.into()
 }
 
-/// Listens where no process does. A socket at which no process answers is removed: a daemon that is gone has left it there.
-/// Nothing else is, be it a file or a symbolic link. A directory that another user can change is refused: that user could
-/// take the socket's place.
+/// Listens at a path unless another process does. Removes a socket without a listener, which an earlier
+/// daemon has left, but no other file or symbolic link. Refuses a directory that another user can change:
+/// that user could replace the socket.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let refused = |error| ListenError::Refused { path: path.to_owned(), error };
     let found = fs::symlink_metadata(path);
@@ -69,7 +71,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
                 fs::remove_file(path).map_err(refused)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // One that refuses connections is there all the same.
+            // If connecting fails in another way, a process may still be there.
             Ok(_) | Err(_) => return Err(ListenError::Taken(path.to_owned())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -80,13 +82,14 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
     }
     let (_held, address) = addressed(path).map_err(refused)?;
     let listener = UnixListener::bind(address).map_err(refused)?;
-    // A user who connects again and again must not use up the queue of 128 between two turns of the daemon.
+    // A user who connects repeatedly must not exhaust the default backlog of 128 between two turns of the
+    // daemon.
     rustix::net::listen(&listener, QUEUED_MAX).map_err(|errno| refused(errno.into()))?;
     set_mode(path, mode).map_err(refused)?;
     Ok(listener)
 }
 
-/// Sets the mode of a socket, and of nothing else that has been put in its place.
+/// Sets the mode of a socket, but not of any other file that has replaced it.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
@@ -97,19 +100,20 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(itself, fs::Permissions::from_mode(mode))
 }
 
-/// Connects to the process that listens there. Connecting, each read and each write take `patience` at most.
+/// Connects to the listening process. Connecting, each read and each write take at most `patience`.
 pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let (_held, address) = addressed(path)?;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Of one who does not accept the kernel lets us wait, and as long as for a write.
+    // If the listener does not accept, connect(2) waits as long as a write.
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(&address)?)?;
     Ok(UnixStream::from(socket))
 }
 
-/// A path that is short enough to be an address: a long one by its directory, which is held open for so long.
+/// Shortens a path that is too long for an address, by going through its directory, which is held open for
+/// that time.
 fn addressed(path: &Path) -> io::Result<(Option<OwnedFd>, PathBuf)> {
     if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
         return Ok((None, path.to_owned()));

@@ -1,8 +1,8 @@
 //! The daemon's status, and the requests that it accepts.
 //!
-//! One thread keeps the policy, and another serves the API and the metrics: a [`Shared`] is what they have in common. The API and
-//! the metrics read [`Shared::status`] while the daemon works. The API submits [`Request`]s; each comes with a function, which the
-//! daemon calls with the answer at the end of the turn.
+//! One thread keeps the policy, and another serves the API and the metrics; they share a [`Shared`]. The API
+//! and the metrics read [`Shared::status`] while the daemon works. The API submits [`Request`]s, each with a
+//! function that the daemon calls with the answer at the end of the turn.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::bell::{Bell, lock};
 
-/// The most requests that wait at the same time; the next one is refused.
+/// Maximum number of queued requests; further ones are refused.
 pub const REQUESTS_MAX: usize = 256;
 
-/// All that the daemon reports of itself. It grows with what is asked for, never with time.
+/// The daemon's complete status. Its size depends on the requests, not on the running time.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Status {
-    /// Counts the turns in which something of this changed: a client that has seen this number has seen the rest.
+    /// Counts the turns that changed this status: a client that has seen this number has seen the rest.
     pub generation: u64,
-    /// Which daemon it is.
+    /// The identity of the daemon.
     #[serde(flatten)]
     pub instance: Instance,
     /// What it is doing.
@@ -35,27 +35,27 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// How each kind of event is detected.
     pub event_sources: Vec<EventSource>,
-    /// What is asked for, in the order of the files, and after them what was asked of the running daemon.
+    /// The requests: those of the files in their order, followed by those to the running daemon.
     pub requests: Vec<RequestStatus>,
-    /// How many settings are held: in the journal, and to be kept.
+    /// The number of held settings: recorded in the journal, and to be kept.
     pub settings: u64,
-    /// What is wrong, or worth knowing. One that is mended goes away.
+    /// Problems and notes. A resolved finding disappears.
     pub findings: Vec<Finding>,
     /// Counts since the daemon started.
     pub counters: Counters,
-    /// How long it took from an event to the policy in force, by the kind of the event.
+    /// The time from an event to the policy in force, by kind of event.
     pub reactions: BTreeMap<Kind, Reaction>,
     /// The CPUs that poll without traffic.
     pub polling: Polling,
-    /// What changes came to that were judged on the traffic of services since the daemon started: the newest first, and at most
-    /// [`VERDICTS_MAX`].
+    /// The latest verdicts on changes that were judged on the traffic of services since the daemon started:
+    /// newest first, at most [`VERDICTS_MAX`].
     pub verdicts: Vec<Judgement>,
 }
 
-/// The most verdicts that are reported; the journal has them all.
+/// Maximum number of reported verdicts; the journal has them all.
 pub const VERDICTS_MAX: usize = 32;
 
-/// Which daemon it is.
+/// The identity of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Instance {
     /// The daemon's process.
@@ -64,7 +64,7 @@ pub struct Instance {
     pub version: String,
     /// When it started, in microseconds since 1970-01-01 00:00 UTC.
     pub started_unix_micros: u64,
-    /// The network namespace that it works in; `None` before it has entered one.
+    /// Its network namespace; `None` before it has entered one.
     pub netns: Option<NetnsId>,
 }
 
@@ -75,25 +75,25 @@ pub enum Phase {
     /// It has not converged yet.
     #[default]
     Starting,
-    /// It keeps the policy true.
+    /// It keeps the policy in force.
     Managing,
-    /// It manages nothing, because all was rolled back; a reload begins again.
+    /// It manages nothing, because everything was rolled back; a reload starts over.
     Released,
-    /// It is about to end.
+    /// It is shutting down.
     Ending,
 }
 
-/// The policy files that are in force.
+/// The policy files in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PolicyStatus {
-    /// How many sections ask for something.
+    /// The number of sections with requests.
     pub sections: usize,
-    /// How many requests came by [`Request::Set`].
+    /// The number of requests by [`Request::Set`].
     pub asked: usize,
-    /// How often the files were read.
+    /// The number of times the files were read.
     pub reads: u64,
-    /// The mistakes of the files as they are now, drawn with line and caret. While there are any, the policy that was
-    /// read before stays.
+    /// The mistakes in the present files, with line and caret. While there are any, the previous policy stays
+    /// in force.
     pub mistakes: Option<String>,
 }
 
@@ -102,69 +102,69 @@ pub struct PolicyStatus {
 pub struct EventSource {
     /// What is detected: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
-    /// How: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
+    /// The method: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
-    /// The longest delay until it is detected; `None` where the kernel reports it immediately.
+    /// The longest delay of detection; `None` if the kernel reports it immediately.
     pub within: Option<Duration>,
-    /// Why no faster method is available, in the kernel's words.
+    /// Why no faster method is available: the kernel's error.
     pub refused: Vec<String>,
 }
 
-/// A request and how it stands.
+/// A request and its status.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct RequestStatus {
-    /// Whose traffic: `device eth0`, `service memcached`, `task 812`.
+    /// The target: `device eth0`, `service memcached`, `task 812`.
     pub target: String,
-    /// The policy's word.
+    /// The policy.
     pub policy: String,
-    /// The delivery mode that it comes to; empty where it could not be placed.
+    /// The resulting delivery mode; empty if the request could not be placed.
     pub delivery: String,
-    /// Where it was asked: a file and line, or a command.
+    /// The origin of the request: a file and line, or a command.
     pub origin: String,
-    /// How much is its own.
+    /// The extent of its objects.
     #[serde(flatten)]
     pub extent: RequestExtent,
-    /// The share of the packets of its queues, from 0 to 1, that its delivery mode delivers, as counted in the last minutes:
-    /// polled by the application, the timer or the kernel thread. `None` for modes that leave delivery to interrupts, and for
-    /// requests that are not measured.
+    /// The share of the packets of its queues, from 0 to 1, that its delivery mode delivered in the last
+    /// minutes: polled by the application, the timer or the kernel thread. `None` for modes that leave
+    /// delivery to interrupts, and for requests that are not measured.
     pub engaged: Option<f64>,
-    /// Its goal: percentiles of response times, at most.
+    /// Its goal: upper bounds on percentiles of response times.
     pub goal: Goal,
-    /// How long its requests took; `None` for what has no goal, and until it was measured.
+    /// Its response times; `None` without a goal, and until they were measured.
     pub measured: Option<ResponseTimes>,
-    /// What was tried for its goal; `None` where nothing is searched for, and before the first try.
+    /// The search for its goal; `None` without a search, and before the first try.
     pub search: Option<SearchStatus>,
-    /// What the operator should know of it.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// How much of the host is a request's own.
+/// The extent of a request's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RequestExtent {
-    /// How many queues are its own.
+    /// The number of its queues.
     pub queues: usize,
-    /// How many processes are its own.
+    /// The number of its processes.
     pub processes: usize,
-    /// How many epolls and io_urings of these are set.
+    /// The number of epolls and io_urings of these that are set.
     pub epolls: usize,
-    /// How many knobs it wants.
+    /// The number of settings that it wants.
     pub wanted: usize,
     /// How many of these have the wanted value. *Set*, not yet *engaged*.
     pub set: usize,
 }
 
-/// What was tried for a service whose goal is missed.
+/// The search for a service that misses its goal.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SearchStatus {
-    /// The delivery mode that is tried at this moment.
+    /// The delivery mode being tried.
     pub trying: Option<String>,
-    /// The one that was found, and is in force.
+    /// The mode that was found and is in force.
     pub found: Option<String>,
-    /// How many tries of the last 24 hours count.
+    /// The number of tries in the last 24 hours.
     pub tries_today: usize,
-    /// How many are allowed.
+    /// The maximum number of tries per day.
     pub tries_a_day: usize,
-    /// What became of each mode.
+    /// The result of each mode.
     pub tried: Vec<TriedStatus>,
 }
 
@@ -173,40 +173,40 @@ pub struct SearchStatus {
 pub struct TriedStatus {
     /// The mode.
     pub mode: String,
-    /// The one that it was compared with.
+    /// The mode that it was compared with.
     pub instead_of: String,
     /// When, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
-    /// What it came to, in words; `None` while it is tried, and where the daemon ended meanwhile.
+    /// The result, as text; `None` while it is being tried, and if the daemon ended in the meantime.
     pub ruling: Option<String>,
-    /// What was measured, in words.
+    /// The measurements, as text.
     pub measured: Option<String>,
 }
 
 /// When and how much of a service's traffic was measured.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct MeasuredWindows {
-    /// When it was measured last, in microseconds since 1970-01-01 00:00 UTC.
+    /// The time of the last measurement, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
-    /// How many windows were measured.
+    /// The number of measured windows.
     pub windows: usize,
-    /// How long they were together, in seconds.
+    /// Their total length, in seconds.
     pub measured_seconds: f64,
-    /// What `requests`, `rate` and `cost` count: requests where the protocol shows them, else exchanges.
+    /// The unit of `requests`, `rate` and `cost`: requests if the protocol shows them, otherwise exchanges.
     pub unit: Unit,
-    /// Requests or exchanges that were answered in them, by `unit`.
+    /// Requests or exchanges answered in the windows, depending on `unit`.
     pub requests: u64,
-    /// The same in a second.
+    /// The same per second.
     pub rate: f64,
 }
 
-/// How long the requests of a service took in the last minutes. Spans are in nanoseconds.
+/// The response times of a service in the last minutes. Spans are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ResponseTimes {
-    /// In which windows it was measured.
+    /// The measured windows.
     #[serde(flatten)]
     pub windows: MeasuredWindows,
-    /// By what `response` was estimated.
+    /// The estimator of `response`.
     pub estimator: Estimator,
     /// From the NIC's ring to the answer.
     pub response: Percentiles,
@@ -216,44 +216,46 @@ pub struct ResponseTimes {
     pub wakeup: Percentiles,
     /// From the read to the answer.
     pub service_time: Percentiles,
-    /// CPU time of a request.
+    /// CPU time per request.
     pub cost: Cost,
     /// Requests without an answer at the end of the last window.
     pub waiting: u64,
-    /// How long the oldest of them has waited.
+    /// The waiting time of the oldest of them.
     pub oldest: Option<u64>,
-    /// The rules of all that was found, as in `docs/reference/findings.md`; those that are wrong are among the findings, too.
+    /// The rules of all findings, as in `docs/reference/findings.md`; problems are also among the daemon's
+    /// findings.
     pub found: Vec<String>,
 }
 
-/// Counts since the daemon started. All of them only grow.
+/// Counts since the daemon started. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Counters {
     /// Events that were noticed, by kind.
     pub events: BTreeMap<Kind, u64>,
-    /// Events that were lost because they came faster than they were taken, each followed by a look at everything.
+    /// Events that were lost because they arrived faster than they were handled; everything is observed after
+    /// each loss.
     pub lost: u64,
     /// How often the daemon planned, observed and committed.
     #[serde(flatten)]
     pub passes: PassCounters,
-    /// What became of settings.
+    /// Counts of settings.
     #[serde(flatten)]
     pub settings: SettingCounters,
-    /// Requests and processes that were dropped at a limit.
+    /// Requests and processes dropped at a limit.
     pub evictions: u64,
-    /// Rollbacks by an operator that were seen.
+    /// Noticed rollbacks by an operator.
     pub rollbacks: u64,
-    /// Requests that were done.
+    /// Completed requests.
     pub answered: u64,
-    /// Requests that were refused.
+    /// Refused requests.
     pub refused: u64,
-    /// Verdicts on changes under guard, one for each service that they were judged on, by what they came to.
+    /// Verdicts on changes under guard, one per judging service, by ruling.
     pub verdicts: BTreeMap<Ruling, u64>,
-    /// What became of modes that were tried for services whose goal was missed.
+    /// Results of modes that were tried for services that missed their goal.
     pub searches: SearchCounters,
 }
 
-/// How often the daemon planned, observed and committed. All of it only grows.
+/// How often the daemon planned, observed and committed. The counts never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PassCounters {
     /// Plans that were made.
@@ -266,27 +268,27 @@ pub struct PassCounters {
     pub failures: u64,
 }
 
-/// What became of modes that were tried for services whose goal was missed. All of it only grows.
+/// Results of modes that were tried for services that missed their goal. The counts never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SearchCounters {
-    /// Those that were better, and are kept.
+    /// Modes that were better and are kept.
     pub kept: u64,
-    /// Those that were put back.
+    /// Modes that were rolled back.
     pub put_back: u64,
-    /// Those that could not be judged, or were interrupted.
+    /// Modes that could not be judged, or were interrupted.
     pub not_judged: u64,
 }
 
-/// What became of settings. All of it only grows.
+/// Counts of settings. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SettingCounters {
-    /// Settings that were written.
+    /// Settings written.
     pub changes: u64,
-    /// Settings of these that another program, or a reset, had changed before.
+    /// Those of them that another program, or a reset, had changed before.
     pub repairs: u64,
-    /// Settings that were left alone because they had been repaired too often.
+    /// Settings left alone because they had been repaired too often.
     pub flapping: u64,
-    /// Settings that were put back because no request wants them any more.
+    /// Settings restored because no request wants them any more.
     pub released: u64,
 }
 
@@ -294,57 +296,58 @@ pub struct SettingCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A device came, went, was renamed, or changed its state.
+    /// A device appeared, disappeared, was renamed, or changed its state.
     Link,
     /// A driver's settings changed: channels, rings, moderation, features, RSS.
     Ethtool,
     /// A device's queues changed, or its driver was reset.
     Queues,
-    /// A CPU went on or off line.
+    /// A CPU went online or offline.
     Cpu,
-    /// A process has a new image.
+    /// A process has a new executable.
     Exec,
     /// A managed process has forked.
     Fork,
-    /// A managed process has ended.
+    /// A managed process has exited.
     Exit,
-    /// A socket listens.
+    /// A socket began to listen.
     Listener,
-    /// A managed process that had shown by no packet where it receives has a connection.
+    /// A managed process whose NAPI is still unknown has a connection.
     Connection,
     /// A managed process has a new epoll.
     Epoll,
     /// An application made a request.
     AppRequest,
-    /// A policy file changed, or the daemon was asked to read them again.
+    /// A policy file changed, or the daemon was asked to read the files again.
     Policy,
-    /// A client made a request of the running daemon.
+    /// A client made a request to the running daemon.
     Asked,
     /// Another process wrote to the journal.
     Journal,
-    /// It was time to look again.
+    /// The periodic observation is due.
     Timer,
 }
 
-/// The upper ends of a reaction's buckets, in microseconds; one more bucket has what took longer.
+/// The upper bounds of the buckets of reaction times, in microseconds; a further bucket holds the rest.
 pub const REACTION_MICROS: [u64; 14] =
     [100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 200_000, 1_000_000];
 
-/// How long it took from the event to the policy in force, for those that needed a change.
+/// The time from an event to the policy in force, for events that required a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Reaction {
-    /// How many there were.
+    /// Their number.
     pub count: u64,
-    /// How long all of them took together, in microseconds.
+    /// Their total time, in microseconds.
     pub sum_micros: u64,
-    /// The longest, in microseconds.
+    /// The longest time, in microseconds.
     pub max_micros: u64,
-    /// How many took at most as long as the same place of [`REACTION_MICROS`] says, each counted once.
+    /// The number of reactions in each bucket: up to the bound of the same index in [`REACTION_MICROS`], each
+    /// counted once.
     pub buckets: [u64; REACTION_MICROS.len() + 1],
 }
 
 impl Reaction {
-    /// Notes one more.
+    /// Counts a reaction.
     pub fn note(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.count += 1;
@@ -357,56 +360,57 @@ impl Reaction {
 /// The CPUs that may poll without traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Polling {
-    /// How many are kept polling by what the host shows of the policy: threads of NAPIs that poll without a pause, and
-    /// threads of applications that wait busily.
+    /// The number of CPUs kept busy, as observed on the host: busy-polling NAPI threads, and application
+    /// threads that busy-wait.
     pub used: u32,
-    /// How many all budgets together allow.
+    /// The total of all budgets.
     pub allowed: u32,
 }
 
 /// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Give a target a policy until it is unset; it takes the place of what was set for the same target before, and
-    /// outlives the daemon. What the policy files say of the same target yields to it.
+    /// Sets the policy of a target until it is unset. It replaces an earlier request for the same target,
+    /// outlives the daemon, and overrides the policy files for this target.
     Set(Box<Intent>),
-    /// Withdraw what was set for a target: settings that nothing else requests are put back.
+    /// Withdraws what was set for a target: settings that no other request wants are restored.
     Unset(Target),
-    /// Read the policy files again, and take back up what was left alone: after a rollback, after flapping.
+    /// Reads the policy files again, and ends "left alone" for all settings, whether after a rollback or
+    /// after flapping.
     Reload,
-    /// Put everything back that the daemon has set, and manage nothing until the next [`Request::Reload`].
+    /// Restores everything that the daemon has set, and manages nothing until the next [`Request::Reload`].
     RollBack,
-    /// Every setting that is held.
+    /// Reports every held setting.
     Settings,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// It is done.
+    /// It was completed.
     Done {
-        /// In one sentence.
+        /// A one-sentence summary.
         summary: String,
-        /// Each setting that was changed, as `plan` shows it.
+        /// Each changed setting, formatted as in `plan`.
         changes: Vec<String>,
-        /// The transactions that it took, by name.
+        /// The names of its transactions.
         transactions: Vec<String>,
-        /// What the operator should know of it, a sentence each.
+        /// Notes for the operator, a sentence each.
         notes: Vec<String>,
-        /// Whether something of it is not in force yet: it is remembered, and done when it can be.
+        /// Whether some of it is not in force yet: it is stored, and applied when possible.
         pending: bool,
     },
-    /// It was not done, and nothing was changed.
+    /// It was refused, and nothing was changed.
     Refused {
-        /// The exit code that a command would end with.
+        /// The exit code of a command with this result.
         exit: u8,
-        /// Why.
+        /// The reason.
         why: String,
-        /// What can be done about it.
+        /// A hint for the operator.
         hint: Option<String>,
     },
-    /// The settings that are held.
+    /// The held settings.
     Settings(Vec<HeldSetting>),
 }
 
@@ -414,26 +418,26 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldSetting {
-    /// The object, as the other commands name it.
+    /// The object, as named by other commands.
     pub object: String,
-    /// The knob.
+    /// The setting.
     pub knob: String,
-    /// The value that was there before.
+    /// The previous value.
     pub before: String,
-    /// The value that it was given.
+    /// The value that the daemon set.
     pub value: String,
-    /// Why it is not kept at the moment: `flapping`, `rolled back`; `None` while it is kept.
+    /// Why it is not kept at present: `flapping`, `rolled back`; `None` while it is kept.
     pub left_alone: Option<String>,
 }
 
-/// The function that takes a request's answer. The daemon's thread calls it.
+/// The function that receives a request's answer. The daemon's thread calls it.
 pub type Reply = Box<dyn FnOnce(Answer) + Send>;
 
 /// The daemon's state, and its queue of requests.
 #[derive(Clone)]
 pub struct Shared(Arc<State>);
 
-/// No thread holds one of these locks while it waits for anything, or while it takes another.
+/// No thread holds one of these locks while it waits for anything or takes another lock.
 struct State {
     status: Mutex<Status>,
     services: Mutex<Vec<Measured>>,
@@ -456,10 +460,10 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// A daemon that has not begun yet.
+    /// Creates the state of a daemon that has not started yet.
     ///
     /// # Errors
-    /// The kernel's, when there are no descriptors left.
+    /// The kernel's error if no descriptors are left.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self(Arc::new(State {
             status: Mutex::default(),
@@ -471,23 +475,23 @@ impl Shared {
         })))
     }
 
-    /// The status of the daemon. Drop it soon: the daemon waits to write it.
+    /// The daemon's status. Drop the guard soon: the daemon waits to write it.
     pub fn status(&self) -> MutexGuard<'_, Status> {
         lock(&self.0.status)
     }
 
-    /// What was counted of each service that is measured; as [`Shared::status`].
+    /// The counts of each measured service; see [`Shared::status`] about the guard.
     pub fn services(&self) -> MutexGuard<'_, Vec<Measured>> {
         lock(&self.0.services)
     }
 
-    /// Publishes what was counted of services, for the daemon.
+    /// Publishes the counts of services, for the daemon.
     pub fn note_services(&self, services: Vec<Measured>) {
         *self.services() = services;
     }
 
-    /// Submits a request. The daemon does it in its next turn, after all events that are ready; `reply` is called with the answer
-    /// then, or immediately if too many requests wait already.
+    /// Submits a request. The daemon handles it in its next turn, after all ready events; `reply` is called
+    /// with the answer then, or immediately if too many requests are queued.
     pub fn submit(&self, request: Request, reply: Reply) {
         let mut requests = lock(&self.0.requests);
         if requests.len() < REQUESTS_MAX {
@@ -505,12 +509,12 @@ impl Shared {
         });
     }
 
-    /// The next request, for the daemon.
+    /// Takes the next request, for the daemon.
     pub fn next_request(&self) -> Option<(Request, Reply)> {
         lock(&self.0.requests).pop_front()
     }
 
-    /// Changes the status, for the daemon; the generation moves on.
+    /// Changes the status, for the daemon, and increments the generation.
     pub fn update(&self, change: impl FnOnce(&mut Status)) {
         let mut status = self.status();
         change(&mut status);
@@ -529,7 +533,7 @@ impl Shared {
         &self.0.changed
     }
 
-    /// The API's thread has ended, and the daemon cannot be asked any more.
+    /// Records that the API's thread has ended, so that the daemon can no longer be reached.
     pub(crate) fn end_api(&self) {
         self.0.api_ended.store(true, Ordering::Release);
         self.0.requested.ring();

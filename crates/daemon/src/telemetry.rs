@@ -1,4 +1,4 @@
-//! What the daemon reports of itself: its phase, findings, counters, and messages for the operator.
+//! The daemon's reports about itself: its phase, findings, counters, and messages for the operator.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,56 +13,56 @@ use crate::status::{
     RequestStatus, Shared, VERDICTS_MAX,
 };
 
-/// The most findings that are reported at the same time.
+/// Maximum number of findings reported at the same time.
 const FINDINGS_MAX: usize = 256;
 
-/// How many findings are logged in a window; the others are counted.
+/// Maximum number of findings logged per window; the rest are counted.
 const LOGGED_MAX: u32 = 120;
 const FINDINGS_WINDOW: Duration = Duration::from_secs(60);
 
-/// What the daemon reports of itself.
+/// The daemon's reports about itself.
 pub(crate) struct Telemetry<'a> {
     operator: &'a dyn Operator,
     shared: Shared,
     phase: Phase,
     policy: PolicyStatus,
-    /// What is wrong, by rule and object.
+    /// The findings, by rule and object.
     findings: BTreeMap<(String, String), Finding>,
     counters: Counters,
     reactions: BTreeMap<Kind, Reaction>,
     reload: Option<Reload>,
-    /// The last verdicts, the newest first.
+    /// The latest verdicts, newest first.
     verdicts: VecDeque<Judgement>,
-    /// When the window of logged findings began, and how many it has had.
+    /// The start of the window of logged findings, and their number.
     logged: (Instant, u32),
 }
 
-/// The state when SIGHUP came, until the log reports the result.
+/// The state when SIGHUP arrived, kept until the log reports the result.
 struct Reload {
-    /// What the files said.
+    /// The contents of the files.
     policy: Policy,
-    /// How many settings had been changed.
+    /// The number of settings changed before.
     changes: u64,
 }
 
-/// What the other parts of the daemon report.
+/// The reports of the daemon's other parts.
 pub(crate) struct Standing {
-    /// How many requests came from clients.
+    /// The number of requests from clients.
     pub(crate) asked: usize,
     /// How each kind of event is detected.
     pub(crate) event_sources: Vec<EventSource>,
-    /// Each request, and how it stands.
+    /// The status of each request.
     pub(crate) requests: Vec<RequestStatus>,
-    /// How many settings are held.
+    /// The number of held settings.
     pub(crate) settings: usize,
     /// The CPUs that poll without traffic.
     pub(crate) polling: Polling,
-    /// What was counted of services.
+    /// The counts of services.
     pub(crate) services: Vec<Measured>,
 }
 
 impl<'a> Telemetry<'a> {
-    /// A daemon that has not begun yet.
+    /// Creates it for a daemon that has not started yet.
     pub(crate) fn new(operator: &'a dyn Operator, shared: Shared) -> Self {
         Self {
             operator,
@@ -83,12 +83,12 @@ impl<'a> Telemetry<'a> {
         self.operator
     }
 
-    /// Says something to the operator.
+    /// Sends a message to the operator.
     pub(crate) fn say(&self, sentence: &str) {
         self.operator.say(sentence);
     }
 
-    /// Logs, at the verbose level, that something failed and that the daemon goes on.
+    /// Logs, at the verbose level, that something failed but the daemon continues.
     pub(crate) fn detail_of(&self, what: &str, outcome: Result<(), Fault>) {
         if let Err(fault) = outcome {
             self.operator.detail(&format!("{what}: {}", fault.cause));
@@ -102,7 +102,7 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Where, since when and as which version it runs.
+    /// Records where, since when and in which version it runs.
     pub(crate) fn started(&self, netns: NetnsId, unix_micros: u64) {
         self.shared.update(|status| {
             status.instance = Instance {
@@ -114,12 +114,12 @@ impl<'a> Telemetry<'a> {
         });
     }
 
-    /// What the daemon is doing.
+    /// The present phase.
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// From now on it is doing this.
+    /// Sets the phase.
     pub(crate) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
     }
@@ -131,32 +131,32 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Whether no client can ask anything any more.
+    /// Whether clients can no longer reach the daemon.
     pub(crate) fn has_api_ended(&self) -> bool {
         self.shared.has_api_ended()
     }
 
-    /// From now on, new requests are announced again.
+    /// Resets the announcement of requests, so that new ones are announced again.
     pub(crate) fn heard_requests(&self) {
         self.shared.requested().silence();
     }
 
-    /// The next request of others.
+    /// Takes the next request.
     pub(crate) fn next_request(&self) -> Option<(Request, Reply)> {
         self.shared.next_request()
     }
 
-    /// Counts what happened.
+    /// Updates the counters.
     pub(crate) fn count(&mut self, count: impl FnOnce(&mut Counters)) {
         count(&mut self.counters);
     }
 
-    /// Notes how long it took from an event of this kind to the policy in force.
+    /// Records the time from an event of this kind to the policy in force.
     pub(crate) fn reacted(&mut self, kind: Kind, took: Duration) {
         self.reactions.entry(kind).or_default().note(took);
     }
 
-    /// What a change came to that was judged on the traffic of services.
+    /// Records the verdicts on a change that was judged on the traffic of services.
     pub(crate) fn judged(&mut self, verdicts: &[Judgement]) {
         for verdict in verdicts {
             *self.counters.verdicts.entry(verdict.ruling).or_default() += 1;
@@ -165,7 +165,7 @@ impl<'a> Telemetry<'a> {
         self.verdicts.truncate(VERDICTS_MAX);
     }
 
-    /// The policy files were read: how many sections ask for something, or their mistakes.
+    /// Records that the policy files were read: the number of sections with requests, or their mistakes.
     pub(crate) fn policy_read(&mut self, read: Result<usize, String>) {
         self.policy.reads += 1;
         match read {
@@ -177,13 +177,14 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// SIGHUP came when the files said this.
+    /// Records that SIGHUP arrived, with the contents of the files at that time.
     pub(crate) fn reload(&mut self, policy: Policy) {
         let changes = self.counters.settings.changes;
         self.reload.get_or_insert(Reload { policy, changes });
     }
 
-    /// Logs what became of a SIGHUP, if one came: the files say this now, and it is in force or not yet.
+    /// Logs the result of a SIGHUP, if one arrived, given the present contents of the files and whether they
+    /// are in force.
     pub(crate) fn reloaded(&mut self, policy: &Policy, in_force: bool) {
         let Some(before) = self.reload.take() else { return };
         let sections = count(self.policy.sections, "section");
@@ -200,7 +201,7 @@ impl<'a> Telemetry<'a> {
         ));
     }
 
-    /// Notes a finding, in place of what was found of the same before. A new one is logged.
+    /// Records a finding, replacing an earlier one with the same rule and object. A new one is logged.
     pub(crate) fn find(&mut self, finding: Finding) {
         let key = (finding.rule.clone(), finding.object.clone());
         if self.findings.get(&key) == Some(&finding) {
@@ -218,7 +219,8 @@ impl<'a> Telemetry<'a> {
         self.findings.insert(key, finding);
     }
 
-    /// Whether another finding is logged now: objects that a process makes again and again are found anew each time.
+    /// Whether another finding may be logged now: objects that a process recreates repeatedly cause new
+    /// findings each time.
     fn may_log(&mut self, now: Instant) -> bool {
         let (begun, logged) = &mut self.logged;
         if now.duration_since(*begun) > FINDINGS_WINDOW {
@@ -232,7 +234,8 @@ impl<'a> Telemetry<'a> {
         *logged <= LOGGED_MAX
     }
 
-    /// Notes a finding that says the same as before with new figures: it is logged once, until it is mended.
+    /// Updates a finding that differs from an earlier one only in its figures: it is logged only once until
+    /// it is resolved.
     pub(crate) fn renew(&mut self, finding: Finding) {
         match self.findings.get_mut(&(finding.rule.clone(), finding.object.clone())) {
             Some(known) if known.summary == finding.summary => *known = finding,
@@ -240,22 +243,22 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// What was found by a rule is mended, but for these objects.
+    /// Resolves the findings of a rule, except those of these objects.
     pub(crate) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
         self.findings.retain(|(found, object), _| found != rule || but.contains(object));
     }
 
-    /// What was found by a rule of objects like these is mended.
+    /// Resolves the findings of a rule for matching objects.
     pub(crate) fn mended_where(&mut self, rule: &str, is_meant: impl Fn(&str) -> bool) {
         self.findings.retain(|(found, object), _| found != rule || !is_meant(object));
     }
 
-    /// What a rule found of an object.
+    /// The finding of a rule for an object.
     pub(crate) fn finding(&self, rule: &str, object: &str) -> Option<&Finding> {
         self.findings.get(&(rule.to_owned(), object.to_owned()))
     }
 
-    /// The first finding of a rule on an object like this.
+    /// The first finding of a rule for a matching object.
     pub(crate) fn first_finding(&self, rule: &str, is_meant: impl Fn(&str) -> bool) -> Option<&Finding> {
         let found = self.findings.iter().find(|((of, object), _)| of == rule && is_meant(object));
         found.map(|(_, finding)| finding)
@@ -273,7 +276,7 @@ impl<'a> Telemetry<'a> {
             status.requests = requests;
             status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
             status.findings = self.findings.values().cloned().collect();
-            // The queue of requests counts what it turns away by itself.
+            // The queue counts by itself the requests that it rejects.
             let evictions = status.counters.evictions.max(self.counters.evictions);
             status.counters.clone_from(&self.counters);
             status.counters.evictions = evictions;

@@ -1,4 +1,4 @@
-//! The daemon's sockets, as clients meet them: good ones, broken ones, slow ones and many.
+//! The daemon's sockets under good, broken, slow and many clients.
 
 mod desk;
 
@@ -13,7 +13,7 @@ use desk::{Desk, Talk};
 use model::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// Tests run as root and as an ordinary user; the group makes both trusted.
+/// Tests run as root or as an ordinary user; the group makes both trusted.
 fn desk() -> Desk {
     Desk::new(Some(rustix::process::getegid().as_raw()))
 }
@@ -93,7 +93,7 @@ fn the_status_is_answered_while_the_daemon_is_at_work() {
     };
     let (socket, metrics) = (options.socket.clone(), options.metrics_socket.clone().expect("a path"));
     let serving = Serving::begin(&shared, options).expect("sockets");
-    // This thread is the daemon's, and it takes no request yet.
+    // This thread acts as the daemon, and takes no request yet.
     let (mut asking, mut other) = (Talk::to(&socket), Talk::to(&socket));
     asking.say(r#"{"method":"io.netpolicy.Reload"}"#);
     let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
@@ -123,7 +123,7 @@ fn calls_that_come_together_are_answered_in_turn_and_oneway_ones_not_at_all() {
     let oneway = r#"{"method":"io.netpolicy.Reload","oneway":true}"#;
     let info = r#"{"method":"io.netpolicy.Settings"}"#;
     talk.stream.write_all(format!("{plan}\0{oneway}\0{info}\0").as_bytes()).expect("said");
-    // It has nothing more to say, and hears the rest all the same.
+    // It sends nothing more but still receives the rest.
     talk.stream.shutdown(Shutdown::Write).expect("shut");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["said"], "Plan");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
@@ -191,7 +191,7 @@ fn what_is_no_varlink_ends_the_connection_and_nothing_else() {
         bad.say(bytes);
         assert_eq!(bad.receive(), None, "{bytes:?}");
     }
-    // Longer than any message, and no end of it in sight.
+    // Longer than any message, without an end.
     let mut long = desk.connect();
     let _ = long.stream.write_all(&vec![b'x'; 80 * 1024]);
     assert_eq!(long.receive(), None);
@@ -208,7 +208,7 @@ fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     let mut deaf = desk.connect();
     deaf.stream.set_nonblocking(true).expect("no waiting");
     let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
-    // It asks as long as it is connected, and never takes an answer.
+    // It sends as long as it is connected, and never reads an answer.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
     assert!(
@@ -230,7 +230,7 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
     let alive = |talk: &mut Talk| {
-        // A client that is rejected may be unable to write, but is sent the reason.
+        // A rejected client may be unable to write, but it receives the reason.
         talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
             talk.receive().is_some_and(|said| said["error"].is_null())
         }

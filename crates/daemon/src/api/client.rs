@@ -12,46 +12,47 @@ use session::{Exit, Fault};
 use super::wire::{Call, Reply, encode};
 use crate::socket_file;
 
-/// How long a command waits for a reply that needs no look at the host. A turn of the daemon may take seconds on a large host.
+/// How long a command waits for a reply that does not require observing the host. A turn of the daemon may
+/// take seconds on a large host.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 
-/// How long a command waits for a reply that needs a commit or a look at the host.
+/// How long a command waits for a reply that requires a commit or observing the host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long an answer may be.
+/// Maximum size of an answer.
 const REPLY_BYTES_MAX: usize = 16 << 20;
 
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    /// Where it answers, and who it is.
+    /// The daemon's address and process, for errors.
     who: String,
     rest: Vec<u8>,
 }
 
-/// Why a call brought no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The connection broke.
+    /// The connection was lost.
     #[error("{0} ended the connection: {1}")]
     Broken(String, io::Error),
-    /// The answer did not come in time.
+    /// No answer arrived in time.
     #[error("{0} has not answered within {1} s")]
     Silent(String, u64),
-    /// What came is no answer.
+    /// The bytes are not an answer.
     #[error("the daemon's answer is malformed: {0}")]
     Malformed(String),
-    /// The daemon said no.
+    /// The daemon refused.
     #[error("{}", said(.0))]
     Refused(Reply),
 }
 
 impl Client {
-    /// Connects to the daemon; `None` where none runs.
+    /// Connects to the daemon; `None` if none is running.
     ///
     /// # Errors
-    /// If there is a socket that cannot be connected to.
+    /// If there is a socket but connecting to it fails.
     pub fn connect(path: &Path) -> io::Result<Option<Self>> {
         let of_root = rustix::process::geteuid().is_root().then(|| socket_file::roots(path));
         let stream = of_root.and_then(|path| socket_file::connect(&path, GREETING_MAX).ok());
@@ -74,10 +75,10 @@ impl Client {
         Ok(Some(Self { stream, who, rest: Vec::new() }))
     }
 
-    /// Calls a method of the daemon's interface, and waits for its answer.
+    /// Calls a method of the daemon's interface, and waits for the answer.
     ///
     /// # Errors
-    /// If it is refused, or does not come.
+    /// If the call is refused, or no answer arrives.
     pub fn call(
         &mut self,
         method: &str,
@@ -93,7 +94,8 @@ impl Client {
         let method = format!("{}.{method}", super::method::INTERFACE);
         let call = Call { method, parameters, oneway: false, more: false, upgrade: false };
         match self.stream.write_all(&encode(&call)) {
-            // The daemon says why it turns a client away before it closes: that is read next.
+            // The daemon sends the reason for rejecting a client before it closes the connection: it is read
+            // next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             said => said.map_err(|error| self.broken(error, GREETING_MAX)),
         }
@@ -133,7 +135,7 @@ impl Client {
     }
 }
 
-/// An error in the daemon's own words, where it has some.
+/// Formats an error, with the daemon's own text if it has one.
 fn said(reply: &Reply) -> String {
     let error = reply.error.as_deref().unwrap_or_default();
     match (reply.parameters.get("why").and_then(Value::as_str), error.rsplit('.').next()) {

@@ -1,4 +1,4 @@
-//! One connection: calls come, are answered one after the other, and a client that is too slow or sends too much is dropped.
+//! A connection: handles calls one after the other, and drops a client that is too slow or sends too much.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -21,28 +21,28 @@ use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
 use crate::bell::lock;
 use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};
 
-/// How long a message may take to come whole, and an answer to be taken.
+/// How long a client may take to send a complete message, or to read an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a connection may be idle. One that follows findings may be idle for ever.
+/// How long a connection may be idle. A connection that subscribes to findings may be idle indefinitely.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// How many bytes of output may wait for a client to read them. A client with more is dropped.
+/// Maximum number of output bytes queued for a client. A client with more is dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// How many calls of one connection are done within [`CALLS_WINDOW`]; the others wait for the next.
+/// Maximum number of calls per connection and [`CALLS_WINDOW`]; further calls wait for the next window.
 pub const CALLS_MAX: u32 = 100;
 const CALLS_WINDOW: Duration = Duration::from_secs(1);
 
-/// The output that the client has not read yet, and whether a reply is still to come.
+/// Unsent output, and whether a reply is still pending.
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// How many of the bytes are written.
+    /// How many of the bytes have been written.
     taken: usize,
-    /// Since when output waits and the client reads none of it.
+    /// Since when output has been queued without the client reading any of it.
     since: Option<Instant>,
-    /// Whether a call is being done.
+    /// Whether a call is in progress.
     pending: bool,
 }
 
@@ -57,7 +57,7 @@ impl Outbox {
     }
 }
 
-/// A client that follows the findings.
+/// A client that subscribes to findings.
 #[derive(Debug)]
 struct Listening {
     generation: u64,
@@ -72,16 +72,16 @@ pub(super) struct Connection {
     office: Rc<Office>,
     _place: Place,
     frames: Frames,
-    /// Since when a message is incomplete.
+    /// Since when a message has been incomplete.
     begun: Option<Instant>,
-    /// When something last happened.
+    /// The time of the last activity.
     last: Instant,
-    /// Replies to requests are put in by the daemon's thread.
+    /// The output. The daemon's thread adds the replies to requests.
     out: Arc<Mutex<Outbox>>,
     listening: Option<Listening>,
-    /// When this window began, and how many calls it has had.
+    /// The start of the present window, and the number of calls in it.
     window: (Instant, u32),
-    /// Whether the client has nothing more to say.
+    /// Whether the client has closed its sending side.
     finished: bool,
 }
 
@@ -112,12 +112,12 @@ impl Connection {
         self.peer.uid == 0 || self.office.group.is_some_and(|group| self.peer.groups.contains(&group))
     }
 
-    /// Whose lines those about this client are.
+    /// The log budget for lines about this client.
     fn whose(&self) -> Whose {
         if self.is_trusted() { Whose::Trusted(self.peer.uid) } else { Whose::User(self.peer.uid) }
     }
 
-    /// Ends the connection, and says why in the log.
+    /// Ends the connection, and logs the reason.
     fn drop_for(&self, why: &str) -> Stay {
         self.office.stats.count(|tally| tally.dropped += 1);
         self.office.stats.log(self.whose(), &format!("api: {} was dropped: {why}", self.who()));
@@ -163,7 +163,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does the calls that have come, up to one whose reply comes later.
+    /// Handles the received calls, up to one whose reply comes later.
     fn serve(&mut self, registrar: &mut Registrar) -> Result<(), String> {
         while !lock(&self.out).pending && self.may_call() {
             let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
@@ -179,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether there is a call left in this window.
+    /// Whether another call is allowed in this window.
     fn may_call(&mut self) -> bool {
         if self.window.0.elapsed() >= CALLS_WINDOW {
             self.window = (Instant::now(), 0);
@@ -189,7 +189,7 @@ impl Connection {
 
     fn do_call(&mut self, call: &Call, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
-        // A client that may not call it learns nothing of its mistakes either.
+        // A client without permission for a method does not learn about its mistakes, either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.stats.count(|tally| tally.denied += 1);
             self.office.stats.log(self.whose(), &format!("api: {} was refused {}", self.who(), call.method));
@@ -233,7 +233,7 @@ impl Connection {
         self.office.shared.submit(request, Box::new(move |answer| reply(said(answer))));
     }
 
-    /// The function that replies to a call later, and lets the next call begin.
+    /// The function that sends a later reply to a call, and then allows the next call.
     fn later(&mut self, call: &Call) -> Box<dyn FnOnce(job::Found) + Send> {
         lock(&self.out).pending = true;
         let (out, oneway) = (Arc::clone(&self.out), call.oneway);
@@ -264,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// Sends the findings again, if they have changed and the client has read the last ones.
+    /// Sends the findings again if they have changed and the client has read the previous ones.
     fn send_findings(&mut self) {
         let Some(listening) = &mut self.listening else { return };
         let mut out = lock(&self.out);
@@ -306,7 +306,7 @@ impl Connection {
         state
     }
 
-    /// When the connection is dropped if nothing arrives, and why.
+    /// When the connection is dropped if nothing arrives, and the reason.
     fn due(&self) -> Option<(Instant, &'static str)> {
         let out = lock(&self.out);
         if let Some(since) = out.since.filter(|_| out.waits()) {
@@ -333,7 +333,7 @@ impl Source for Connection {
         let due = self.due().map(|(at, _)| at);
         let out = lock(&self.out);
         let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
-        // Calls that came together with one that had to wait, and those beyond what is done in a second.
+        // Calls that arrived together with one that had to wait, and those above the rate limit.
         let next = if !out.pending && !out.waits() && (self.frames.has_message() || self.finished) {
             let full = self.window.1 >= CALLS_MAX && self.frames.has_message();
             Some(if full { self.window.0 + CALLS_WINDOW } else { Instant::now() })
@@ -350,7 +350,7 @@ impl Source for Connection {
         {
             return self.drop_for(why);
         }
-        // Output is written first: a client that does not read cannot fill it up.
+        // Output is written first: a client that does not read cannot fill the queue.
         if let Err(why) = self.gives() {
             return self.drop_for(why);
         }
@@ -391,7 +391,8 @@ fn process_of(target: &str) -> Option<Pid> {
 /// Tells a client that the connection limit is reached.
 pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // It is the first message, so the socket's buffer has room for it. A client that has left does not need it.
+    // It is the first message, so it fits into the socket's buffer. Errors do not matter: the client has
+    // left.
     let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
 }
 

@@ -1,4 +1,4 @@
-//! The connections, their limits and counts, and their lines in the log.
+//! Connection limits, counters, and log lines.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use super::log_budget::{LogBudget, Whose};
 
-/// The most connections at a time.
+/// Maximum number of connections.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The most connections of one user other than root.
+/// Maximum number of connections per user other than root.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// The most connections of all users other than root: the rest is reserved for root.
+/// Maximum number of connections of all users other than root: the rest is reserved for root.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
 
 /// Counts of connections and calls since the daemon started.
@@ -31,7 +31,7 @@ pub struct Tally {
     pub dropped: u64,
 }
 
-/// Connections, their counts, and the lines about them that go to the log.
+/// Connections, their counters, and their log lines.
 pub struct ConnectionStats {
     tally: Cell<Tally>,
     clients: RefCell<BTreeMap<u32, usize>>,
@@ -46,25 +46,25 @@ impl fmt::Debug for ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// Counts of nothing yet, whose lines go to `log`.
+    /// Creates it with all counters at zero; lines go to `log`.
     pub fn new(log: impl Fn(&str) + 'static) -> Rc<Self> {
         let budget = RefCell::new(LogBudget::new(Instant::now()));
         Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), budget })
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn tally(&self) -> Tally {
         self.tally.get()
     }
 
-    /// Counts something.
+    /// Updates the counters.
     pub(super) fn count(&self, count: impl FnOnce(&mut Tally)) {
         let mut tally = self.tally.get();
         count(&mut tally);
         self.tally.set(tally);
     }
 
-    /// Logs a line, unless there were too many of this user, or of all users without rights.
+    /// Logs a line, unless there were too many of this user, or of all unprivileged users.
     pub(super) fn log(&self, whose: Whose, line: &str) {
         let mut budget = self.budget.borrow_mut();
         for summary in budget.summarize(Instant::now()) {
@@ -75,7 +75,7 @@ impl ConnectionStats {
         }
     }
 
-    /// Takes a connection of a user, if there is room.
+    /// Reserves a place for a connection of a user, if there is room.
     pub(super) fn enter(self: &Rc<Self>, uid: u32) -> Option<Place> {
         let mut clients = self.clients.borrow_mut();
         let (all, root): (usize, usize) = (clients.values().sum(), clients.get(&0).copied().unwrap_or(0));
@@ -98,7 +98,7 @@ impl ConnectionStats {
     }
 }
 
-/// A connection's place, which is free again when this is dropped.
+/// A connection's place; dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     stats: Rc<ConnectionStats>,

@@ -1,4 +1,4 @@
-//! Queries that take a look at the host: a thread of their own answers them, so that no other client waits.
+//! Queries that require observing the host: a separate thread answers each, so that no other client waits.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,16 +13,16 @@ use serde_json::{Map, Value};
 use super::method::{Question, Refusal};
 use crate::{Interest, Ready, Registrar, Source, Stay};
 
-/// How many questions are answered at the same time; the next one is refused.
+/// Maximum number of concurrent queries; further ones are refused.
 pub const JOBS_MAX: usize = 2;
 
-/// Answers a question, in whatever time it takes: the parameters of the reply.
+/// Answers a query, however long that takes, and returns the parameters of the reply.
 pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, Refusal> + Send + Sync>;
 
-/// An answer to a question.
+/// The answer to a query.
 pub(super) type Found = Result<Map<String, Value>, Refusal>;
 
-/// A thread at work on a question. It holds the other end of the pipe until it is done.
+/// A thread working on a query. It holds the other end of the pipe until it is done.
 struct Job {
     done: PipeReader,
     answer: Receiver<Found>,
@@ -36,10 +36,10 @@ impl fmt::Debug for Job {
     }
 }
 
-/// Starts to answer a question; `reply` is called with the answer, in a later turn.
+/// Starts to answer a query; `reply` is called with the answer in a later turn.
 ///
 /// # Errors
-/// If too many are being answered, or no thread can be created.
+/// If too many queries are in progress, or no thread can be created.
 pub(super) fn start(
     question: Question,
     answer_query: &QueryHandler,
@@ -54,7 +54,7 @@ pub(super) fn start(
     let (sender, answer) = sync_channel(1);
     let answer_query = Arc::clone(answer_query);
     let work = move || {
-        // Should it panic, the pipe is closed all the same, and there is no answer.
+        // If the query panics, the pipe is still closed, and there is no answer.
         let _at_work = at_work;
         let _ = sender.send(answer_query(&question));
     };

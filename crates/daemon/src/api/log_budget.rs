@@ -1,23 +1,24 @@
-//! How many lines of each user go to the log. A user who is refused again and again must neither fill the log nor keep the
-//! lines of others out of it.
+//! Limits the log lines per user. A user who is refused repeatedly must neither fill the log nor displace the
+//! lines of others.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a budget lasts.
+/// Length of a budget window.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The most lines of one user without rights in a window.
+/// Maximum number of lines per unprivileged user and window.
 const USER_LINES_MAX: u32 = 10;
 
-/// The most lines of all users without rights in a window. A user can have many uids: those of `/etc/subuid`.
+/// Maximum number of lines of all unprivileged users per window. A user can have many uids: those in
+/// `/etc/subuid`.
 const ALL_USERS_LINES_MAX: u32 = 60;
 
-/// The most lines of one trusted user in a window: root, and members of the group of `--api-group`. Each may ask for 100 changes a
-/// second, and the journal names the caller of every change that was made.
+/// Maximum number of lines per trusted user and window: root, and members of the group of `--api-group`. Each
+/// may request 100 changes per second, and the journal names the caller of every change that was made.
 const TRUSTED_LINES_MAX: u32 = 1200;
 
-/// Whose budget a line uses.
+/// The budget that a line uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     /// The daemon's own work.
@@ -37,14 +38,14 @@ impl Whose {
     }
 }
 
-/// The lines of this window.
+/// The lines of the present window.
 #[derive(Debug)]
 pub(super) struct LogBudget {
     begun: Instant,
     lines: BTreeMap<Whose, u32>,
-    /// Lines of users without rights, those that were left out not included.
+    /// Lines of unprivileged users, excluding omitted ones.
     of_users: u32,
-    /// How many lines were left out of users beyond those that `lines` names.
+    /// The number of omitted lines of users that `lines` does not name.
     unnamed: u32,
 }
 
@@ -67,7 +68,7 @@ impl LogBudget {
         admitted
     }
 
-    /// Begins a new window if the last one is over, and says of whom lines were left out.
+    /// Begins a new window if the last one is over, and reports which users' lines were omitted.
     pub(super) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();

@@ -16,65 +16,65 @@ pub const SERVICE: &str = "org.varlink.service";
 /// Its description.
 pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
-/// The longest name of a service that one `Set` gives, in bytes.
+/// Maximum length of a service name in a `Set`, in bytes.
 const SERVICE_NAME_BYTES_MAX: usize = 256;
 
-/// How many device settings one `Set` takes.
+/// Maximum number of device settings in a `Set`.
 const SETTINGS_MAX: usize = 64;
 
-/// A call whose parameters are what it takes.
+/// A call with valid parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
     /// `org.varlink.service.GetInfo`.
     GetInfo,
     /// `org.varlink.service.GetInterfaceDescription`: of this interface.
     GetInterfaceDescription(String),
-    /// How the daemon stands.
+    /// Report the status.
     Status,
-    /// What is wrong.
+    /// Report the findings.
     Findings,
-    /// Every setting that is held.
+    /// Report every held setting.
     Settings,
-    /// Give a target a policy.
+    /// Set the policy of a target.
     Set(Box<Intent>),
     /// Withdraw what was set for a target.
     Unset(Target),
-    /// Put everything back.
+    /// Roll back everything.
     Rollback,
     /// Read the policy files again.
     Reload,
-    /// A question that takes a look at the host.
+    /// A query that requires observing the host.
     Ask(Question),
 }
 
-/// A query that a thread of its own answers, because it takes time.
+/// A query that a separate thread answers, because it takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// What the policy files would change.
     Plan,
-    /// Why settings are as they are: of this object, or of all.
+    /// Why settings have their values: those of this object, or all.
     Explain(Option<String>),
     /// Whether what was applied is in force.
     Verify,
 }
 
-/// Why a call is not done.
+/// Why a call is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     /// Interface and name of the error.
     pub error: String,
-    /// What goes with it.
+    /// The parameters of the error.
     pub parameters: Map<String, Value>,
 }
 
 impl Refusal {
-    /// One of Varlink's own errors, about something.
+    /// One of Varlink's own errors, with a parameter.
     pub fn service(name: &str, about: Option<(&str, &str)>) -> Self {
         let parameters = about.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
         Self { error: format!("{SERVICE}.{name}"), parameters }
     }
 
-    /// What was asked cannot be done.
+    /// The request cannot be fulfilled.
     pub fn refused(exit: u8, why: impl Into<String>, hint: Option<String>) -> Self {
         let parameters = [
             ("exit".to_owned(), exit.into()),
@@ -84,14 +84,14 @@ impl Refusal {
         Self { error: format!("{INTERFACE}.Refused"), parameters: parameters.into_iter().collect() }
     }
 
-    /// Too much is being done already.
+    /// Too many requests are already in progress.
     pub fn busy(why: impl Into<String>) -> Self {
         let why = ("why".to_owned(), Value::String(why.into()));
         Self { error: format!("{INTERFACE}.Busy"), parameters: [why].into_iter().collect() }
     }
 }
 
-/// A target, as a call names it.
+/// A target, as given in a call.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetParams {
@@ -104,16 +104,16 @@ pub struct TargetParams {
     /// A process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u32>,
-    /// How a service's processes are found.
+    /// The criteria for a service's processes.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matching: Option<MatchParams>,
 }
 
-/// How a service's processes are found, as a call says it.
+/// The criteria for a service's processes, as given in a call.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchParams {
-    /// See [`Match::unit`]. Here and below: a pattern, or several with commas between them.
+    /// See [`Match::unit`]. Here and below: a pattern, or several separated by commas.
     pub unit: Option<String>,
     /// See [`Match::cgroup`].
     pub cgroup: Option<String>,
@@ -129,45 +129,45 @@ pub struct MatchParams {
     pub uid: Option<u32>,
 }
 
-/// What `Set` takes.
+/// The parameters of `Set`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
-    /// Whose traffic.
+    /// The target.
     pub target: TargetParams,
     /// A policy or a delivery mode.
     pub request: String,
     /// Further settings of a device.
     #[serde(default)]
     pub settings: Option<Vec<String>>,
-    /// The CPUs that interrupts and threads shall run on.
+    /// The CPUs for interrupts and threads.
     #[serde(default)]
     pub cpus: Option<String>,
-    /// How many CPUs may poll without traffic.
+    /// Maximum number of CPUs that may poll without traffic.
     #[serde(default)]
     pub polling_cpus: Option<u32>,
-    /// The real-time priority of kernel threads, at most.
+    /// Maximum real-time priority of kernel threads.
     #[serde(default)]
     pub rt_priority: Option<u32>,
-    /// Where kernel threads run.
+    /// The CPUs of kernel threads.
     #[serde(default)]
     pub kthread_cpus: Option<String>,
-    /// Their class.
+    /// Their scheduling class.
     #[serde(default)]
     pub kthread_class: Option<String>,
-    /// How much of a CPU they count for.
+    /// Their utilization clamp.
     #[serde(default)]
     pub kthread_util_clamp: Option<String>,
-    /// How long they run before another thread gets its turn.
+    /// Their time slice.
     #[serde(default)]
     pub kthread_slice: Option<String>,
 }
 
 impl TargetParams {
-    /// The target that was named.
+    /// Converts the parameters to a target.
     ///
     /// # Errors
-    /// In one sentence, if it is none or more than one.
+    /// A sentence, if they name no target or more than one.
     pub fn target(self) -> Result<Target, String> {
         let matching = self.matching.is_some();
         match (self.device, self.service, self.task) {
@@ -202,14 +202,14 @@ impl TargetParams {
         }
     }
 
-    /// A target, as a call says it.
+    /// The parameters for a target.
     pub fn of(target: &Target) -> Self {
         match target {
-            // No client asks a daemon for devices by what they are like: files do.
+            // No client requests devices by their properties; only policy files do.
             Target::Device(name) | Target::Devices(name, _) => {
                 Self { device: Some(name.clone()), ..Self::default() }
             }
-            // Which of a process's epolls is no word of the interface: no client asks a daemon for them.
+            // The interface cannot name some of a process's epolls: no client requests this.
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, matching) => {
                 let Match { unit, cgroup, exe, pod, container, port, uid } = matching;
@@ -228,7 +228,7 @@ impl TargetParams {
     }
 }
 
-/// Patterns as a call says them: with commas between them.
+/// Parses comma-separated patterns.
 fn patterns(name: &str, text: Option<&str>) -> Result<Option<Patterns>, String> {
     let read = |text: &str| Patterns::of(text.split(',').map(str::trim));
     text.map(|text| read(text).map_err(|wrong| format!("match.{name}: {wrong}"))).transpose()
@@ -239,10 +239,10 @@ fn with_commas(patterns: &Patterns) -> String {
 }
 
 impl SetParams {
-    /// The request that it is. `origin` says who asked.
+    /// Converts the parameters to a request. `origin` identifies the caller.
     ///
     /// # Errors
-    /// In one sentence: what is wrong with which parameter.
+    /// A sentence that names the invalid parameter.
     pub fn intent(self, origin: &str) -> Result<Intent, String> {
         fn read<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Option<T>, String>
         where
@@ -281,10 +281,10 @@ impl SetParams {
 }
 
 impl Method {
-    /// What a call asks for; `origin` says who calls.
+    /// Parses a call; `origin` identifies the caller.
     ///
     /// # Errors
-    /// Varlink's own: no such method, a parameter that is none; [`Refusal::refused`] for a value that cannot be.
+    /// Varlink's own errors for an unknown method or parameter; [`Refusal::refused`] for an invalid value.
     pub fn of(call: &Call, origin: &str) -> Result<Self, Refusal> {
         let (interface, name) = call.method.rsplit_once('.').unwrap_or(("", &call.method));
         if call.upgrade {
@@ -329,8 +329,8 @@ impl Method {
     }
 }
 
-/// Whether any user may call a method of this name: its reply depends on the user. An unknown method is answered as unknown, not as
-/// refused.
+/// Whether any user may call a method of this name, because its reply depends on the user. An unknown method
+/// is answered as unknown rather than refused.
 pub fn is_for_everybody(method: &str) -> bool {
     match method.rsplit_once('.') {
         Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),
@@ -338,13 +338,13 @@ pub fn is_for_everybody(method: &str) -> bool {
     }
 }
 
-/// A parameter that is text.
+/// A text parameter.
 fn text(parameters: &Map<String, Value>, name: &str) -> Result<String, Refusal> {
     let value = parameters.get(name).and_then(Value::as_str).map(str::to_owned);
     value.ok_or_else(|| Refusal::service("InvalidParameter", Some(("parameter", name))))
 }
 
-/// All parameters together. The error names the parameter that is missing or wrong.
+/// Parses all parameters. The error names the missing or invalid parameter.
 fn read<T: for<'de> Deserialize<'de>>(
     parameters: &Map<String, Value>,
     needed: &[&str],

@@ -1,8 +1,8 @@
-//! The daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids: the number of series is bounded
-//! by the number of requests.
+//! The daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids: the
+//! number of series is bounded by the number of requests.
 //!
-//! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` behind a counter's name, base
-//! units, `# EOF` at the end.
+//! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` after a
+//! counter's name, base units, `# EOF` at the end.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,16 +15,16 @@ use super::Tally;
 use crate::Status;
 use crate::status::{Phase, REACTION_MICROS, RequestStatus};
 
-/// How many requests have samples of their own; the others are counted together.
+/// Maximum number of requests with individual samples; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
 /// Kinds of targets that outlive processes.
 const LASTING: [&str; 2] = ["device ", "service "];
 
-/// The rule of a goal that is missed, as in `docs/reference/findings.md`.
+/// The rule of the finding for a missed goal, as in `docs/reference/findings.md`.
 const GOAL_MISSED: &str = "live-goal-missed";
 
-/// The page.
+/// Renders the page.
 pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> String {
     let mut page = Page::default();
     page.family("netpolicy_build", "info", "", "Version of the daemon.");
@@ -86,7 +86,8 @@ impl Page {
         self.sample(&format!("{name}_total"), &[], value);
     }
 
-    /// One line for each request that is no task's nor of its epolls: a pid would make a new series with each process.
+    /// Adds a line per request, except those for tasks and their epolls: a pid would create a new series with
+    /// each process.
     fn requests(&mut self, status: &Status) {
         let named = || {
             let lasting = status
@@ -203,7 +204,8 @@ impl Page {
         }
     }
 
-    /// The response times of each measured service. It is measured in samples: requests between samples are not counted.
+    /// The response times of each measured service. They are sampled: requests between samples are not
+    /// counted.
     fn response_times(&mut self, status: &Status, services: &[Measured]) {
         let measured: Vec<(&str, &Totals)> = services
             .iter()
@@ -352,13 +354,13 @@ impl Page {
     }
 }
 
-/// How many spans do not exceed the edge of a bucket.
+/// The number of spans up to the edge of a bucket.
 type Within = fn(&Totals, Nanoseconds) -> u64;
 
-/// How many spans there are, and what they are together.
+/// The number of spans, and their sum.
 type All = fn(&Totals) -> (u64, Nanoseconds);
 
-/// The histograms of a service: name, help, and what is in them.
+/// The histograms of a service: name, help, and values.
 const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     (
         "netpolicy_live_response_seconds",
@@ -386,7 +388,8 @@ const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     ),
 ];
 
-/// The ends of the buckets of response times: edges of the buckets that were counted, two to each doubling, from 4 µs to 1.6 s.
+/// The bucket edges of response times: a subset of the counted buckets' edges, two per doubling, from 4 µs to
+/// 1.6 s.
 fn response_edges() -> impl Iterator<Item = Nanoseconds> {
     (12..=30).flat_map(|power| [Nanoseconds(1 << power), Nanoseconds(3 << (power - 1))])
 }
@@ -400,12 +403,12 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// The word of a kind of event, or of a verdict, as JSON has it.
+/// The JSON name of a kind of event, or of a verdict.
 fn word(kind: impl serde::Serialize) -> String {
     serde_json::to_value(kind).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A label's value.
+/// Escapes a label's value.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -453,7 +456,7 @@ mod test {
         status
     }
 
-    /// Two requests: one of 10 µs, one of 100.
+    /// Two requests: one of 10 µs, one of 100 µs.
     fn services() -> Vec<Measured> {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(20), ..LiveWindow::default() };
         let mut part = LivePart { requests: 2, ..LivePart::default() };

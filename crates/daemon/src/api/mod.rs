@@ -1,12 +1,13 @@
 //! The daemon's sockets: the API by Varlink, and metrics by OpenMetrics.
 //!
-//! Read in this order: `wire` (bytes), `method` (what can be called), `connection_stats` (how many may), `connection` (one client),
-//! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in one thread (`thread`), as sources of
-//! a loop, and none of it blocks: the daemon is asked and answers also while its own thread works.
+//! Read in this order: `wire` (bytes), `method` (methods and parameters), `connection_stats` (limits),
+//! `connection` (one client), `job` (slow queries), `metrics` (the page), `client` (the other end).
+//! Everything runs in one thread (`thread`), as non-blocking sources of an event loop: clients are answered
+//! even while the daemon's own thread is busy.
 //!
-//! Permissions: the kernel identifies the client (`SO_PEERCRED`). Root, and the members of a group that the operator may name, may
-//! call every method. Any other user may read the status, and sees the requests for its own processes only. Refusals are answered,
-//! counted and logged; the log is rate-limited.
+//! Permissions: the kernel identifies the client (`SO_PEERCRED`). Root, and the members of a group that the
+//! operator may name, may call every method. Any other user may read the status, and sees only the requests
+//! for its own processes. Refusals are answered, counted and logged; the log is rate-limited.
 
 mod client;
 mod connection;
@@ -44,24 +45,24 @@ use crate::socket_file;
 pub use crate::socket_file::ListenError;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// How many connections are accepted in one turn.
+/// Maximum number of connections accepted in a turn.
 const ACCEPTS_MAX: usize = 16;
 
-/// What is served, and to whom.
+/// The sockets to serve, and who may use them.
 pub struct Options {
     /// The Varlink socket.
     pub socket: PathBuf,
-    /// A group whose members may call every method, as root may.
+    /// A group whose members may call every method, like root.
     pub group: Option<u32>,
     /// A socket that answers HTTP with metrics.
     pub metrics_socket: Option<PathBuf>,
-    /// A file that metrics are written to, for a collector of text files.
+    /// A file that metrics are written to, for a textfile collector.
     pub metrics_file: Option<PathBuf>,
     /// An address of this machine that answers HTTP with metrics.
     pub metrics_address: Option<SocketAddr>,
-    /// Where lines for the log go.
+    /// Receives log lines.
     pub log: Box<dyn Fn(&str) + Send>,
-    /// Answers the queries that take a look at the host.
+    /// Answers the queries that require observing the host.
     pub answer_query: QueryHandler,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Office {
     shared: Shared,
     stats: Rc<ConnectionStats>,
@@ -95,7 +96,7 @@ impl fmt::Debug for Office {
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no place for a socket.
+    /// The path is not available for a socket.
     #[error(transparent)]
     NoPlace(#[from] ListenError),
     /// The kernel refused.
@@ -103,10 +104,10 @@ pub enum OpenError {
     Refused {
         /// What could not be opened.
         path: String,
-        /// Why.
+        /// The kernel's error.
         error: std::io::Error,
     },
-    /// There is no thread for them, or its loop cannot be.
+    /// The thread or its event loop could not be created.
     #[error("the thread of the sockets: {0}")]
     Thread(std::io::Error),
     /// Metrics are served on loopback addresses only.
@@ -114,15 +115,15 @@ pub enum OpenError {
     NotLoopback(SocketAddr),
 }
 
-/// Opens the sockets: sources for a loop. They are gone with it; the files of the sockets stay, and the next
-/// daemon takes their place.
+/// Opens the sockets as sources for an event loop. They are closed when the loop is dropped; the socket files
+/// remain, and the next daemon replaces them.
 ///
 /// # Errors
-/// If another daemon serves there, or the kernel refuses.
+/// If another daemon is serving there, or the kernel refuses.
 pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Source>>, OpenError> {
     let Options { socket, group, metrics_socket, metrics_file, metrics_address, log, answer_query } = options;
     let stats = ConnectionStats::new(log);
-    // Everybody may knock: who it is decides what is answered.
+    // Anyone may connect: the credentials decide what is answered.
     let listener = listen(&socket, 0o666)?;
     let office = Rc::new(Office {
         shared: shared.clone(),
@@ -154,7 +155,7 @@ fn refused(path: impl fmt::Display) -> impl FnOnce(std::io::Error) -> OpenError 
     move |error| OpenError::Refused { path: path.to_string(), error }
 }
 
-/// Listens where no process does, for a loop that does not block.
+/// Listens at a path without a listener, for a loop that does not block.
 fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
     let listener = socket_file::listen(path, mode)?;
     listener.set_nonblocking(true).map_err(refused(path.display()))?;
@@ -193,7 +194,7 @@ impl Source for Listener {
     }
 
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
-        // No client waiting, or no descriptor left: the next turn tries again.
+        // Stop if no client is waiting, or no descriptor is left: the next turn tries again.
         for _ in 0..ACCEPTS_MAX {
             if self.accept(registrar).is_err() {
                 break;

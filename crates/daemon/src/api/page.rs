@@ -1,4 +1,4 @@
-//! Serves the page of metrics: by HTTP on a unix socket or a loopback address, and as a file.
+//! Serves the page of metrics: over HTTP on a unix socket or a loopback address, and as a file.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,26 +18,26 @@ use super::text_format::text_format;
 use super::{ConnectionStats, OpenError, open_metrics, refused};
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// How long a request may be.
+/// Maximum size of a request.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
-/// How long a client may take to request and read the page.
+/// How long a client may take to send the request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many connections are served at the same time. For one more, the oldest is dropped: a collector asks at once and has the page
-/// within a moment, and who holds connections open for nothing must not keep it out.
+/// Maximum number of concurrent connections. A further one displaces the oldest: a collector sends its
+/// request immediately and reads the page quickly, so idle connections must not block it.
 const READERS_MAX: usize = 8;
 
-/// How many connections are accepted in one turn of the loop.
+/// Maximum number of connections accepted in a turn of the loop.
 const ACCEPTS_MAX: usize = 64;
 
-/// The mode of the file: its collector is another user, and the daemon's unit masks more than that.
+/// The mode of the file: its collector is a different user, and the unit's umask is more restrictive.
 const FILE_MODE: u32 = 0o644;
 
-/// How often the file is written, at most.
+/// Minimum interval between writes of the file.
 const FILE_EVERY: Duration = Duration::from_secs(15);
 
-/// Something that can be read and written, and waited for.
+/// A stream that can be read, written and polled.
 trait Stream: Read + Write + AsFd {}
 impl<T: Read + Write + AsFd> Stream for T {}
 
@@ -68,7 +68,7 @@ pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    /// Whether each reader has to leave, the oldest first.
+    /// Whether each reader has to leave, oldest first.
     readers: VecDeque<Weak<Cell<bool>>>,
 }
 
@@ -98,7 +98,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// A place for another reader; the oldest has to leave for it, if there is none.
+    /// Reserves a place for another reader; if there is none, the oldest has to leave.
     fn place(&mut self) -> Rc<Cell<bool>> {
         self.readers.retain(|reader| reader.strong_count() > 0);
         while self.readers.len() >= READERS_MAX
@@ -139,7 +139,7 @@ impl Source for Pages {
                 stats: Rc::clone(&self.stats),
                 must_leave: Rc::default(),
             };
-            // A collector has sent its request by now: it is answered before more connections can take its place.
+            // A collector has already sent its request: answer it before further connections can displace it.
             if reader.go_on().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                 reader.must_leave = self.place();
                 registrar.admit(Box::new(reader));
@@ -163,7 +163,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the request and writes the answer, as far as the socket allows; true when the connection is done.
+    /// Reads the request and writes the answer as far as the socket allows; returns true when the connection
+    /// is done.
     fn go_on(&mut self) -> io::Result<bool> {
         while self.answer.is_none() {
             let mut part = [0; 2048];
@@ -218,7 +219,7 @@ impl Source for Reader {
     }
 
     fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
-        // What it asked for by now it gets, as far as it takes it.
+        // Send what was requested so far, as far as the client reads it.
         let late = ready.late || self.must_leave.get();
         match self.go_on() {
             Ok(true) => Stay::Leave,
@@ -232,7 +233,7 @@ impl Source for Reader {
     }
 }
 
-/// The page as a file, rewritten when something has changed.
+/// The page as a file, rewritten after changes.
 #[derive(Debug)]
 pub(super) struct TextFile {
     path: PathBuf,
@@ -240,7 +241,7 @@ pub(super) struct TextFile {
     stats: Rc<ConnectionStats>,
     next: Instant,
     written: Option<u64>,
-    /// Nothing ever comes here: a source has a descriptor.
+    /// Never becomes readable: a source needs a descriptor.
     silent: OwnedFd,
     _other_end: OwnedFd,
 }
@@ -254,7 +255,7 @@ impl TextFile {
         Ok(file)
     }
 
-    /// Written to a temporary file first: a collector sees a whole page.
+    /// Writes a temporary file first: a collector always sees a complete page.
     fn write(&mut self) -> io::Result<()> {
         self.next = Instant::now() + FILE_EVERY;
         let (generation, page) = {
@@ -265,7 +266,7 @@ impl TextFile {
             (status.generation, open_metrics(&status, &self.shared.services(), self.stats.tally()))
         };
         let page = text_format(&page);
-        // The unfinished file ends in `.new`: no collector reads what does not end in `.prom`.
+        // The temporary file ends in `.new`: collectors read only files that end in `.prom`.
         replace_file(&self.path, FILE_MODE, page.as_bytes(), Durability::Unsynced)?;
         self.written = Some(generation);
         Ok(())

@@ -1,13 +1,13 @@
-//! The page in the older text format, for collectors of text files: node_exporter refuses a whole file because of a type that
-//! only OpenMetrics has.
+//! The page in the older text format, for textfile collectors: node_exporter rejects a whole file if a type
+//! exists only in OpenMetrics.
 
-/// An OpenMetrics page in the text format 0.0.4: info and state sets are gauges, a counter's name ends in `_total` in its
-/// description too, and units and the end are not marked.
+/// Converts an OpenMetrics page to the text format 0.0.4: info and state sets become gauges, a counter's name
+/// ends in `_total` in its description, too, and units and the end are not marked.
 ///
 /// Source: Prometheus, `docs/instrumenting/exposition_formats.md`.
 pub(super) fn text_format(open_metrics: &str) -> String {
     let mut page = String::with_capacity(open_metrics.len());
-    // What the name of the family's samples ends in.
+    // The suffix of the family's sample names.
     let mut ending = "";
     for line in open_metrics.lines() {
         let description = line.strip_prefix("# ").and_then(|rest| {

@@ -1,5 +1,5 @@
-//! The thread that serves the sockets. The daemon's own thread looks at processes, plans and commits, which takes seconds where a
-//! user has thousands of epolls: whoever asks for the status does not wait for that.
+//! The thread that serves the sockets. The daemon's own thread inspects processes, plans and commits, which
+//! takes seconds if a user has thousands of epolls: queries of the status must not wait for that.
 
 use std::io;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Opens the sockets and serves them. The thread is in the namespaces of the caller's.
+    /// Opens the sockets and serves them. The thread is in the same namespaces as the caller.
     ///
     /// # Errors
-    /// As [`open`]; if there is no thread or no epoll.
+    /// The same as [`open`], and if a thread or an epoll cannot be created.
     pub fn begin(shared: &Shared, options: Options) -> Result<Self, OpenError> {
         let stop: Arc<AtomicBool> = Arc::default();
         let (opened, is_open) = sync_channel(1);
@@ -54,7 +54,7 @@ impl Drop for Serving {
     }
 }
 
-/// Tells the daemon that the thread has ended, however it did.
+/// Notifies the daemon that the thread has ended, for any reason.
 struct Ending(Shared);
 
 impl Drop for Ending {
@@ -80,7 +80,7 @@ fn serve(shared: Shared, options: Options, stop: &AtomicBool, opened: &SyncSende
         }
         shared.changed().silence();
     }
-    // What was answered last is written, as far as the clients take it.
+    // Write the last answers, as far as the clients read them.
     let _ = event_loop.wait(Some(Instant::now()));
 }
 

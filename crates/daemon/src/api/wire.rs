@@ -1,4 +1,4 @@
-//! The bytes of Varlink: JSON objects with a zero byte behind each.
+//! Varlink's framing: JSON objects, each followed by a zero byte.
 //!
 //! Varlink: varlink.org/Method-Call, a call is `{"method": …, "parameters": {…}, "more": …, "oneway": …}`, a reply
 //! `{"parameters": {…}, "continues": …}` or `{"error": …, "parameters": {…}}`.
@@ -6,24 +6,24 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// How long one message may be, without its zero byte.
+/// Maximum length of a message, without its zero byte.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// A call, as it was said.
+/// A call.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Call {
     /// Interface and method: `io.netpolicy.Status`.
     pub method: String,
-    /// What goes with it; `null` is as if there were nothing.
+    /// The parameters; `null` counts as none.
     #[serde(default, deserialize_with = "nothing_or_more", skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
     /// Whether no answer is wanted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oneway: bool,
-    /// Whether more than one answer is wanted.
+    /// Whether several answers are wanted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
-    /// Whether another protocol shall be spoken from here on. Nothing here does.
+    /// Whether the client wants to switch to another protocol. No method supports it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub upgrade: bool,
 }
@@ -35,32 +35,32 @@ fn nothing_or_more<'de, D: Deserializer<'de>>(said: D) -> Result<Map<String, Val
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Reply {
-    /// Interface and name of an error; `None` for an answer that is none.
+    /// Interface and name of an error; `None` for success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What goes with it.
+    /// The parameters.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// Whether there are more answers to come.
+    /// Whether further answers follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
-    /// It is longer than any.
+    /// The message is too long.
     #[error("longer than {MESSAGE_BYTES_MAX} bytes")]
     TooLong,
-    /// It is no call.
+    /// The message is not a call.
     #[error("no Varlink call: {0}")]
     NoCall(String),
 }
 
-/// Reads one call, without its zero byte.
+/// Parses a call, without its zero byte.
 ///
 /// # Errors
-/// If it is too long, no JSON object, or has no method.
+/// If it is too long, not a JSON object, or has no method.
 pub fn decode_call(bytes: &[u8]) -> Result<Call, BadMessage> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(BadMessage::TooLong);
@@ -68,7 +68,7 @@ pub fn decode_call(bytes: &[u8]) -> Result<Call, BadMessage> {
     serde_json::from_slice(bytes).map_err(|error| BadMessage::NoCall(error.to_string()))
 }
 
-/// The bytes of a call or a reply, with the zero byte.
+/// Encodes a call or a reply, with the zero byte.
 ///
 /// # Panics
 /// Never: all keys are text.
@@ -78,24 +78,24 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// What has come so far, cut into messages.
+/// The received bytes, split into messages.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// How much of it is known to have no zero byte.
+    /// How many bytes are known to contain no zero byte.
     looked: usize,
 }
 
 impl Frames {
-    /// Adds what has come.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message; `None` if there is none yet.
+    /// The next complete message; `None` if there is none yet.
     ///
     /// # Errors
-    /// If what is there is too long for one.
+    /// If the buffered bytes are too long for a message.
     pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, BadMessage> {
         let end = self.buffer[self.looked..].iter().position(|&byte| byte == 0).map(|at| at + self.looked);
         match end {
@@ -115,17 +115,17 @@ impl Frames {
         }
     }
 
-    /// Whether a whole message waits.
+    /// Whether a complete message is buffered.
     pub fn has_message(&self) -> bool {
         self.buffer.contains(&0)
     }
 
-    /// Whether the beginning of a message waits, or more.
+    /// Whether nothing is buffered.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// How many bytes wait.
+    /// The number of buffered bytes.
     pub fn len(&self) -> usize {
         self.buffer.len()
     }
@@ -184,7 +184,7 @@ mod test {
             let said = decode_call(bytes).expect_err("no call").to_string();
             assert!(said.starts_with("no Varlink call: ") && !said.contains('\n'), "{said}");
         }
-        // Deeper than anybody needs: the reader stops before the stack does.
+        // Deeper than any real message: the parser's limit is reached before the stack overflows.
         let deep = format!("{{\"method\":\"a.b\",\"parameters\":{{\"x\":{}1", "[".repeat(10_000));
         assert!(decode_call(deep.as_bytes()).is_err());
     }

@@ -20,8 +20,8 @@ use crate::socket_file;
 /// How long the client waits for a reply. The daemon's turn waits with it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From here on, this process inspects others through the service at this socket, unless it has `CAP_SYS_PTRACE` itself. Says whether a
-/// service answers there.
+/// From now on, this process inspects others through the service at this socket, unless it has
+/// `CAP_SYS_PTRACE` itself. Returns whether a service answers there.
 pub fn go_through(path: &Path) -> bool {
     if !linux::attach::is_needed() {
         return false;
@@ -34,14 +34,14 @@ pub fn go_through(path: &Path) -> bool {
     answers
 }
 
-/// The same, whether or not one answers there now: for a process that does what it has to until it succeeds.
+/// The same, even if no service answers yet: for a process that retries until it succeeds.
 pub fn go_through_once_it_answers(path: &Path) {
     if linux::attach::is_needed() {
         linux::attach::through(Box::new(Connection::to(path)), path.to_owned());
     }
 }
 
-/// A connection that is made again when it breaks: the service may be started again under it.
+/// A connection that is re-established when it breaks: the service may be restarted.
 #[derive(Debug)]
 struct Connection {
     path: PathBuf,
@@ -60,7 +60,7 @@ impl Connection {
     fn ask(&self, request: &Request) -> Result<Answer, KernelError> {
         let failed = |error: &io::Error| KernelError::io(self.path.display().to_string(), error);
         let mut held = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // One that broke since the last time is found out by using it: a second one is not waited for.
+        // Using the connection shows whether it broke since the last time: only then is a second one opened.
         if let Some(stream) = held.take()
             && let Ok(answer) = exchange(&stream, request)
         {
@@ -100,7 +100,7 @@ impl Attach for Connection {
         let only = match which {
             Processes::None => return (Vec::new(), Vec::new()),
             Processes::Only(pids) => Some(pids.clone()),
-            // The others are asked for on their own.
+            // The other processes are requested separately.
             Processes::Networking | Processes::NetworkingAnd(_) => None,
         };
         let error = match self.ask(&Request::Processes { netns: netns.id().0, only }) {
@@ -152,7 +152,7 @@ impl Attach for Connection {
         }
     }
 
-    // Those three the service does not offer: this process asks the kernel itself, as far as it may.
+    // The service does not offer these three: this process asks the kernel itself, as far as it is permitted.
     fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError> {
         linux::process::epolls_of(process)
     }

@@ -1,9 +1,9 @@
-//! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it finds processes, inspects those that a request
-//! names, and sets the busy-poll parameters of their epolls and io_urings. It opens no file for a client and hands out no
-//! descriptor.
+//! A process that holds `CAP_SYS_PTRACE` so that the daemon does not need it: it finds processes, inspects
+//! those that a request names, and sets the busy-poll parameters of their epolls and io_urings. It opens no
+//! file for a client and passes on no descriptor.
 //!
-//! Its socket accepts root's connections alone, by `SO_PEERCRED`; any other client is rejected and logged. A
-//! request and an answer are JSON with a zero byte behind, as on the daemon's own socket.
+//! Its socket accepts only connections of root, by `SO_PEERCRED`; any other client is rejected and logged.
+//! Requests and answers are JSON followed by a zero byte, as on the daemon's own socket.
 
 mod client;
 mod server;
@@ -23,27 +23,27 @@ use linux::{Cause, Errno, KernelError};
 /// Its socket.
 pub const SOCKET: &str = "/run/netpolicy/attach";
 
-/// The longest request. A knob, or the pids that are asked about.
+/// Maximum size of a request: a setting, or the requested pids.
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 
-/// The longest answer: all that 10 000 sockets and their epolls come to, many times over.
+/// Maximum size of an answer: many times that of 10 000 sockets and their epolls.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Request {
-    /// What these processes are, or all that use the network of this namespace.
+    /// Inspect these processes, or all that use the network in this namespace.
     Processes { netns: u64, only: Option<Vec<Pid>> },
-    /// Which processes are like this.
+    /// Find the processes that match these criteria.
     Find(Wanted),
-    /// Whether a process is like this.
+    /// Check whether a process matches these criteria.
     Meets { wanted: Wanted, pid: Pid },
-    /// The processes that hold any of these sockets, given by their inodes.
+    /// Find the processes that hold any of these sockets, given by their inodes.
     Holders(BTreeSet<u64>),
-    /// The value of a knob like this.
+    /// Read the value of this kind of setting.
     Read(Setting),
-    /// Give a knob this value.
+    /// Write this setting.
     Write(Setting),
 }
 
@@ -59,7 +59,7 @@ enum Answer {
     Failed(Failure),
 }
 
-/// What a process must be like, as it goes over the socket: [`Criteria`].
+/// The serialised criteria for a process: [`Criteria`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -89,7 +89,7 @@ impl From<Wanted> for Criteria {
     }
 }
 
-/// An error of the kernel room, as it goes over the socket.
+/// A serialised error of the kernel layer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     what: String,
@@ -130,7 +130,7 @@ impl From<KernelError> for Failure {
 impl From<Failure> for KernelError {
     fn from(failure: Failure) -> Self {
         let Failure { what, kind, words, errno, since } = failure;
-        // What is no number of the kernel's is no answer of the service's.
+        // A number outside the range of errnos cannot come from the service.
         let errno = if (1..4096).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO };
         let cause = match kind {
             Kind::Errno => Cause::Errno(errno),

@@ -19,16 +19,17 @@ use crate::api::wire::encode;
 use crate::notify::Notifier;
 use crate::socket_file;
 
-/// How many connections are served at the same time. The daemon has one, and a command now and then.
+/// Maximum number of concurrent connections. The daemon has one, and a command occasionally.
 const CLIENTS_MAX: usize = 4;
 
-/// How long a request may take to come whole, and an answer to be taken. Between requests a connection may rest.
+/// How long a client may take to send a complete request, or to read an answer. Between requests a connection
+/// may be idle.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers until it is killed.
+/// Serves until it is killed.
 ///
 /// # Errors
-/// If the socket is taken, or no place for one.
+/// If the socket is in use, or the path is not available for a socket.
 pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
     let listener = socket_file::listen(path, 0o600)?;
     if let Ok(Some(notifier)) = Notifier::of_environment() {
@@ -51,17 +52,17 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
         }
         let place = Place(Arc::clone(&clients));
         let serve = move || {
-            // A broken connection is the client's matter: it connects again.
+            // A broken connection is left to the client, which reconnects.
             let _ = serve(stream, &peer);
             drop(place);
         };
-        // A thread that cannot be started drops what it was to do, and the place with it.
+        // If the thread cannot be started, the closure and thereby the place are dropped.
         let _ = std::thread::Builder::new().spawn(serve);
     }
     Ok(Exit::Done)
 }
 
-/// A client's place, which is free again when this is dropped: also after a panic.
+/// A client's place; dropping it frees the place, even after a panic.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -96,7 +97,7 @@ fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {
     }
 }
 
-/// Answers one request. The service can do nothing else.
+/// Handles a request. The service can do nothing else.
 fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
     let failed = |error: linux::KernelError| Answer::Failed(error.into());
     let refused = |setting: &Setting| {

@@ -1,4 +1,4 @@
-//! Requests of applications in the daemon: their events, reading them, and finding their processes.
+//! Requests of applications in the daemon: handling their events, reading them, and finding their processes.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use crate::reconciler::Event;
 /// The rule of findings about applications' requests.
 const RULE: &str = "app-requests";
 
-/// How many of the requests that are left out are named.
+/// Maximum number of left-out requests that are named.
 const NAMED_MAX: usize = 16;
 
 impl Daemon<'_> {
-    /// Takes the events of new requests.
+    /// Handles the events of new requests.
     pub(crate) fn take_app_requests(&mut self) {
         let asked = match self.requests.asked_by_apps() {
             Ok(asked) => asked,
@@ -38,7 +38,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reads the requests, and notes their processes.
+    /// Reads the requests, and records their processes.
     pub(crate) fn read_app_requests(&mut self) {
         let requests = match self.requests.read_apps() {
             Ok(requests) => {
@@ -58,7 +58,8 @@ impl Daemon<'_> {
         self.known.note_app_requests(requests);
     }
 
-    /// Finds all processes again that make a request, or hold a socket that does. Reads all processes if any socket does.
+    /// Finds all processes that make a request, or hold a socket that does. Reads all processes if any socket
+    /// does.
     pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
         self.requests.forget_requesters();
         self.read_app_requests();
@@ -74,7 +75,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Drops the requesters that have ended.
+    /// Drops the requesters that have exited.
     pub(crate) fn look_at_askers(&mut self) {
         for pid in self.requests.requesters() {
             if !self.known.has_process(pid) {

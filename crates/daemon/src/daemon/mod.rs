@@ -1,4 +1,4 @@
-//! The daemon itself: the parts that it consists of, and one turn of its loop.
+//! The daemon itself: its parts, and a turn of its loop.
 
 mod app_requests;
 mod scan;
@@ -40,32 +40,32 @@ use crate::status::{Phase, Shared};
 use crate::telemetry::{Standing, Telemetry};
 use search::GoalSearch;
 
-/// How many settings that were left to another program are logged one by one.
+/// Maximum number of settings left to other programs that are logged individually.
 const LEFT_ALONE_MAX: usize = 100;
 
-/// How long the daemon waits for another writer of the journal before it does something else first.
+/// How long the daemon waits for another writer of the journal before it does other work first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
-/// The message after the first look.
+/// The message after the first observation.
 const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.";
 
-/// What can be done about a file of requests that cannot be read.
+/// The hint for a file of requests that cannot be read.
 const UNREADABLE: &str =
     "what `set` asked of a daemon is kept there: move it away to start without that, and ask again";
 
-/// The daemon: parts that own their state, and know nothing of each other.
+/// The daemon: parts that own their state and do not know each other.
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: Options,
     /// Its status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
-    /// What to do, and when.
+    /// The pending work, and when it is due.
     pub(crate) reconciler: Reconciler,
     /// The sources of its events.
     pub(crate) sources: EventSources,
-    /// The host as it was observed.
+    /// The observed host.
     pub(crate) known: Known,
-    /// All requests, and the processes that they mean.
+    /// All requests, and the processes that they match.
     pub(crate) requests: Requests,
     /// The plan for all requests.
     pub(crate) plan: CurrentPlan,
@@ -75,25 +75,26 @@ pub(crate) struct Daemon<'a> {
     pub(crate) rejections: Rejections,
     /// The API request in progress.
     pub(crate) answers: Answers,
-    /// What is measured and judged on services' own traffic.
+    /// Measurements and verdicts based on services' own traffic.
     pub(crate) quality: ServiceMeasurement,
 }
 
-/// What is measured and judged on services' own traffic.
+/// Measurements and verdicts based on services' own traffic.
 pub(crate) struct ServiceMeasurement {
-    /// How long the requests of services take that have a goal.
+    /// The response times of services that have a goal.
     pub(crate) goals: Goals,
     /// Changes that are judged before they are made.
     pub(crate) guards: Guards,
-    /// What is tried for services whose goal is missed.
+    /// Searches for services that miss their goal.
     pub(crate) search: GoalSearch,
 }
 
 impl<'a> Daemon<'a> {
-    /// Takes the journal, begins to listen, and finds what earlier daemons have set. Changes nothing yet.
+    /// Takes the journal, opens the event sources, and finds what earlier daemons have set. Changes nothing
+    /// yet.
     ///
     /// # Errors
-    /// If another daemon keeps the journal, or the namespace cannot be entered.
+    /// If another daemon uses the journal, or the namespace cannot be entered.
     pub(crate) fn begin(
         session: &'a Session,
         operator: &'a dyn Operator,
@@ -102,7 +103,7 @@ impl<'a> Daemon<'a> {
         event_loop: &mut EventLoop,
     ) -> Result<Self, Fault> {
         let netns = session.netns()?;
-        // On this thread only; others of this process stay where they are.
+        // Only this thread enters; the other threads of this process stay where they are.
         if !Netns::is_current(netns.id()) {
             netns.enter()?;
         }
@@ -152,8 +153,8 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is
-    /// undone first.
+    /// Adopts the settings of earlier daemons that are in force. What one of them left half done is rolled
+    /// back first.
     fn adopt(&mut self) -> Result<(), Fault> {
         let Self { held, telemetry, .. } = self;
         held.adopt(clock::now(), |name| {
@@ -186,8 +187,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Runs turns until the daemon is asked to end. After the first look, it says that it is at work: from then on its status says
-    /// how the policy stands.
+    /// Runs turns until the daemon is asked to end. After the first observation, it announces that it is
+    /// working: from then on, its status is valid.
     ///
     /// # Errors
     /// If the kernel refuses to wait for events.
@@ -207,7 +208,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// One turn: waits until something is ready or due, takes the events, and does the work.
+    /// One turn: waits until an event is ready or work is due, handles the events, and does the work.
     pub(crate) fn turn(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
         let wake = Instant::now() + until(self.reconciler.next_wake(), now());
         let ready = event_loop
@@ -273,14 +274,14 @@ impl<'a> Daemon<'a> {
         self.reconciler.note(event, at, now());
     }
 
-    /// What was measured of services since the last turn.
+    /// Takes the measurements of services since the last turn.
     fn take_measured(&mut self) {
         self.quality.goals.take();
         self.report_measured();
         self.keep_goals();
     }
 
-    /// What was judged of a change: it is made, or is not tried again.
+    /// Takes the verdict on a change: it is either committed, or not retried.
     fn take_judged(&mut self) {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
@@ -297,11 +298,11 @@ impl<'a> Daemon<'a> {
                 }
             }
         }
-        // Settings alternated meanwhile: what is known of the host is out of date.
+        // Settings alternated in the meantime: the known state of the host is out of date.
         self.note(&Event::Lost, now());
     }
 
-    /// Reports what is wrong with services that have a goal.
+    /// Reports problems of services that have a goal.
     pub(crate) fn report_measured(&mut self) {
         let findings = self.quality.goals.findings();
         for rule in self.quality.goals.rules() {
@@ -388,7 +389,7 @@ impl<'a> Daemon<'a> {
         of.filter(|process| process.sockets.iter().any(is_it)).map(|process| process.id.pid).collect()
     }
 
-    /// Whether any request means this process by itself.
+    /// Whether any request matches this process itself.
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves) -> bool {
         let mut unread = Vec::new();
         let means = self.requests.judge(pid, serves, &mut unread);
@@ -409,7 +410,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// What was left alone is taken up again.
+    /// Ends "left alone" for all settings.
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
         self.rejections.clear();
@@ -419,7 +420,7 @@ impl<'a> Daemon<'a> {
         self.report_rolled_back(&[]);
     }
 
-    /// Reports how much is left alone because it was rolled back, for as long as anything is.
+    /// Reports how many settings are left alone because they were rolled back, as long as there are any.
     pub(crate) fn report_rolled_back(&mut self, names: &[TransactionName]) {
         const RULE: &str = "rolled-back";
         let settings = self.reconciler.released();
@@ -444,7 +445,7 @@ impl<'a> Daemon<'a> {
         });
     }
 
-    /// Ends: leaves everything in force, or puts all of it back, as its options say.
+    /// Ends: leaves everything in force, or rolls it back, depending on its options.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         self.quality.guards.finish();
         match self.options.on_stop {
@@ -457,19 +458,21 @@ impl<'a> Daemon<'a> {
                 }
                 Ok(())
             }
-            // Its own roll back is nobody's word to leave alone what it had set.
+            // The daemon's own rollback is not an operator's decision to leave the settings alone.
             OnStop::Revert => self.put_back_all(|_| Ok(())).map(|put_back| {
                 self.telemetry.say(&format!("Put back: {put_back} settings."));
             }),
         }
     }
 
-    /// Puts back all that the daemons have set, at an operator's word: it is left alone then. Says how many settings were.
+    /// Rolls back everything that the daemons have set, on an operator's request: it is left alone
+    /// afterwards. Returns the number of settings.
     pub(crate) fn roll_back_all(&mut self) -> Result<usize, Fault> {
         self.put_back_all(|daemon| daemon.look_at_journal().map(drop))
     }
 
-    /// Puts back all that the daemons have set, and takes it in. Says how many settings were.
+    /// Rolls back everything that the daemons have set, and updates its state. Returns the number of
+    /// settings.
     fn put_back_all(&mut self, take_in: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<usize, Fault> {
         let asked = self.asked();
         let (undone, failed) = self.held.roll_back_all(&asked);
@@ -487,7 +490,7 @@ impl<'a> Daemon<'a> {
         failed.map_or(Ok(put_back), |error| Err(self.held.unfinished(error, &undone)))
     }
 
-    /// What the journal notes of the daemon's transactions.
+    /// The journal's record of the daemon's transactions.
     pub(crate) fn asked(&self) -> Asked {
         self.session.asked(None)
     }
@@ -507,7 +510,7 @@ impl<'a> Daemon<'a> {
     }
 }
 
-/// The message about a setting that is not put back, because another program has changed it since.
+/// The message about a setting that is not restored because another program has changed it since.
 pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     let from = change.from();
     let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
@@ -516,7 +519,7 @@ pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     )
 }
 
-/// This moment, by the clock that the kernel's events are of.
+/// The current time of the clock that the kernel's events use.
 pub(crate) fn now() -> Nanoseconds {
     linux::clock::monotonic()
 }

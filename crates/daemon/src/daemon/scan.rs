@@ -1,4 +1,4 @@
-//! One scan: new processes of services, and the first packets of servers.
+//! A scan: new processes of services, and the first packets of servers.
 
 use linux::process::pids;
 use session::Fault;
@@ -8,7 +8,8 @@ use crate::reconciler::{Event, Scope};
 use crate::requests::Serves;
 
 impl Daemon<'_> {
-    /// Looks for new processes of services, and for the first packets of servers. What it finds is looked at next.
+    /// Looks for new processes of services, and for the first packets of servers. Its findings are observed
+    /// next.
     pub(crate) fn scan(&mut self) -> Result<(), Fault> {
         let at = now();
         if !self.sources.sees_processes() {

@@ -1,5 +1,5 @@
-//! Goals that are kept: for a service whose goal is missed the daemon tries, under guard and one at a time, what its policy's ladder has, and
-//! keeps what the service's own traffic shows to be better.
+//! Keeps goals: for a service that misses its goal, the daemon tries the modes of its policy's ladder, under
+//! guard and one at a time, and keeps the one that the service's own traffic shows to be better.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,12 +21,12 @@ use crate::held::knob_of;
 use crate::placing::{self, Placed};
 use crate::status::{Phase, RequestStatus, SearchStatus, TriedStatus};
 
-/// The rules that say what a search came to, or why it waits.
+/// The rules for the results of a search, or for why it waits.
 const FOUND: &str = "search-found";
 const EXHAUSTED: &str = "search-exhausted";
 const WAITS: &str = "search-waits";
 
-/// What the daemon can find of services whose goal it keeps: the word that each finding has, and what it means.
+/// The daemon's findings about services whose goal it keeps: the rule of each, and its meaning.
 pub const SEARCH_RULES: &[(&str, &str)] = &[
     (
         FOUND,
@@ -42,28 +42,29 @@ pub const SEARCH_RULES: &[(&str, &str)] = &[
     ),
 ];
 
-/// How long after nothing could be tried for a service it is looked at again.
+/// The delay before a service is checked again after nothing could be tried.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
 /// The searches of services.
 pub(crate) struct GoalSearch {
     searches: Searches,
-    /// Why the record of earlier tries is unreadable. The daemon tries nothing then, because the bound on tries a day would not hold.
+    /// Why the record of earlier tries cannot be read. The daemon then tries nothing, because it could not
+    /// enforce the daily limit.
     unreadable: Option<String>,
-    /// How many tries a day each service may have.
+    /// Maximum number of tries per service and day.
     a_day: usize,
-    /// Since when the goal of a service has not been met, and what of it is missed at this moment.
+    /// Since when the goal of a service has not been met, and which part of it is missed at present.
     missed: BTreeMap<String, (Nanoseconds, Option<Guarded>)>,
-    /// What is tried now.
+    /// The try in progress.
     trying: Option<Attempt>,
-    /// Before this moment nothing is looked for.
+    /// The time before which no try is started.
     not_before: BTreeMap<String, Nanoseconds>,
-    /// Why nothing is tried for a service.
+    /// Why no try is started for a service.
     held_up: BTreeMap<String, Finding>,
 }
 
 impl GoalSearch {
-    /// Resumes the searches of earlier daemons. The processes of another boot are gone.
+    /// Resumes the searches of earlier daemons. Processes of another boot no longer exist.
     pub(crate) fn resumed(read: io::Result<Searches>, boot: &str) -> Self {
         let (mut searches, unreadable) = match read {
             Ok(searches) => (searches, None),
@@ -84,7 +85,7 @@ impl GoalSearch {
         }
     }
 
-    /// From now on each service may have so many tries a day.
+    /// Sets the maximum number of tries per service and day.
     pub(crate) fn allow(&mut self, a_day: u32) {
         let a_day = usize::try_from(a_day).unwrap_or(usize::MAX);
         if a_day != self.a_day {
@@ -93,13 +94,13 @@ impl GoalSearch {
         }
     }
 
-    /// Everything may be tried again, as often a day as before.
+    /// Allows everything to be tried again, within the same daily limit.
     pub(crate) fn take_up(&mut self) {
         self.searches.services.values_mut().for_each(Search::take_up);
         self.not_before.clear();
     }
 
-    /// Gives the services of a policy what was found for them.
+    /// Applies the results of searches to the services of a policy.
     pub(crate) fn give(&self, policy: &mut Policy, host: &Host) {
         let is_there = |known: &ProcessId| {
             host.process(known.pid).is_some_and(|process| process.id.started == known.started)
@@ -107,7 +108,7 @@ impl GoalSearch {
         self.searches.give(policy, is_there);
     }
 
-    /// Notes how goals stand.
+    /// Records the state of goals.
     fn note(&mut self, standings: &BTreeMap<String, Standing>, now: Nanoseconds) {
         self.missed.retain(|name, _| standings.get(name).is_some_and(|standing| *standing != Standing::Met));
         for (name, standing) in standings {
@@ -120,7 +121,7 @@ impl GoalSearch {
         }
     }
 
-    /// Forgets services that nothing is searched for any more, but for their tries of the last day.
+    /// Removes services without a search, except for their tries of the last day.
     fn retain(&mut self, wanted: &BTreeSet<String>, unix_micros: u64) {
         self.held_up.retain(|name, _| wanted.contains(name));
         self.not_before.retain(|name, _| wanted.contains(name));
@@ -129,7 +130,7 @@ impl GoalSearch {
             .retain(|name, search| wanted.contains(name) || search.tries_of_the_day(unix_micros).0 > 0);
     }
 
-    /// Brings the search for a request up to date. The goal of another request has not been missed yet.
+    /// Updates the search for a request. If its goal has changed, the goal has not been missed yet.
     fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         let name = intent.target.to_string();
         let Some(search) = self.searches.services.get_mut(&name) else { return };
@@ -140,7 +141,7 @@ impl GoalSearch {
         search.renew(intent, processes);
     }
 
-    /// Nothing is tried for a service for a while, for this reason.
+    /// Postpones tries for a service, and records the reason.
     fn holds_up(&mut self, name: &str, rule: &str, summary: String, evidence: Vec<String>) {
         let (severity, remedy) = match rule {
             EXHAUSTED => (
@@ -164,7 +165,7 @@ impl GoalSearch {
         self.not_before.insert(name.to_owned(), Nanoseconds(now().0.saturating_add(AGAIN_AFTER.0)));
     }
 
-    /// What was found for services, and why nothing is tried for others.
+    /// The findings: what was found for services, and why nothing is tried for others.
     fn findings(&self, policy: &Policy) -> Vec<Finding> {
         let found = policy.intents.iter().filter_map(|intent| {
             let search = self.searches.services.get(&intent.target.to_string())?;
@@ -183,10 +184,10 @@ impl GoalSearch {
         found.chain(self.held_up.values().cloned()).collect()
     }
 
-    /// These requests, with what was tried for each.
+    /// Adds to these requests what was tried for each.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let now = clock::steady_unix_micros();
-        // By the wall clock as it is now, which may have been set since.
+        // Relative to the present wall clock, which may have been set since.
         let shown = |at: u64| clock::now().unix_micros.saturating_sub(now.saturating_sub(at));
         for request in &mut requests {
             let trying = self.trying.as_ref().filter(|attempt| attempt.service == request.target);
@@ -221,14 +222,14 @@ fn line_of(tried: &Tried) -> String {
 }
 
 impl Daemon<'_> {
-    /// What the operator asks for, with what was found for services.
+    /// The operator's requests, with the search results for services.
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = self.requests.policy();
         self.quality.search.give(&mut policy, self.known.host());
         policy
     }
 
-    /// Looks at the goals of services after they were measured, and begins to try something for one that is missed.
+    /// Checks the goals of services after a measurement, and begins a try for one that is missed.
     pub(crate) fn keep_goals(&mut self) {
         let begun = now();
         self.quality.search.note(&self.quality.goals.standings(), begun);
@@ -243,7 +244,7 @@ impl Daemon<'_> {
             self.quality.search.renew(intent, &self.processes(&members, place));
         }
         if !self.quality.guards.is_under_way() && self.telemetry.phase() == Phase::Managing {
-            // One is tried at a time.
+            // Only one is tried at a time.
             let places: Vec<usize> =
                 (0..policy.intents.len()).filter(|at| searched(&&policy.intents[*at])).collect();
             let _first = places.into_iter().find(|place| self.keep_goal(&policy, *place, begun));
@@ -257,7 +258,7 @@ impl Daemon<'_> {
         pids.filter_map(|pid| Some(self.known.host().process(*pid)?.id)).collect()
     }
 
-    /// Begins to try something for a service if that is due. Whether it did.
+    /// Begins a try for a service if one is due. Returns whether it did.
     fn keep_goal(&mut self, policy: &Policy, place: usize, now: Nanoseconds) -> bool {
         let intent = &policy.intents[place];
         let name = intent.target.to_string();
@@ -314,7 +315,7 @@ impl Daemon<'_> {
         false
     }
 
-    /// Notes that a try begins, and begins it.
+    /// Records that a try begins, and begins it.
     fn attempt(
         &mut self,
         policy: &Policy,
@@ -340,7 +341,7 @@ impl Daemon<'_> {
         search.begin(rung.mode, in_force, attempt.begun);
         let (tries, _) = search.tries_of_the_day(attempt.begun);
         self.quality.search.searches.services.insert(name.clone(), search);
-        // What is not noted would not count after a restart.
+        // A try that is not recorded would not count after a restart.
         if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
             self.not_attempted(&attempt, format!("the try cannot be recorded: {error}"));
             return false;
@@ -372,8 +373,8 @@ impl Daemon<'_> {
         self.quality.search.holds_up(&attempt.service, WAITS, summary, vec![why]);
     }
 
-    /// The services whose traffic judges a candidate: the service itself, which must get better, and the guarded services of which the
-    /// candidate changes something.
+    /// The services whose traffic judges a candidate: the service itself, which must improve, and the guarded
+    /// services that the candidate affects.
     fn judging(
         &self,
         policy: &Policy,
@@ -425,7 +426,7 @@ impl Daemon<'_> {
         Ok(Judging { policy: policy.clone(), netns, watched, within, members, attempt: Some(attempt) })
     }
 
-    /// What a policy comes to on the host as it is known.
+    /// Places a policy on the observed host.
     fn placed(&self, policy: &Policy) -> Placed {
         let mut selection = plan::select(policy, self.known.host());
         let own = selection.policy.intents.len();
@@ -434,8 +435,8 @@ impl Daemon<'_> {
         placing::place(&selection, own, self.known.host(), &members)
     }
 
-    /// What changes if a service has another mode, or why it cannot be tried. Nothing is tried that budgets refuse, that disturbs traffic, or that
-    /// was left to others.
+    /// The changes of another mode for a service, or why it cannot be tried. Changes that budgets refuse,
+    /// that disturb traffic, or that are left to others are not tried.
     fn candidate(
         &self,
         policy: &Policy,
@@ -491,7 +492,7 @@ impl Daemon<'_> {
         self.held.taken(&knob).map(|why| format!("{} {} {why}", knob.0, knob.1))
     }
 
-    /// Takes the result of a try.
+    /// Handles the result of a try.
     pub(crate) fn take_attempted(&mut self, attempted: Attempted) {
         let Attempted { attempt, outcome } = attempted;
         let Attempt { service: name, mode, begun, .. } = attempt.clone();
@@ -512,7 +513,7 @@ impl Daemon<'_> {
                     _ => counters.searches.put_back += 1,
                 });
                 match ruling {
-                    // From now on it has to show what it does for the goal.
+                    // From now on, it has to prove itself against the goal.
                     Ruling::Better | Ruling::Kept => {
                         self.quality.search.missed.remove(&name);
                         self.quality.goals.begin_again(&name);
@@ -546,13 +547,13 @@ impl Daemon<'_> {
         self.report_searches();
     }
 
-    /// What was left alone is taken up again: everything may be tried.
+    /// Ends "left alone" for modes: everything may be tried.
     pub(crate) fn take_up_searches(&mut self) {
         self.quality.search.take_up();
         self.note_searches();
     }
 
-    /// Notes what became of tries, for the daemons to come. That tries began is noted already.
+    /// Stores the results of tries for later daemons. Their beginnings are already stored.
     fn note_searches(&self) {
         if self.quality.search.unreadable.is_none() && !self.quality.search.searches.services.is_empty() {
             let noted = self.session.keep_searches(&self.quality.search.searches);

@@ -1,4 +1,4 @@
-//! The side that asks: workers, the time that they have, and the processes that did not answer.
+//! The client side: workers, their time limits, and the processes that did not answer.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::api::wire::encode;
 
-/// From here on, this process looks into others in workers, unless it does so through the attach service. The program has to call
-/// [`super::serve`] where its only argument is [`WORKER`].
+/// From now on, this process inspects others in workers, unless it does so through the attach service. The
+/// program must call [`super::serve`] if its only argument is [`WORKER`].
 pub fn install() {
     attach::by_workers(Box::new(Workers::default()));
 }
@@ -46,24 +46,24 @@ impl Worker {
 
 /// Why there is no answer.
 enum Failure {
-    /// The worker does not run, and is with this process.
+    /// The worker is blocked while inspecting this process.
     Stalled(Option<Pid>),
-    /// There is no worker, or it has ended.
+    /// There is no worker, or it has exited.
     Broken(io::Error),
 }
 
-/// A worker that was given up, or a process that did not answer.
+/// A worker that was abandoned, or a process that did not answer.
 #[derive(Debug)]
 struct Stalled {
     since: Instant,
-    /// When the process started: its number may be another's by now.
+    /// When the process started: its pid may have been reused.
     started: Option<u64>,
     group: Option<Group>,
-    /// The worker that waits for it, unless it has ended.
+    /// The worker blocked on it, unless it has exited.
     waits: Option<Child>,
 }
 
-/// Workers, started as they are needed.
+/// Workers, started on demand.
 #[derive(Debug, Default)]
 struct Workers {
     idle: Mutex<Vec<Worker>>,
@@ -74,10 +74,10 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where a worker stalls before it looked at a process.
+/// Stands for a worker that blocks before it inspects a process.
 const NO_PROCESS: Pid = Pid(u32::MAX);
 
-/// The words on a process that did not answer.
+/// The message about a process that did not answer.
 fn did_not_answer() -> String {
     format!(
         "not readable: it did not answer within {} ms, and holds a lock in a system call",
@@ -86,9 +86,9 @@ fn did_not_answer() -> String {
 }
 
 impl Workers {
-    /// Asks a worker, and gives it up if it stalls.
+    /// Sends a request to a worker, and abandons it if it blocks.
     fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        // A worker that ended since its last answer is found out by using it.
+        // A worker that has exited since its last answer is detected by using it.
         let idle = held(&self.idle).pop();
         if let Some(mut worker) = idle {
             match exchange(&mut worker, request) {
@@ -101,7 +101,7 @@ impl Workers {
         self.put_away(worker, answered)
     }
 
-    /// Keeps a worker for the next request, or gives it up.
+    /// Keeps a worker for the next request, or abandons it.
     fn put_away(&self, mut worker: Worker, answered: Result<Answer, Failure>) -> Result<Answer, Failure> {
         match &answered {
             Ok(_) => {
@@ -110,7 +110,7 @@ impl Workers {
                     idle.push(worker);
                 } else {
                     drop(idle);
-                    // It ends when its input does.
+                    // It exits when its input is closed.
                     let Worker { mut child, stream } = worker;
                     drop(stream);
                     let _ = child.wait();
@@ -134,7 +134,7 @@ impl Workers {
         held(&self.stalled).insert(at, stalled);
     }
 
-    /// Whether a process did not answer a moment ago, or keeps a worker waiting.
+    /// Whether a process recently did not answer, or is blocking a worker.
     fn is_stalled(&self, pid: Pid) -> bool {
         let mut stalled = held(&self.stalled);
         let Some(known) = stalled.get_mut(&pid) else { return false };
@@ -151,7 +151,7 @@ impl Workers {
         !again
     }
 
-    /// The users whose processes did not answer a moment ago.
+    /// The users whose processes recently did not answer.
     fn blamed(&self) -> Vec<Group> {
         let mut stalled = held(&self.stalled);
         stalled.retain(|_, known| {
@@ -165,7 +165,8 @@ impl Workers {
         stalled.values().filter_map(|known| known.group).collect()
     }
 
-    /// Asks about many processes; `request` is about those that it is given. The answers, and the processes that did not answer.
+    /// Sends a request about many processes; `request` creates it for a list of pids. Returns the answers,
+    /// and the processes that did not answer.
     fn ask_about(
         &self,
         pids: Vec<Pid>,
@@ -196,7 +197,7 @@ impl Workers {
                 Err(Failure::Stalled(at)) => {
                     unread.extend(at.map(|at| missing(at, did_not_answer())));
                     for pid in together.into_iter().filter(|pid| Some(*pid) != at) {
-                        // Of one that ended meanwhile there is nothing to say.
+                        // A process that exited in the meantime is omitted.
                         if let Some(owner) = process::owner(pid) {
                             apart.entry(owner).or_default().push(pid);
                         }
@@ -206,7 +207,7 @@ impl Workers {
         }
         let until = begun.max(Instant::now()) + ALL_TOGETHER;
         let mut groups: Vec<(Group, Vec<Pid>)> = apart.into_iter().collect();
-        // Root's first, and those that let others wait last.
+        // Root's processes first, and those of users whose processes blocked a worker last.
         groups.sort_by_key(|(group, _)| (blamed.contains(group), *group));
         let queue = Mutex::new(groups.into_iter());
         let found = Mutex::new((answers, unread));
@@ -221,7 +222,7 @@ impl Workers {
                 }
             };
             for _ in 1..SIDE_BY_SIDE {
-                // Without threads, one after the other.
+                // Without threads, they run one after the other.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -264,7 +265,7 @@ impl Workers {
         (Vec::new(), unread)
     }
 
-    /// Asks about one process.
+    /// Sends a request about one process.
     fn ask_about_one(
         &self,
         pid: Pid,
@@ -295,7 +296,7 @@ fn unexpected(what: String) -> KernelError {
     KernelError { what, cause: Cause::Malformed("a worker answered something else".to_owned()) }
 }
 
-/// Sends a request and waits for the answer for as long as the worker runs, or goes on to another process.
+/// Sends a request and waits for the answer while the worker runs, or moves on to another process.
 fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
     let broken = Failure::Broken;
     worker.stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
@@ -325,11 +326,13 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
             Ok(length) => bytes.extend_from_slice(&part[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A worker that runs, or waits for a CPU, is only slow: on a busy machine, or with a large process.
+                // A worker that runs, or waits for a CPU, is merely slow: the machine is busy, or the process
+                // is large.
                 let now = process::cpu_ticks(id);
                 let is_waiting = now == ran && !process::is_runnable(id);
                 let is_long = now.unwrap_or(0) > ran_before.unwrap_or(0) + LONGEST_TICKS;
-                // Before it looks at a process it waits for no process: its program may be on a slow disk.
+                // Before it inspects a process, it cannot be blocked by one: its program may be on a slow
+                // disk.
                 let has_begun = at.is_some() || begun.elapsed() > START_PATIENCE;
                 if has_begun && (is_waiting || is_long) {
                     return Err(Failure::Stalled(at));
@@ -341,7 +344,7 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
     }
 }
 
-/// The process that a knob lies in.
+/// The process that a setting belongs to.
 const fn process_of(setting: &Setting) -> Option<Pid> {
     match setting {
         Setting::Process(ProcessKnob::Epoll(epoll, _)) => Some(epoll.process.pid),
@@ -356,7 +359,7 @@ impl Attach for Workers {
         let (pids, networking) = match which {
             Processes::None => return (Vec::new(), Vec::new()),
             Processes::Only(pids) => (pids.clone(), false),
-            // The others are asked for on their own.
+            // The other processes are requested separately.
             Processes::Networking | Processes::NetworkingAnd(_) => match process::pids() {
                 Ok(pids) => (pids, true),
                 Err(error) => {
@@ -389,7 +392,7 @@ impl Attach for Workers {
     }
 
     fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError> {
-        // Nothing there waits for a process.
+        // Nothing in this blocks on another process.
         let mut unread = Vec::new();
         process::find(criteria, &mut unread).map(|found| (found, unread))
     }
@@ -435,7 +438,7 @@ impl Attach for Workers {
 
     fn holders_of_af_xdp(&self, cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
         let request = |pids| Request::AfXdp { cookie, pids };
-        // It is a guess where the kernel names no holder: one that did not answer is omitted.
+        // A heuristic for kernels that name no holder: a process that did not answer is omitted.
         let (answers, _) = self.ask_about(process::pids()?, &request);
         let found = answers.into_iter().filter_map(|answer| match answer {
             Answer::Holders(found) => Some(found),

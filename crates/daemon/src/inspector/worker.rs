@@ -1,4 +1,4 @@
-//! The worker: answers requests at its standard input, one after the other, until that closes.
+//! The worker: answers requests on its standard input, one by one, until that closes.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -14,15 +14,16 @@ use session::Exit;
 use super::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::api::wire::encode;
 
-/// Where a worker says which process it looks at.
+/// The socket on which a worker announces the process it inspects.
 static CLIENT: OnceLock<UnixStream> = OnceLock::new();
 
-/// Serves until the client has gone.
+/// Serves until the client is gone.
 ///
 /// # Errors
-/// If standard input is no socket.
+/// If standard input is not a socket.
 pub fn serve() -> io::Result<Exit> {
-    // A worker that is given up keeps what it has open, and has nothing of the program that started it.
+    // An abandoned worker keeps its open descriptors, so close those inherited from the program that started
+    // it.
     attach::close_inherited();
     let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let _ = CLIENT.set(stream.try_clone()?);
@@ -48,7 +49,7 @@ pub fn serve() -> io::Result<Exit> {
 
 fn say(process: Pid) {
     if let Some(mut client) = CLIENT.get() {
-        // A client that has gone needs no answer either, and the answer ends this process.
+        // If the client is gone, it needs no answer, either, and sending that ends this process.
         let _ = client.write_all(&encode(&Answer::At(process)));
     }
 }

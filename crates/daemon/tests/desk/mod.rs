@@ -1,4 +1,4 @@
-//! The daemon's sockets with a loop of their own: the same guests in the same event_loop, and answers that a test chooses.
+//! The daemon's sockets in a separate event loop, with answers that a test chooses.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 type Change = Box<dyn FnOnce(&mut Status) + Send>;
 
-/// The sockets. They are closed when this goes out of scope.
+/// The sockets; closed on drop.
 pub(crate) struct Desk {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Desk {
     changes: Sender<Change>,
     turns: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
-    /// Where the sockets are: removed after the loop has ended.
+    /// The directory of the sockets: removed after the loop has ended.
     _directory: TempDir,
 }
 
@@ -56,12 +56,12 @@ impl Desk {
         self.changes.send(Box::new(change)).expect("the loop runs");
     }
 
-    /// What was logged.
+    /// The log.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().expect("the log").clone()
     }
 
-    /// How many turns the loop has made.
+    /// The number of turns of the loop.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -118,7 +118,7 @@ fn serve(
     }
 }
 
-/// What the daemon would say, in shape.
+/// Answers with the daemon's structure.
 fn answered(request: &Request) -> Answer {
     match request {
         Request::Set(intent) => Answer::Done {
@@ -156,7 +156,7 @@ impl Drop for Desk {
     }
 }
 
-/// A client that says what it likes.
+/// A client that sends arbitrary text.
 pub(crate) struct Talk {
     pub(crate) stream: UnixStream,
     rest: Vec<u8>,
@@ -174,7 +174,7 @@ impl Talk {
         self.stream.write_all(text.as_bytes()).and_then(|()| self.stream.write_all(&[0])).expect("said");
     }
 
-    /// The next answer; `None` if the connection was ended.
+    /// The next answer; `None` if the connection was closed.
     pub(crate) fn receive(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == 0) {
