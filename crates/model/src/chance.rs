@@ -1,17 +1,17 @@
-//! Chance that can be repeated: one seed, and from it as many independent streams as there are users of chance.
+//! Seeded pseudo-random numbers: one seed gives any number of independent streams.
 
-/// Numbers that look random and are not. The generator xoshiro256++ of Blackman and Vigna, seeded by SplitMix64 as
-/// they advise.
+/// A pseudo-random number generator: xoshiro256++ by Blackman and Vigna, seeded with SplitMix64 as they
+/// recommend.
 ///
-/// Source: <https://prng.di.unimi.it/>; the tests hold its published test vectors.
+/// Source: <https://prng.di.unimi.it/>; the tests check the published test vectors.
 #[derive(Clone, Debug)]
 pub struct Chance {
     state: [u64; 4],
 }
 
 impl Chance {
-    /// The stream that belongs to a seed and a path of numbers, such as thread and connection. Streams with
-    /// different paths have nothing to do with each other.
+    /// The stream for a seed and a path of numbers, such as thread and connection. Streams with different
+    /// paths are independent.
     pub fn stream(seed: u64, path: &[u64]) -> Self {
         let mut mixed = seed;
         let mut state = split_mix(&mut mixed);
@@ -22,7 +22,7 @@ impl Chance {
         Self::new(state)
     }
 
-    /// The one stream of a seed, for a single user of chance.
+    /// A single stream, for callers that need only one.
     pub fn new(mut seed: u64) -> Self {
         Self { state: [(); 4].map(|()| split_mix(&mut seed)) }
     }
@@ -37,26 +37,26 @@ impl Chance {
         result
     }
 
-    /// A number drawn evenly from (0, 1]: never zero, so that its logarithm is a number.
+    /// A uniform number in (0, 1]: never zero, so that its logarithm is finite.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         Self::unit_of(self.bits())
     }
 
-    /// What [`Chance::unit`] makes of 64 bits.
+    /// Maps 64 bits to the number that [`Chance::unit`] returns.
     #[inline]
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
     pub const fn unit_of(bits: u64) -> f64 {
         ((bits >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number drawn evenly from 0..`bound`; the bias is below 2^-32 for 32-bit bounds. Zero if the bound is.
+    /// A uniform number in 0..`bound`; the bias is below 2^-32. Returns zero if `bound` is zero.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.bits() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Puts a list into a random order (Fisher and Yates).
+    /// Shuffles a list (Fisher–Yates).
     ///
     /// # Panics
     /// If the list has more than `u32::MAX` elements.
@@ -106,7 +106,7 @@ mod test {
         let draws: Vec<f64> = (0..100_000).map(|_| chance.unit()).collect();
         assert!(draws.iter().all(|&u| u > 0.0 && u <= 1.0));
         let mean = draws.iter().sum::<f64>() / 100_000.0;
-        // Four standard errors of the mean of 100 000 even draws.
+        // Four standard errors of the mean of 100 000 uniform draws.
         assert!((mean - 0.5).abs() < 4.0 * (1.0_f64 / 12.0 / 100_000.0).sqrt(), "{mean}");
     }
 

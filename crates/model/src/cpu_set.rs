@@ -1,13 +1,15 @@
-//! Sets of CPUs, written as the kernel writes them.
+//! Sets of CPUs in the kernel's formats.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::ids::Cpu;
 
-/// A set of logical CPUs. Shown and parsed in the kernel's cpulist form: `0-3,8`; the empty set is empty text.
+/// A set of logical CPUs. Displayed and parsed in the kernel's cpulist format, `0-3,8`; the empty set is the
+/// empty string.
 ///
-/// Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parselist()`, without its `N-M:used/group` form, which the kernel never prints.
+/// Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parselist()`; its `N-M:used/group` form, which the kernel never
+/// prints, is not supported.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet {
     /// Bit `n % 64` of word `n / 64` is CPU `n`; the last word is never zero, so equal sets are equal words.
@@ -15,10 +17,10 @@ pub struct CpuSet {
 }
 
 impl CpuSet {
-    /// The highest CPU number a set takes, exclusive. Kernel: `CONFIG_NR_CPUS` is at most 8192 on x86.
+    /// The highest CPU number, exclusive. Kernel: `CONFIG_NR_CPUS` is at most 8192 on x86.
     pub const CPUS_MAX: u32 = 8192;
 
-    /// The set without CPUs.
+    /// An empty set.
     pub const fn new() -> Self {
         Self { words: Vec::new() }
     }
@@ -26,7 +28,7 @@ impl CpuSet {
     /// Adds a CPU.
     ///
     /// # Panics
-    /// If the number is [`Self::CPUS_MAX`] or more: no kernel has such a CPU, so the caller is wrong.
+    /// If the number is [`Self::CPUS_MAX`] or more: no kernel has such a CPU.
     pub fn insert(&mut self, cpu: Cpu) {
         assert!(cpu.0 < Self::CPUS_MAX, "CPU {} is beyond {}", cpu.0, Self::CPUS_MAX);
         let (word, bit) = (cpu.0 as usize / 64, cpu.0 % 64);
@@ -36,17 +38,17 @@ impl CpuSet {
         self.words[word] |= 1 << bit;
     }
 
-    /// Whether the set has this CPU.
+    /// Whether the set contains this CPU.
     pub fn contains(&self, cpu: Cpu) -> bool {
         self.words.get(cpu.0 as usize / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 == 1)
     }
 
-    /// Whether the set has no CPU.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// How many CPUs the set has.
+    /// The number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
@@ -58,25 +60,25 @@ impl CpuSet {
         })
     }
 
-    /// The CPUs that both sets have.
+    /// The CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self::from_words(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
     }
 
-    /// The CPUs of this set that the other lacks.
+    /// The CPUs that are in this set but not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let theirs = other.words.iter().copied().chain(std::iter::repeat(0));
         Self::from_words(self.words.iter().zip(theirs).map(|(a, b)| a & !b).collect())
     }
 
-    /// Whether every CPU of this set is in the other.
+    /// Whether the other set contains every CPU of this one.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.difference(other).is_empty()
     }
 
-    /// A set from 64-bit words, CPU 0 in the lowest bit of the first.
+    /// Creates a set from 64-bit words; CPU 0 is the lowest bit of the first word.
     pub fn from_words(mut words: Vec<u64>) -> Self {
         while words.last() == Some(&0) {
             words.pop();
@@ -84,12 +86,13 @@ impl CpuSet {
         Self { words }
     }
 
-    /// The set as 64-bit words, CPU 0 in the lowest bit of the first; no trailing zero words.
+    /// The set as 64-bit words; CPU 0 is the lowest bit of the first word. No trailing zero words.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Reads the kernel's mask form, as in `rps_cpus`: hexadecimal words of 32 bits, the highest first, split by commas.
+    /// Parses the kernel's mask format, as in `rps_cpus`: 32-bit hexadecimal words, highest first, separated
+    /// by commas.
     ///
     /// # Errors
     /// [`NotACpuList`] if a word is not hexadecimal or the mask is longer than [`Self::CPUS_MAX`].
@@ -109,7 +112,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// The set in the kernel's mask form, without leading zeros: it refuses a mask longer than its own CPUs.
+    /// The set in the kernel's mask format, without leading zeros: the kernel rejects a mask that is wider
+    /// than its CPUs.
     pub fn to_mask(&self) -> String {
         let halves = self.words.iter().rev().flat_map(|word| [word >> 32, word & 0xffff_ffff]);
         let mut words = halves.skip_while(|&half| half == 0);
@@ -159,7 +163,7 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-/// Why a text is not a set of CPUs.
+/// The error for text that is not a set of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotACpuList(pub String);
 

@@ -1,6 +1,6 @@
-//! Who delivered the packets: what was counted over an interval, per NAPI.
+//! Who delivered the packets: counts per NAPI over an interval.
 //!
-//! A mode that is set is not yet engaged: these counts show the difference.
+//! A mode that is set is not necessarily engaged; these counts show which it is.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,9 +14,9 @@ use crate::units::Nanoseconds;
 pub struct PollCounts {
     /// Calls of the NAPI's poll function.
     pub polls: u64,
-    /// Packets that they returned as work.
+    /// Packets that these calls returned as work done.
     pub packets: u64,
-    /// Calls that found nothing.
+    /// Calls that returned no work.
     pub empty: u64,
 }
 
@@ -28,56 +28,58 @@ impl std::ops::AddAssign for PollCounts {
     }
 }
 
-/// For how long a thread was ready to run and had no CPU.
+/// How long a thread was runnable but had no CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWait {
-    /// All of it.
+    /// The total wait.
     pub waited: Nanoseconds,
-    /// How often it was put on a CPU meanwhile.
+    /// How often the thread was put on a CPU in that time.
     pub turns: u64,
 }
 
 impl CpuWait {
-    /// How long it waited each time, on average; `None` where it never ran.
+    /// The average wait per turn; `None` if the thread never ran.
     pub fn each(&self) -> Option<Nanoseconds> {
         self.waited.0.checked_div(self.turns).map(Nanoseconds)
     }
 }
 
-/// What was counted for one NAPI.
+/// Counts for one NAPI.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NapiDelivered {
     /// The NAPI.
     pub napi: NapiId,
-    /// The device's name, as the kernel gave it with the poll.
+    /// The device's name, as the kernel reported it with the poll.
     pub device: String,
-    /// Polled in softirq, after an interrupt or by the sender of the packet (veth, loopback); with
-    /// [`Delivered::timers_hidden`] also after the timer.
+    /// Polls in softirq after an interrupt, or from the packet's sender (veth, loopback). With
+    /// [`Delivered::timers_hidden`], also those after the timer.
     pub interrupt: PollCounts,
-    /// Polled in softirq, because the NAPI's timer expired.
+    /// Polls in softirq after the NAPI's timer expired.
     pub timer: PollCounts,
-    /// Polled by an application in its own system call, also in the softirq that it raises there when it resumes the IRQ: that
-    /// is still masked, so no interrupt came. Kernel: 7.3, `net/core/dev.c` `napi_resume_irqs()`.
+    /// Polls by an application in its own system call, including those in the softirq that the system call
+    /// raises when it resumes the IRQ: the IRQ is still masked then, so no interrupt fired. Kernel: 7.3,
+    /// `net/core/dev.c` `napi_resume_irqs()`.
     pub application: PollCounts,
-    /// Polled by the NAPI's kernel thread.
+    /// Polls by the NAPI's kernel thread.
     pub kthread: PollCounts,
-    /// `application` by process, the busiest first. Empty where pids are unknown, because the observer is not
-    /// in the initial pid namespace.
+    /// `application` by process, the busiest first. Empty if pids are unknown because the observer is not in
+    /// the initial pid namespace.
     pub by_process: Vec<(Pid, PollCounts)>,
     /// How often the NAPI's timer was armed.
     pub timer_armed: u64,
-    /// How often it expired.
+    /// How often the timer expired.
     pub timer_expired: u64,
-    /// The longest span that the timer was armed with, short of the setting it came from by the microsecond that
-    /// arming takes: near `irq-suspend-timeout`, suspension was in force.
+    /// The longest span that the timer was armed with. It is about a microsecond shorter than the setting it
+    /// came from, the time that arming takes. A value near `irq-suspend-timeout` shows that IRQs were
+    /// suspended.
     pub timer_armed_max: Nanoseconds,
-    /// How often the timer was armed with the NAPI's own `irq-suspend-timeout`; 0 where that is not set.
+    /// How often the timer was armed with the NAPI's `irq-suspend-timeout`; 0 if that is not set.
     pub suspended: u64,
 }
 
 impl NapiDelivered {
-    /// All polls of this NAPI together.
+    /// All polls of this NAPI.
     pub fn total(&self) -> PollCounts {
         let mut sum = PollCounts::default();
         for part in [self.interrupt, self.timer, self.application, self.kthread] {
@@ -86,14 +88,14 @@ impl NapiDelivered {
         sum
     }
 
-    /// Polls in softirq, for whatever cause.
+    /// Polls in softirq, whatever the cause.
     pub fn softirq(&self) -> PollCounts {
         let mut sum = self.interrupt;
         sum += self.timer;
         sum
     }
 
-    /// The share of packets that an application polled for itself, 0..=1; `None` without packets.
+    /// The share of packets that an application polled itself, 0..=1; `None` without packets.
     #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
     pub fn application_share(&self) -> Option<f64> {
         let packets = self.total().packets;
@@ -101,26 +103,27 @@ impl NapiDelivered {
     }
 }
 
-/// What was counted on a host over an interval.
+/// Counts for a host over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
-    /// How long was counted.
+    /// The length of the interval.
     pub interval: Nanoseconds,
-    /// By NAPI, by id.
+    /// The NAPIs, by id.
     pub napis: Vec<NapiDelivered>,
-    /// Packets on no NAPI: the per-CPU backlog (loopback, RPS, a veth without NAPI).
+    /// Packets of no NAPI: the per-CPU backlog (loopback, RPS, a veth without NAPI).
     pub backlog: PollCounts,
-    /// Events that could not be counted because a table was full.
+    /// Events that were not counted because a table was full.
     pub lost: u64,
-    /// Whether the NAPI timers could not be watched, because the kernel hides its symbols (`kernel.kptr_restrict`).
-    /// Then every poll in softirq counts as `interrupt` and all counts of timers are 0, which says nothing.
+    /// Whether the NAPI timers could not be traced because the kernel hides its symbols
+    /// (`kernel.kptr_restrict`). If so, every poll in softirq counts as `interrupt`, and all timer counts are
+    /// 0.
     #[serde(default)]
     pub timers_hidden: bool,
 }
 
 impl Delivered {
-    /// All polls of all NAPIs together.
+    /// All polls of all NAPIs.
     pub fn total(&self) -> PollCounts {
         let mut sum = PollCounts::default();
         for napi in &self.napis {
@@ -129,7 +132,7 @@ impl Delivered {
         sum
     }
 
-    /// The share of the packets of all NAPIs that applications polled for themselves, 0..=1; `None` without packets.
+    /// The share of all NAPIs' packets that applications polled themselves, 0..=1; `None` without packets.
     #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
     pub fn application_share(&self) -> Option<f64> {
         let packets = self.total().packets;
@@ -137,7 +140,7 @@ impl Delivered {
         (packets > 0).then(|| own as f64 / packets as f64)
     }
 
-    /// What was counted for this NAPI.
+    /// The counts for this NAPI.
     pub fn napi(&self, id: NapiId) -> Option<&NapiDelivered> {
         self.napis.iter().find(|n| n.napi == id)
     }

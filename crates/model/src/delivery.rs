@@ -1,4 +1,4 @@
-//! Delivery modes: how packets reach an application, and the parameters that make it so.
+//! Delivery modes: how packets reach an application, and the parameters of each mode.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,41 +9,41 @@ use serde::{Deserialize, Serialize};
 use crate::setting::{EpollParams, Threading};
 use crate::units::{EmptyPolls, Nanoseconds};
 
-/// How packets are delivered to an application. A policy chooses one; an expert may name one.
+/// How packets are delivered to an application. A policy chooses a mode; an expert can name one.
 ///
-/// Written as the IRQ-suspension document writes them: `interrupt` (its *base*), `defer20` (microseconds of
-/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`; `eventbusy` and `userbusy` are the epoll document's,
-/// `threaded` is the threaded NAPI document's, and `threaded-busy` what the kernel has made of it since.
+/// Spelled as in the IRQ suspension document: `interrupt` (its *base*), `defer20` (microseconds of
+/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`. `eventbusy` and `userbusy` come from the epoll
+/// document, `threaded` from the threaded NAPI document, and `threaded-busy` from later kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeliveryMode {
-    /// Every batch begins with an interrupt: the kernel's own way without any setting.
+    /// Every batch begins with an interrupt: the kernel's default.
     Interrupt,
-    /// Interrupts are put off, and a timer polls: less interference, at the price of up to one timeout of delay.
+    /// Interrupts are deferred and a timer polls: less interference, but up to one timeout of added delay.
     Defer {
-        /// The timer's span, `gro-flush-timeout`.
+        /// The timer's period, `gro-flush-timeout`.
         gro_flush: Nanoseconds,
     },
     /// `epoll_wait` polls the NAPI for up to 64 µs before it sleeps.
     NapiBusy,
-    /// `epoll_wait` polls all the time: lowest latency, one whole CPU per thread.
+    /// `epoll_wait` polls without sleeping: the lowest latency, at the cost of one CPU per thread.
     FullBusy,
-    /// Interrupts stay masked as long as `epoll_wait` finds events, and are put off otherwise.
+    /// Interrupts stay masked as long as `epoll_wait` finds events, and are deferred otherwise.
     Suspend {
-        /// The short span, used when the application idles: `gro-flush-timeout`.
+        /// The short timeout, used when the application is idle: `gro-flush-timeout`.
         gro_flush: Nanoseconds,
     },
-    /// `epoll_wait` looks for events for up to 200 µs before it sleeps, and polls no NAPI: softirq delivers.
+    /// `epoll_wait` checks for events for up to 200 µs before it sleeps. It polls no NAPI: softirq delivers.
     EventBusy,
-    /// The application calls `epoll_wait` again and again, which never sleeps: what `EventBusy` is, without a kernel
-    /// that has it.
+    /// The application calls `epoll_wait` in a loop without ever sleeping: `EventBusy` for kernels that lack
+    /// it.
     UserBusy,
-    /// A kernel thread polls, which the scheduler sees and places like any other.
+    /// A kernel thread polls; the scheduler sees and places it like any other thread.
     Threaded,
-    /// A kernel thread polls all the time: one whole CPU per queue.
+    /// A kernel thread polls without sleeping: one CPU per queue.
     ThreadedBusy,
 }
 
-/// The values behind a delivery mode.
+/// The parameters of a delivery mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeliveryParams {
@@ -53,14 +53,14 @@ pub struct DeliveryParams {
     pub gro_flush_timeout: Nanoseconds,
     /// See [`crate::NapiKnob::IrqSuspendTimeout`].
     pub irq_suspend_timeout: Nanoseconds,
-    /// See [`crate::ProcessKnob::Epoll`]; all zero leaves busy polling off.
+    /// See [`crate::ProcessKnob::Epoll`]; all zero disables busy polling.
     pub epoll: EpollParams,
-    /// The longest that `epoll_wait` may sleep, 0 for not at all; `None` leaves the application's own timeout.
+    /// The longest that `epoll_wait` may sleep, 0 for not at all; `None` keeps the application's own timeout.
     pub epoll_wait_cap: Option<Nanoseconds>,
 }
 
 impl DeliveryMode {
-    /// The document's eleven configurations, in its order.
+    /// The eleven configurations of the IRQ suspension document, in its order.
     ///
     /// Source: "Suspend IRQs during application busy periods", v1 cover letter, "Benchmark configs & descriptions".
     pub const DOCUMENT: [Self; 11] = [
@@ -77,13 +77,14 @@ impl DeliveryMode {
         Self::Suspend { gro_flush: Nanoseconds::from_micros(200) },
     ];
 
-    /// The epoll document's two, which it compares with [`Self::Interrupt`]: its "epoll busyloop" and "userspace
-    /// busyloop".
+    /// The two modes of the epoll document, which it compares with [`Self::Interrupt`]: "epoll busyloop" and
+    /// "userspace busyloop".
     ///
     /// Source: "Add provision to busyloop for events in ep_poll", linux-kernel, 2024-08-28.
     pub const EPOLL_DOCUMENT: [Self; 2] = [Self::EventBusy, Self::UserBusy];
 
-    /// The threaded NAPI document's one, which it compares with [`Self::Interrupt`], and the kernel's busy variant of it.
+    /// The mode of the threaded NAPI document, which it compares with [`Self::Interrupt`], and the kernel's
+    /// later busy variant.
     ///
     /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 6.19, `NETDEV_NAPI_THREADED_BUSY_POLL`.
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
@@ -91,7 +92,7 @@ impl DeliveryMode {
     /// The time of a mode that is named without one.
     const START: Nanoseconds = Nanoseconds::from_micros(20);
 
-    /// One of each, in the order in which they are listed; those that take a time with 20 µs, which is meant where none is said.
+    /// Every mode once, in display order; modes with a time have 20 µs, the default.
     pub const EACH: [Self; 9] = [
         Self::Interrupt,
         Self::Defer { gro_flush: Self::START },
@@ -104,10 +105,10 @@ impl DeliveryMode {
         Self::ThreadedBusy,
     ];
 
-    /// What the document calls [`Self::Interrupt`].
+    /// The IRQ suspension document's name for [`Self::Interrupt`].
     pub const BASE: &'static str = "base";
 
-    /// Its name, without its time.
+    /// The mode's name, without its time.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
@@ -122,7 +123,7 @@ impl DeliveryMode {
         }
     }
 
-    /// The time that is part of its name; `None` of modes without one.
+    /// The time in the mode's name; `None` for modes without one.
     pub const fn time(self) -> Option<Nanoseconds> {
         match self {
             Self::Defer { gro_flush } | Self::Suspend { gro_flush } => Some(gro_flush),
@@ -136,14 +137,14 @@ impl DeliveryMode {
         }
     }
 
-    /// The names of all, with `X` for a time: `interrupt`, `deferX` and so on.
+    /// The names of all modes, with `X` for a time: `interrupt`, `deferX` and so on.
     pub fn names() -> [String; 9] {
         Self::EACH.map(|mode| format!("{}{}", mode.name(), if mode.time().is_some() { "X" } else { "" }))
     }
 
-    /// The documents' values for this mode. The epoll document gives no time; 200 µs outlast the gaps of a loop that
-    /// is worth it, and are what our own tables were made with. They are start values: they suit its machine, and are
-    /// measured on yours.
+    /// The documents' values for this mode. The epoll document gives no time. 200 µs is longer than the gaps
+    /// of a loop that benefits from the mode, and is what our own tables were measured with. All of these are
+    /// starting values: they suit the documents' machines and must be measured on yours.
     pub const fn params(self) -> DeliveryParams {
         const fn epoll(usecs: u32) -> EpollParams {
             EpollParams {
@@ -194,8 +195,8 @@ impl DeliveryMode {
         }
     }
 
-    /// How many CPUs the mode may keep busy with waiting, per application thread: without traffic, or, with
-    /// `eventbusy`, while events come more often than its time.
+    /// The number of CPUs that may busy-wait per application thread: without traffic, or, with `eventbusy`,
+    /// while events arrive more often than its time.
     pub const fn polling_cpus_per_thread(self) -> u32 {
         match self {
             Self::FullBusy | Self::EventBusy | Self::UserBusy => 1,
@@ -208,7 +209,7 @@ impl DeliveryMode {
         }
     }
 
-    /// Who polls the NAPIs where the application does not: see [`crate::NapiKnob::Threaded`].
+    /// Who polls the NAPIs if the application does not: see [`crate::NapiKnob::Threaded`].
     pub const fn threading(self) -> Threading {
         match self {
             Self::Threaded => Threading::On,
@@ -223,7 +224,7 @@ impl DeliveryMode {
         }
     }
 
-    /// How many CPUs the mode keeps busy without traffic, per NAPI.
+    /// The number of CPUs that busy-poll per NAPI without traffic.
     pub const fn polling_cpus_per_napi(self) -> u32 {
         match self {
             Self::ThreadedBusy => 1,
@@ -250,7 +251,7 @@ impl fmt::Display for DeliveryMode {
     }
 }
 
-/// Why a text names no delivery mode.
+/// The error for text that is not a delivery mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotADeliveryMode(pub String);
 
@@ -274,7 +275,7 @@ impl std::error::Error for NotADeliveryMode {}
 impl FromStr for DeliveryMode {
     type Err = NotADeliveryMode;
 
-    /// Takes the names above; `base` for `interrupt`; `defer` and `suspend` alone mean 20 µs.
+    /// Accepts the names above, and `base` for `interrupt`. `defer` and `suspend` without a time mean 20 µs.
     fn from_str(text: &str) -> Result<Self, NotADeliveryMode> {
         let wrong = || NotADeliveryMode(text.to_owned());
         let span = |rest: &str| match rest.strip_prefix(':') {

@@ -1,7 +1,7 @@
-//! What happened in one run: the response times, what they cost, and whether the run counts.
+//! The result of one run: response times, their cost, and whether the run counts.
 //!
-//! Evidence has two producers, the measured run and the simulator; only [`Origin`] distinguishes them. It is
-//! complete: a reader can repeat the run, and recompute every percentile from the histogram inside.
+//! Evidence comes from a measured run or from the simulator; only [`Origin`] tells which. It is complete: a
+//! reader can repeat the run, and recompute every percentile from the histogram.
 
 use std::collections::BTreeMap;
 
@@ -18,67 +18,69 @@ use crate::workload::{OfferedLoad, Workload};
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// The format; always [`Schema::NAME`].
+    /// The format, always [`Schema::NAME`].
     pub schema: Schema,
-    /// What was judged, in the caller's words: `suspend20`, `before`. Runs are comparable within a label.
+    /// What was measured, as the caller labelled it: `suspend20`, `before`. Runs are comparable within a
+    /// label.
     pub label: String,
     /// Where the run took place.
     pub origin: Origin,
     /// Every option of the run.
     pub workload: Workload,
-    /// What was offered.
+    /// The offered load.
     pub load: OfferedLoad,
-    /// How long was measured.
+    /// The length of the measurement window.
     pub window: Nanoseconds,
-    /// What became of the requests.
+    /// What happened to the requests.
     pub requests: Requests,
-    /// Answers per second within the window.
+    /// Answers per second in the window.
     pub throughput: f64,
-    /// Response times, counted from when the request was due. Requests without an answer are in it with the time
-    /// they had waited for one.
+    /// Response times from the time a request was due. Unanswered requests are included with the time they
+    /// had waited.
     pub latency: Distribution,
-    /// Response times, counted from when the request was sent; `None` in simulations and in evidence of earlier versions.
+    /// Response times from the time a request was sent; `None` in simulations and in evidence of earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_from_send: Option<Distribution>,
-    /// How long after its due time each request was sent, whatever the cause.
+    /// How long after its due time each request was sent, for any reason.
     pub lateness: Distribution,
-    /// The part of `lateness` that the generator itself caused: from the moment the request was due *and* its
-    /// connection could take it.
+    /// The part of `lateness` that the load generator caused: from the time that the request was due *and*
+    /// its connection could accept it.
     pub generator_lateness: Distribution,
-    /// The share of the window in which the generator's threads had work, 0..=1. Near 1 the generator, not the
-    /// server, may have set the throughput.
+    /// The share of the window in which the load generator's threads were busy, 0..=1. Near 1, the generator
+    /// rather than the server may have limited the throughput.
     pub generator_busy: f64,
-    /// How the server's CPUs spent the window; `None` where it was not measured.
+    /// How the server's CPUs spent the window; `None` if it was not measured.
     pub cpu: Option<CpuUse>,
-    /// What the kernel counted, per second; `None` where it was not read.
+    /// The kernel's counters, per second; `None` if they were not read.
     pub counters: Option<CounterRates>,
-    /// What an answer cost the whole machine, the client included; `None` where it was not counted.
+    /// CPU time of the whole machine per answer, including the client; `None` if it was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_per_answer: Option<CpuPerAnswer>,
-    /// CPU cycles of the server for each answer; `None` without perf counters.
+    /// CPU cycles of the server per answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
-    /// How often the server's NAPIs were polled after an interrupt, for each answer; on a veth, after a softirq of the sender,
-    /// which stands for it. `None` where it was not counted, or where polls after a timer are indistinguishable from them.
+    /// Interrupt-driven polls of the server's NAPIs per answer; on a veth, polls in the sender's softirq.
+    /// `None` if they were not counted, or cannot be told from polls after a timer.
     #[serde(default)]
     pub interrupts_per_request: Option<f64>,
-    /// Events that one `epoll_wait` of the server returned; `None` where they were not counted: that takes a
-    /// dynamically linked server that the bench itself started.
+    /// Events that each `epoll_wait` of the server returned; `None` if they were not counted. Counting needs
+    /// a dynamically linked server that the bench started.
     pub epoll_batch: Option<EpollBatch>,
-    /// Who delivered the packets; `None` where it was not counted.
+    /// Who delivered the packets; `None` if they were not counted.
     pub delivered: Option<Delivered>,
     /// Why the run does not count; `None` if it does.
     pub void: Option<String>,
 }
 
 impl Evidence {
-    /// From this share of its due requests left unsent when the window closed, a run counts as saturated: the
-    /// server did not keep up, and percentiles grow with the length of the window.
+    /// The share of due requests still unsent when the window closed from which a run counts as saturated:
+    /// the server did not keep up, and percentiles grow with the length of the window.
     pub const SATURATED_SHARE: f64 = 0.01;
 
-    /// From this share of the window with work in it, the generator may have been the limit.
+    /// The share of busy time in the window from which the load generator may have been the bottleneck.
     pub const GENERATOR_BUSY_SHARE: f64 = 0.97;
 
-    /// Whether the server fell behind what was offered. Never in closed loop.
+    /// Whether the server fell behind the offered load. Always false in a closed loop.
     #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
     pub fn saturated(&self) -> bool {
         let due = self.requests.due as f64;
@@ -88,19 +90,19 @@ impl Evidence {
         }
     }
 
-    /// Whether the generator may have set the throughput instead of the server.
+    /// Whether the load generator may have limited the throughput instead of the server.
     pub fn limited_by_generator(&self) -> bool {
         let at_its_limit = self.load == OfferedLoad::Max || self.saturated();
         at_its_limit && self.generator_busy >= Self::GENERATOR_BUSY_SHARE
     }
 }
 
-/// The format of everything that netpolicy writes for other programs. Any other name is refused when read.
+/// The format of everything that netpolicy writes for other programs. Reading rejects any other name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schema;
 
 impl Schema {
-    /// Its name.
+    /// The format's name.
     pub const NAME: &str = "netpolicy/v1";
 }
 
@@ -128,21 +130,21 @@ crate::text_schema! { Schema: "netpolicy/v1" }
 pub enum Origin {
     /// On a host.
     Measured(MeasuredOn),
-    /// In the model of the receive path.
+    /// In the simulator.
     Simulated(SimulatedFrom),
 }
 
-/// The host of a run.
+/// The host of a measured run.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredOn {
-    /// Its name.
+    /// The host name.
     pub host: String,
     /// `uname -r`.
     pub kernel: String,
-    /// The CPUs' model name, and what else describes the machine in a line.
+    /// The CPU model, and what else describes the machine in one line.
     pub machine: String,
-    /// The server, and its version where it reports one.
+    /// The server, with its version if it reports one.
     pub server: String,
     /// When the window opened, in seconds since 1970 (UTC).
     pub started: u64,
@@ -152,7 +154,7 @@ pub struct MeasuredOn {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedFrom {
-    /// A hash over the whole scenario, in hexadecimal.
+    /// A hash of the whole scenario, in hexadecimal.
     pub scenario: String,
     /// The seed.
     pub seed: u64,
@@ -160,7 +162,7 @@ pub struct SimulatedFrom {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// What became of the requests that were due in the window.
+/// What happened to the requests that were due in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
@@ -170,18 +172,18 @@ pub struct Requests {
     pub sent: u64,
     /// Of the sent, answered before the run ended.
     pub answered: u64,
-    /// Of the answered, `get` that found their key.
+    /// Of the answered, `get` requests that found their key.
     pub hits: u64,
-    /// Of the answered, `get` that did not.
+    /// Of the answered, `get` requests that did not find their key.
     pub misses: u64,
-    /// Of the answered, those the server refused (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
+    /// Of the answered, requests that the server rejected (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
     pub errors: u64,
-    /// Due but still unsent when the window closed, for lack of room on their connection. Counted up to a limit
-    /// per connection that the generator names; beyond it the run is saturated many times over.
+    /// Due but unsent when the window closed because their connection was full. The load generator stops
+    /// counting at a limit per connection, far beyond saturation.
     pub unsent: u64,
     /// Sent but unanswered when the run ended.
     pub unanswered: u64,
-    /// Connections lost during the run; each is made again.
+    /// Connections lost during the run; each is reopened.
     pub connections_lost: u64,
 }
 
@@ -203,7 +205,7 @@ impl std::ops::AddAssign for Requests {
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distribution {
-    /// How many spans.
+    /// The number of spans.
     pub count: u64,
     /// The mean.
     pub avg: f64,
@@ -221,38 +223,38 @@ pub struct Distribution {
     pub p999: Nanoseconds,
     /// The longest.
     pub max: Nanoseconds,
-    /// The whole distribution: an HdrHistogram in its V2 format, deflated, in base64. Empty text without one.
+    /// The whole distribution: an HdrHistogram in V2 format, deflated, in base64; empty if there is none.
     pub histogram: String,
 }
 
-/// How CPUs spent a span, as shares of it, 0..=1 each, of all CPUs together; they add up to 1.
+/// How CPUs spent an interval, as shares of it, 0..=1, over all CPUs together; the shares add up to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuUse {
-    /// How many CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
     /// In applications, `user` and `nice`.
     pub user: f64,
     /// In system calls and kernel threads.
     pub system: f64,
-    /// In softirqs, as far as they were not charged to a thread.
+    /// In softirqs that were not charged to a thread.
     pub softirq: f64,
     /// In hard interrupts.
     pub irq: f64,
-    /// In nothing, `idle` and `iowait`.
+    /// Idle, `idle` and `iowait`.
     pub idle: f64,
-    /// In another guest of the machine's own host.
+    /// Taken by other guests of the hypervisor.
     pub steal: f64,
 }
 
 impl CpuUse {
-    /// The share with work in it: all but idle and stolen time.
+    /// The busy share: everything but idle and stolen time.
     pub fn busy(&self) -> f64 {
         self.user + self.system + self.softirq + self.irq
     }
 
-    /// How the CPUs of `which` spent the time between two snapshots. `None` if one of them is missing in either,
-    /// or no tick passed.
+    /// How the CPUs in `which` spent the time between two snapshots. `None` if one of them is missing in
+    /// either snapshot, or no tick passed.
     #[expect(clippy::cast_precision_loss, reason = "ticks of one run, far below 2^53")]
     pub fn between(before: &Counters, after: &Counters, which: &CpuSet) -> Option<Self> {
         let mut ticks = CpuTicks::default();
@@ -272,19 +274,19 @@ impl CpuUse {
     }
 }
 
-/// CPU time of the whole machine for each answer, server and client together, by two methods.
+/// CPU time of the whole machine per answer, server and client together, by two methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPerAnswer {
-    /// All that is not idle or stolen on any CPU, in microseconds: whatever else runs is in it, and interrupts, and the way out of
-    /// idle. `None` if no tick passed. See [`Counters::busy_on`].
+    /// Time that is neither idle nor stolen on any CPU, in microseconds. Includes other programs, interrupts
+    /// and idle-exit latency. `None` if no tick passed. See [`Counters::busy_on`].
     pub machine_us: Option<f64>,
-    /// The run time of server and client, and that of the softirqs that poll the server's NAPIs on the time of other
-    /// tasks, in microseconds: what else runs is not in it. `None` where it could not be counted.
+    /// Run time of server and client, plus that of the softirqs that poll the server's NAPIs during other
+    /// tasks, in microseconds. Excludes other programs. `None` if it could not be counted.
     pub tasks_us: Option<f64>,
 }
 
-/// What the kernel counted, per second.
+/// The kernel's counters, per second.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CounterRates {
@@ -294,14 +296,14 @@ pub struct CounterRates {
     pub context_switches: f64,
     /// Softirqs of the server's CPUs by kind, in the kernel's spelling: `NET_RX`.
     pub softirqs: BTreeMap<String, f64>,
-    /// Packets that busy polling took off a NAPI in the server's namespace; `None` where they were not counted.
+    /// Packets that busy polling took from a NAPI in the server's namespace; `None` if they were not counted.
     pub busy_poll_rx_packets: Option<f64>,
-    /// Calls of NAPI poll functions, in any context; `None` where they were not counted.
+    /// Calls of NAPI poll functions, in any context; `None` if they were not counted.
     pub napi_polls: Option<f64>,
 }
 
 impl CounterRates {
-    /// The rates between two snapshots, softirqs on the CPUs of `which`. `None` if no time passed.
+    /// The rates between two snapshots; softirqs on the CPUs in `which`. `None` if no time passed.
     #[expect(clippy::cast_precision_loss, reason = "counts of one run, far below 2^53")]
     pub fn between(before: &Counters, after: &Counters, which: &CpuSet) -> Option<Self> {
         let seconds = Nanoseconds(after.at.0.checked_sub(before.at.0)?).as_secs_f64();
@@ -330,7 +332,7 @@ impl CounterRates {
     }
 }
 
-/// How many events `epoll_wait` returned, over the calls that returned any.
+/// How many events `epoll_wait` returned per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpollBatch {
@@ -338,21 +340,21 @@ pub struct EpollBatch {
     pub waits: u64,
     /// Calls that returned none.
     pub empty: u64,
-    /// Events in a call that returned any, on average.
+    /// The average number of events in calls that returned any.
     pub avg: f64,
-    /// The most events of one call.
+    /// The most events that one call returned.
     pub max: u32,
-    /// Calls by how many events they returned: 0, 1, 2–3, 4–7, … 512–1023, 1024 and more; `None` where only the
-    /// average is known.
+    /// Calls by the number of events they returned: 0, 1, 2–3, 4–7, … 512–1023, 1024 and more; `None` if only
+    /// the average is known.
     #[serde(default)]
     pub sizes: Option<[u64; EpollBatch::SIZES]>,
 }
 
 impl EpollBatch {
-    /// How many sizes of calls are counted separately.
+    /// The number of size classes in [`Self::sizes`].
     pub const SIZES: usize = 12;
 
-    /// The share of the calls that returned nothing, 0..=1; `None` without any call.
+    /// The share of calls that returned no event, 0..=1; `None` without calls.
     #[expect(clippy::cast_precision_loss, reason = "calls of one run, far below 2^53")]
     pub fn empty_share(&self) -> Option<f64> {
         let calls = self.waits + self.empty;
@@ -360,13 +362,13 @@ impl EpollBatch {
     }
 }
 
-/// The host's counters at one moment. They only grow while the host runs.
+/// The host's counters at one moment. They grow monotonically while the host runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// When they were read, on the host's monotonic clock.
+    /// When they were read, by the host's monotonic clock.
     pub at: Nanoseconds,
-    /// By CPU, those that are online.
+    /// The online CPUs.
     pub cpus: Vec<CpuCounters>,
     /// Hard interrupts since boot. Kernel: `fs/proc/stat.c`, the first number of the line `intr`.
     pub irqs: u64,
@@ -377,16 +379,17 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How long all CPUs together worked since an earlier snapshot. `None` if no tick passed.
+    /// How long all CPUs were busy since an earlier snapshot. `None` if no tick passed.
     pub fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         self.busy_on(earlier, &self.cpus.iter().map(|cpu| cpu.cpu).collect())
     }
 
-    /// How long these CPUs together worked since an earlier snapshot: the time between, without what was idle or stolen.
+    /// How long these CPUs were busy since an earlier snapshot: elapsed time minus idle and stolen time.
     ///
-    /// The kernel measures idle time by its clock (`NO_HZ`), but samples work at its ticks: work that recurs at a fraction of a tick
-    /// is met too often or never, and so is the work of an interrupt that wakes an idle CPU. So work is what idle time leaves.
-    /// Kernel: `fs/proc/stat.c` `get_idle_time()`, `kernel/sched/cputime.c` `account_process_tick()`.
+    /// The kernel measures idle time with its clock (`NO_HZ`) but samples busy time at ticks. Sampling misses
+    /// or overcounts work that recurs at a fraction of a tick, and interrupts that wake an idle CPU; so busy
+    /// time is computed from idle time. Kernel: `fs/proc/stat.c` `get_idle_time()`, `kernel/sched/cputime.c`
+    /// `account_process_tick()`.
     pub fn busy_on(&self, earlier: &Self, which: &CpuSet) -> Option<Nanoseconds> {
         let (mut rest, mut all, mut cpus) = (0, 0, 0);
         for cpu in which.iter() {
@@ -398,7 +401,7 @@ impl Counters {
         (all > 0).then(|| Nanoseconds((elapsed * cpus).saturating_sub(rest * CpuTicks::NANOSECONDS)))
     }
 
-    /// What was counted for this CPU.
+    /// This CPU's counters.
     pub fn cpu(&self, cpu: Cpu) -> Option<&CpuCounters> {
         self.cpus.iter().find(|c| c.cpu == cpu)
     }
@@ -410,15 +413,16 @@ impl Counters {
 pub struct CpuCounters {
     /// The CPU.
     pub cpu: Cpu,
-    /// How it spent its time.
+    /// How the CPU spent its time.
     pub ticks: CpuTicks,
     /// Softirqs by kind, in the kernel's spelling. Kernel: `fs/proc/softirqs.c`.
     pub softirqs: BTreeMap<String, u64>,
 }
 
-/// How a CPU spent its time since boot, in ticks of `USER_HZ`: the line `cpuN` of `/proc/stat`, field by field.
+/// How a CPU spent its time since boot, in ticks of `USER_HZ`: the line `cpuN` of `/proc/stat`, field by
+/// field.
 ///
-/// `guest` and `guest_nice` are left out: they are contained in `user` and `nice`.
+/// `guest` and `guest_nice` are omitted: `user` and `nice` include them.
 ///
 /// Kernel: 6.18, `fs/proc/stat.c` `show_stat()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -430,20 +434,20 @@ pub struct CpuTicks {
     pub nice: u64,
     /// In the kernel.
     pub system: u64,
-    /// In nothing.
+    /// Idle.
     pub idle: u64,
-    /// In nothing, while a block request was under way. May go backwards by a tick on some kernels.
+    /// Idle while a block request was outstanding. May go backwards by a tick on some kernels.
     pub iowait: u64,
     /// In hard interrupts.
     pub irq: u64,
     /// In softirqs.
     pub softirq: u64,
-    /// In another guest of the machine's own host.
+    /// Taken by other guests of the hypervisor.
     pub steal: u64,
 }
 
 impl CpuTicks {
-    /// How long a tick is. Kernel: `USER_HZ` is 100 on every architecture that netpolicy is built for.
+    /// The length of a tick. Kernel: `USER_HZ` is 100 on every architecture that netpolicy is built for.
     pub const NANOSECONDS: u64 = 10_000_000;
 
     /// All ticks.
@@ -451,12 +455,12 @@ impl CpuTicks {
         self.user + self.nice + self.system + self.idle + self.iowait + self.irq + self.softirq + self.steal
     }
 
-    /// The ticks with work in them: all but idle and stolen ones.
+    /// The busy ticks: all but idle and stolen ones.
     pub fn busy(&self) -> u64 {
         self.user + self.nice + self.system + self.irq + self.softirq
     }
 
-    /// The ticks that came after `earlier`; a field that went backwards counts as zero.
+    /// The ticks since `earlier`; a field that went backwards counts as zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -529,7 +533,7 @@ mod test {
         let ticks =
             CpuTicks { user: 3, nice: 1, system: 2, irq: 1, softirq: 3, idle: 50, iowait: 9, steal: 7 };
         let after = snapshot(1000, ticks, 0);
-        // Of two CPUs in a second; the ticks of work do not decide.
+        // Of two CPUs in a second; the ticks of `user` and `system` do not matter.
         assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(2_000 - 660)));
         let of = |cpus: &str| after.busy_on(&before, &cpus.parse().expect("CPUs"));
         assert_eq!(of("1"), Some(Nanoseconds::from_millis(1_000 - 660)));

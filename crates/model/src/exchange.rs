@@ -1,34 +1,34 @@
-//! What a run offers to netpolicy's own server: exchanges of fixed sizes, streams, and operations on storage.
+//! Workloads for netpolicy's own server: exchanges of fixed sizes, streams, and storage operations.
 //!
-//! The shapes are those of the tool neper (`tcp_rr`, `tcp_stream`) and of the remote-SSD application in the letter of
-//! the patch series "implement kthread based napi poll" (v4).
+//! They are modelled on neper (`tcp_rr`, `tcp_stream`) and on the remote-SSD application in the cover letter
+//! of the patch series "implement kthread based napi poll" (v4).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::pace::{OutOfRange, Pace, within};
 
-/// Requests of one size and answers of one size, as neper's `tcp_rr` has them; a stream is the same with many large
-/// blocks under way whose arrival is confirmed by a byte.
+/// Requests and answers of fixed sizes, as in neper's `tcp_rr`. A stream is the same with many large blocks
+/// in flight, each acknowledged by one byte.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeWorkload {
-    /// When and over what.
+    /// When requests are sent, and over which connections.
     pub pace: Pace,
-    /// How long a request is, in bytes. Range 1..=[`Self::BYTES_MAX`].
+    /// The size of a request in bytes. Range 1..=[`Self::BYTES_MAX`].
     pub request_bytes: u32,
-    /// How long an answer is, in bytes. Range 1..=[`Self::BYTES_MAX`].
+    /// The size of an answer in bytes. Range 1..=[`Self::BYTES_MAX`].
     pub answer_bytes: u32,
 }
 
 impl ExchangeWorkload {
-    /// The longest request, and the longest answer.
+    /// The largest request or answer.
     pub const BYTES_MAX: u32 = 16 << 20;
 
-    /// Whether every option is within its range.
+    /// Checks that every option is within its range.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
+    /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         within("request-bytes", self.request_bytes, 1, Self::BYTES_MAX)?;
         within("answer-bytes", self.answer_bytes, 1, Self::BYTES_MAX)?;
@@ -36,31 +36,31 @@ impl ExchangeWorkload {
     }
 }
 
-/// Reads and writes of one size on the server's storage, past its page cache, at places drawn evenly.
+/// Reads and writes of one size at random offsets of the server's storage, bypassing the page cache.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageWorkload {
-    /// When and over what.
+    /// When requests are sent, and over which connections.
     pub pace: Pace,
     /// How many bytes one operation reads or writes: a multiple of [`Self::ALIGNMENT`] up to [`Self::BYTES_MAX`].
     pub op_bytes: u32,
     /// The share of operations that write. Range 0..=1.
     pub write_share: f64,
-    /// How much of the storage is used, from its beginning, in bytes: at least one operation's.
+    /// How much of the storage is used, from its start, in bytes: at least one operation's size.
     pub span_bytes: u64,
 }
 
 impl StorageWorkload {
-    /// What offsets, lengths and memory are multiples of: enough for every device with sectors of up to 4 KiB.
+    /// The alignment of offsets, lengths and memory: enough for any device with sectors of up to 4 KiB.
     /// Kernel: open(2), "O_DIRECT".
     pub const ALIGNMENT: u32 = 4096;
     /// The largest operation.
     pub const BYTES_MAX: u32 = 1 << 20;
 
-    /// Whether every option is within its range.
+    /// Checks that every option is within its range.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
+    /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         if !(Self::ALIGNMENT..=Self::BYTES_MAX).contains(&self.op_bytes)
             || !self.op_bytes.is_multiple_of(Self::ALIGNMENT)
@@ -81,32 +81,33 @@ impl StorageWorkload {
     }
 }
 
-/// Requests to a foreign server, one at a time on each connection or several.
+/// Requests to a foreign server, one or several at a time on each connection.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForeignWorkload {
-    /// When and over what.
+    /// When requests are sent, and over which connections.
     pub pace: Pace,
-    /// What is asked for, and in which protocol.
+    /// What is requested, and in which protocol.
     pub asks: Asks,
 }
 
-/// What a foreign server is asked for.
+/// What is requested from a foreign server.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asks {
     /// `GET` and `SET` of random keys, in the protocol of Redis (RESP 2).
     Redis {
-        /// How many keys there are. Range 1..=[`ForeignWorkload::KEYS_MAX`].
+        /// The number of keys. Range 1..=[`ForeignWorkload::KEYS_MAX`].
         keys: u32,
         /// The share of requests that are `SET`. Range 0..=1.
         set_share: f64,
-        /// How long a value is, in bytes. Range 0..=[`ForeignWorkload::VALUE_BYTES_MAX`].
+        /// The size of a value in bytes. Range 0..=[`ForeignWorkload::VALUE_BYTES_MAX`].
         value_bytes: u32,
     },
-    /// `GET` of one path, by HTTP/1.1 on connections that are kept.
+    /// `GET` of one path by HTTP/1.1, with keep-alive connections.
     Http {
-        /// The path, which begins with `/`. At most [`ForeignWorkload::PATH_BYTES_MAX`] bytes, printable and without spaces.
+        /// The path, starting with `/`. At most [`ForeignWorkload::PATH_BYTES_MAX`] bytes, printable, no
+        /// spaces.
         path: String,
     },
 }
@@ -119,10 +120,10 @@ impl ForeignWorkload {
     /// The longest path.
     pub const PATH_BYTES_MAX: usize = 1024;
 
-    /// Whether every option is within its range.
+    /// Checks that every option is within its range.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
+    /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         match &self.asks {
             Asks::Redis { keys, set_share, value_bytes } => {

@@ -1,7 +1,8 @@
-//! The table of knobs: every fact about a knob stands here once, beside its variant.
+//! The table of knobs: every fact about a knob is stated once, next to its variant.
 //!
-//! Readers, writers, order, undo, `explain`, policy files and the reference page ask this table. What a knob's *value*
-//! decides (whether it can be put back, whether a step raises or lowers it) stands in the same row.
+//! Readers, writers, order, undo, `explain`, policy files and the reference page read this table. What
+//! depends on a knob's *value* (whether it can be restored, whether a step raises or lowers it) is in the
+//! same row.
 
 use std::fmt;
 
@@ -10,47 +11,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{KernelVersion, Nanoseconds};
 
-/// What is known about a knob before it is read or written.
+/// What is known about a knob without reading or writing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The kernel's spelling.
     pub name: &'static str,
-    /// The key of a policy file, and of `--setting`, that sets it on its own; `None` where only a policy or a mode does.
+    /// The key in a policy file, and of `--setting`, that sets this knob; `None` if only a policy or a mode
+    /// sets it.
     pub key: Option<&'static str>,
-    /// What the key asks for, where that is not the value of the knob, but what it is worked out from; else `None`.
+    /// What the key requests, if the knob's value is derived from it; `None` if the key gives the value
+    /// itself.
     pub asks: Option<&'static str>,
-    /// What its number counts.
+    /// The unit of the knob's number.
     pub unit: Unit,
-    /// The smallest and the largest number that netpolicy writes, both included; of lists and words, `None`.
+    /// The smallest and the largest number that netpolicy writes, inclusive; `None` for lists and words.
     pub range: Option<(u64, u64)>,
-    /// The first kernel that has it.
+    /// The first kernel version with this knob.
     pub since: KernelVersion,
-    /// Through which interface of the kernel it is written.
+    /// The kernel interface that writes it.
     pub interface: Interface,
-    /// When it is written, as part of a plan.
+    /// The phase of a plan in which it is written.
     pub phase: Phase,
-    /// When it is written if its value falls, or its object goes; elsewhere the same as `phase`.
+    /// The phase in which it is written if its value falls, or its object is removed; for most knobs the same
+    /// as `phase`.
     pub phase_down: Phase,
-    /// How much it depends on other knobs of the same object: 1 depends on none. Raising goes up, lowering goes down.
+    /// How much it depends on other knobs of the same object: 1 depends on none. Raising writes in ascending
+    /// order, lowering in descending order.
     pub rank: i8,
-    /// What writing it does to traffic.
+    /// How writing it disrupts traffic.
     pub disruption: Disruption,
-    /// Whether another value can take a queue from who holds it, as an AF_XDP socket does.
+    /// Whether another value can take a queue from its holder, such as an AF_XDP socket.
     pub takes_queues: bool,
-    /// Whether writing it changes nothing beside its NAPI: no thread begins or ends, and no object comes or goes.
+    /// Whether writing it affects only its NAPI: no thread starts or ends, and no object is created or
+    /// removed.
     pub in_napi_only: bool,
-    /// Why it has no value on an object that exists.
+    /// Why it may have no value on an object that exists.
     pub absent: Absent,
-    /// Values that can be read and not be written back, in words; `None` where every value can.
+    /// Values that can be read but not written back, in words; `None` if every value can.
     pub irreversible: Option<&'static str>,
-    /// The documentation: meaning, then range, then source (`Kernel:` or `Source:`), as Markdown.
+    /// The documentation in Markdown: meaning, then range, then source (`Kernel:` or `Source:`).
     pub doc: &'static str,
-    /// Where the kernel implements all knobs of its kind, for those whose documentation does not name a place of their own.
+    /// Where the kernel implements this kind of knob, for knobs whose documentation does not name their own
+    /// place.
     pub source_of_kind: Option<&'static str>,
 }
 
 impl Facts {
-    /// A knob that is written through this interface in this phase. Every knob overrides its name, and documents itself.
+    /// Defaults for a knob that is written through this interface in this phase. Every knob overrides the
+    /// name and adds its documentation.
     pub(crate) const fn at(interface: Interface, phase: Phase) -> Self {
         Self {
             name: "",
@@ -73,18 +81,18 @@ impl Facts {
         }
     }
 
-    /// What it means, in one paragraph.
+    /// What the knob means, in one paragraph.
     pub fn meaning(&self) -> String {
         self.paragraphs().next().unwrap_or_default()
     }
 
-    /// What its key means, in one paragraph.
+    /// What the knob's key means, in one paragraph.
     pub fn meaning_of_key(&self) -> String {
         self.asks.map_or_else(|| self.meaning(), str::to_owned)
     }
 
-    /// Where it is implemented, and since when, with the word that says by whom: `Kernel: 6.13, …`; `Source: …` where that is
-    /// not the kernel. The first version behind `Kernel:` is that of [`Facts::since`].
+    /// Where the knob is implemented, and since when: `Kernel: 6.13, …`, or `Source: …` if outside the
+    /// kernel. The first version after `Kernel:` is [`Facts::since`].
     pub fn cited(&self) -> Option<String> {
         let own = self.paragraphs().find_map(|text| {
             let at = text.find(KERNEL).or_else(|| text.find(SOURCE))?;
@@ -93,14 +101,15 @@ impl Facts {
         own.or_else(|| self.source_of_kind.map(|source| format!("{KERNEL}{source}")))
     }
 
-    /// The same without that word.
+    /// [`Facts::cited`] without the leading word.
     pub fn source(&self) -> Option<String> {
         let cited = self.cited()?;
         let source = cited.strip_prefix(KERNEL).or_else(|| cited.strip_prefix(SOURCE))?;
         Some(source.to_owned())
     }
 
-    /// The values that netpolicy writes, with their unit: `0 to 2147483647 polls`, `on or off`; of lists and words, nothing.
+    /// The values that netpolicy writes, with their unit: `0 to 2147483647 polls`, `on or off`; empty for
+    /// lists and words.
     pub fn values(&self) -> String {
         match (self.unit, self.range) {
             (Unit::Switch, _) | (_, None) => self.unit.to_string(),
@@ -110,23 +119,23 @@ impl Facts {
         }
     }
 
-    /// A number of the knob, as people and policy files write it: nanoseconds as a span such as `20us`.
+    /// A number of the knob as people and policy files write it: nanoseconds as a span such as `20us`.
     pub fn written(&self, number: u64) -> String {
         if self.unit == Unit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
     }
 
-    /// The paragraphs of the documentation, each on one line, without the marks of links.
+    /// The paragraphs of the documentation, each on one line, without link markup.
     fn paragraphs(&self) -> impl Iterator<Item = String> {
         self.doc.split("\n\n").map(one_line)
     }
 }
 
-/// What begins the source of a knob in its documentation: the kernel's, and another program's.
+/// Prefixes of a knob's source in its documentation: the kernel's, and another program's.
 const KERNEL: &str = "Kernel: ";
 const SOURCE: &str = "Source: ";
 
-/// A paragraph on one line, as people read it: a link such as ``[`NapiKnob::Threaded`]`` is its last name, as the kernel
-/// spells such names.
+/// A paragraph on one line for display. A link such as ``[`NapiKnob::Threaded`]`` becomes its last name in
+/// the kernel's spelling.
 fn one_line(paragraph: &str) -> String {
     let mut text = String::new();
     for word in paragraph.split_whitespace() {
@@ -145,7 +154,7 @@ fn one_line(paragraph: &str) -> String {
     text
 }
 
-/// The name of a variant as the kernel would spell it: `GroFlushTimeout` is `gro-flush-timeout`.
+/// A variant's name in the kernel's spelling: `GroFlushTimeout` becomes `gro-flush-timeout`.
 fn with_dashes(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
@@ -157,16 +166,16 @@ fn with_dashes(name: &str) -> String {
     text
 }
 
-/// What the number of a knob counts.
+/// The unit of a knob's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
-    /// It has words, or several numbers.
+    /// No unit: the value is a word, or several numbers.
     Word,
     /// On or off.
     Switch,
-    /// Polls that found nothing.
+    /// Polls that found no packets.
     Polls,
-    /// Nanoseconds; policy files take spans such as `20us`.
+    /// Nanoseconds; policy files accept spans such as `20us`.
     Nanoseconds,
     /// Microseconds.
     Microseconds,
@@ -202,66 +211,66 @@ impl fmt::Display for Unit {
     }
 }
 
-/// When a knob is written, as part of a plan: the smaller first. `plan::order` says why the phases stand like this.
+/// When a plan writes a knob, in ascending order. `plan::order` explains the order of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Numbers of the whole host.
+    /// Host-wide sysctls.
     Host,
-    /// Counts of queues.
+    /// Queue counts.
     Channels,
-    /// Sizes of rings.
+    /// Ring sizes.
     Rings,
-    /// What the device and its driver do with packets.
+    /// Offloads and private flags.
     Offloads,
-    /// How large the packets are that it makes of others.
+    /// Maximum sizes of GSO and GRO packets.
     PacketSizes,
-    /// When the device interrupts.
+    /// Interrupt moderation.
     Coalescing,
-    /// What packets wait in before they leave.
+    /// Qdiscs.
     Qdiscs,
-    /// Which queue a packet goes to.
+    /// The RSS table and key.
     Rss,
-    /// Contexts of the receive hash, which rules lead to.
+    /// RSS contexts that ntuple rules refer to.
     RssContexts,
-    /// Rules of the NIC.
+    /// Ntuple rules.
     FlowRules,
-    /// Contexts that no rule leads to any more.
+    /// RSS contexts that no rule refers to any more.
     RssContextsGo,
-    /// Which CPU a packet goes to, and from which CPU it leaves by which queue.
+    /// RPS, RFS and XPS.
     Steering,
-    /// Interrupts that irqbalance shall leave alone: before it sees that they were moved.
+    /// Interrupts that irqbalance must leave alone: banned before it sees that they were moved.
     IrqBan,
-    /// Interrupts to their CPUs.
+    /// IRQ affinity.
     Irq,
-    /// Threads to their CPUs.
+    /// Thread affinity.
     Thread,
-    /// Connections to the listeners of their queues.
+    /// Assignment of connections to the listeners of their queues.
     Reuseport,
-    /// Epolls that begin to poll, or poll more.
+    /// Epolls that start to poll, or poll more.
     EpollRises,
-    /// The same for io_urings and single sockets.
+    /// The same for io_urings and sockets.
     RingRises,
     /// Kernel threads that are about to end.
     KthreadLeaves,
-    /// Whole devices, whose values overwrite those of their queues.
+    /// Device-wide values, which overwrite those of the queues.
     Device,
     /// Queues.
     Queue,
-    /// Kernel threads that are there now.
+    /// Kernel threads that exist by now.
     Kthread,
-    /// io_urings and single sockets that poll less.
+    /// io_urings and sockets that poll less.
     RingFalls,
     /// The same for epolls.
     EpollFalls,
 }
 
-/// What writing a setting does to traffic while it happens.
+/// How writing a setting disrupts traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disruption {
     /// No packet is delayed or lost.
     None,
-    /// A queue stops for the time of a reset.
+    /// A queue stops while it is reset.
     QueueReset,
     /// The link goes down.
     LinkDown,
@@ -277,29 +286,29 @@ impl fmt::Display for Disruption {
     }
 }
 
-/// Why a knob has no value on an object that exists.
+/// Why a knob may have no value on an object that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// It could not be read.
+    /// The value could not be read.
     Unread,
-    /// The device's driver does not have the knob.
+    /// The driver does not support the knob.
     Driver,
-    /// The device's driver does not have what the knob is a part of, in words.
+    /// The driver does not support the feature that the knob is part of, named here.
     DriverPart(&'static str),
-    /// The kernel is older than the knob, or did not say it.
+    /// The kernel is older than the knob, or does not report it.
     Kernel,
-    /// It is of the whole machine, and only the initial network namespace shows it.
+    /// The knob is machine-wide, and only the initial network namespace shows it.
     InitialNetns,
 }
 
-/// Through which kernel interface a setting is written: the settings of one object that share one are written in
-/// one call, where the interface allows.
+/// The kernel interface that writes a setting. Settings of one object with the same interface are written in
+/// one call, if the interface allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interface {
     /// netdev netlink `napi-set`.
     Napi,
-    /// Files of `/sys/class/net/DEV` that set all NAPIs of a device.
+    /// Files in `/sys/class/net/DEV` that set all NAPIs of a device.
     DeviceNapis,
     /// ethtool netlink `channels-set`.
     Channels,
@@ -309,23 +318,23 @@ pub enum Interface {
     Coalescing,
     /// ethtool netlink `features-set`.
     Offloads,
-    /// rt-link `RTM_NEWLINK`, for how large packets may be.
+    /// rt-link `RTM_NEWLINK`, for maximum packet sizes.
     PacketSizes,
     /// ethtool netlink `privflags-set`.
     PrivateFlags,
-    /// The ioctl for the receive hash.
+    /// The ethtool ioctl for RSS.
     Rss,
-    /// The ioctl for contexts of the receive hash.
+    /// The ethtool ioctl for RSS contexts.
     RssContexts,
-    /// The ioctl for rules of the NIC.
+    /// The ethtool ioctl for ntuple rules.
     FlowRules,
-    /// rtnetlink for queueing disciplines.
+    /// rtnetlink for qdiscs.
     Qdiscs,
-    /// The ioctl for the interrupt moderation of one queue.
+    /// The ethtool ioctl for per-queue interrupt moderation.
     QueueCoalescing,
-    /// Files of `/sys/class/net/DEV/queues`.
+    /// Files in `/sys/class/net/DEV/queues`.
     Steering,
-    /// Files of `/proc/sys/net/core`.
+    /// Files in `/proc/sys/net/core`.
     Sysctl,
     /// `EPIOCSPARAMS` on an epoll.
     Epoll,
@@ -337,11 +346,11 @@ pub enum Interface {
     Reuseport,
     /// `/proc/irq/N/smp_affinity_list`.
     IrqAffinity,
-    /// The socket of irqbalance.
+    /// irqbalance's socket.
     Irqbalance,
     /// `sched_setaffinity`.
     ThreadAffinity,
-    /// `sched_setaffinity` and `sched_setattr` on the kernel thread of a NAPI.
+    /// `sched_setaffinity` and `sched_setattr` on a NAPI's kernel thread.
     Kthread,
 }
 
@@ -356,11 +365,11 @@ impl fmt::Display for Interface {
             Self::Offloads => "ethtool netlink, features-set",
             Self::PacketSizes => "rtnetlink, RTM_NEWLINK",
             Self::PrivateFlags => "ethtool netlink, privflags-set",
-            Self::Rss => "ethtool ioctl, for the receive hash",
-            Self::RssContexts => "ethtool ioctl, for contexts of the receive hash",
-            Self::FlowRules => "ethtool ioctl, for rules of the NIC",
-            Self::Qdiscs => "rtnetlink, for queueing disciplines",
-            Self::QueueCoalescing => "ethtool ioctl, for one queue",
+            Self::Rss => "ethtool ioctl, for RSS",
+            Self::RssContexts => "ethtool ioctl, for RSS contexts",
+            Self::FlowRules => "ethtool ioctl, for ntuple rules",
+            Self::Qdiscs => "rtnetlink, for qdiscs",
+            Self::QueueCoalescing => "ethtool ioctl, per queue",
             Self::Steering => "files of /sys/class/net/DEV/queues",
             Self::Sysctl => "files of /proc/sys/net/core",
             Self::Epoll => "ioctl EPIOCSPARAMS on an epoll",
@@ -370,9 +379,9 @@ impl fmt::Display for Interface {
             }
             Self::Reuseport => "SO_ATTACH_REUSEPORT_EBPF on a listener",
             Self::IrqAffinity => "/proc/irq/N/smp_affinity_list",
-            Self::Irqbalance => "the socket of irqbalance",
+            Self::Irqbalance => "irqbalance's socket",
             Self::ThreadAffinity => "sched_setaffinity",
-            Self::Kthread => "sched_setaffinity and sched_setattr on the kernel thread of a NAPI",
+            Self::Kthread => "sched_setaffinity and sched_setattr on a NAPI's kernel thread",
         })
     }
 }

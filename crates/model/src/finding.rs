@@ -1,4 +1,4 @@
-//! What `doctor` says: a finding with its evidence and the command that mends it.
+//! A finding of `doctor`, with its evidence and the command that fixes it.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// As it should be.
+    /// As expected.
     Ok,
-    /// Worth knowing; nothing to mend.
+    /// Worth knowing; nothing to fix.
     Note,
     /// Something works less well than it could.
     Warning,
-    /// Something that was asked for is not in force.
+    /// A requested setting is not in force.
     Problem,
 }
 
@@ -30,20 +30,20 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that `doctor` found.
+/// A problem or fact that `doctor` found.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
-    /// The rule that found it, in kebab case; stable, for scripts.
+    /// The rule's name in kebab case; stable, for scripts.
     pub rule: String,
     /// How much it matters.
     pub severity: Severity,
-    /// What it is about: an object as the other commands name it.
+    /// The object of the finding, named as in other commands.
     pub object: String,
-    /// One sentence.
+    /// One sentence that describes the finding.
     pub summary: String,
-    /// What was read or counted that shows it.
+    /// The values and counts that show it.
     pub evidence: Vec<String>,
-    /// The command that mends it, where there is one.
+    /// The command that fixes it, if there is one.
     pub remedy: Option<String>,
 }

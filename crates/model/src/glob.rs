@@ -9,22 +9,23 @@ use serde::de::{SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A pattern for names. `?` stands for one character, `*` for any run of characters, `[a-f0]` for one of these and
-/// `[!a-f]` for one of the others, none of them for a `/`; `**` stands for any run of characters with `/` among them.
+/// A pattern for names. `?` matches one character, `*` any number of characters, `[a-f0]` one of these and
+/// `[!a-f]` one of the others; none of them matches a `/`. `**` matches any number of characters including
+/// `/`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Glob {
     text: String,
     tokens: Vec<Token>,
 }
 
-/// A part of a pattern.
+/// A token of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Token {
     /// This character.
     Literal(char),
     /// `?`
     One,
-    /// `[…]`: one of these spans of characters, or none of them.
+    /// `[…]`: a character in one of these ranges, or in none of them.
     Among { not: bool, spans: Vec<(char, char)> },
     /// `*`
     Run,
@@ -45,34 +46,34 @@ impl Glob {
     /// The longest pattern, in bytes.
     pub const BYTES_MAX: usize = 1024;
 
-    /// Whether a text has a character that means more than itself in a pattern.
+    /// Whether a text contains a special character of patterns.
     pub fn is_pattern(text: &str) -> bool {
         text.contains(['*', '?', '['])
     }
 
-    /// As it was written.
+    /// The pattern's text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether only one name meets it.
+    /// Whether the pattern matches exactly one name.
     pub fn is_literal(&self) -> bool {
         self.tokens.iter().all(|token| matches!(token, Token::Literal(_)))
     }
 
-    /// How many characters of a name it decides alone: the more, the more specific it is.
+    /// The number of literal characters: the more, the more specific the pattern.
     pub fn literals(&self) -> u32 {
         let literals = self.tokens.iter().filter(|token| matches!(token, Token::Literal(_))).count();
         u32::try_from(literals).unwrap_or(u32::MAX)
     }
 
-    /// Whether a name meets it.
+    /// Whether the pattern matches a name.
     pub fn meets(&self, name: &str) -> bool {
         if self.is_literal() {
             return name.chars().eq(self.tokens.iter().filter_map(Token::literal));
         }
         let name: Vec<char> = name.chars().collect();
-        // Which beginnings of the name the tokens so far can stand for, by their length.
+        // Which prefixes of the name, by length, the tokens so far match.
         let mut reached = vec![false; name.len() + 1];
         reached[0] = true;
         for token in &self.tokens {
@@ -97,7 +98,7 @@ impl Glob {
         reached[name.len()]
     }
 
-    /// Whether it means names in upper and lower case alike, as those of MAC addresses: in lower case.
+    /// The pattern in lower case, for names that ignore case, such as MAC addresses.
     #[must_use]
     pub fn to_lowercase(&self) -> Self {
         self.text.to_lowercase().parse().unwrap_or_else(|_| self.clone())
@@ -110,7 +111,7 @@ impl fmt::Debug for Glob {
     }
 }
 
-/// Why a text is no pattern.
+/// The error for text that is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAGlob {
     /// The text.
@@ -161,7 +162,7 @@ impl FromStr for Glob {
                         if first == ']' && !spans.is_empty() {
                             break;
                         }
-                        // A `-` that stands last means itself.
+                        // A `-` at the end is a literal.
                         let mut ahead = rest.clone();
                         let spans_to = (ahead.next() == Some('-'))
                             .then(|| ahead.next().filter(|last| *last != ']'))
@@ -193,19 +194,20 @@ impl fmt::Display for Glob {
     }
 }
 
-/// One pattern or several: a name that meets any of them meets all that is asked. In documents one is text, and several
-/// are a list.
+/// One or more patterns, of which a name must match at least one. Documents hold a single pattern as a
+/// string, and several as a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Patterns(Vec<Glob>);
 
 impl Patterns {
-    /// The most patterns of one condition.
+    /// The most patterns in one condition.
     pub const COUNT_MAX: usize = 64;
 
-    /// These patterns.
+    /// Parses these patterns.
     ///
     /// # Errors
-    /// [`NotAGlob`] for the first that is none; also if there are none, or more than [`Self::COUNT_MAX`].
+    /// [`NotAGlob`] for the first invalid pattern, for an empty list, and for more than [`Self::COUNT_MAX`]
+    /// patterns.
     pub fn of<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, NotAGlob> {
         let mut all = Vec::new();
         for text in texts {
@@ -223,7 +225,7 @@ impl Patterns {
         Ok(Self(all))
     }
 
-    /// The one name as it is, whatever its characters are.
+    /// A pattern that matches exactly this name; special characters have no effect.
     pub fn exactly(name: &str) -> Self {
         let mut text = String::with_capacity(name.len());
         for c in name.chars() {
@@ -236,17 +238,17 @@ impl Patterns {
         Self(vec![Glob { tokens: name.chars().map(Token::Literal).collect(), text }])
     }
 
-    /// Each of them.
+    /// The patterns.
     pub fn iter(&self) -> impl Iterator<Item = &Glob> {
         self.0.iter()
     }
 
-    /// Whether a name meets any of them.
+    /// Whether any pattern matches a name.
     pub fn meet(&self, name: &str) -> bool {
         self.0.iter().any(|glob| glob.meets(name))
     }
 
-    /// The name, if there is only one pattern and only one name meets it.
+    /// The name, if there is a single pattern that matches exactly one name.
     pub fn literal(&self) -> Option<&str> {
         match self.0.as_slice() {
             [one] if one.is_literal() => Some(one.as_str()),
@@ -254,7 +256,7 @@ impl Patterns {
         }
     }
 
-    /// As a policy file writes it: text, or a list of texts.
+    /// The patterns as in a policy file: a string, or a list of strings.
     pub fn toml(&self, quoted: impl Fn(&str) -> String) -> String {
         let texts: Vec<String> = self.0.iter().map(|glob| quoted(glob.as_str())).collect();
         match texts.as_slice() {
@@ -273,7 +275,7 @@ impl From<Glob> for Patterns {
 impl FromStr for Patterns {
     type Err = NotAGlob;
 
-    /// One pattern.
+    /// Parses a single pattern.
     fn from_str(text: &str) -> Result<Self, NotAGlob> {
         Self::of([text])
     }

@@ -1,4 +1,4 @@
-//! By how much a change of settings may hurt a service before it is taken back.
+//! How much a change of settings may hurt a service before it is rolled back.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Nanoseconds;
 
-/// By how much a measured quantity may grow, in thousandths: [`Growth::LEAST`] to [`Growth::MOST`].
+/// The growth that a guard allows a measured quantity, in thousandths: [`Growth::LEAST`] to [`Growth::MOST`].
 ///
-/// Written in percent, with or without its sign: `+15%`, `2.5%`.
+/// Written in percent, with or without a sign: `+15%`, `2.5%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Growth(u32);
 
 impl Growth {
-    /// The least: what is smaller takes hundreds of pairs to be seen, if it is seen.
+    /// The smallest growth: detecting less would take hundreds of pairs, or fail.
     pub const LEAST: Self = Self(10);
 
-    /// The most: eleven times as much.
+    /// The largest growth: eleven times as much.
     pub const MOST: Self = Self(10_000);
 
-    /// This many thousandths, within the range.
+    /// Returns this growth if it is within the range.
     pub const fn thousandths(thousandths: u32) -> Option<Self> {
         let growth = Self(thousandths);
         if thousandths >= Self::LEAST.0 && thousandths <= Self::MOST.0 { Some(growth) } else { None }
     }
 
-    /// As a share: 0.15 for +15 %.
+    /// The growth as a share: 0.15 for +15 %.
     pub fn share(self) -> f64 {
         f64::from(self.0) / 1_000.0
     }
@@ -69,7 +69,7 @@ impl FromStr for Growth {
 
 crate::as_text! { Growth: "by how much a quantity may grow, as in `+15%`" }
 
-/// What a guard looks at.
+/// A quantity that a guard watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guarded {
@@ -79,15 +79,15 @@ pub enum Guarded {
     P90,
     /// The 99th percentile.
     P99,
-    /// CPU time for each request, of the service and of the softirqs for it.
+    /// CPU time per request, of the service and the softirqs that serve it.
     Cpu,
 }
 
 impl Guarded {
-    /// All of them.
+    /// All guarded quantities.
     pub const ALL: [Self; 4] = [Self::P50, Self::P90, Self::P99, Self::Cpu];
 
-    /// Its name.
+    /// The quantity's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::P50 => "p50",
@@ -98,7 +98,7 @@ impl Guarded {
     }
 }
 
-/// What may grow, and by how much.
+/// The limits of a guard: which quantities may grow, and by how much.
 ///
 /// Written as `p99=+15%,cpu=+25%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -110,12 +110,12 @@ pub struct Limits {
     pub p90: Option<Growth>,
     /// The 99th percentile.
     pub p99: Option<Growth>,
-    /// CPU time for each request.
+    /// CPU time per request.
     pub cpu: Option<Growth>,
 }
 
 impl Limits {
-    /// Those that there are.
+    /// The limits that are set.
     pub fn iter(&self) -> impl Iterator<Item = (Guarded, Growth)> {
         let of = |guarded: Guarded| match guarded {
             Guarded::P50 => self.p50,
@@ -130,12 +130,12 @@ impl Limits {
             .into_iter()
     }
 
-    /// Whether there is none.
+    /// Whether no limit is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Sets one. Returns what it was.
+    /// Sets a limit and returns the previous one.
     pub const fn set(&mut self, guarded: Guarded, growth: Growth) -> Option<Growth> {
         match guarded {
             Guarded::P50 => self.p50.replace(growth),
@@ -180,13 +180,13 @@ impl FromStr for Limits {
     }
 }
 
-/// A change that a service must not suffer from, and for how long that is watched.
+/// A guard: the limits that a change must keep, and for how long they are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
-    /// What may grow, and by how much.
+    /// The limits.
     pub limits: Limits,
-    /// For how long: [`Guard::WITHIN_LEAST`] to [`Guard::WITHIN_MOST`].
+    /// How long the guard watches: [`Guard::WITHIN_LEAST`] to [`Guard::WITHIN_MOST`].
     pub within: Nanoseconds,
 }
 
@@ -197,13 +197,13 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// The shortest time: seven pairs of windows, one more than the fewest that decide.
+    /// The shortest time: seven pairs of windows, one more than the minimum for a decision.
     pub const WITHIN_LEAST: Nanoseconds = Nanoseconds::from_millis(20_000);
 
-    /// The longest.
+    /// The longest time.
     pub const WITHIN_MOST: Nanoseconds = Nanoseconds::from_millis(3_600_000);
 
-    /// How long unless something else is asked for.
+    /// The default time.
     pub const WITHIN: Nanoseconds = Nanoseconds::from_millis(60_000);
 }
 

@@ -1,7 +1,7 @@
-//! What a thing is known by, and for how long.
+//! Identities of objects, and how long each is valid.
 //!
-//! Plans name what stays and resolve what moves: an [`RxQueue`] stays where a [`NapiId`] may change at every
-//! reset; a process is its pid *and* its start time, for pids are used again.
+//! Plans name what is stable and look up what changes: an [`RxQueue`] is stable, while a [`NapiId`] may
+//! change at every reset. A process is identified by its pid *and* its start time, because pids are reused.
 
 use std::fmt;
 
@@ -36,12 +36,12 @@ number! {
     IfIndex(u32)
 }
 number! {
-    /// A queue of a device, counted from 0, receive and transmit queues apart.
+    /// A queue of a device, counted from 0; receive and transmit queues are counted separately.
     QueueIndex(u32)
 }
 number! {
-    /// A NAPI instance. Unique on the host while it lives; a reset may replace it (it persists only where the
-    /// driver uses `netif_napi_add_config`).
+    /// A NAPI instance. Unique on the host while it exists; a reset may replace it (the id persists only if
+    /// the driver uses `netif_napi_add_config`).
     ///
     /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`: smaller numbers than `nr_cpu_ids + 1` are CPUs, not NAPIs.
     NapiId(u32)
@@ -65,8 +65,9 @@ number! {
 
 /// The name of an object as it was when observed: an interface name or a thread's `comm`.
 ///
-/// A label is for people. It is no part of an identity: all labels compare equal, so that a renamed device is
-/// still the same device. Both names have at most 15 bytes in the kernel (`IFNAMSIZ`, `TASK_COMM_LEN`); longer text is cut.
+/// A label is for display only and no part of the identity: all labels compare equal, so that a renamed
+/// device is still the same device. In the kernel both kinds of name have at most 15 bytes (`IFNAMSIZ`,
+/// `TASK_COMM_LEN`); longer text is cut.
 #[derive(Clone, Copy, Default)]
 pub struct Label {
     bytes: [u8; Self::BYTES_MAX],
@@ -74,7 +75,8 @@ pub struct Label {
 }
 
 impl Label {
-    /// The longest label, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ` less the closing zero.
+    /// The longest label, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ`, without the terminating
+    /// NUL.
     pub const BYTES_MAX: usize = 15;
 
     /// A label with this text, cut at a character boundary if it is too long.
@@ -93,7 +95,7 @@ impl Label {
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
     }
 
-    /// The text without control characters: a process gives itself any `comm` that it likes, also one with a line feed.
+    /// The text without control characters: a process can choose any `comm`, including one with a line feed.
     fn in_one_line(&self) -> String {
         self.as_str().replace(crate::is_misleading, "\u{fffd}")
     }
@@ -141,13 +143,14 @@ impl<'de> Deserialize<'de> for Label {
 }
 crate::text_schema! { Label: "a name" }
 
-/// A network device: its namespace and index. Shown by its name. A device that was renamed is the same one.
+/// A network device, identified by namespace and index, and displayed by name. A renamed device keeps its
+/// identity.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceId {
     /// The namespace it is in.
     pub netns: NetnsId,
-    /// Its index there.
+    /// Its index in the namespace.
     pub ifindex: IfIndex,
     /// Its name when it was observed.
     pub name: Label,
@@ -185,7 +188,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// A receive queue: what plans speak of where the kernel speaks of NAPI ids, which move.
+/// A receive queue. Plans name queues instead of the kernel's NAPI ids, which change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RxQueue {
@@ -217,11 +220,12 @@ impl fmt::Display for TxQueue {
     }
 }
 
-/// A process that cannot be mistaken for a later one with the same pid. Shown as `memcached[812]`.
+/// A process, identified so that a later process with the same pid is not confused with it. Displayed as
+/// `memcached[812]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessId {
-    /// Its number.
+    /// The pid.
     pub pid: Pid,
     /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub started: u64,
@@ -261,7 +265,7 @@ impl fmt::Display for ThreadId {
 pub struct EpollId {
     /// The process.
     pub process: ProcessId,
-    /// Its descriptor there.
+    /// The descriptor in that process.
     pub fd: Fd,
 }
 
@@ -277,7 +281,7 @@ impl fmt::Display for EpollId {
 pub struct RingId {
     /// The process.
     pub process: ProcessId,
-    /// Its descriptor there.
+    /// The descriptor in that process.
     pub fd: Fd,
 }
 
@@ -287,14 +291,14 @@ impl fmt::Display for RingId {
     }
 }
 
-/// An internet socket, by a descriptor of a process that holds it. The inode tells it from a later socket with the same
-/// descriptor.
+/// An internet socket, by a descriptor of a process that holds it. The inode distinguishes it from a later
+/// socket with the same descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketId {
     /// The process.
     pub process: ProcessId,
-    /// Its descriptor there.
+    /// The descriptor in that process.
     pub fd: Fd,
     /// The socket's inode.
     pub inode: u64,

@@ -1,4 +1,5 @@
-//! What a change of settings did to a service, as its own traffic showed it: kept beside the transaction that made the change.
+//! The measured effect of a change of settings on a service's traffic, stored with the transaction that made
+//! the change.
 
 use std::fmt;
 
@@ -9,15 +10,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JudgedBy {
-    /// Both were in force in turn, in random order within pairs of windows.
+    /// The settings alternated in random order within pairs of windows.
     #[default]
     Switchback,
-    /// The change was made once, and windows with it were compared with windows without it: a load that drifts looks like a change.
+    /// The change was made once, and windows before and after it were compared. A drifting load can look like
+    /// a change.
     BeforeAfter,
 }
 
 impl JudgedBy {
-    /// Its name.
+    /// The method's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Switchback => "switchback",
@@ -32,38 +34,38 @@ impl fmt::Display for JudgedBy {
     }
 }
 
-/// What a comparison, or a guard, came to.
+/// The result of a comparison or a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ruling {
-    /// Better in what decides, and worse in nothing of it.
+    /// At least one deciding quantity is better, and none is worse.
     Better,
-    /// Worse in what decides, and better in nothing of it.
+    /// At least one deciding quantity is worse, and none is better.
     Worse,
-    /// Better in one thing that decides, worse in another.
+    /// One deciding quantity is better, another worse.
     Mixed,
     /// Different by less than the margin.
     NoDifference,
     /// Too few pairs, or too much noise.
     CannotTell,
-    /// Kept: the guard saw nothing beyond its limits until the time was over.
+    /// Kept: no limit was exceeded before the guard's time was over.
     Kept,
-    /// Put back: something was beyond the guard's limit.
+    /// Rolled back: a limit of the guard was exceeded.
     BeyondLimit,
-    /// Put back: requests waited without an answer.
+    /// Rolled back: requests waited without an answer.
     Stalled,
-    /// Put back: a process of the service ended.
+    /// Rolled back: a process of the service exited.
     ServiceEnded,
-    /// Put back: too little could be measured to judge by.
+    /// Rolled back: too little could be measured for a verdict.
     NotJudged,
-    /// Put back: the service's clients closed their connections, and nothing was left to judge by.
+    /// Rolled back: the service's clients closed their connections, so nothing could be measured.
     ClientsLeft,
-    /// Put back: the operator, or the system, ended the guard.
+    /// Rolled back: the operator or the system ended the guard.
     Interrupted,
 }
 
 impl Ruling {
-    /// What a guard comes to.
+    /// The possible results of a guard.
     pub const OF_GUARDS: [Self; 7] = [
         Self::Kept,
         Self::BeyondLimit,
@@ -74,7 +76,7 @@ impl Ruling {
         Self::Interrupted,
     ];
 
-    /// In words.
+    /// The ruling in words.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -99,7 +101,7 @@ impl fmt::Display for Ruling {
     }
 }
 
-/// What the values of a measured quantity are.
+/// The unit of a measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JudgedUnit {
@@ -107,59 +109,60 @@ pub enum JudgedUnit {
     Nanoseconds,
     /// Events a second.
     PerSecond,
-    /// A share, 0..=1, whose change is a difference.
+    /// A share, 0..=1; its change is a difference.
     Share,
 }
 
 /// The change of one measured quantity.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct JudgedChange {
-    /// Which, as in `p99`.
+    /// The quantity's name, such as `p99`.
     pub metric: String,
-    /// What its values are.
+    /// The unit of its values.
     pub unit: JudgedUnit,
-    /// Its typical value without the change of settings.
+    /// The typical value without the change of settings.
     pub before: Option<f64>,
-    /// The same with it.
+    /// The typical value with it.
     pub after: Option<f64>,
-    /// By how much it changed: a share of the value before, as in −0.3 for 30 % less; of a share, a difference.
+    /// The change, as a share of the value before (−0.3 for 30 % less); for a share, the difference.
     pub change: f64,
-    /// The lower end of an interval that holds the true change with 95 % probability, at whatever moment one looks; `None` while pairs are too few.
+    /// The lower end of the 95 % confidence interval, which is valid at any time (anytime-valid); `None`
+    /// while there are too few pairs.
     pub low: Option<f64>,
-    /// Its upper end, likewise.
+    /// The upper end.
     pub high: Option<f64>,
-    /// The most that a guard allowed, as a share.
+    /// The limit of the guard, as a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// Whether it decided.
+    /// Whether the quantity is part of the decision.
     pub decides: bool,
 }
 
-/// A verdict on a change of settings, with what it rests on. Members that a later version adds are ignored.
+/// A verdict on a change of settings, with its evidence. Unknown members, from later versions, are ignored.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Judgement {
-    /// When, in microseconds since 1970.
+    /// The time of the verdict, in microseconds since 1970.
     pub unix_micros: u64,
-    /// On whose traffic.
+    /// The service whose traffic was measured.
     pub service: String,
-    /// What the change was compared with, as in `current`.
+    /// What the change was compared with, such as `current`.
     pub with: String,
-    /// What it came to.
+    /// The result.
     pub ruling: Ruling,
-    /// How it was judged.
+    /// The method.
     pub by: JudgedBy,
-    /// Pairs of windows that counted.
+    /// Pairs of windows that were counted.
     pub pairs: usize,
-    /// Those that did not.
+    /// Pairs of windows that were not.
     pub void: usize,
-    /// How long it took, in seconds.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// What changed; what decided comes first.
+    /// The measured changes; those that decided come first.
     pub changes: Vec<JudgedChange>,
 }
 
 impl JudgedChange {
-    /// The change that going back makes: the inverse.
+    /// The change that rolling back makes: the inverse.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let back = |change: f64| match self.unit {
@@ -179,7 +182,7 @@ impl JudgedChange {
         }
     }
 
-    /// Whether the whole interval shows a change for the worse: longer or dearer, or fewer a second.
+    /// Whether the whole interval is worse: longer, more expensive, or fewer per second.
     pub fn is_worse(&self) -> bool {
         match self.unit {
             JudgedUnit::Nanoseconds => self.low.is_some_and(|low| low > 0.0),
@@ -188,7 +191,7 @@ impl JudgedChange {
         }
     }
 
-    /// Its values: `412 → 187 us `.
+    /// The values: `412 → 187 us `.
     fn values(&self) -> String {
         let (Some(before), Some(after)) = (self.before, self.after) else { return String::new() };
         let (divisor, unit) = match self.unit {
@@ -208,7 +211,7 @@ impl JudgedChange {
     }
 }
 
-/// A share in percent, with its sign: `−55`.
+/// A share in percent, signed: `−55`.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = if percent.abs() < 9.95 { 1 } else { 0 };
@@ -222,7 +225,7 @@ fn percent(share: f64) -> String {
     format!("{sign}{text}")
 }
 
-/// `p99 412 → 187 us (−55 %, −61…−48)`; of what did not decide, only the change: `cpu +3 %`.
+/// `p99 412 → 187 us (−55 %, −61…−48)`; for quantities that did not decide, only the change: `cpu +3 %`.
 impl fmt::Display for JudgedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = if self.unit == JudgedUnit::Share { "points" } else { "%" };
@@ -241,12 +244,12 @@ impl fmt::Display for JudgedChange {
 }
 
 impl Judgement {
-    /// What became worse.
+    /// The quantities that became worse.
     pub fn worse(&self) -> impl Iterator<Item = &JudgedChange> {
         self.changes.iter().filter(|change| change.is_worse())
     }
 
-    /// What going back to the settings before would change, by this verdict; `None` where nothing is known.
+    /// The expected effect of rolling back, by this verdict; `None` if nothing is known.
     pub fn of_going_back(&self) -> Option<String> {
         if self.changes.is_empty() {
             return None;
@@ -255,13 +258,13 @@ impl Judgement {
         Some(format!("{}, {}", changes.join(", "), self.rests_on()))
     }
 
-    /// What the change came to: `p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
+    /// The effect of the change: `p99 412 → 187 us (−55 %, −61…−48), cpu +3 %, 40 pairs, switchback`.
     pub fn of_change(&self) -> String {
         let changes = self.changes.iter().map(ToString::to_string);
         changes.chain([self.rests_on()]).collect::<Vec<_>>().join(", ")
     }
 
-    /// `40 pairs, switchback`.
+    /// The evidence: `40 pairs, switchback`.
     fn rests_on(&self) -> String {
         let windows = match (self.by, self.pairs) {
             (JudgedBy::Switchback, 1) => "1 pair".to_owned(),

@@ -1,5 +1,5 @@
-//! Keys of policy files that set a knob, where the knob's own word does not say it. Each stands in the table of knobs, which
-//! has its meaning and its bounds ([`Setting::facts_of_key`](crate::Setting::facts_of_key)).
+//! Policy-file keys of knobs whose key cannot be derived from the knob's name. The table of knobs has the
+//! meaning and range of each key ([`Setting::facts_of_key`](crate::Setting::facts_of_key)).
 
 /// Sets [`NapiKnob::DeferHardIrqs`](crate::NapiKnob::DeferHardIrqs).
 pub const DEFER_HARD_IRQS: &str = "defer_hard_irqs";
@@ -24,5 +24,5 @@ pub const RPS_FLOW_COUNT: &str = "settings.rps_flow_cnt";
 /// Sets [`TxQueueKnob::XpsCpus`](crate::TxQueueKnob::XpsCpus).
 pub const XPS: &str = "settings.xps";
 
-/// Those that give one request another value than its delivery mode has.
+/// The keys that override a value of a request's delivery mode.
 pub const OF_DELIVERY: [&str; 3] = [DEFER_HARD_IRQS, GRO_FLUSH_TIMEOUT, IRQ_SUSPEND_TIMEOUT];

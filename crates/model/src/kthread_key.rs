@@ -1,5 +1,5 @@
-//! Keys of policy files that schedule the kernel threads of NAPIs: how each is spelled and read. What it means and its bounds
-//! stand in the table of knobs.
+//! Policy-file keys that schedule the kernel threads of NAPIs: how each is spelled and parsed. The table of
+//! knobs has their meaning and range.
 
 use std::fmt;
 
@@ -21,26 +21,26 @@ pub enum KthreadValue {
     Slice(Slice),
 }
 
-/// A key of policy files that gives a [`KthreadValue`].
+/// A policy-file key that gives a [`KthreadValue`].
 #[derive(Debug)]
 pub struct KthreadKey {
-    /// A value of it, which says whose key it is.
+    /// An example value, which identifies the knob.
     like: KthreadValue,
-    /// What to write, by example, with `{least}` and `{most}` for the bounds of its knob.
+    /// An example for error messages, with `{least}` and `{most}` for the knob's range.
     example: &'static str,
-    /// What the text matches, as a regular expression of JSON Schema.
+    /// The pattern of the text, a regular expression of JSON Schema.
     pub pattern: &'static str,
-    /// Reads it.
+    /// Parses the text.
     pub read: fn(&str) -> Result<KthreadValue, NotScheduling>,
 }
 
 impl KthreadKey {
-    /// Its name, with the table it stands in.
+    /// The key's full name, with its table.
     pub const fn path(&self) -> &'static str {
         self.like.path()
     }
 
-    /// What to write, by example.
+    /// The example for error messages.
     pub fn example(&self) -> String {
         let mut text = self.example.to_owned();
         let facts = self.like.facts();
@@ -52,7 +52,7 @@ impl KthreadKey {
 }
 
 impl KthreadValue {
-    /// Every key.
+    /// All keys.
     pub const KEYS: &'static [KthreadKey] = &[
         KthreadKey {
             like: Self::Cpus(KthreadCpus::Any),
@@ -80,7 +80,7 @@ impl KthreadValue {
         },
     ];
 
-    /// What is known about the knob that it is for.
+    /// The facts of the key's knob.
     pub const fn facts(&self) -> &'static Facts {
         match self {
             Self::Cpus(_) => const { &KthreadKnob::Affinity(CpuSet::new()) }.facts(),
@@ -90,14 +90,14 @@ impl KthreadValue {
         }
     }
 
-    /// Its key.
+    /// The knob's key.
     pub const fn path(&self) -> &'static str {
         self.facts().key.expect("each knob of kernel threads has a key")
     }
 }
 
 impl fmt::Display for KthreadValue {
-    /// As a policy file has it, without quotes.
+    /// The value as in a policy file, without quotes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpus(cpus) => cpus.fmt(f),
@@ -117,7 +117,7 @@ impl FromIterator<KthreadValue> for KthreadRequest {
 }
 
 impl KthreadRequest {
-    /// Sets a value, in place of an earlier one of the same knob.
+    /// Sets a value, replacing an earlier one of the same knob.
     pub fn set(&mut self, value: KthreadValue) {
         match value {
             KthreadValue::Cpus(cpus) => self.cpus = Some(cpus),

@@ -1,6 +1,7 @@
-//! Layouts: how a device's queues, their interrupts and CPUs are put together into objects.
+//! Layouts: how a device's queues, interrupts and CPUs are grouped into objects.
 //!
-//! An object is a set of receive and transmit queues with their NAPIs and interrupts, and the CPUs that they belong to.
+//! An object is a set of receive and transmit queues, their NAPIs and interrupts, and the CPUs assigned to
+//! them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,32 +10,32 @@ use std::str::FromStr;
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, QueueIndex};
 
-/// How a device's queues are put together with CPUs.
+/// How a device's queues are assigned to CPUs.
 ///
 /// Written `one-to-one`, `rx-per-core`, `local-numa`, `shared:2`, or object by object as in
 /// `rx 0 tx 0-1 cpus 0,24; rx 1 tx 2-3 cpus 1,25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Each queue pair has a CPU of its own, the nearest first.
+    /// Each queue pair has a dedicated CPU, the nearest first.
     OneToOne,
     /// One receive queue for each physical core, one transmit queue for each logical CPU.
     RxPerCore,
-    /// Each queue pair has a CPU of its own, and only those of the NIC's NUMA node are used.
+    /// Each queue pair has a dedicated CPU; only CPUs of the NIC's NUMA node are used.
     LocalNuma,
-    /// All queues share so many CPUs, the nearest to the NIC.
+    /// All queues share this many CPUs, the nearest to the NIC.
     Shared(u32),
-    /// The objects, one by one.
+    /// The objects are listed.
     Explicit(Vec<ObjectSpec>),
 }
 
 /// One object of an explicit layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSpec {
-    /// Its receive queues: at least one.
+    /// The receive queues, at least one.
     pub rx: Vec<QueueIndex>,
-    /// Its transmit queues.
+    /// The transmit queues.
     pub tx: Vec<QueueIndex>,
-    /// Its CPUs: at least one.
+    /// The CPUs, at least one.
     pub cpus: CpuSet,
 }
 
@@ -70,12 +71,12 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Queues are written as CPUs are: `0-3,8`.
+/// A list of queues in the cpulist format: `0-3,8`.
 fn queues(queues: &[QueueIndex]) -> CpuSet {
     queues.iter().map(|queue| Cpu(queue.0)).collect()
 }
 
-/// Why a text is no layout.
+/// The error for text that is not a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotALayout(pub String);
 
@@ -127,7 +128,7 @@ impl FromStr for Layout {
     }
 }
 
-/// `rx 0 tx 0-1 cpus 0,24`
+/// Parses `rx 0 tx 0-1 cpus 0,24`.
 fn object_spec(text: &str) -> Result<ObjectSpec, NotALayout> {
     let (mut rx, mut tx, mut cpus) = (CpuSet::new(), CpuSet::new(), CpuSet::new());
     let words: Vec<&str> = text.split_whitespace().collect();

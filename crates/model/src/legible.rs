@@ -1,18 +1,19 @@
-//! Texts that others chose, before they are printed: characters that a terminal or a reader would take for something else, and texts
-//! that are too long.
+//! Makes foreign text safe to print: finds characters that mislead a terminal or a reader, and shortens long
+//! text.
 
 use std::borrow::Cow;
 
-/// Whether a character steers a terminal, or changes the order in which the text around it is read: control characters, and the
-/// bidirectional formatting characters of Unicode.
+/// Whether a character controls the terminal or changes the order in which text is read: control characters,
+/// and the bidirectional formatting characters of Unicode.
 pub fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text without its middle, if it has more than so many characters: what is wrong stands at its end.
+/// Replaces the middle of a text that is longer than this many characters. The end, which usually says what
+/// is wrong, is kept.
 pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
-    // A character has a byte at least.
+    // A character has at least one byte.
     let chars = if text.len() <= chars_max { 0 } else { text.chars().count() };
     if chars <= chars_max {
         return Cow::Borrowed(text);

@@ -1,13 +1,14 @@
-//! The nouns of netpolicy.
+//! The data model of netpolicy.
 //!
-//! This room knows what things are called, their units and their ranges: the host as a graph (device, queue,
-//! NAPI, IRQ, CPU, process, epoll, socket), settings and changes to them, policies, what was counted and what
-//! was measured. It must not know files, sockets, clocks or recipes. The wall is held by its dependencies
-//! (serde and schemars alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
+//! This crate defines names, units and ranges: the host as a graph (device, queue, NAPI, IRQ, CPU, process,
+//! epoll, socket), settings and changes to them, policies, counts and measurements. It knows no files,
+//! sockets, clocks or recipe values. Its dependencies (only serde and schemars), `clippy.toml` next to
+//! `src/`, and `forbid(unsafe_code)` enforce this.
 //!
-//! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] and [`selector`] (what was asked, and of which devices), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`], [`live`],
-//! [`judgement`] and [`evidence`] (what happened), [`chance`] (what is drawn).
+//! Read in this order: [`units`] and [`cpu_set`] (basic types), [`host`] (the current state), [`setting`] and
+//! [`plan`] (changes), [`policy`] and [`selector`] (what was requested, and for which devices), [`recipe`]
+//! and [`layout`] (what a policy resolves to), [`workload`], [`delivered`], [`live`], [`judgement`] and
+//! [`evidence`] (measurements), [`chance`] (random numbers).
 #![forbid(unsafe_code)]
 
 pub mod chance;

@@ -1,8 +1,8 @@
-//! What was measured of a live service from outside: how long its requests took, and where that time went.
+//! Measurements of a live service from outside: how long its requests took, and where that time went.
 //!
-//! A request *arrives* when the kernel's TCP has it, is *read* when the application has all of it, and is *answered* when the
-//! application hands over the first byte of the answer. Before it arrives it has waited in the ring of the NIC, until it
-//! was polled: that is estimated, since no stock kernel records it.
+//! A request *arrives* when the kernel's TCP receives it, is *read* when the application has all of it, and
+//! is *answered* when the application sends the first byte of the answer. Before it arrives, it has waited in
+//! the NIC's ring until it was polled. That wait is estimated, because no stock kernel records it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,18 +13,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::ids::{NapiId, Pid};
 use crate::units::Nanoseconds;
 
-/// Spans, counted by size: 0 to 15 ns by themselves, then sixteen buckets for each power of two up to 2³² ns (4.3 s), the last
-/// of which holds whatever is longer. A bucket is at most a sixteenth of its spans wide.
+/// A histogram of spans: 0 to 15 ns exactly, then sixteen buckets per power of two up to 2³² ns (4.3 s). The
+/// last bucket also holds anything longer. A bucket is at most a sixteenth of its spans wide.
 ///
-/// Serialised as a list of pairs, the bucket and its count, of the buckets that are not empty.
+/// Serialised as a list of pairs, bucket and count, of the non-empty buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanCounts(Vec<u64>);
 
 impl SpanCounts {
-    /// How many buckets there are.
+    /// The number of buckets.
     pub const BUCKETS: usize = 464;
 
-    /// No span at all.
+    /// An empty histogram.
     pub fn new() -> Self {
         Self(vec![0; Self::BUCKETS])
     }
@@ -43,7 +43,7 @@ impl SpanCounts {
         ((power - 3) << 4) | sixteenth
     }
 
-    /// The least span of a bucket; of the number after the last, 2³² ns.
+    /// The smallest span of a bucket; for the number after the last bucket, 2³² ns.
     pub fn lower_edge(bucket: usize) -> Nanoseconds {
         if bucket < 16 {
             return Nanoseconds(u64::try_from(bucket).unwrap_or(0));
@@ -57,27 +57,27 @@ impl SpanCounts {
         self.0[Self::bucket_of(span)] += 1;
     }
 
-    /// Counts this many spans of a bucket.
+    /// Counts this many spans in a bucket.
     ///
     /// # Panics
-    /// If there is no such bucket.
+    /// If the bucket does not exist.
     pub fn add_to(&mut self, bucket: usize, count: u64) {
         self.0[bucket] += count;
     }
 
-    /// Counts all that the other counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (ours, theirs) in self.0.iter_mut().zip(&other.0) {
             *ours += theirs;
         }
     }
 
-    /// How many spans were counted.
+    /// The number of spans that were counted.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Whether none was counted.
+    /// Whether no span was counted.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&count| count == 0)
     }
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for SpanCounts {
     }
 }
 
-/// How much of each second is measured: [`PartOfSecond::LEAST`] to a whole one, or nothing.
+/// How much of each second is measured: [`PartOfSecond::LEAST`] to a full second, or nothing.
 ///
 /// Written as a span, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,16 +124,16 @@ impl PartOfSecond {
     /// Nothing is measured.
     pub const OFF: Self = Self(Nanoseconds::ZERO);
 
-    /// What the daemon measures unless a policy file says otherwise.
+    /// The daemon's default.
     pub const OF_DAEMON: Self = Self(Nanoseconds::from_millis(20));
 
-    /// The shortest part: to attach and to detach takes about as long.
+    /// The shortest part: attaching and detaching takes about as long.
     pub const LEAST: Nanoseconds = Nanoseconds::from_millis(10);
 
-    /// The longest.
+    /// The longest part.
     pub const MOST: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-    /// The span; `None` where nothing is measured.
+    /// The part's length; `None` if nothing is measured.
     pub fn span(self) -> Option<Nanoseconds> {
         (!self.0.is_zero()).then_some(self.0)
     }
@@ -148,7 +148,7 @@ impl fmt::Display for PartOfSecond {
     }
 }
 
-/// Why a text is no part of each second.
+/// The error for text that is not a part of each second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAPartOfSecond(String);
 
@@ -174,85 +174,90 @@ impl FromStr for PartOfSecond {
     }
 }
 
-/// What was counted in one window, in events.
+/// Event counts of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveCounts {
     /// Segments with data that arrived, each once.
     pub segments: u64,
-    /// Connections with any event in the window.
+    /// Connections with at least one event in the window.
     #[serde(default)]
     pub connections: u64,
-    /// Exchanges that began: what a client sends until the server answers is one, however it was cut into segments. Of a protocol
-    /// that is known, a request that comes before the answer to another is one of its own.
+    /// Exchanges that began. An exchange is what a client sends until the server answers, however it was
+    /// segmented. With a known protocol, a request that arrives before the previous answer is a separate
+    /// exchange.
     pub arrivals: u64,
-    /// Segments that went on with an exchange that had begun.
+    /// Segments that continued an exchange.
     #[serde(default)]
     pub joined: u64,
     /// Exchanges that were answered in the window.
     pub answered: u64,
-    /// Of these, those without an answer of their own: one write answered several.
+    /// Of these, exchanges without a separate answer: one write answered several.
     pub batched: u64,
-    /// Of these, those that began before the window.
+    /// Of these, exchanges that began before the window.
     #[serde(default)]
     pub carried: u64,
-    /// Of these, those whose beginning is not known well enough: they are counted, and are in no span.
+    /// Of these, exchanges whose start is not known precisely enough: they are counted here, but not in the
+    /// spans.
     #[serde(default)]
     pub untimed: u64,
-    /// Requests in the exchanges that were answered, where the protocol shows them; elsewhere exchanges. Before 0.2 it counted arrivals by
-    /// their bytes.
+    /// Requests in the answered exchanges, if the protocol shows them; otherwise exchanges. Before 0.2 this
+    /// counted arrivals by their bytes.
     pub requests: u64,
-    /// The same by protocol.
+    /// Requests by protocol.
     #[serde(default)]
     pub protocols: LiveProtocols,
-    /// Calls that sent.
+    /// System calls that sent data.
     pub sends: u64,
-    /// Of these, those that went on with an answer.
+    /// Of these, calls that continued an answer.
     pub continued: u64,
-    /// Of these, those that no request was waiting for.
+    /// Of these, calls without a waiting request.
     pub unsolicited: u64,
-    /// Requests that found as many unanswered ones on their connection as are remembered, and joined the last of them.
+    /// Requests on connections that already had the maximum number of tracked requests; each was merged into
+    /// the last of them.
     pub overflown: u64,
-    /// Exchanges whose connection has sent without being seen.
+    /// Exchanges on connections that sent data unobserved.
     #[serde(default)]
     pub answers_unseen: u64,
-    /// Segments on connections beyond those that can be measured.
+    /// Segments on connections beyond the maximum that can be measured.
     pub unmeasured: u64,
-    /// Segments of MPTCP, whose answers cannot be seen.
+    /// Segments of MPTCP, whose answers cannot be observed.
     #[serde(default)]
     pub mptcp: u64,
-    /// Answered exchanges that name no NAPI: how long they were in a ring is not known.
+    /// Answered exchanges without a NAPI: their time in a ring is unknown.
     pub without_napi: u64,
-    /// Answered exchanges whose poll was forgotten meanwhile, likewise.
+    /// Answered exchanges whose poll record was overwritten: their time in a ring is unknown.
     pub without_poll: u64,
-    /// Answered exchanges of a NAPI's first poll in the window: since when its ring was empty was not seen, likewise.
+    /// Answered exchanges of a NAPI's first poll in the window: when the ring was last empty is unknown, and
+    /// so is their time in it.
     #[serde(default)]
     pub at_opening: u64,
-    /// Segments that TCP took on another CPU than that which polled their NAPI.
+    /// Segments that TCP processed on another CPU than the one that polled their NAPI.
     pub steered: u64,
     /// Answered exchanges whose poll began while the NAPI's interrupt was masked.
     pub masked: u64,
-    /// The same with the interrupt enabled.
+    /// Answered exchanges whose poll began while the NAPI's interrupt was enabled.
     pub unmasked: u64,
-    /// Answered exchanges that the turnarounds placed.
+    /// Answered exchanges whose time in the ring was estimated from turnarounds.
     pub conditioned: u64,
-    /// Answered exchanges of a NAPI that has a kernel thread.
+    /// Answered exchanges of a NAPI with a kernel thread.
     pub threaded: u64,
-    /// Answered exchanges that ksoftirqd polled: how long the softirq had waited for it is not known.
+    /// Answered exchanges that ksoftirqd polled: how long the softirq had been pending is unknown.
     #[serde(default)]
     pub by_ksoftirqd: u64,
-    /// Of those of a NAPI that has a kernel thread, those whose poll began when the thread was seen to be woken.
+    /// Of those of a NAPI with a kernel thread, exchanges whose poll began with an observed wake-up of the
+    /// thread.
     #[serde(default)]
     pub woken: u64,
-    /// Answered exchanges whose client stamps segments in microseconds.
+    /// Answered exchanges whose client uses microsecond TCP timestamps.
     #[serde(default)]
     pub stamped: u64,
-    /// Answered exchanges that were found when they were read: no BPF program had seen them come. TCP's own clock dates them, and
-    /// how long they were in a ring is not known.
+    /// Answered exchanges that were first noticed when they were read, because no BPF program saw them
+    /// arrive. TCP's own timestamps date them; their time in a ring is unknown.
     #[serde(default)]
     pub unseen: u64,
-    /// Events at which a BPF program did not run, because they interrupted a run of it on their CPU: they are in no other
-    /// count. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
+    /// Events for which no BPF program ran because they interrupted a run on the same CPU. No other count
+    /// includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
     #[serde(default)]
     pub missed: u64,
 }
@@ -292,17 +297,17 @@ impl std::ops::AddAssign for LiveCounts {
     }
 }
 
-/// Requests that were answered, by what the first bytes of their connection show.
+/// Answered requests by protocol, which is detected from the first bytes of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveProtocols {
-    /// Exchanges of a protocol that is not known.
+    /// Exchanges of an unknown protocol.
     pub other: u64,
-    /// Exchanges by TLS: records are encrypted, and how many requests they hold is not known.
+    /// TLS exchanges: records are encrypted, so how many requests they hold is unknown.
     pub tls: u64,
     /// Requests of HTTP/1.
     pub http1: u64,
-    /// Requests of HTTP/2 without encryption.
+    /// Requests of unencrypted HTTP/2.
     pub http2: u64,
     /// Commands of RESP, the protocol of Redis.
     pub resp: u64,
@@ -318,12 +323,12 @@ impl LiveProtocols {
         self.http1 + self.http2 + self.resp + self.memcached + self.postgresql
     }
 
-    /// Exchanges of all others.
+    /// Exchanges of all other protocols.
     pub const fn exchanges(&self) -> u64 {
         self.other + self.tls
     }
 
-    /// Each with its name, those that occur most first.
+    /// Each protocol's name and count, in descending order.
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         let mut named = vec![
             ("HTTP/1", self.http1),
@@ -352,17 +357,17 @@ impl std::ops::AddAssign for LiveProtocols {
     }
 }
 
-/// Where the time of answered requests went. Each span of a request is counted as often as the request weighs.
+/// Where the time of answered requests went. A span is counted once for each request of its exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveSpans {
-    /// From the first arrival to the answer: what is known without an estimate.
+    /// From the first arrival to the answer: measured, not estimated.
     pub residence: SpanCounts,
-    /// From the last arrival to the answer: without what the client took to send.
+    /// From the last arrival to the answer: excludes the time that the client took to send.
     #[serde(default)]
     pub since_last: SpanCounts,
-    /// How long exchanges had lasted when the window opened: of those that began before it, whether they were answered in it or not.
-    /// Until they are so old, they say nothing of how soon requests are answered.
+    /// The age of exchanges when the window opened, for those that began before it, answered in the window or
+    /// not. Up to that age, an exchange tells nothing about how soon requests are answered.
     #[serde(default)]
     pub entered: SpanCounts,
     /// From arrival to read.
@@ -371,29 +376,30 @@ pub struct LiveSpans {
     pub service: SpanCounts,
     /// From the ring to arrival, by the best estimate.
     pub ring: SpanCounts,
-    /// From the ring to the answer by estimate U: the packets of a poll came evenly over the time since the ring was empty.
+    /// From the ring to the answer by estimate U: the packets of a poll arrived uniformly over the time since
+    /// the ring was empty.
     pub uniform: SpanCounts,
-    /// The same by estimate C where that is possible, else by U: a client comes back after its answer as it does while
-    /// interrupts are enabled.
+    /// From the ring to the answer by estimate C if possible, otherwise by U. C assumes that the time from an
+    /// answer to the client's next request is distributed as while interrupts are enabled.
     pub conditional: SpanCounts,
-    /// From the ring to the answer by estimate T: the client's stamp says how much longer than the fastest of its connection
-    /// a request was on its way. Of such clients alone.
+    /// From the ring to the answer by estimate T: the client's TCP timestamps show how much longer a request
+    /// was in transit than the fastest one of its connection. Only for clients with microsecond timestamps.
     #[serde(default)]
     pub stamped: SpanCounts,
-    /// From an answer to the next arrival of its connection while interrupts were enabled.
+    /// From an answer to the next arrival on its connection while interrupts were enabled.
     pub turnaround: SpanCounts,
     /// The bytes of answered exchanges: sizes, not spans.
     pub bytes: SpanCounts,
-    /// From the softirq to TCP, of first packets of polls; in windows that saw the stack.
+    /// From the softirq to TCP, for the first packets of polls; only in windows that traced the stack.
     #[serde(default)]
     pub receive: SpanCounts,
-    /// From the answer to the device, likewise.
+    /// From the answer to the device; only in windows that traced the stack.
     #[serde(default)]
     pub transmit: SpanCounts,
 }
 
 impl LiveSpans {
-    /// Counts all that the other counted.
+    /// Adds the counts of another window.
     pub fn merge(&mut self, other: &Self) {
         self.residence.merge(&other.residence);
         self.since_last.merge(&other.since_last);
@@ -411,7 +417,7 @@ impl LiveSpans {
     }
 }
 
-/// Polls of a NAPI and all their packets, by who polled.
+/// Polls of a NAPI, or all their packets, by who polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LivePolls {
@@ -426,7 +432,7 @@ pub struct LivePolls {
 }
 
 impl LivePolls {
-    /// All of them.
+    /// The sum.
     pub const fn total(&self) -> u64 {
         self.interrupt + self.timer + self.application + self.kthread
     }
@@ -441,28 +447,28 @@ impl std::ops::AddAssign for LivePolls {
     }
 }
 
-/// The requests that came by one NAPI, or that one thread answered.
+/// The requests that arrived by one NAPI, or that one thread answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LivePart {
-    /// How many were answered.
+    /// The number of answered requests.
     pub requests: u64,
-    /// What all of them together were in the ring.
+    /// Their total time in the ring.
     pub ring: Nanoseconds,
-    /// What all of them together waited to be read.
+    /// Their total time from arrival to read.
     pub wakeup: Nanoseconds,
-    /// What all of them together took from there to the answer.
+    /// Their total time from read to answer.
     pub service: Nanoseconds,
-    /// From the ring to the answer, by the best estimate; to an eighth.
+    /// From the ring to the answer by the best estimate, with a resolution of an eighth.
     pub total: SpanCounts,
-    /// Of a NAPI: its polls.
+    /// The polls, if this is a NAPI.
     pub polls: LivePolls,
-    /// Of a NAPI: the packets of these polls, also those that were not the service's.
+    /// The packets of these polls, if this is a NAPI, including those of other services.
     pub packets: LivePolls,
 }
 
 impl LivePart {
-    /// Counts all that the other counted.
+    /// Adds the counts of another part.
     pub fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.ring.0 += other.ring.0;
@@ -474,31 +480,31 @@ impl LivePart {
     }
 }
 
-/// What waits for an answer at the end of a window.
+/// Unanswered requests at the end of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveWaiting {
-    /// Connections that are measured.
+    /// The number of measured connections.
     pub sockets: u64,
-    /// Exchanges without an answer, also those of windows before.
+    /// Unanswered exchanges, including those of earlier windows.
     pub requests: u64,
-    /// How long the one that waits longest has waited since its last arrival.
+    /// The longest wait since an exchange's last arrival.
     pub oldest: Option<Nanoseconds>,
-    /// Connections that have waited for a second and longer.
+    /// Connections that have waited for at least a second.
     #[serde(default)]
     pub stalled: u64,
-    /// Connections that have waited all through the window.
+    /// Connections that have waited for the whole window.
     #[serde(default)]
     pub throughout: u64,
-    /// Requests of which the client has not sent all, as far as their protocol shows: they wait for the client, and are in no other
-    /// number here.
+    /// Requests that the client has not sent completely, as far as the protocol shows. They wait for the
+    /// client and are in no other count here.
     #[serde(default)]
     pub incomplete: u64,
-    /// How long all of them have lasted, since their first arrival.
+    /// The ages of all unanswered exchanges, since their first arrival.
     pub ages: SpanCounts,
 }
 
-/// What was measured in one window.
+/// The measurements of one window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveWindow {
@@ -508,13 +514,14 @@ pub struct LiveWindow {
     pub counts: LiveCounts,
     /// Where the time went.
     pub spans: LiveSpans,
-    /// By the NAPI that the request came by. Those without requests and polls are left out.
+    /// Requests and polls by NAPI. NAPIs without either are omitted.
     pub napis: Vec<(NapiId, LivePart)>,
-    /// By the thread that answered; `None` for all threads beyond those that are counted apart.
+    /// Requests by answering thread; `None` combines the threads beyond the maximum.
     pub workers: Vec<(Option<Pid>, LivePart)>,
-    /// What had no answer when the window ended.
+    /// Unanswered requests at the end of the window.
     pub waiting: LiveWaiting,
-    /// How long the programs that measure have run, in windows in which the kernel measured that. The way to them and back is not in it.
+    /// The run time of the measuring BPF programs, in windows in which the kernel recorded it. Excludes the
+    /// overhead of calling them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<Nanoseconds>,
 }

@@ -1,4 +1,4 @@
-//! Settings of a NIC and its driver, in the words of `ethtool` and of the steering files in sysfs.
+//! Settings of a NIC and its driver, in the terms of `ethtool` and of the steering files in sysfs.
 //!
 //! Kernel: `include/uapi/linux/ethtool.h`, `include/uapi/linux/ethtool_netlink.h`, `net/core/net-sysfs.c`.
 
@@ -19,21 +19,22 @@ use crate::words::knob_words;
 /// The most queues that a device can have. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
 pub const QUEUES_MAX: u32 = 4096;
 
-/// The most flows of one queue that may be requested: the kernel allocates 16 bytes for each when it is set.
+/// The maximum number of RFS flows per queue; the kernel allocates 16 bytes for each when the value is set.
 /// Kernel: Documentation/networking/scaling.rst suggests 32768 for the whole host.
 pub const RPS_FLOWS_MAX: u32 = 1 << 20;
 
-/// The largest budget of a run of the receive softirq that netpolicy writes. The kernel takes any `int`; so many packets do not
-/// come within `netdev_budget_usecs`. Kernel: `net/core/sysctl_net_core.c` `net_core_table`, `proc_dointvec()`.
+/// The largest receive softirq budget that netpolicy writes. The kernel accepts any `int`, but no more
+/// packets than this arrive within `netdev_budget_usecs`. Kernel: `net/core/sysctl_net_core.c`
+/// `net_core_table`, `proc_dointvec()`.
 const NETDEV_BUDGET_MAX: u64 = 1 << 20;
 
-/// The smallest bound of a packet, in bytes: what an Ethernet packet carries without any joining.
+/// The smallest packet size limit, in bytes: the payload of an Ethernet frame.
 const PACKET_SIZE_MIN: u64 = 1_500;
 
-/// The largest number that the kernel's `int` takes.
+/// The largest value of the kernel's `int`.
 const INT_MAX: u64 = i32::MAX as u64;
 
-/// Many drivers close and open the device for another number of queues (`igb_reinit_queues()`).
+/// Many drivers restart the device when its number of queues changes (`igb_reinit_queues()`).
 const CHANNELS: Facts = Facts {
     unit: Unit::Queues,
     range: Some((0, QUEUES_MAX as u64)),
@@ -45,7 +46,7 @@ const CHANNELS: Facts = Facts {
     ..Facts::at(Interface::Channels, Phase::Channels)
 };
 
-/// Many drivers close and open the device for other rings (`ixgbe_set_ringparam()`).
+/// Many drivers restart the device when its ring sizes change (`ixgbe_set_ringparam()`).
 const RINGS: Facts = Facts {
     unit: Unit::Descriptors,
     range: Some((1, INT_MAX)),
@@ -88,7 +89,7 @@ const SYSCTLS: Facts = Facts {
 };
 
 knob_words! {
-    /// A kind of queues that are counted together. Kernel: `struct ethtool_channels`.
+    /// A kind of queues, counted together. Kernel: `struct ethtool_channels`.
     ChannelKind of CHANNELS {
         /// Receive queues with an interrupt of their own. Changing it recreates the queues.
         Rx = "rx-channels",
@@ -136,7 +137,7 @@ knob_words! {
 }
 
 impl CoalesceParam {
-    /// Whether it is a switch, with 0 for off and 1 for on.
+    /// Whether it is a switch: 0 for off, 1 for on.
     pub const fn is_switch(self) -> bool {
         matches!(self.facts().unit, Unit::Switch)
     }
@@ -202,17 +203,17 @@ knob_words! {
 }
 
 impl PacketSize {
-    /// What there was before BIG TCP: the largest that the length in an IP header can say, and one.
+    /// The largest size before BIG TCP: one more than the largest length in an IP header.
     ///
     /// Kernel: `include/linux/netdevice.h` `GSO_LEGACY_MAX_SIZE`, `GRO_LEGACY_MAX_SIZE`.
     pub const LEGACY: u32 = 65_536;
 
-    /// The largest that any device can have: eight times 65 535.
+    /// The largest size of any device: eight times 65 535.
     ///
     /// Kernel: `include/linux/netdevice.h` `GSO_MAX_SIZE`, `GRO_MAX_SIZE`.
     pub const MAX: u32 = 8 * 65_535;
 
-    /// The bound that is overwritten with this one, if this one is written at or below [`PacketSize::LEGACY`].
+    /// The limit that the kernel also overwrites when this one is set to [`PacketSize::LEGACY`] or less.
     ///
     /// Kernel: 6.3, `net/core/dev.c` `netif_set_gso_max_size()`, `netif_set_gro_max_size()`.
     pub const fn overwrites(self) -> Option<Self> {
@@ -251,7 +252,7 @@ knob_words! {
     }
 }
 
-/// The name of a driver's own flag: what `ethtool --show-priv-flags` prints. At most 31 bytes are kept.
+/// The name of a driver private flag, as `ethtool --show-priv-flags` prints it. At most 31 bytes.
 ///
 /// Kernel: `include/uapi/linux/ethtool.h` `ETH_GSTRING_LEN`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -261,10 +262,10 @@ pub struct FlagName {
 }
 
 impl FlagName {
-    /// The longest name, in bytes: `ETH_GSTRING_LEN` less the closing zero.
+    /// The longest name, in bytes: `ETH_GSTRING_LEN` without the terminating NUL.
     pub const BYTES_MAX: usize = 31;
 
-    /// A name; `None` if it is empty or too long for any driver to have it.
+    /// Creates a name; `None` if it is empty or too long.
     pub fn new(text: &str) -> Option<Self> {
         let length = u8::try_from(text.len()).ok()?;
         if text.is_empty() || text.len() > Self::BYTES_MAX {
@@ -307,7 +308,7 @@ impl<'de> Deserialize<'de> for FlagName {
 }
 crate::text_schema! { FlagName: "the name of a private flag of a driver" }
 
-/// One requested value of a device, of all its queues, or of its host.
+/// A requested value of a device, of all its queues, or of its host.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NicRequest {
@@ -323,26 +324,27 @@ pub enum NicRequest {
     PacketSize(PacketSize, u32),
     /// See [`crate::NicKnob::PrivateFlag`].
     PrivateFlags(Vec<(FlagName, bool)>),
-    /// Packets are spread evenly over so many of the first receive queues: see [`crate::NicKnob::RssTable`].
+    /// Packets are spread evenly over the first queues, this many: see [`crate::NicKnob::RssTable`].
     RssQueues(u32),
     /// See [`crate::NicKnob::RssContext`].
     RssContexts(Vec<QueueSpan>),
     /// See [`crate::NicKnob::FlowRule`].
     FlowRules(Vec<FlowRule>),
-    /// See [`crate::NicKnob::Qdiscs`]: one of this kind for every transmit queue.
+    /// See [`crate::NicKnob::Qdiscs`]: a qdisc of this kind for every transmit queue.
     Qdisc(QdiscKind),
     /// See [`crate::RxQueueKnob::RpsCpus`]: the same for every receive queue.
     RpsCpus(CpuSet),
     /// See [`crate::RxQueueKnob::RpsFlowCount`]: the same for every receive queue.
     RpsFlowCount(u32),
-    /// See [`crate::TxQueueKnob::XpsCpus`]: whether each CPU that runs sends by one queue, dealt out in turn, or by any.
+    /// See [`crate::TxQueueKnob::XpsCpus`]: whether each online CPU is assigned one queue, round robin, or
+    /// may use any.
     Xps(bool),
     /// See [`crate::HostKnob::Sysctl`].
     Sysctl(Sysctl, u64),
 }
 
 impl NicRequest {
-    /// Its key in a policy file.
+    /// The request's key in a policy file.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::Channels(kind, _) => kind.key(),
@@ -362,8 +364,8 @@ impl NicRequest {
         }
     }
 
-    /// Merges two lists of requests. The later request of a key replaces the earlier; private flags are replaced by name,
-    /// and rules of single flows are added. Two transactions in a row have the same result.
+    /// Merges two lists of requests. A later request replaces an earlier one with the same key; private flags
+    /// are merged by name, and ntuple rules are added. Two transactions in a row have the same result.
     #[must_use]
     pub fn after(later: Vec<Self>, earlier: Vec<Self>) -> Vec<Self> {
         let mut all = earlier;
@@ -402,16 +404,16 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Whether a table is in even blocks: entry i leads to queue i · n / length. igb's driver makes its own so, and makes
-    /// it again for each number of queues; the kernel's and all others are in turns, see
-    /// [`QueueSpan::table`](crate::QueueSpan::table). A user's table of equal weights looks the same.
+    /// Whether a table is in contiguous blocks: entry i leads to queue i · n / length. The igb driver builds
+    /// such a table for each number of queues; the kernel and all other drivers assign queues round robin,
+    /// see [`QueueSpan::table`](crate::QueueSpan::table). A user's table of equal weights looks the same.
     ///
     /// Kernel: 6.18, `drivers/net/ethernet/intel/igb/igb_main.c` `igb_setup_mrqc()`.
     pub fn is_in_blocks(table: &[u32]) -> bool {
         let Some(last) = table.iter().max().copied() else { return false };
         let (queues, entries) = (u64::from(last) + 1, table.len() as u64);
         let block = |at: u64| at.checked_mul(queues).map(|of_all| of_all / entries);
-        // With as many entries as queues, or one queue, blocks are turns.
+        // With one queue, or as many entries as queues, blocks and round robin are the same.
         queues > 1
             && queues < entries
             && (0..).zip(table).all(|(at, queue)| block(at) == Some(u64::from(*queue)))

@@ -1,4 +1,4 @@
-//! What is known of the drivers of NICs from the kernel's source, which the running kernel does not say of a device.
+//! Facts about NIC drivers, read from the kernel's source, that the running kernel does not report.
 
 use std::collections::BTreeMap;
 
@@ -8,50 +8,51 @@ use crate::glob::Glob;
 use crate::host::{Confidence, Device, Irq, IrqEdge};
 use crate::ids::RxQueue;
 
-/// What is known of each driver, by its name ([`Device::kind`]).
+/// Facts about drivers, by name ([`Device::kind`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicFacts {
-    /// The release of the kernel whose source was read.
+    /// The kernel release whose source was read.
     pub kernel: String,
     /// The drivers.
     #[serde(rename = "driver")]
     pub drivers: BTreeMap<String, DriverFacts>,
 }
 
-/// What is known of a driver; `None` for what was not found in its source.
+/// Facts about a driver; `None` if the source does not show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DriverFacts {
-    /// Whether a NAPI's settings survive that the driver makes its queues again: `netif_napi_add_config()`. Since 6.13.
+    /// Whether a NAPI's settings survive when the driver recreates its queues: `netif_napi_add_config()`.
+    /// Since 6.13.
     pub napi_config_persists: Option<Fact<bool>>,
     /// Whether a NAPI states its interrupt: `netif_napi_set_irq()`. Since 6.8.
     pub irq_stated: Option<Fact<bool>>,
-    /// What the driver calls the interrupt of a receive queue; `{device}` and `{queue}` stand for these. None where the name
-    /// does not say the queue.
+    /// The driver's name for a receive queue's interrupt, with `{device}` and `{queue}` as placeholders.
+    /// `None` if the name does not identify the queue.
     pub irq_names: Option<Fact<String>>,
-    /// Whether the kernel keeps an interrupt's affinity when the driver requests it again: `netif_set_affinity_auto()`.
-    /// Since 6.15.
+    /// Whether the kernel preserves an interrupt's affinity when the driver requests the interrupt again:
+    /// `netif_set_affinity_auto()`. Since 6.15.
     pub irq_affinity_kept: Option<Fact<bool>>,
-    /// What another size of the rings does meanwhile.
+    /// How a change of ring sizes interrupts traffic.
     pub ring_change: Option<Fact<Interruption>>,
-    /// What another number of queues does meanwhile.
+    /// How a change of queue counts interrupts traffic.
     pub channel_change: Option<Fact<Interruption>>,
-    /// Whether single queues have interrupt moderation.
+    /// Whether it supports per-queue interrupt moderation.
     pub per_queue_coalesce: Option<Fact<bool>>,
-    /// Whether the driver adapts interrupt moderation unless it is given other values.
+    /// Whether adaptive interrupt moderation is on by default.
     pub adaptive_by_default: Option<Fact<bool>>,
-    /// Whether there are rules for single flows.
+    /// Whether it supports ntuple rules.
     pub ntuple: Option<Fact<bool>>,
-    /// The most rules for single flows; none where the driver's source has no number, but asks the NIC.
+    /// The maximum number of ntuple rules; `None` if the source has no number but queries the NIC.
     pub ntuple_rules: Option<Fact<u32>>,
-    /// The most contexts of the receive hash beside the device's own.
+    /// The maximum number of RSS contexts besides the default one.
     pub rss_contexts: Option<Fact<u32>>,
-    /// What it refuses, in words.
+    /// What the driver rejects, in words.
     pub refuses: Option<Fact<String>>,
 }
 
-/// A fact, and where it stands in the kernel's source.
+/// A fact, with its place in the kernel's source.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact<T> {
@@ -62,7 +63,7 @@ pub struct Fact<T> {
     /// The function, table or macro there.
     #[serde(rename = "in")]
     pub within: String,
-    /// What stands on that line.
+    /// The text of that line.
     pub word: String,
 }
 
@@ -73,35 +74,35 @@ impl<T> Fact<T> {
     }
 }
 
-/// What a change of rings or queues does to traffic while it is made.
+/// How a change of rings or queues interrupts traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interruption {
-    /// The carrier is off for a moment: what stands on the device sees its link go down.
+    /// The carrier is off for a moment: devices on top of it see a link down.
     CarrierOff,
-    /// Each queue is reset, with its packets; the carrier stays.
+    /// Each queue is reset and loses its packets; the carrier stays on.
     QueueReset,
-    /// Nothing that others see.
+    /// Not at all.
     Nothing,
-    /// The driver has no such change.
+    /// The driver does not support such a change.
     Unsupported,
 }
 
-/// How sure it is that an interrupt is a receive queue's.
+/// How certain it is that an interrupt belongs to a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IrqCertainty {
     /// By order: the driver does not say which NAPI serves the queue.
     ByOrder,
-    /// By a name that looks like that of a queue.
+    /// By a name that looks like a queue's.
     ByName,
-    /// By a name of the form that this driver's source writes.
+    /// By a name in the format that this driver's source uses.
     NamedByDriver,
     /// The driver states it as an attribute of the NAPI.
     Stated,
 }
 
 impl IrqCertainty {
-    /// In words.
+    /// The certainty in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::ByOrder => "guessed by the order of NAPIs",
@@ -111,19 +112,19 @@ impl IrqCertainty {
         }
     }
 
-    /// Whether the driver says it, one way or the other.
+    /// Whether the driver names or states it.
     pub const fn is_of_driver(self) -> bool {
         matches!(self, Self::NamedByDriver | Self::Stated)
     }
 }
 
 impl NicFacts {
-    /// What is known of a device's driver.
+    /// The facts about a device's driver.
     pub fn of(&self, device: &Device) -> Option<&DriverFacts> {
         self.drivers.get(&device.kind)
     }
 
-    /// How sure it is that this interrupt, which `edge` leads to, is a queue's.
+    /// How certain it is that the interrupt of `edge` belongs to a queue.
     pub fn irq_certainty(
         &self,
         device: &Device,

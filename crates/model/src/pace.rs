@@ -1,4 +1,5 @@
-//! The pace of a workload: when and over what its requests go, whatever they ask for.
+//! The pace of a workload: when its requests are sent and over which connections, independent of their
+//! content.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +9,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Nanoseconds;
 
-/// The part of a workload that says when and over what requests go, whatever they ask for.
+/// When a workload's requests are sent, and over which connections.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
     /// Client threads, each with its own epoll. Range 1..=[`Self::THREADS_MAX`].
     pub threads: u32,
-    /// TCP connections of all threads together; threads differ by one at most. Range `threads`..=`threads` times
-    /// [`Self::CONNECTIONS_MAX`].
+    /// TCP connections of all threads together; the threads' shares differ by at most one. Range
+    /// `threads`..=`threads` times [`Self::CONNECTIONS_MAX`].
     pub flows: u32,
-    /// Requests that one connection may have under way. Range 1..=[`Self::DEPTH_MAX`].
+    /// The maximum number of outstanding requests per connection. Range 1..=[`Self::DEPTH_MAX`].
     pub depth: u32,
-    /// How the gaps between the requests of one connection are distributed. Closed loop has no gaps.
+    /// The distribution of the gaps between the requests of a connection. A closed loop has no gaps.
     pub arrivals: Arrivals,
-    /// How long requests run before the window opens.
+    /// How long requests are sent before the window opens.
     pub warmup: Nanoseconds,
-    /// How long is measured: requests *due* in the window count.
+    /// The length of the window: requests *due* in it count.
     pub window: Nanoseconds,
-    /// How long after the window answers are waited for.
+    /// How long to wait for answers after the window.
     pub drain: Nanoseconds,
-    /// The seed of all chance.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// How a client thread waits.
     pub waiting: Waiting,
@@ -38,20 +39,20 @@ impl Pace {
     pub const THREADS_MAX: u32 = 256;
     /// The most connections of one thread.
     pub const CONNECTIONS_MAX: u32 = 16_384;
-    /// The most requests under way on one connection.
+    /// The maximum number of outstanding requests per connection.
     pub const DEPTH_MAX: u32 = 1_024;
-    /// The longest window, warm-up and drain.
+    /// The longest window, warm-up or drain.
     pub const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);
 
-    /// How many connections a thread has.
+    /// The number of connections of a thread.
     pub fn flows_of(&self, thread: u32) -> u32 {
         self.flows / self.threads + u32::from(thread < self.flows % self.threads)
     }
 
-    /// Whether every option is within its range.
+    /// Checks that every option is within its range.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
+    /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         within("threads", self.threads, 1, Self::THREADS_MAX)?;
         let most = self.threads.saturating_mul(Self::CONNECTIONS_MAX);
@@ -67,33 +68,33 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiting {
-    /// It asks again and again and never sleeps: the least lateness, and a whole CPU.
+    /// Polls without sleeping: the least lateness, at the cost of a whole CPU.
     #[default]
     Spin,
-    /// It sleeps in `epoll_pwait2` until shortly before the next due time, by as much as it has been overslept by lately, and asks
-    /// without sleeping for the rest.
+    /// Sleeps in `epoll_pwait2` until shortly before the next due time, then polls. The margin is the recent
+    /// wake-up delay.
     Sleep,
-    /// It sleeps in `epoll_pwait2` until an answer comes or a request is due, and never asks without sleeping. It is late by what
-    /// waking takes, tens of microseconds, and costs what an ordinary client costs: for runs whose figure is the CPU time of the
-    /// whole machine.
+    /// Sleeps in `epoll_pwait2` until an answer arrives or a request is due, and never polls. Requests are
+    /// late by the wake-up time, tens of microseconds, and the client costs as much as an ordinary one. For
+    /// runs that measure the CPU time of the whole machine.
     Block,
 }
 
-/// How the gaps between the requests of one connection are distributed, around a mean that the load gives.
+/// The distribution of the gaps between the requests of a connection; the load gives the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// Every gap is the mean.
     Fixed,
     /// A Poisson process.
     Exponential,
-    /// Facebook's: generalized Pareto with location 0 and shape 0.154971, scaled to the mean.
+    /// Facebook's distribution: generalized Pareto with location 0 and shape 0.154971, scaled to the mean.
     FbIa,
 }
 
 impl Arrivals {
     const FB_IA_SHAPE: f64 = 0.154_971;
 
-    /// The gap at `u`, in the unit of `mean`. `u` is in (0, 1].
+    /// The gap at quantile `u`, in the unit of `mean`. `u` is in (0, 1].
     pub fn gap(self, mean: f64, u: f64) -> f64 {
         match self {
             Self::Fixed => mean,
@@ -134,12 +135,12 @@ impl FromStr for Arrivals {
 
 crate::as_text! { Arrivals: "how requests arrive" }
 
-/// A text that names no distribution.
+/// The error for text that names no distribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotADistribution {
     /// The text.
     pub text: String,
-    /// What there is.
+    /// The known names.
     pub known: &'static str,
 }
 
@@ -151,7 +152,7 @@ impl fmt::Display for NotADistribution {
 
 impl std::error::Error for NotADistribution {}
 
-/// A generalized Pareto distribution: location, scale and shape, the shape not zero.
+/// A generalized Pareto distribution; the shape must not be zero.
 pub(crate) struct GeneralizedPareto {
     pub(crate) location: f64,
     pub(crate) scale: f64,
@@ -164,14 +165,14 @@ impl GeneralizedPareto {
     }
 }
 
-/// An option that no run can have.
+/// The error for an option that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
     /// The option's name.
     pub option: &'static str,
-    /// What was asked.
+    /// The requested value.
     pub value: String,
-    /// What is possible.
+    /// The valid range.
     pub range: String,
 }
 
@@ -183,7 +184,7 @@ impl fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// Whether a number is within its range.
+/// Checks that a number is within its range.
 pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Result<(), OutOfRange> {
     if (min..=max).contains(&value) {
         Ok(())
@@ -192,7 +193,7 @@ pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Re
     }
 }
 
-/// Whether a span is within `min` and [`Pace::SPAN_MAX`].
+/// Checks that a span is between `min` and [`Pace::SPAN_MAX`].
 pub(crate) fn span(option: &'static str, value: Nanoseconds, min: Nanoseconds) -> Result<(), OutOfRange> {
     if (min..=Pace::SPAN_MAX).contains(&value) {
         Ok(())

@@ -1,4 +1,4 @@
-//! A plan: what will be changed, in which order, and why. It can be read, printed, inverted and journalled.
+//! A plan: what to change, in which order, and why. It can be displayed, inverted and journalled.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::{Object, Setting};
 
-/// Why a value is wanted: a sentence, and where it comes from.
+/// The reason for a value: a sentence and its source.
 #[derive(Clone, Debug, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
@@ -29,7 +29,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// One knob's way from one value to another.
+/// A change of one knob from one value to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "read::Change")]
 pub struct Change {
@@ -39,10 +39,10 @@ pub struct Change {
 }
 
 impl Change {
-    /// A change of one knob.
+    /// Creates a change of one knob.
     ///
     /// # Panics
-    /// If the two settings are not of the same knob on the same object: that is a fault of the planner.
+    /// If the two settings are not of the same knob of the same object: a bug in the planner.
     pub fn new(from: Setting, to: Setting, because: Reason) -> Self {
         assert!(from.same_knob(&to), "a change must stay on its knob: {from} → {to}");
         Self { from, to, because }
@@ -63,7 +63,7 @@ impl Change {
         &self.because
     }
 
-    /// The way back.
+    /// The inverse change.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self { from: self.to, to: self.from, because: self.because }
@@ -76,7 +76,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes that one call to the kernel makes: all of one object, each of another knob.
+/// The changes that one call to the kernel makes: all of the same object, each of a different knob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Change>", into = "Vec<Change>")]
 pub struct Step {
@@ -84,15 +84,15 @@ pub struct Step {
 }
 
 impl Step {
-    /// A step of these changes.
+    /// Creates a step from these changes.
     ///
     /// # Panics
-    /// If there are none, they are of more than one object, or two are of one knob: that is a fault of the planner.
+    /// If it is empty, spans several objects, or changes a knob twice: a bug in the planner.
     pub fn new(changes: Vec<Change>) -> Self {
         Self::try_from(changes).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// What is changed.
+    /// The object that is changed.
     pub fn object(&self) -> Object {
         self.changes[0].to().object()
     }
@@ -112,7 +112,7 @@ impl Step {
         self.changes.iter().map(|c| c.to().clone()).collect()
     }
 
-    /// The way back.
+    /// The inverse step.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self { changes: self.changes.into_iter().rev().map(Change::inverse).collect() }
@@ -142,14 +142,14 @@ impl From<Step> for Vec<Change> {
     }
 }
 
-/// Why some changes are not one step.
+/// Why changes cannot form a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAStep {
     /// There are none.
     Empty,
     /// They are of more than one object.
     TwoObjects(Object, Object),
-    /// One knob is changed twice.
+    /// A knob is changed twice.
     TwiceOneKnob(Setting),
 }
 
@@ -169,7 +169,7 @@ impl fmt::Display for NotAStep {
 
 impl std::error::Error for NotAStep {}
 
-/// What a change looks like before it is known to stay on its knob: a journal may hold anything.
+/// An unchecked change: a journal may contain anything.
 mod read {
     use serde::Deserialize;
 
@@ -197,7 +197,7 @@ mod read {
     }
 }
 
-/// Steps in the order of writing. An empty plan means that the host is as wanted.
+/// Steps in the order of writing. An empty plan means that the host is already as wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
@@ -216,7 +216,7 @@ impl Plan {
         self.steps.iter().flat_map(Step::changes)
     }
 
-    /// The way back: the last step first.
+    /// The inverse plan: the last step comes first.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self { steps: self.steps.into_iter().rev().map(Step::inverse).collect() }

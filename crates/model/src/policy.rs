@@ -1,4 +1,4 @@
-//! What the operator asks for: for which traffic, what it shall be good at, within which bounds.
+//! The operator's requests: for which traffic, with which goal, within which limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::scheduling::KthreadRequest;
 use crate::selector::DeviceSelector;
 use crate::units::Nanoseconds;
 
-/// All that an operator asked for, in the order of the files it came from.
+/// All of an operator's requests, in the order of the files they came from.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// The requests.
     pub intents: Vec<Intent>,
-    /// What the policies that they name come to. A policy that has no recipe here cannot be placed.
+    /// The recipes that the policies resolve to. A policy without a recipe here cannot be placed.
     #[serde(skip)]
     pub recipes: Arc<Recipes>,
-    /// Whether recipes may want what stops a queue or takes the link down; else that is only proposed.
+    /// Whether recipes may stop a queue or take the link down; if not, such changes are only proposed.
     #[serde(default)]
     pub disruptive: bool,
-    /// Whether interrupts may be pinned whose queue the driver does not say.
+    /// Whether interrupts may be pinned if the driver does not state their queue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inferred: bool,
 }
@@ -42,43 +42,44 @@ pub struct Policy {
 pub struct Intent {
     /// Whose traffic.
     pub target: Target,
-    /// What it shall be good at.
+    /// What the traffic should be optimized for.
     pub policy: PolicyName,
-    /// The delivery mode, where an expert named one instead of leaving it to the policy.
+    /// The delivery mode, if the request names one instead of leaving it to the policy.
     pub delivery: Option<DeliveryMode>,
-    /// Why `delivery` is what a search found, where the operator did not name it.
+    /// Why a search chose `delivery`, if the operator did not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
     /// Values that differ from the mode's start values.
     pub overrides: Overrides,
-    /// Other requested values of the device. Of a device's request alone.
+    /// Other requested values of a device. Only in a device's request.
     #[serde(default)]
     pub nic: Vec<NicRequest>,
-    /// How the scheduler shall treat the kernel threads of its NAPIs.
+    /// How to schedule the kernel threads of its NAPIs.
     #[serde(default, skip_serializing_if = "KthreadRequest::is_empty")]
     pub kthread: KthreadRequest,
-    /// When it counts as reached.
+    /// The response time to reach.
     pub goal: Goal,
-    /// What a change made for it must not hurt. Of a service's request alone.
+    /// What a change for this request must not harm. Only in a service's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
-    /// What it may cost.
+    /// What the request may cost.
     pub budget: Budget,
-    /// The CPUs that its interrupts and threads shall run on; `None` leaves that to the recipe.
+    /// The CPUs for its interrupts and threads; `None` leaves the choice to the recipe.
     pub cpus: Option<CpuSet>,
-    /// How a device's queues and CPUs are put together; `None` leaves that to the recipe. Of a device's request alone.
+    /// How a device's queues are assigned to CPUs; `None` leaves the choice to the recipe. Only in a device's
+    /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
-    /// How many receive queues a service shall have for itself where a device is divided; `None` for one for each
-    /// thread that waits, if its mode needs that. Of a service's or a task's request alone.
+    /// The number of dedicated receive queues for a service on a shared device; `None` for one per waiting
+    /// thread if the mode needs that. Only in a service's or task's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u32>,
-    /// Where it was asked: a file and line, or a command.
+    /// Where the request came from: a file and line, or a command.
     pub origin: String,
 }
 
 impl Intent {
-    /// A request for a policy, with nothing else said.
+    /// A request for a policy with default options.
     pub fn new(target: Target, policy: PolicyName, origin: impl Into<String>) -> Self {
         Self {
             target,
@@ -105,14 +106,15 @@ impl Intent {
 pub enum Target {
     /// A network device, by name.
     Device(String),
-    /// Devices by what they are like: the name of the section, and which it is for. A plan has a request for each of them
-    /// beside it.
+    /// Devices that match conditions: the section's name, and the conditions. A plan also has a request for
+    /// each matching device.
     Devices(String, DeviceSelector),
-    /// A service: its name, and how its processes are found.
+    /// A service: its name, and how to find its processes.
     Service(String, Match),
     /// A process.
     Task(Pid),
-    /// Some epolls of a process, by descriptor, with the sockets that they watch. No file asks for it: the sockets do.
+    /// Some epolls of a process, by descriptor, with the sockets that they watch. Requested by sockets, never
+    /// by a file.
     Epolls(Pid, Vec<Fd>),
 }
 
@@ -131,7 +133,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// How the processes of a service are found. A process must meet every condition that is given.
+/// How to find the processes of a service. A process must match every condition that is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
@@ -141,15 +143,15 @@ pub struct Match {
     pub cgroup: Option<Patterns>,
     /// An executable: a path, or a bare file name.
     pub exe: Option<Patterns>,
-    /// A pod of Kubernetes: its name, its namespace and name (`shop/cart-*`), or its uid.
+    /// A Kubernetes pod: its name, namespace and name (`shop/cart-*`), or uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Patterns>,
-    /// A container: its name, or its id from the first character on.
+    /// A container: its name, or the beginning of its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Patterns>,
     /// A port that the process listens on.
     pub port: Option<u16>,
-    /// A user, by number.
+    /// A user id.
     pub uid: Option<u32>,
 }
 
@@ -181,31 +183,31 @@ pub struct Overrides {
     pub irq_suspend_timeout: Option<Nanoseconds>,
 }
 
-/// When a request counts as reached. Without any, "better than before" decides.
+/// The response time to reach. Without any bound, "better than before" decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
-    /// The median response time, at most.
+    /// The maximum median response time.
     pub p50: Option<Nanoseconds>,
-    /// The 99th percentile, at most.
+    /// The maximum 99th percentile.
     pub p99: Option<Nanoseconds>,
-    /// For how long it is missed before anything is done about it: [`Goal::FOR_LEAST`] to [`Goal::FOR_MOST`]; `None` for
-    /// [`Goal::FOR`].
+    /// How long the goal must be missed before netpolicy reacts: [`Goal::FOR_LEAST`] to [`Goal::FOR_MOST`];
+    /// `None` for [`Goal::FOR`].
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
     pub missed_for: Option<Nanoseconds>,
-    /// What is done then. Of a service's request alone.
+    /// The reaction. Only in a service's request.
     #[serde(default, skip_serializing_if = "OnMissed::is_report")]
     pub on_missed: OnMissed,
 }
 
 impl Goal {
-    /// For how long a goal is missed, unless something else is asked for, before anything is done about it.
+    /// The default time for which a goal must be missed before netpolicy reacts.
     pub const FOR: Nanoseconds = Nanoseconds::from_millis(300_000);
 
-    /// The shortest such time: what was measured for less says nothing of a percentile.
+    /// The shortest such time: less is too short to measure a percentile.
     pub const FOR_LEAST: Nanoseconds = Nanoseconds::from_millis(10_000);
 
-    /// The longest: a day.
+    /// The longest such time: a day.
     pub const FOR_MOST: Nanoseconds = Nanoseconds::from_millis(86_400_000);
 
     /// Whether any percentile has a bound.
@@ -214,11 +216,11 @@ impl Goal {
     }
 }
 
-/// What is done about a goal that is missed for longer than it says.
+/// The reaction to a goal that is missed for too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnMissed {
-    /// A finding says so.
+    /// A finding reports it.
     #[default]
     Report,
     /// The daemon tries the candidates of the policy's ladder, under guard, and keeps what is better.
@@ -226,10 +228,10 @@ pub enum OnMissed {
 }
 
 impl OnMissed {
-    /// All of them.
+    /// All reactions.
     pub const ALL: [Self; 2] = [Self::Report, Self::Search];
 
-    /// The word.
+    /// The word in policy files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -237,7 +239,7 @@ impl OnMissed {
         }
     }
 
-    /// Whether it is reported, and nothing else.
+    /// Whether the goal is only reported.
     pub const fn is_report(&self) -> bool {
         matches!(self, Self::Report)
     }
@@ -247,17 +249,17 @@ impl OnMissed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// How many CPUs may poll without traffic, at most. `None` allows none.
+    /// The maximum number of CPUs that may busy-poll without traffic. `None` allows none.
     pub polling_cpus: Option<u32>,
-    /// By how much deferral may delay a packet on an idle application, at most.
+    /// The maximum delay that deferral may add to a packet of an idle application.
     pub added_delay: Option<Nanoseconds>,
-    /// The real-time priority of a kernel thread, at most. `None` allows [`Self::RT_PRIORITY_UNASKED`].
+    /// The maximum real-time priority of a kernel thread. `None` allows [`Self::RT_PRIORITY_UNASKED`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rt_priority: Option<u32>,
 }
 
 impl Budget {
-    /// The real-time priority that is allowed by default: that of the kernel's own interrupt threads, and below its
+    /// The real-time priority that is allowed by default: that of the kernel's interrupt threads, below its
     /// watchdogs and migration threads.
     ///
     /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_set_fifo()`.

@@ -1,4 +1,4 @@
-//! One word for what traffic shall be good at.
+//! The policy words: what traffic is optimized for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One word for what traffic shall be good at.
+/// A policy word: what traffic is optimized for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
@@ -16,19 +16,19 @@ pub enum PolicyName {
     Bulk,
     /// Throughput at the least CPU time.
     Cpu,
-    /// Several policies share the device.
+    /// Several policies that share a device.
     Mix,
-    /// The least power.
+    /// Low power consumption.
     Power,
-    /// The kernel's own way; takes back what a less specific policy asks.
+    /// The kernel's defaults; revokes the request of a less specific policy.
     None,
 }
 
 impl PolicyName {
-    /// All of them, in the order of the documentation.
+    /// All policies, in the order of the documentation.
     pub const ALL: [Self; 6] = [Self::Latency, Self::Bulk, Self::Cpu, Self::Mix, Self::Power, Self::None];
 
-    /// The word.
+    /// The policy's word.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -40,8 +40,8 @@ impl PolicyName {
         }
     }
 
-    /// The number by which applications ask for it: those of the kernel patches of 2016, and one more.
-    /// `include/netpolicy.h` has the same.
+    /// The number by which applications request the policy: that of the kernel patches of 2016, with one
+    /// addition. `include/netpolicy.h` has the same numbers.
     pub const fn number(self) -> u32 {
         match self {
             Self::None => 0,
@@ -53,7 +53,7 @@ impl PolicyName {
         }
     }
 
-    /// The policy with a number.
+    /// Returns the policy with a number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.number() == number)
     }
@@ -65,7 +65,7 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// Why a text names no policy.
+/// The error for text that is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAPolicy(pub String);
 

@@ -1,4 +1,4 @@
-//! The queueing disciplines of a device: what packets wait in before they leave.
+//! The qdiscs of a device.
 //!
 //! Kernel: `include/uapi/linux/pkt_sched.h`, `net/sched/sch_generic.c`, `net/sched/sch_mq.c`.
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::words::words;
 
 words! {
-    /// A kind of queueing discipline whose options are all known here, so that it can be put back as it was.
+    /// A kind of qdisc whose options are all known here, so that it can be restored.
     QdiscKind {
-        /// None: packets go to the driver immediately. For a whole device only.
+        /// No queue: packets go to the driver immediately. Only for a whole device.
         Noqueue = "noqueue",
         /// One queue.
         Pfifo = "pfifo",
@@ -21,25 +21,25 @@ words! {
         PfifoFast = "pfifo_fast",
         /// A queue for each flow, and pacing.
         Fq = "fq",
-        /// A queue for each flow, and drops before it grows long.
+        /// A queue for each flow, with early drops to keep the queues short.
         FqCodel = "fq_codel",
     }
 }
 
 words! {
-    /// An option of a queueing discipline, by `tc`'s word for it, in the kernel's unit.
+    /// A qdisc option, by its name in `tc`, in the kernel's unit.
     QdiscOption {
-        /// How many packets wait at most.
+        /// The maximum number of queued packets.
         Limit = "limit",
-        /// How many of one flow (fq).
+        /// The maximum number of queued packets per flow (fq).
         FlowLimit = "flow_limit",
-        /// How many bytes a flow sends in its turn.
+        /// The number of bytes that a flow sends per turn.
         Quantum = "quantum",
-        /// The same in its first turn (fq).
+        /// The number of bytes that a flow sends in its first turn (fq).
         InitialQuantum = "initial_quantum",
         /// Whether flows are paced: 0 or 1 (fq).
         Pacing = "pacing",
-        /// The fastest that a flow is sent, in bytes a second (fq).
+        /// The maximum rate of a flow, in bytes per second (fq).
         Maxrate = "maxrate",
         /// The binary logarithm of the number of buckets (fq).
         BucketsLog = "buckets",
@@ -47,49 +47,50 @@ words! {
         RefillDelay = "refill_delay",
         /// The mask of the hash for packets without a socket (fq).
         OrphanMask = "orphan_mask",
-        /// The rate below which each packet is delayed on its own, in bytes a second (fq).
+        /// The rate below which each packet is delayed individually, in bytes per second (fq).
         LowRateThreshold = "low_rate_threshold",
-        /// The wait from which packets are marked, in microseconds (fq, fq_codel).
+        /// The queueing delay from which packets are CE-marked, in microseconds (fq, fq_codel).
         CeThreshold = "ce_threshold",
         /// The slack of the timer, in nanoseconds (fq).
         TimerSlack = "timer_slack",
-        /// How far ahead packets may be timed, in microseconds (fq).
+        /// How far in the future departure times may be, in microseconds (fq).
         Horizon = "horizon",
         /// Whether packets beyond the horizon are dropped: 0 or 1 (fq).
         HorizonDrop = "horizon_drop",
-        /// How far ahead packets go to a NIC that times them itself, in microseconds (fq). Kernel: 6.13.
+        /// How far in the future departure times may be for a NIC that paces by itself, in microseconds (fq).
+        /// Kernel: 6.13.
         OffloadHorizon = "offload_horizon",
-        /// How long packets may wait for good, in microseconds (fq_codel).
+        /// The acceptable queueing delay, in microseconds (fq_codel).
         Target = "target",
-        /// For how long they may wait longer, in microseconds (fq_codel).
+        /// How long the delay may exceed the target, in microseconds (fq_codel).
         Interval = "interval",
-        /// Whether packets are marked instead of dropped: 0 or 1 (fq_codel).
+        /// Whether packets are ECN-marked instead of dropped: 0 or 1 (fq_codel).
         Ecn = "ecn",
-        /// How many flow queues there are (fq_codel). Fixed when the discipline is created.
+        /// The number of flow queues (fq_codel). Fixed when the qdisc is created.
         Flows = "flows",
-        /// How many packets are dropped in one batch (fq_codel).
+        /// The number of packets that are dropped in one batch (fq_codel).
         DropBatch = "drop_batch",
-        /// How many bytes wait at most (fq_codel).
+        /// The maximum number of queued bytes (fq_codel).
         MemoryLimit = "memory_limit",
     }
 }
 
-/// One queueing discipline.
+/// A qdisc.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Qdisc {
     /// Its kind.
     pub kind: QdiscKind,
-    /// The major number of its handle, if it was given one; `None` where the kernel chose it.
+    /// The major number of its handle, if it was set explicitly; `None` if the kernel chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<u16>,
-    /// The options that differ from what the kernel gives this kind on this device.
+    /// The options that differ from the kernel's defaults for this kind on this device.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<QdiscOption, u32>,
 }
 
 impl Qdisc {
-    /// One of a kind, as the kernel makes it.
+    /// A qdisc of a kind with the kernel's defaults.
     pub const fn of(kind: QdiscKind) -> Self {
         Self { kind, handle: None, options: BTreeMap::new() }
     }
@@ -108,28 +109,29 @@ impl fmt::Display for Qdisc {
     }
 }
 
-/// All queueing disciplines of a device.
+/// All qdiscs of a device.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Qdiscs {
-    /// What the kernel gave the device: these, in the order of its transmit queues, or one for all of them.
+    /// The kernel's defaults: the kinds in the order of the transmit queues, or one kind for all of them.
     Default(Vec<String>),
-    /// One for the whole device.
+    /// One qdisc for the whole device.
     Whole(Qdisc),
-    /// One for each transmit queue, below `mq`.
+    /// One qdisc for each transmit queue, below `mq`.
     PerQueue {
-        /// The major number of `mq`'s handle, as [`Qdisc::handle`].
+        /// The major number of the handle of `mq`, as in [`Qdisc::handle`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         handle: Option<u16>,
-        /// By the index of the queue.
+        /// The qdiscs, by queue index.
         queues: Vec<Qdisc>,
     },
-    /// Something that cannot be recorded as a whole, in a few words: it is read, and never written.
+    /// A configuration that cannot be recorded completely, described in a few words: it is read but never
+    /// written.
     Other(String),
 }
 
 impl Qdiscs {
-    /// The kinds in the words of `tc`: `default` or the root's, and those of the queues.
+    /// The kinds by their `tc` names: `default` or the root's, and those of the queues.
     pub fn kinds(&self) -> String {
         match self {
             Self::Default(kinds) => format!("default {}", kinds.join(" ")),
@@ -158,7 +160,7 @@ impl fmt::Display for Qdiscs {
     }
 }
 
-/// `4 × fq, pfifo`: what follows itself is counted.
+/// A list with repetitions counted: `4 × fq, pfifo`.
 fn runs<T: PartialEq + fmt::Display>(all: &[T]) -> String {
     let runs = all.chunk_by(PartialEq::eq).filter_map(|run| Some((run.first()?, run.len())));
     let text: Vec<String> = runs

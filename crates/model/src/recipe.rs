@@ -1,7 +1,7 @@
-//! Recipes: the value that each policy gives each mechanism, with the reason and the source of every value.
+//! Recipes: the value of each mechanism under each policy, with the reason and the source of every value.
 //!
-//! A recipe is data. This file says what a recipe can name; what the shipped ones say is in TOML, and which setting of
-//! which object a value becomes is decided by `plan`.
+//! A recipe is data. This file defines what a recipe can contain. The shipped recipes are TOML files, and
+//! `plan` decides which setting of which object a value becomes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,11 +21,11 @@ use crate::plan::Reason;
 use crate::policy_name::PolicyName;
 use crate::units::Nanoseconds;
 
-/// A property of a host that a recipe can set. Displayed as the word in a recipe file.
+/// A property of a host that a recipe can set. Displayed as the word in recipe files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
-    /// How packets are delivered: the mode, which brings its times, its busy polling and its threads.
+    /// The delivery mode, including its times, busy polling and threads.
     Delivery,
     /// Instead of [`crate::DeliveryParams::defer_hard_irqs`].
     DeferHardIrqs,
@@ -33,36 +33,36 @@ pub enum Mechanism {
     GroFlushTimeout,
     /// Instead of [`crate::DeliveryParams::irq_suspend_timeout`].
     IrqSuspendTimeout,
-    /// How queues, interrupts and CPUs are put together.
+    /// How queues, interrupts and CPUs are grouped.
     Layout,
-    /// Whether the threads of a service run on the CPUs of its queues.
+    /// Whether a service's threads run on the CPUs of its queues.
     Threads,
-    /// The longest that a CPU may take to wake, held through `/dev/cpu_dma_latency`.
+    /// The maximum wake-up latency of CPUs, held through `/dev/cpu_dma_latency`.
     WakeLatency,
-    /// Which of the listeners that a service has at one address gets a connection.
+    /// Which of a service's listeners at one address gets a connection.
     Reuseport,
-    /// Interrupt moderation: of single queues where the driver has that, else of the device.
+    /// Interrupt moderation: per queue if the driver supports that, otherwise per device.
     Coalescing(CoalesceParam),
-    /// Numbers of queues.
+    /// Queue counts.
     Channels(ChannelKind),
-    /// Sizes of rings.
+    /// Ring sizes.
     Ring(RingKind),
     /// Offloads.
     Offload(Offload),
-    /// How large packets may be.
+    /// Maximum packet sizes.
     PacketSize(PacketSize),
-    /// Receive packet steering.
+    /// RPS.
     RpsCpus,
-    /// Flows that receive flow steering remembers for each queue.
+    /// The number of RFS flows per queue.
     RpsFlowCount,
-    /// Transmit packet steering.
+    /// XPS.
     Xps,
-    /// Numbers of the whole host.
+    /// Host-wide sysctls.
     Sysctl(Sysctl),
 }
 
 impl Mechanism {
-    /// All of them, in the order of the documentation.
+    /// All mechanisms, in the order of the documentation.
     pub fn all() -> impl Iterator<Item = Self> {
         [
             Self::Delivery,
@@ -84,7 +84,7 @@ impl Mechanism {
         .chain(Sysctl::ALL.iter().copied().map(Self::Sysctl))
     }
 
-    /// The word for it in a recipe: the kernel's, where the kernel has one.
+    /// The mechanism's word in a recipe: the kernel's name, if it has one.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Delivery => "delivery",
@@ -107,12 +107,12 @@ impl Mechanism {
         }
     }
 
-    /// The one with this word.
+    /// Returns the mechanism with this word.
     pub fn named(word: &str) -> Option<Self> {
         Self::all().find(|mechanism| mechanism.as_str() == word)
     }
 
-    /// Whether it is the device's, and so may differ by driver.
+    /// Whether it belongs to the device, and so may differ by driver.
     pub const fn is_of_device(self) -> bool {
         match self {
             Self::Delivery
@@ -142,11 +142,11 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// The value that a recipe gives a mechanism.
+/// A recipe's value for a mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecipeValue {
-    /// It is left as it is.
+    /// Keep the current value.
     Keep,
     /// A delivery mode.
     Delivery(DeliveryMode),
@@ -156,17 +156,17 @@ pub enum RecipeValue {
     Number(u32),
     /// On or off.
     Switch(bool),
-    /// As much as the driver can.
+    /// The driver's maximum.
     Max,
-    /// One for each physical core near the device.
+    /// One per physical core near the device.
     PerCore,
-    /// These CPUs; none switches it off.
+    /// These CPUs; an empty set switches it off.
     Cpus(CpuSet),
-    /// The CPUs near the device, if it has fewer queues than there are cores; none otherwise.
+    /// The CPUs near the device if it has fewer queues than they have cores; otherwise none.
     CpusIfShort,
     /// A layout.
     Layout(Layout),
-    /// Connections go to the listener of the queue that they come by.
+    /// Connections go to the listener of the queue on which they arrive.
     ByQueue,
 }
 
@@ -189,59 +189,59 @@ impl fmt::Display for RecipeValue {
     }
 }
 
-/// A recipe's value of one mechanism, and why.
+/// A recipe's value for one mechanism, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeEntry {
     /// The value.
     #[serde(alias = "dose")]
     pub value: RecipeValue,
-    /// Why, and where that comes from.
+    /// The reason and its source.
     pub because: Reason,
-    /// The drivers of the devices on which it was measured to be good. Empty where it claims no measurement.
+    /// The drivers with which a measurement showed a benefit. Empty if no measurement is claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
 }
 
 impl RecipeEntry {
-    /// Without a measurement.
+    /// An entry without a measurement.
     pub const fn new(value: RecipeValue, because: Reason) -> Self {
         Self { value, because, measured_on: Vec::new() }
     }
 
-    /// Whether it claims a measurement, and none on devices with this driver.
+    /// Whether it claims a measurement, but not with this driver.
     pub fn is_unmeasured_on(&self, driver: &str) -> bool {
         !self.measured_on.is_empty() && !self.measured_on.iter().any(|measured| measured == driver)
     }
 }
 
-/// Where a recipe applies, as far as that is known.
+/// The circumstances that decide whether a recipe applies, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
-    /// The driver of the device ([`crate::host::Device::kind`]); empty where no device is known.
+    /// The device's driver ([`crate::host::Device::kind`]); empty if no device is known.
     pub driver: String,
-    /// Whether the device interrupts a CPU by itself; `None` where no device is known.
+    /// Whether the device raises interrupts; `None` if no device is known.
     pub own_interrupts: Option<bool>,
-    /// By how many NAPIs the connections of one epoll come; `None` where no connection is known.
+    /// How many NAPIs the connections of one epoll arrive by; `None` if no connection is known.
     pub epoll_napis: Option<EpollNapis>,
 }
 
-/// By how many NAPIs the connections of one epoll come.
+/// How many NAPIs the connections of one epoll arrive by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EpollNapis {
-    /// Each epoll that was looked at has those of one NAPI alone.
+    /// Every observed epoll has connections of only one NAPI.
     One,
-    /// At least one has those of several.
+    /// At least one epoll has connections of several NAPIs.
     Several,
 }
 
 impl EpollNapis {
-    /// All of them.
+    /// Both values.
     pub const ALL: [Self; 2] = [Self::One, Self::Several];
 
-    /// The word for it in a recipe.
+    /// The word in a recipe.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -250,7 +250,7 @@ impl EpollNapis {
     }
 }
 
-/// When a case holds: where every condition that it names is known to be met.
+/// The conditions of a case: all of them must be known to be met.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
@@ -263,7 +263,7 @@ pub struct When {
 }
 
 impl When {
-    /// Whether it holds. What is not known meets no condition.
+    /// Whether all conditions are met. Unknown circumstances meet no condition.
     pub fn holds(&self, circumstances: &Circumstances) -> bool {
         let Self { driver, own_interrupts, epoll_napis } = self;
         driver.as_ref().is_none_or(|driver| *driver == circumstances.driver)
@@ -287,85 +287,87 @@ impl fmt::Display for When {
     }
 }
 
-/// Recipes of policies that hold under some conditions.
+/// Recipes that apply under some conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Case {
-    /// When.
+    /// The conditions.
     pub when: When,
-    /// By policy; `None` holds for every policy.
+    /// Recipes by policy; `None` applies to every policy.
     pub policies: BTreeMap<Option<PolicyName>, Recipe>,
 }
 
 /// The values that a policy stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
-    /// By mechanism. What is not named is left as it is.
+    /// Entries by mechanism. Mechanisms without an entry keep their value.
     pub entries: BTreeMap<Mechanism, RecipeEntry>,
 }
 
 impl Recipe {
-    /// Its entry for a mechanism; `None` if it has none.
+    /// The entry for a mechanism, if any.
     pub fn of(&self, mechanism: Mechanism) -> Option<&RecipeEntry> {
         self.entries.get(&mechanism)
     }
 }
 
-/// A delivery mode that is tried for a service whose goal is missed, and why.
+/// A delivery mode to try for a service that misses its goal, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rung {
     /// The mode.
     pub mode: DeliveryMode,
-    /// Why it may be better, and where that comes from.
+    /// Why it may be better, with the source.
     pub because: Reason,
-    /// The drivers of the devices on which that was measured. Empty where it claims no measurement.
+    /// The drivers with which a measurement showed that. Empty if no measurement is claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
-    /// Where it is worth a try.
+    /// The conditions under which it is worth trying.
     pub when: When,
 }
 
 impl Rung {
-    /// The most rungs of a ladder.
+    /// The maximum number of rungs in a ladder.
     pub const COUNT_MAX: usize = 16;
 
-    /// Whether it is worth a try in any of these circumstances; in unknown ones, if it names no condition.
+    /// Whether it is worth trying in any of these circumstances; if none are known, whether it has no
+    /// conditions.
     pub fn is_for(&self, places: &[Circumstances]) -> bool {
         self.when == When::default() || places.iter().any(|place| self.when.holds(place))
     }
 }
 
-/// The recipes of all policies, and how drivers differ from them.
+/// The recipes of all policies, and their exceptions by driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
-    /// Holds for every policy that has no entry of its own.
+    /// Applies to every policy without its own entry.
     pub any: Recipe,
-    /// By policy.
+    /// Recipes by policy.
     pub policies: BTreeMap<PolicyName, Recipe>,
-    /// By name: what holds under some conditions. Of several that hold, the last in the order of their names decides.
+    /// Cases by name. If several apply, the last in the order of names decides.
     pub cases: BTreeMap<String, Case>,
-    /// By driver ([`crate::host::Device::kind`]), and within it by policy; `None` holds for every policy.
+    /// By driver ([`crate::host::Device::kind`]), then by policy; `None` applies to every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
-    /// What is tried, in this order, for a service with this policy whose goal is missed.
+    /// What to try, in order, for a service with this policy that misses its goal.
     pub ladders: BTreeMap<PolicyName, Vec<Rung>>,
-    /// What is known of the drivers themselves.
+    /// Facts about the drivers.
     pub nics: Arc<NicFacts>,
 }
 
 impl Recipes {
-    /// A policy's entry for a mechanism where nothing is known of the circumstances.
+    /// A policy's entry for a mechanism if the circumstances are unknown.
     pub fn of(&self, policy: PolicyName, mechanism: Mechanism) -> Option<&RecipeEntry> {
         let own = self.policies.get(&policy).and_then(|recipe| recipe.of(mechanism));
         own.or_else(|| self.any.of(mechanism))
     }
 
-    /// A policy's ladder; empty where no recipe has one.
+    /// A policy's ladder; empty if no recipe defines one.
     pub fn ladder(&self, policy: PolicyName) -> &[Rung] {
         self.ladders.get(&policy).map_or(&[], Vec::as_slice)
     }
 
-    /// A policy's entries in these circumstances: the driver's for this policy, else the driver's for any policy, else that
-    /// of the last case that holds, else the policy's own, else what holds for every policy.
+    /// A policy's entries in these circumstances. In order of precedence: the driver's entry for this policy,
+    /// the driver's entry for any policy, the entry of the last case that applies, the policy's own entry,
+    /// the entry for every policy.
     pub fn under(
         &self,
         policy: PolicyName,
@@ -380,8 +382,8 @@ impl Recipes {
         named.map(|(mechanism, entry)| (*mechanism, entry)).collect()
     }
 
-    /// A policy's entry for one mechanism if it is the same in all of these circumstances. If they differ, or there are
-    /// none, the entry for unknown circumstances.
+    /// A policy's entry for a mechanism if it is the same in all of these circumstances. If the entries
+    /// differ, or there are no circumstances, the entry for unknown circumstances.
     pub fn agreed(
         &self,
         policy: PolicyName,
@@ -402,12 +404,12 @@ impl Recipes {
     }
 }
 
-/// A policy's entry for a mechanism in several circumstances.
+/// A policy's entry for a mechanism across several circumstances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed<'a> {
     /// The entry; `None` if no recipe has one.
     pub entry: Option<&'a RecipeEntry>,
-    /// Whether the circumstances differ, so that this is the entry for unknown circumstances.
+    /// Whether the entries differ, so that this one is for unknown circumstances.
     pub differ: bool,
 }
 

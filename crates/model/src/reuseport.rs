@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{DeviceId, NetnsId, RxQueue};
 use crate::steering::Transport;
 
-/// TCP sockets that listen at one address together, or UDP sockets that are bound to one, by `SO_REUSEPORT`.
+/// TCP sockets that listen at the same address, or UDP sockets bound to it, with `SO_REUSEPORT`.
 ///
-/// Known by the address: the sockets come and go.
+/// Identified by the address, because the sockets come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerGroup {
-    /// The namespace that they listen in.
+    /// The network namespace of the sockets.
     pub netns: NetnsId,
-    /// What they speak: of TCP a socket gets each new connection, of UDP each datagram.
+    /// The protocol: a TCP socket gets new connections, a UDP socket datagrams.
     #[serde(default, skip_serializing_if = "Transport::is_tcp")]
     pub transport: Transport,
-    /// Where they listen.
+    /// The address.
     pub address: SocketAddr,
 }
 
@@ -32,17 +32,17 @@ impl fmt::Display for ListenerGroup {
     }
 }
 
-/// How new connections, or datagrams, are given to the sockets of a group.
+/// How new connections, or datagrams, are assigned to the sockets of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
     /// By the kernel's hash of addresses and ports, over all of them.
     #[default]
     Hash,
-    /// By the queue that the first packet came by; what comes by another way, or by none, by the kernel's hash. In
-    /// ascending order of queue, each once.
+    /// By the queue on which the first packet arrived; packets of other queues or of none, by the kernel's
+    /// hash. In ascending order of queue, without duplicates.
     Queues(Vec<QueueListeners>),
-    /// By a program that is not ours. It can neither be read back nor attached again.
+    /// By a foreign BPF program, which can neither be read back nor attached again.
     Foreign,
 }
 
@@ -52,20 +52,20 @@ pub enum Spread {
 pub struct QueueListeners {
     /// The queue.
     pub queue: RxQueue,
-    /// Its listeners; the kernel's hash chooses among several. Not empty.
+    /// Its listeners, at least one; with several, the kernel's hash chooses.
     pub listeners: Vec<u64>,
 }
 
 impl Spread {
-    /// The most queues that one group is spread by.
+    /// The maximum number of queues in a group's lists.
     pub const QUEUES_MAX: usize = 4096;
-    /// The most listeners of a group that is spread by queues.
+    /// The maximum number of listeners in a group that is spread by queue.
     pub const LISTENERS_MAX: usize = 1024;
-    /// The most places in the lists of all queues together.
+    /// The maximum number of entries in the lists of all queues.
     pub const PLACES_MAX: usize = 8192;
 
-    /// Each device's queues dealt out to listeners, in turn: every queue has one at least, and every listener a queue of
-    /// each device at least, so that none starves which any traffic could reach. Queues of one device belong together.
+    /// Assigns each device's queues to listeners, round robin. Every queue gets a listener and, on each
+    /// device, every listener a queue, so that none is starved. The queues of one device must be adjacent.
     pub fn dealt(queues: &[RxQueue], listeners: &[u64]) -> Self {
         let mut queues = queues.to_vec();
         queues.sort_unstable();
@@ -83,7 +83,7 @@ impl Spread {
         }
     }
 
-    /// The devices whose packets it spreads by queue.
+    /// The devices whose packets are spread by queue.
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         match self {
             Self::Queues(lists) => lists.iter().map(|list| list.queue.device).collect(),
@@ -92,7 +92,7 @@ impl Spread {
     }
 }
 
-/// The listeners of the queue at this place, of so many.
+/// The listeners of the queue at this position, out of `queues` queues.
 fn own(at: usize, queues: usize, listeners: &[u64]) -> Vec<u64> {
     if listeners.is_empty() {
         return Vec::new();
@@ -105,7 +105,7 @@ fn own(at: usize, queues: usize, listeners: &[u64]) -> Vec<u64> {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// How many queues are written out.
+        /// The number of queues that are displayed.
         const SHOWN_MAX: usize = 16;
         match self {
             Self::Hash => f.pad("hash"),

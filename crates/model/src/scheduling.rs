@@ -1,4 +1,4 @@
-//! How the scheduler treats the kernel thread of a NAPI: where it runs, before whom, and how much of a CPU it counts for.
+//! Scheduling of a NAPI's kernel thread: CPUs, class and priority, and utilisation clamp.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,13 +16,13 @@ use crate::units::Nanoseconds;
 /// Kernel: 2.6.16 (`SCHED_BATCH`), `include/uapi/linux/sched.h`, `kernel/sched/syscalls.c` `sched_setattr()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheduling {
-    /// `SCHED_OTHER` with its nice value, -20..=19: what every thread begins with.
+    /// `SCHED_OTHER` with its nice value, -20..=19: the default of every thread.
     Other(i8),
-    /// `SCHED_BATCH` with its nice value, -20..=19: as `Other`, and it preempts no one when it wakes.
+    /// `SCHED_BATCH` with its nice value, -20..=19: like `Other`, but never preempts on wake-up.
     Batch(i8),
-    /// `SCHED_FIFO` with its priority, 1..=99: before all threads of the other classes, until it sleeps.
+    /// `SCHED_FIFO` with its priority, 1..=99: runs before all threads of the other classes, until it sleeps.
     Fifo(u8),
-    /// `SCHED_RR` with its priority, 1..=99: as `Fifo`, in turn with threads of its own priority.
+    /// `SCHED_RR` with its priority, 1..=99: like `Fifo`, but takes turns with threads of the same priority.
     RoundRobin(u8),
 }
 
@@ -33,7 +33,7 @@ impl Scheduling {
     /// The real-time priorities. Kernel: `include/linux/sched/prio.h` `MAX_RT_PRIO` less one.
     pub const PRIORITY: std::ops::RangeInclusive<u8> = 1..=99;
 
-    /// The priority among real-time threads; `None` for a thread that is none.
+    /// The real-time priority; `None` for other classes.
     pub const fn real_time(self) -> Option<u8> {
         match self {
             Self::Fifo(priority) | Self::RoundRobin(priority) => Some(priority),
@@ -55,7 +55,7 @@ impl fmt::Display for Scheduling {
     }
 }
 
-/// Why a text says nothing about scheduling.
+/// The error for text that is not a scheduling value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotScheduling {
     text: String,
@@ -102,15 +102,15 @@ impl FromStr for Scheduling {
     }
 }
 
-/// How much of a CPU a thread counts for at least and at most when its CPU and frequency are chosen, in 1024ths of the
-/// largest: `512-1024`. `0-1024` is none.
+/// The minimum and maximum utilisation that the scheduler assumes for a thread when it chooses CPU and
+/// frequency, in 1024ths of the largest CPU: `512-1024`. `0-1024` is no clamp.
 ///
 /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `uclamp_validate()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtilClamp {
-    /// At least so much, at most `max`.
+    /// The minimum, at most `max`.
     pub min: u16,
-    /// At most so much, at most 1024.
+    /// The maximum, at most 1024.
     pub max: u16,
 }
 
@@ -144,19 +144,21 @@ impl FromStr for UtilClamp {
     }
 }
 
-/// How long a thread of class `other` or `batch` runs before another one that waits gets its turn: `500us`, or `default`.
+/// How long a thread of class `other` or `batch` runs before another waiting thread gets its turn: `500us`,
+/// or `default`.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Slice {
-    /// The scheduler's own, which grows with the number of CPUs: `/sys/kernel/debug/sched/base_slice_ns`.
+    /// The scheduler's default, which grows with the number of CPUs: `/sys/kernel/debug/sched/base_slice_ns`.
     Default,
-    /// The thread's own, from [`Slice::LEAST`] to [`Slice::MOST`].
+    /// A custom slice, from [`Slice::LEAST`] to [`Slice::MOST`].
     Own(Nanoseconds),
 }
 
 impl Slice {
-    /// The shortest that the kernel takes as it is. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC/10`.
+    /// The shortest slice that the kernel does not clamp. Kernel: 6.12, `__setparam_fair()`,
+    /// `NSEC_PER_MSEC/10`.
     pub const LEAST: Nanoseconds = Nanoseconds(100_000);
 
     /// The longest. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC*100`.
@@ -192,16 +194,16 @@ impl FromStr for Slice {
     }
 }
 
-/// Where the kernel thread of a NAPI shall run.
+/// Where a NAPI's kernel thread should run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KthreadCpus {
-    /// Where the scheduler likes: on the CPUs that it begins with.
+    /// On any CPU of its initial affinity.
     Any,
     /// On the CPUs that the NAPI's interrupt is delivered to.
     Irq,
     /// On the other hardware threads of the interrupt's core.
     Sibling,
-    /// On these.
+    /// On these CPUs.
     Set(CpuSet),
 }
 
@@ -245,13 +247,13 @@ crate::as_text! {
     KthreadCpus: "CPUs, or how they are chosen",
 }
 
-/// Requested scheduling of the kernel threads of NAPIs; `None` leaves a value as it is.
+/// Requested scheduling of the kernel threads of NAPIs; `None` leaves a value unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadRequest {
-    /// Where they shall run.
+    /// The CPUs.
     pub cpus: Option<KthreadCpus>,
-    /// In which class.
+    /// The class and priority.
     pub scheduling: Option<Scheduling>,
     /// See [`crate::KthreadKnob::UtilClamp`].
     pub util_clamp: Option<UtilClamp>,
@@ -261,30 +263,30 @@ pub struct KthreadRequest {
 }
 
 impl KthreadRequest {
-    /// Whether it requests nothing.
+    /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a kernel thread's scheduling is, as read; `None` for what this kernel does not have.
+/// The observed scheduling of a kernel thread; `None` for what this kernel does not support.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadState {
-    /// Its number now; `None` for one that does not exist yet.
+    /// The current pid; `None` for a thread that does not exist yet.
     pub pid: Option<Pid>,
     /// The CPUs that it may run on.
     pub cpus: CpuSet,
-    /// Its class; `None` for one that a NAPI's thread has no use for, such as `SCHED_DEADLINE`.
+    /// The class; `None` for classes that make no sense for a NAPI's thread, such as `SCHED_DEADLINE`.
     pub scheduling: Option<Scheduling>,
-    /// Its clamp.
+    /// The utilisation clamp.
     pub util_clamp: Option<UtilClamp>,
-    /// Its slice. A custom slice as long as the scheduler's default is indistinguishable from it.
+    /// The slice. A custom slice that equals the scheduler's default cannot be told from it.
     #[serde(default)]
     pub slice: Option<Slice>,
 }
 
-/// How much of each period real-time threads may run.
+/// The share of each period that real-time threads may run.
 ///
 /// Kernel: 2.6.25, `kernel/sched/rt.c`; `/proc/sys/kernel/sched_rt_runtime_us`, `sched_rt_period_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]

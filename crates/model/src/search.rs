@@ -1,5 +1,5 @@
-//! What was tried for services whose goal is missed, and what was found: as it is kept beside the journal, so that the bound on
-//! tries a day holds across restarts of the daemon.
+//! What was tried for services that miss their goal, and what was found. Stored next to the journal, so that
+//! the daily limit on tries holds across restarts of the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +16,24 @@ use crate::recipe::Rung;
 /// The searches of all services.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Searches {
-    /// The boot that the processes are of.
+    /// The boot id that the process ids belong to.
     pub boot: String,
     /// By service: `service memcached`.
     pub services: BTreeMap<String, Search>,
 }
 
-/// What was tried for one service.
+/// The search for one service.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Search {
-    /// What is asked for the service: with another request, a search begins again.
+    /// The service's request. If it changes, the search restarts.
     pub intent: Intent,
-    /// Who served it: when none of them is there any more, a search begins again.
+    /// The service's processes. If all of them have exited, the search restarts.
     pub processes: BTreeSet<ProcessId>,
-    /// When tries of the last day began, in microseconds since 1970. A try is noted before it begins.
+    /// When the tries of the last day began, in microseconds since 1970. A try is recorded before it begins.
     pub begun: Vec<u64>,
-    /// What became of each mode that was tried, in that order.
+    /// The outcome of each mode that was tried, in order.
     pub tried: Vec<Tried>,
-    /// What was found to be better than what the policy comes to.
+    /// The mode that was found to be better than what the policy resolves to.
     pub found: Option<DeliveryMode>,
 }
 
@@ -42,37 +42,37 @@ pub struct Search {
 pub struct Tried {
     /// The mode.
     pub mode: DeliveryMode,
-    /// The one that it was compared with.
+    /// The mode that it was compared with.
     pub instead_of: DeliveryMode,
     /// When, in microseconds since 1970.
     pub unix_micros: u64,
-    /// What it came to; `None` while it is tried, and where the daemon ended meanwhile.
+    /// The outcome; `None` while the try is running, or if the daemon exited during it.
     pub ruling: Option<Ruling>,
     /// What was measured of the service.
     pub judgement: Option<Judgement>,
 }
 
 impl Searches {
-    /// The most tries of a service a day, unless the policy files say another number.
+    /// The default limit of tries per service and day.
     pub const A_DAY: u32 = 6;
 
-    /// The most that they may say.
+    /// The highest limit that policy files may set.
     pub const A_DAY_MOST: u32 = 48;
 
     /// A day, in microseconds.
     pub const DAY_MICROS: u64 = 86_400_000_000;
 
-    /// The most services that are remembered.
+    /// The maximum number of services that are remembered.
     pub const SERVICES_MAX: usize = 256;
 
-    /// The guard of a search for a service that has none: CPU time for each request may grow by a quarter.
+    /// The guard for services without one: CPU time per request may grow by a quarter.
     pub fn guard_unasked() -> Guard {
         let limits = Limits { cpu: Growth::thousandths(250), ..Limits::default() };
         Guard { limits, ..Guard::default() }
     }
 
-    /// Gives the services of a policy what was found for them, where the request is the same, and one of the processes that it was found with
-    /// is still there.
+    /// Applies what was found to the services of a policy, if the request is unchanged and at least one of
+    /// the processes still runs.
     pub fn give(&self, policy: &mut Policy, is_there: impl Fn(&ProcessId) -> bool) {
         for intent in &mut policy.intents {
             let Some(search) = self.services.get(&intent.target.to_string()) else { continue };
@@ -86,18 +86,18 @@ impl Searches {
 }
 
 impl Search {
-    /// The search for a request that was not tried for yet.
+    /// A new search for a request.
     pub fn of(intent: &Intent, processes: BTreeSet<ProcessId>) -> Self {
         let intent = as_asked(intent);
         Self { intent, processes, begun: Vec::new(), tried: Vec::new(), found: None }
     }
 
-    /// Whether it is for this request, wherever that stands.
+    /// Whether it is for this request, wherever the request was made.
     pub fn is_of(&self, intent: &Intent) -> bool {
         self.intent == as_asked(intent)
     }
 
-    /// Why what was found is in force, in a few words.
+    /// Why the found mode is in force, in a few words.
     pub fn why_found(&self) -> String {
         let tried = self.tried.iter().rev().find(|tried| Some(tried.mode) == self.found);
         let judgement = tried.and_then(|tried| tried.judgement.as_ref());
@@ -109,8 +109,9 @@ impl Search {
         }
     }
 
-    /// Brings it up to date with what is asked for and who serves it. Another request begins again, and so does another set of processes; but what
-    /// stalled the service, or was in force when it ended, is not tried with those either. Tries of the last day count in any case.
+    /// Updates the search to the current request and processes. It restarts if the request changed or all
+    /// processes were replaced. In the latter case, a mode that stalled the service, or was in force when it
+    /// exited, is still not tried again. Tries of the last day always count.
     pub fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         if !self.is_of(intent) {
             let begun = std::mem::take(&mut self.begun);
@@ -122,21 +123,21 @@ impl Search {
         }
     }
 
-    /// Whether one of these processes served it already. What a process calls itself may have changed.
+    /// Whether one of these processes already served it. A process may have changed its name since.
     fn is_served_by(&self, processes: &BTreeSet<ProcessId>) -> bool {
         let same = |one: &ProcessId, other: &ProcessId| one.pid == other.pid && one.started == other.started;
         self.processes.iter().any(|known| processes.iter().any(|process| same(known, process)))
     }
 
-    /// How many tries count at this moment, and when the first of them counts no more, in microseconds since 1970. One that is noted for a later
-    /// moment, because a clock was set back, counts as of now.
+    /// How many tries count at this moment, and when the first of them expires, in microseconds since 1970. A
+    /// try recorded in the future, because a clock was set back, counts as of now.
     pub fn tries_of_the_day(&mut self, now: u64) -> (usize, Option<u64>) {
         self.begun.iter_mut().for_each(|at| *at = (*at).min(now));
         self.begun.retain(|at| now - at < Searches::DAY_MICROS);
         (self.begun.len(), self.begun.iter().min().map(|at| at.saturating_add(Searches::DAY_MICROS)))
     }
 
-    /// Whether a mode has had its try: it was put back, or another was found to be better.
+    /// Whether a mode need not be tried: it was rolled back, or another was found to be better.
     pub fn is_closed(&self, mode: DeliveryMode) -> bool {
         self.tried.iter().any(|tried| match tried.ruling {
             None | Some(Ruling::Interrupted | Ruling::NotJudged | Ruling::ClientsLeft) => false,
@@ -145,18 +146,19 @@ impl Search {
         })
     }
 
-    /// A try begins.
+    /// Records that a try begins.
     pub fn begin(&mut self, mode: DeliveryMode, instead_of: DeliveryMode, now: u64) {
         self.begun.push(now);
         self.tried.retain(|tried| tried.mode != mode);
-        // A ladder has no more modes, and what a policy comes to is one more; the oldest is of an earlier ladder.
+        // A ladder has at most this many modes, plus the one that the policy resolves to; the oldest is from
+        // an earlier ladder.
         if self.tried.len() > Rung::COUNT_MAX {
             self.tried.remove(0);
         }
         self.tried.push(Tried { mode, instead_of, unix_micros: now, ruling: None, judgement: None });
     }
 
-    /// A try came to this.
+    /// Records the outcome of a try.
     pub fn end(&mut self, mode: DeliveryMode, ruling: Ruling, judgement: Option<Judgement>) {
         if let Some(tried) = self.tried.iter_mut().rev().find(|tried| tried.mode == mode) {
             tried.ruling = Some(ruling);
@@ -167,7 +169,7 @@ impl Search {
         }
     }
 
-    /// A try that did not get as far as to write anything does not count.
+    /// Removes a try that ended before it wrote anything: it does not count.
     pub fn take_back(&mut self, mode: DeliveryMode, begun: u64) {
         if let Some(at) = self.begun.iter().position(|at| *at == begun) {
             self.begun.remove(at);
@@ -175,13 +177,13 @@ impl Search {
         self.tried.retain(|tried| tried.mode != mode || tried.ruling.is_some());
     }
 
-    /// Everything may be tried again: the operator says so.
+    /// Allows everything to be tried again, at the operator's request.
     pub fn take_up(&mut self) {
         self.tried.retain(|tried| self.found.is_some_and(|found| tried.mode == found));
     }
 }
 
-/// A request without where it was asked, and without what was found for it.
+/// A request without its origin and without what was found for it.
 fn as_asked(intent: &Intent) -> Intent {
     let delivery = intent.delivery.filter(|_| intent.found.is_none());
     Intent { delivery, found: None, origin: String::new(), ..intent.clone() }

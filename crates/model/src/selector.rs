@@ -1,4 +1,5 @@
-//! Which devices a section of a policy file is for, where it does not name one: `[device."eth*"]`, or `match = { … }`.
+//! Selects devices for a section of a policy file that does not name one: `[device."eth*"]`, or `match = { …
+//! }`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use crate::glob::{Glob, Patterns};
 use crate::host::Device;
 
-/// Which devices a request is for.
+/// The devices that a request applies to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSelector {
-    /// What a device must be like: it must meet each.
+    /// The conditions that a device must meet, all of them.
     #[serde(rename = "match")]
     pub meets: Vec<DeviceCondition>,
-    /// What a device must not be like: one that meets any of them is left out.
+    /// Conditions that exclude a device, any of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not: Vec<DeviceCondition>,
-    /// Whether it is the name of its section that says which devices it is for.
+    /// Whether the devices are selected by the section's name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
 }
@@ -32,18 +33,18 @@ pub enum DeviceCondition {
     Name(Patterns),
     /// Its driver, or the kind of a virtual device: `mlx5_core`, `veth`.
     Driver(Patterns),
-    /// The address of the PCI device behind it: `0000:3b:00.*`.
+    /// The address of its PCI device: `0000:3b:00.*`.
     Pci(Patterns),
     /// Its MAC address, in lower case.
     Mac(Patterns),
-    /// What goes by it.
+    /// The traffic that it carries.
     Carries(Carries),
-    /// How fast its link is.
+    /// Its link speed.
     Speed(SpeedBound),
 }
 
 impl DeviceCondition {
-    /// The key in a policy file, without its table.
+    /// The condition's key in a policy file, without its table.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::Name(_) => "name",
@@ -55,7 +56,7 @@ impl DeviceCondition {
         }
     }
 
-    /// Whether a device meets it. What is not known of a device does not meet anything.
+    /// Whether a device meets it. A property that is not known meets no condition.
     pub fn is_met_by(&self, device: &Device) -> bool {
         match self {
             Self::Name(names) => names.meet(device.id.name.as_str()),
@@ -83,19 +84,19 @@ impl fmt::Display for DeviceCondition {
 }
 
 impl DeviceSelector {
-    /// The devices whose names meet a pattern.
+    /// Selects the devices whose names match a pattern.
     pub fn by_name(glob: Glob) -> Self {
         Self { meets: vec![DeviceCondition::Name(glob.into())], not: Vec::new(), by_name: true }
     }
 
-    /// Whether it is for this device. The loopback device is met by no pattern: only by a section that names it.
+    /// Whether it selects this device. The loopback device matches no pattern: a section must name it.
     pub fn selects(&self, device: &Device) -> bool {
         device.id.name.as_str() != LOOPBACK
             && self.meets.iter().all(|condition| condition.is_met_by(device))
             && !self.not.iter().any(|condition| condition.is_met_by(device))
     }
 
-    /// How specific it is.
+    /// The precedence of the section.
     pub fn precedence(&self) -> Precedence {
         if self.by_name {
             let literals = |condition: &DeviceCondition| match condition {
@@ -118,23 +119,25 @@ impl fmt::Display for DeviceSelector {
     }
 }
 
-/// The name of the loopback device, which no pattern means. Kernel: `drivers/net/loopback.c` `loopback_net_init()`.
+/// The name of the loopback device, which no pattern matches. Kernel: `drivers/net/loopback.c`
+/// `loopback_net_init()`.
 const LOOPBACK: &str = "lo";
 
-/// How specific the section is that a device is met by: the greatest decides, whole. Equal ones are refused.
+/// How specific a section is. The most specific section applies as a whole; equally specific ones are
+/// rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
-    /// A pattern for names, as `[device."eth*"]`: the more characters it decides, the more specific.
+    /// A pattern for names, as in `[device."eth*"]`: the more literal characters, the more specific.
     Pattern {
-        /// How many characters it decides.
+        /// The number of literal characters.
         literals: u32,
     },
     /// `match = { … }`: the more conditions, the more specific.
     Match {
-        /// How many conditions it has, those of `not` among them.
+        /// The number of conditions, including those in `not`.
         conditions: u32,
     },
-    /// The device's own name.
+    /// The device's exact name.
     Name,
 }
 
@@ -148,19 +151,19 @@ impl fmt::Display for Precedence {
     }
 }
 
-/// What goes by a device.
+/// The traffic that a device carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carries {
-    /// The default route of the main table, of IPv4 or IPv6; also where it is the device below the one that is routed by.
+    /// The default route of the main table, IPv4 or IPv6; also if the route uses a device on top of this one.
     DefaultRoute,
 }
 
 impl Carries {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 1] = [Self::DefaultRoute];
 
-    /// The word.
+    /// The word in policy files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::DefaultRoute => "default-route",
@@ -174,7 +177,7 @@ impl fmt::Display for Carries {
     }
 }
 
-/// How fast a link must be: `25G`, `>=25G`, `<1000M`.
+/// A bound on the link speed: `25G`, `>=25G`, `<1000M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeedBound {
     relation: Relation,
@@ -190,7 +193,7 @@ enum Relation {
     Below,
 }
 
-/// The relations as they are written, the longer ones first.
+/// The relations as spelled, longer ones first.
 const RELATIONS: [(&str, Relation); 5] = [
     (">=", Relation::AtLeast),
     ("<=", Relation::AtMost),
@@ -200,7 +203,7 @@ const RELATIONS: [(&str, Relation); 5] = [
 ];
 
 impl SpeedBound {
-    /// Whether a link of this speed, in megabits per second, meets it.
+    /// Whether this link speed, in megabits per second, meets the bound.
     pub const fn allows(self, mbps: u32) -> bool {
         match self.relation {
             Relation::Equal => mbps == self.mbps,
@@ -212,7 +215,7 @@ impl SpeedBound {
     }
 }
 
-/// Why a text is no speed.
+/// The error for text that is not a bound on the link speed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotASpeed(pub String);
 

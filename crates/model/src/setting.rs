@@ -1,9 +1,9 @@
-//! A setting: one knob of one object with a value. The change is data; its undo is arithmetic.
+//! A setting: the value of one knob of one object. Changes are data, and undo is computed from them.
 //!
-//! Settings come in families, one for each kind of object and way of writing. A family is a closed enum, has one file in
-//! each room (here, where the host is read, where it is written, in the undo script), and describes its knobs in one table
-//! ([`Facts`]). A match on all settings has one arm a family. Where every knob is read, written, ordered or undone, no `_` arm is
-//! allowed, neither on families nor within one.
+//! Settings are grouped into families, one for each kind of object and interface. A family is a closed enum,
+//! has one file in each crate (here, and where settings are read, written, and undone by script), and
+//! describes its knobs in one table ([`Facts`]). A match on all settings has one arm per family. Code that
+//! reads, writes, orders or undoes knobs has no `_` arm, neither for families nor within one.
 
 mod call;
 mod family;
@@ -37,13 +37,13 @@ pub use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 use crate::units::KernelVersion;
 
-/// One knob of one object with a value.
+/// The value of one knob of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", from = "flat::Either")]
 pub enum Setting {
     /// Of the NAPI that polls a receive queue.
     Napi(RxQueue, NapiKnob),
-    /// Of all NAPIs of a device together.
+    /// Of all NAPIs of a device.
     DeviceNapis(DeviceId, DeviceNapiKnob),
     /// Of the kernel thread that polls a queue's NAPI.
     Kthread(RxQueue, KthreadKnob),
@@ -55,14 +55,14 @@ pub enum Setting {
     TxQueue(TxQueue, TxQueueKnob),
     /// Of an interrupt.
     Irq(IrqNumber, IrqKnob),
-    /// Of what a process owns: an epoll, an io_uring, a thread, listeners.
+    /// Of something that a process owns: an epoll, an io_uring, a thread, listeners.
     Process(ProcessKnob),
     /// Of the whole host.
     Host(HostKnob),
 }
 
 impl Setting {
-    /// What the setting belongs to.
+    /// The object of the setting.
     pub fn object(&self) -> Object {
         match self {
             Self::Napi(queue, _) | Self::Kthread(queue, _) | Self::RxQueue(queue, _) => Object::Queue(*queue),
@@ -75,7 +75,7 @@ impl Setting {
         }
     }
 
-    /// What is known about the knob.
+    /// The knob's facts.
     pub fn facts(&self) -> &'static Facts {
         match self {
             Self::Napi(_, knob) => knob.facts(),
@@ -106,7 +106,7 @@ impl Setting {
         .concat()
     }
 
-    /// What is known about the knob that a key of policy files sets.
+    /// The facts of the knob that a policy-file key sets.
     pub fn facts_of_key(key: &str) -> Option<&'static Facts> {
         Self::table().into_iter().find(|facts| facts.key == Some(key))
     }
@@ -116,12 +116,12 @@ impl Setting {
         self.facts().name
     }
 
-    /// Through which interface of the kernel it is written.
+    /// The kernel interface that writes the knob.
     pub fn interface(&self) -> Interface {
         self.facts().interface
     }
 
-    /// What writing it does to traffic.
+    /// How writing the knob disrupts traffic.
     pub fn disruption(&self) -> Disruption {
         self.facts().disruption
     }
@@ -146,8 +146,8 @@ impl Setting {
         }
     }
 
-    /// Whether the kernel takes this value when it is written: false for values that can be read but not
-    /// written, such as an empty set of CPUs. A change away from such a value cannot be undone.
+    /// Whether the kernel accepts this value: false for values that can be read but not written, such as an
+    /// empty set of CPUs. A change away from such a value cannot be undone.
     pub fn restorable(&self) -> bool {
         match self {
             Self::Napi(_, knob) => knob.restorable(),
@@ -162,7 +162,7 @@ impl Setting {
         }
     }
 
-    /// Whether the object of the knob is gone with this value.
+    /// Whether this value means that the knob's object does not exist.
     pub fn removes(&self) -> bool {
         match self {
             Self::Napi(_, knob) => knob.removes(),
@@ -177,7 +177,7 @@ impl Setting {
         }
     }
 
-    /// The value as something that rises and falls; of knobs whose order does not matter, always the same.
+    /// The value as a weight; the same for all values if their order does not matter.
     pub fn weight(&self) -> Weight {
         match self {
             Self::Napi(_, knob) => knob.weight(),
@@ -192,7 +192,7 @@ impl Setting {
         }
     }
 
-    /// The value as the kernel's files and common tools have it: `80000` for 80us, a mask for CPUs.
+    /// The value in the format of the kernel's files and common tools: `80000` for 80us, a mask for CPUs.
     pub fn for_tools(&self) -> String {
         match self {
             Self::Napi(_, knob) => knob.for_tools(),
@@ -207,7 +207,7 @@ impl Setting {
         }
     }
 
-    /// Whether both are about the same knob of the same object.
+    /// Whether both settings are of the same knob of the same object.
     pub fn same_knob(&self, other: &Self) -> bool {
         self.interface() == other.interface()
             && self.knob() == other.knob()
@@ -221,15 +221,15 @@ impl fmt::Display for Setting {
     }
 }
 
-/// A value as something that rises and falls, compared from left to right: whether at all, how long, how much.
+/// The weight of a value, compared from left to right: whether it is on, how long, how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(pub u8, pub u64, pub u64);
 
 impl Weight {
-    /// That of values that do not rise or fall.
+    /// The weight of values without an order.
     pub const NONE: Self = Self(0, 0, 0);
 
-    /// That of a number that means "off" at 0.
+    /// The weight of a number for which 0 means "off".
     const fn of(number: u64) -> Self {
         Self((number > 0) as u8, number, 0)
     }
@@ -264,7 +264,7 @@ mod test {
         for facts in Setting::table() {
             let cited = facts.cited().unwrap_or_default();
             let Some(named) = cited.strip_prefix("Kernel: ").and_then(KernelVersion::parse) else { continue };
-            // All that is older than every kernel that netpolicy runs on counts as one version.
+            // Versions older than every kernel that netpolicy runs on count as the same version.
             let oldest = crate::since::ALWAYS;
             let came = (named.major, named.minor).max((oldest.major, oldest.minor));
             assert_eq!((facts.since.major, facts.since.minor), came, "{}: {cited}", facts.name);
@@ -308,7 +308,7 @@ mod test {
         let exempt = Setting::table()
             .into_iter()
             .filter(|facts| facts.disruption != Disruption::None && !facts.takes_queues);
-        // They are passed by: AF_XDP does not send through them.
+        // They are bypassed: AF_XDP does not transmit through qdiscs.
         assert_eq!(exempt.map(|facts| facts.name).collect::<Vec<_>>(), ["qdisc"]);
     }
 }

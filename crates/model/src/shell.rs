@@ -1,6 +1,6 @@
-//! Words as a shell takes them.
+//! Quoting for shells.
 
-/// A word as a shell takes it: as it is where that is plain, else in single quotes.
+/// Quotes a word for a shell: unchanged if it is plain, otherwise in single quotes.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._:-+=@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Which packets a NIC hands to which queues by itself: contexts of its receive hash, and rules for single flows.
+//! Steering in the NIC: RSS contexts and ntuple rules.
 //!
 //! Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_rxfh`, `struct ethtool_rx_flow_spec`.
 
@@ -11,31 +11,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::QueueIndex;
 
-/// Receive queues one after another: what a context of the receive hash is known by, for its id is there only once the
-/// context has been made.
+/// A contiguous range of receive queues. It identifies an RSS context, whose id exists only once the context
+/// has been created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpan {
-    /// The first of them.
+    /// The first queue.
     pub first: u32,
-    /// How many there are: at least one.
+    /// The number of queues, at least one.
     pub count: u32,
 }
 
 impl QueueSpan {
-    /// The indirection table that spreads packets evenly over these queues, as long as the device's tables are.
+    /// The indirection table, with this many entries, that spreads packets evenly over these queues.
     pub fn table(self, entries: usize) -> Vec<u32> {
         (self.first..self.first.saturating_add(self.count)).cycle().take(entries).collect()
     }
 
-    /// The queues that a table spreads packets evenly over; `None` if it does so in any other way.
+    /// The queues that a table spreads packets evenly over; `None` if the table is different.
     pub fn of_table(table: &[u32]) -> Option<Self> {
         let (first, last) = (*table.iter().min()?, *table.iter().max()?);
         let span = Self { first, count: (last - first).checked_add(1)? };
         (span.table(table.len()) == table).then_some(span)
     }
 
-    /// The last of them.
+    /// The last queue.
     pub const fn last(self) -> u32 {
         self.first.saturating_add(self.count.saturating_sub(1))
     }
@@ -86,19 +86,20 @@ impl Transport {
     }
 }
 
-/// The packets of one protocol and version of IP, with what they must have in their headers; `None` where anything goes.
+/// The packets of one protocol and IP version, with the values that their headers must have; `None` matches
+/// anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IpFlow<A> {
     /// The protocol.
     pub transport: Transport,
-    /// The sender's address.
+    /// The source address.
     pub source: Option<A>,
-    /// The receiver's address.
+    /// The destination address.
     pub destination: Option<A>,
-    /// The sender's port.
+    /// The source port.
     pub source_port: Option<u16>,
-    /// The receiver's port.
+    /// The destination port.
     pub destination_port: Option<u16>,
 }
 
@@ -109,21 +110,21 @@ impl<A> IpFlow<A> {
     }
 }
 
-/// Frames, whatever is in them; `None` where anything goes.
+/// Ethernet frames of any content; `None` matches anything.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
 )]
 #[serde(deny_unknown_fields)]
 pub struct EtherFlow {
-    /// The receiver's address.
+    /// The destination address.
     pub destination: Option<[u8; 6]>,
-    /// The protocol within: an EtherType.
+    /// The EtherType.
     pub protocol: Option<u16>,
 }
 
-/// Which packets a rule of the NIC is for: whole fields only, no prefixes and no ranges.
+/// The packets that an ntuple rule matches: whole fields only, no prefixes and no ranges.
 ///
-/// It is what a rule is known by. Its text is `ethtool -N`'s: `tcp4 dst-port 11211`.
+/// A rule is identified by it. The text format is that of `ethtool -N`: `tcp4 dst-port 11211`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowMatch {
@@ -131,7 +132,7 @@ pub enum FlowMatch {
     Ip4(IpFlow<Ipv4Addr>),
     /// TCP or UDP over IPv6.
     Ip6(IpFlow<Ipv6Addr>),
-    /// Any frame. Some NICs take no other rules.
+    /// Any frame. Some NICs accept no other rules.
     Ether(EtherFlow),
 }
 
@@ -172,17 +173,17 @@ fn write_ip<A: fmt::Display>(text: &mut String, flow: &IpFlow<A>, version: char)
     word("dst-port", flow.destination_port.map(|port| port.to_string()));
 }
 
-/// Where a rule of the NIC hands its packets.
+/// Where an ntuple rule directs its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SteerTo {
     /// To one receive queue.
     Queue(QueueIndex),
-    /// To the queues of a context, spread by the hash: see [`crate::NicKnob::RssContext`].
+    /// To the queues of an RSS context, spread by hash: see [`crate::NicKnob::RssContext`].
     Context(QueueSpan),
-    /// Nowhere: they are dropped by the NIC.
+    /// Nowhere: the NIC drops them.
     Drop,
-    /// To something that cannot be said here, such as a virtual function. It is read and never written.
+    /// To a target that is not supported here, such as a virtual function. It is read but never written.
     Other,
 }
 
@@ -197,7 +198,7 @@ impl fmt::Display for SteerTo {
     }
 }
 
-/// A rule that an expert wants: `tcp4 dst-port 11211 queue 2`.
+/// A requested ntuple rule: `tcp4 dst-port 11211 queue 2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRule {
@@ -208,7 +209,8 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
-    /// The most rules that one device is given. NICs have room for 8 to some thousands.
+    /// The maximum number of rules that netpolicy writes to a device. NICs have room for 8 to several
+    /// thousand.
     pub const OF_A_DEVICE_MAX: usize = 64;
 }
 
@@ -218,7 +220,7 @@ impl fmt::Display for FlowRule {
     }
 }
 
-/// Why a text names no queues and is no rule.
+/// The error for text that is neither a range of queues nor a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotSteering(String);
 

@@ -1,13 +1,14 @@
-//! What a host has that no observed setting shows.
+//! Properties of a host that no observed setting shows.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What mechanisms need beside the kernel's version: parts of the kernel that may be absent, and rights of the caller.
+/// What mechanisms need in addition to a kernel version: optional parts of the kernel, and capabilities of
+/// the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prerequisites {
-    /// The types of the running kernel (`CONFIG_DEBUG_INFO_BTF`).
+    /// The kernel exposes its types (`CONFIG_DEBUG_INFO_BTF`).
     pub btf: bool,
     /// CAP_BPF, or CAP_SYS_ADMIN.
     pub cap_bpf: bool,
@@ -17,9 +18,9 @@ pub struct Prerequisites {
     pub cap_sys_admin: bool,
     /// CAP_SYS_NICE.
     pub cap_sys_nice: bool,
-    /// The kernel is a PREEMPT_RT one.
+    /// The kernel is built with PREEMPT_RT.
     pub preempt_rt: bool,
-    /// A BPF file system is mounted at `/sys/fs/bpf`.
+    /// A BPF file system is mounted on `/sys/fs/bpf`.
     pub bpf_fs: bool,
     /// The unified cgroup hierarchy is mounted.
     pub cgroup2: bool,

@@ -1,4 +1,4 @@
-//! Quantities with their units. Rounding is a decision that someone can see.
+//! Quantities with their units. Rounding is always explicit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A span in nanoseconds: the kernel's unit for `gro-flush-timeout` and `irq-suspend-timeout`.
 ///
-/// Shown and parsed with a unit (`20us`, `1.5ms`, `1s`), serialised as an integer of nanoseconds.
+/// Displayed and parsed with a unit (`20us`, `1.5ms`, `1s`), serialised as an integer of nanoseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
 )]
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub struct Nanoseconds(pub u64);
 
 impl Nanoseconds {
-    /// No time at all; for most kernel timeouts, "off".
+    /// No time; for most kernel timeouts, "off".
     pub const ZERO: Self = Self(0);
 
     /// A span of whole microseconds.
@@ -29,18 +29,18 @@ impl Nanoseconds {
         Self(millis * 1_000_000)
     }
 
-    /// The same span in whole microseconds; `None` if that would round.
+    /// The span in microseconds; `None` if that would round.
     pub const fn exact_micros(self) -> Option<u64> {
         if self.0.is_multiple_of(1_000) { Some(self.0 / 1_000) } else { None }
     }
 
-    /// The same span in seconds, rounded to what a double can hold. For rates and reports, never for settings.
+    /// The span in seconds, rounded to the precision of a double. For rates and reports, never for settings.
     #[expect(clippy::cast_precision_loss, reason = "spans beyond 2^53 ns (104 days) lose nanoseconds only")]
     pub const fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Whether the span is zero, which most kernel timeouts take as "off".
+    /// Whether the span is zero, which means "off" for most kernel timeouts.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Nanoseconds {
     }
 }
 
-/// Why a text is not a span of time.
+/// The error for text that is not a span of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotASpan(pub String);
 
@@ -83,8 +83,8 @@ impl std::error::Error for NotASpan {}
 impl FromStr for Nanoseconds {
     type Err = NotASpan;
 
-    /// Takes `0`, or a decimal number with one of the units `ns`, `us`, `µs`, `ms`, `s`. A fraction of a
-    /// nanosecond is an error, not a rounding.
+    /// Accepts `0`, or a decimal number with one of the units `ns`, `us`, `µs`, `ms`, `s`. A fraction of a
+    /// nanosecond is an error.
     fn from_str(text: &str) -> Result<Self, NotASpan> {
         let wrong = || NotASpan(text.to_owned());
         let trimmed = text.trim();
@@ -115,7 +115,7 @@ impl FromStr for Nanoseconds {
     }
 }
 
-/// How many polls in a row may find nothing before a device's IRQ is re-armed: the unit of
+/// The number of consecutive empty polls before a device's IRQ is re-armed: the unit of
 /// `napi_defer_hard_irqs`. 0 disables deferral.
 ///
 /// Kernel: 5.8, `net/core/dev.c` `napi_complete_done()`; range 0..=2147483647 (`napi-set` policy, `s32-max`).
@@ -131,7 +131,7 @@ impl fmt::Display for EmptyPolls {
     }
 }
 
-/// A kernel release, as far as it can be compared: `6.18.44`.
+/// A kernel release in comparable form: `6.18.44`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 pub struct KernelVersion {
     /// The first number.
@@ -143,7 +143,7 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
-    /// That of a release whose text says none: before all others.
+    /// The version of a release that cannot be parsed: before all others.
     pub const UNKNOWN: Self = Self::since(0, 0);
 
     /// The first release of a series: `since(6, 13)` is Linux 6.13.
@@ -151,7 +151,7 @@ impl KernelVersion {
         Self { major, minor, patch: 0 }
     }
 
-    /// Reads `uname -r`: up to three numbers, then whatever the distribution put behind them.
+    /// Parses `uname -r`: up to three numbers, then the distribution's suffix.
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         let major = numbers.next()?.ok()?;

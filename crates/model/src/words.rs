@@ -1,6 +1,7 @@
-//! Enums whose variants are the kernel's words.
+//! Macros for enums whose variants are the kernel's words.
 
-/// Types that documents hold as text: as they are shown, and as they are read from there. Each with what the text is.
+/// Implements serialisation as text for types with `Display` and `FromStr`, each with a description for the
+/// schema.
 #[macro_export]
 macro_rules! as_text {
     ($($name:ident: $what:literal),+ $(,)?) => {$(
@@ -21,7 +22,7 @@ macro_rules! as_text {
     )+};
 }
 
-/// The schema of types that documents hold as text, each with what the text is.
+/// Implements the schema of types that are serialised as text, each with a description.
 #[macro_export]
 macro_rules! text_schema {
     ($($name:ident: $what:literal),+ $(,)?) => {$(
@@ -49,7 +50,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in the order of the documentation.
+            /// All words, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
             /// The kernel's word.
@@ -59,7 +60,7 @@ macro_rules! words {
                 }
             }
 
-            /// The one with this word.
+            /// Returns the variant with this word.
             pub fn named(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.as_str() == word)
             }
@@ -73,7 +74,7 @@ macro_rules! words {
     };
 }
 
-/// The words of a kind of knobs: each is a knob of its own, with facts that begin with those of its kind.
+/// An enum of knobs by word. Each word is a separate knob, whose facts are based on those of its kind.
 macro_rules! knob_words {
     (
         $(#[doc = $doc:literal])+
@@ -87,7 +88,7 @@ macro_rules! knob_words {
         }
 
         impl $name {
-            /// What is known about the knob.
+            /// The knob's facts.
             pub const fn facts(self) -> &'static crate::facts::Facts {
                 match self {
                     $(Self::$variant => const { &crate::facts::Facts {
@@ -100,12 +101,12 @@ macro_rules! knob_words {
                 }
             }
 
-            /// The facts of all of them.
+            /// The facts of all knobs.
             pub fn table() -> Vec<&'static crate::facts::Facts> {
                 Self::ALL.iter().map(|one| one.facts()).collect()
             }
 
-            /// The key of a policy file that sets it.
+            /// The policy-file key that sets the knob.
             pub const fn key(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!("settings.", $word),)+

@@ -1,12 +1,12 @@
 //! The workload of a run: its options, and the distributions of arrivals and sizes.
 //!
-//! The distributions are inverse cumulative distribution functions, from a number drawn evenly out of (0, 1] to
-//! a gap or a size. They hold no state and no chance of their own: the load generator and the simulator draw
-//! from the same functions, each with its own seeded numbers.
+//! The distributions are inverse cumulative distribution functions: they map a uniform number in (0, 1] to a
+//! gap or a size. They have no state and no randomness: the load generator and the simulator use the same
+//! functions with their own seeded numbers.
 //!
 //! Source of the Facebook distributions: Atikoglu, Xu, Frachtenberg, Jiang, Paleczny, "Workload Analysis of a
-//! Large-Scale Key-Value Store", SIGMETRICS 2012, section 5 and table 5 (the pool ETC), with the parameters that
-//! the tool mutilate gives the names `fb_ia`, `fb_key` and `fb_value`.
+//! Large-Scale Key-Value Store", SIGMETRICS 2012, section 5 and table 5 (the pool ETC). The parameters are
+//! those of the tool mutilate, which calls them `fb_ia`, `fb_key` and `fb_value`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use crate::exchange::{ExchangeWorkload, ForeignWorkload, StorageWorkload};
 use crate::pace::{Arrivals, GeneralizedPareto, NotADistribution, OutOfRange, Pace, Waiting, span, within};
 use crate::units::Nanoseconds;
 
-/// One run's workload. Written into the evidence, so that the run can be repeated from it.
+/// The workload of a run. Stored in the evidence, so that the run can be repeated.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -26,16 +26,16 @@ pub enum Workload {
     Memcached(MemcachedWorkload),
     /// Requests and answers of fixed sizes.
     TcpRr(ExchangeWorkload),
-    /// Blocks in one direction, as fast as they go.
+    /// Blocks in one direction, as fast as possible.
     TcpStream(ExchangeWorkload),
     /// Operations on the server's storage.
     Storage(StorageWorkload),
-    /// Requests to a foreign server, whose protocol says where an answer ends.
+    /// Requests to a foreign server; its protocol shows where an answer ends.
     Foreign(ForeignWorkload),
 }
 
 impl Workload {
-    /// The seed that all chance of the run was drawn from.
+    /// The seed of all random numbers of the run.
     pub fn seed(&self) -> u64 {
         match self {
             Self::Memcached(memcached) => memcached.seed,
@@ -45,7 +45,7 @@ impl Workload {
         }
     }
 
-    /// The same workload with another seed: what makes two runs comparable is that they are equal in this form.
+    /// The workload with another seed: runs are comparable if their workloads are equal apart from the seed.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Self {
         let mut workload = self.clone();
@@ -58,7 +58,7 @@ impl Workload {
         workload
     }
 
-    /// Lets client threads wait in another way.
+    /// Changes how client threads wait.
     pub fn set_waiting(&mut self, waiting: Waiting) {
         match self {
             Self::Memcached(memcached) => memcached.waiting = waiting,
@@ -68,7 +68,7 @@ impl Workload {
         }
     }
 
-    /// When and over what its requests go.
+    /// When requests are sent, and over which connections.
     pub fn pace(&self) -> Pace {
         match self {
             Self::Memcached(memcached) => memcached.pace(),
@@ -78,10 +78,10 @@ impl Workload {
         }
     }
 
-    /// Whether every option is within its range.
+    /// Checks that every option is within its range.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
+    /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         match self {
             Self::Memcached(memcached) => memcached.check(),
@@ -92,7 +92,7 @@ impl Workload {
     }
 }
 
-/// Every option of a memcached run.
+/// The options of a memcached run.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemcachedWorkload {
@@ -100,27 +100,27 @@ pub struct MemcachedWorkload {
     pub threads: u32,
     /// TCP connections of each thread. Range 1..=[`Pace::CONNECTIONS_MAX`].
     pub connections_per_thread: u32,
-    /// Requests that one connection may have under way. Range 1..=[`Pace::DEPTH_MAX`].
+    /// The maximum number of outstanding requests per connection. Range 1..=[`Pace::DEPTH_MAX`].
     pub depth: u32,
-    /// How the gaps between the requests of one connection are distributed. Closed loop has no gaps.
+    /// The distribution of the gaps between the requests of a connection. A closed loop has no gaps.
     pub arrivals: Arrivals,
     /// The share of requests that are `set`; the rest are `get`. Range 0..=1.
     pub set_share: f64,
-    /// How many keys there are; requests choose among them evenly. Range 1..=[`Self::KEYS_MAX`].
+    /// The number of keys; requests choose among them uniformly. Range 1..=[`Self::KEYS_MAX`].
     pub keys: u32,
-    /// How long the keys are.
+    /// The size of the keys.
     pub key_size: KeySize,
-    /// How long the values are.
+    /// The size of the values.
     pub value_size: ValueSize,
-    /// Whether every key is set, and every set is checked, before the first request.
+    /// Whether every key is set and verified before the first request.
     pub preload: bool,
-    /// How long requests run before the window opens.
+    /// How long requests are sent before the window opens.
     pub warmup: Nanoseconds,
-    /// How long is measured: requests *due* in the window count.
+    /// The length of the window: requests *due* in it count.
     pub window: Nanoseconds,
-    /// How long after the window answers are waited for.
+    /// How long to wait for answers after the window.
     pub drain: Nanoseconds,
-    /// The seed of all chance.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// How a client thread waits.
     pub waiting: Waiting,
@@ -129,17 +129,18 @@ pub struct MemcachedWorkload {
 impl MemcachedWorkload {
     /// The most keys.
     pub const KEYS_MAX: u32 = 10_000_000;
-    /// The longest key the protocol takes. Source: memcached, doc/protocol.txt, "Keys".
+    /// The longest key that the protocol allows. Source: memcached, doc/protocol.txt, "Keys".
     pub const KEY_BYTES_MAX: u32 = 250;
-    /// The longest value drawn or asked for; memcached's default item limit is 1 MiB with its own overhead.
+    /// The largest value; memcached's default item limit is 1 MiB including overhead.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;
 
-    /// Connections of all threads.
+    /// The number of connections of all threads.
     pub fn connections(&self) -> u64 {
         u64::from(self.threads) * u64::from(self.connections_per_thread)
     }
 
-    /// When and over what its requests go. At most `u32::MAX` connections are distinguished, more than any host has.
+    /// When requests are sent, and over which connections. Counts saturate at `u32::MAX` connections, more
+    /// than any host has.
     pub fn pace(&self) -> Pace {
         Pace {
             threads: self.threads,
@@ -154,10 +155,10 @@ impl MemcachedWorkload {
         }
     }
 
-    /// Whether every option is within its range.
+    /// Checks that every option is within its range.
     ///
     /// # Errors
-    /// [`OutOfRange`] names the first option that is not.
+    /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         within("threads", self.threads, 1, Pace::THREADS_MAX)?;
         within("connections-per-thread", self.connections_per_thread, 1, Pace::CONNECTIONS_MAX)?;
@@ -179,23 +180,23 @@ impl MemcachedWorkload {
     }
 }
 
-/// How many requests are offered.
+/// The offered load.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OfferedLoad {
     /// Open loop: this many requests per second, whether or not the server keeps up.
     PerSecond(f64),
-    /// Closed loop: every answer is followed by the next request. The document's `MAX`.
+    /// Closed loop: each answer triggers the next request. The document's `MAX`.
     Max,
 }
 
 impl OfferedLoad {
-    /// The highest rate that can be asked for, in requests per second.
+    /// The highest rate that can be requested, in requests per second.
     pub const PER_SECOND_MAX: f64 = 100_000_000.0;
 }
 
 impl fmt::Display for OfferedLoad {
-    /// As the document writes it: `200K`, `MAX`; rates that are no whole thousands in full.
+    /// In the document's format: `200K`, `MAX`; other rates than whole thousands in full.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => f.pad("MAX"),
@@ -207,7 +208,7 @@ impl fmt::Display for OfferedLoad {
     }
 }
 
-/// Why a text names no load.
+/// The error for text that is not a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotALoad(pub String);
 
@@ -244,17 +245,17 @@ impl FromStr for OfferedLoad {
     }
 }
 
-/// How long keys are, in bytes.
+/// The distribution of key sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySize {
-    /// All alike.
+    /// All the same.
     Fixed(u32),
-    /// Facebook's: generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688.
+    /// Facebook's distribution: generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688.
     FbKey,
 }
 
 impl KeySize {
-    /// The length at `u`, at most [`MemcachedWorkload::KEY_BYTES_MAX`]. `u` is in (0, 1].
+    /// The size at quantile `u`, at most [`MemcachedWorkload::KEY_BYTES_MAX`]. `u` is in (0, 1].
     pub fn draw(self, u: f64) -> u32 {
         match self {
             Self::Fixed(bytes) => bytes,
@@ -268,25 +269,25 @@ impl KeySize {
     }
 }
 
-/// How long values are, in bytes.
+/// The distribution of value sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSize {
-    /// All alike.
+    /// All the same.
     Fixed(u32),
-    /// Facebook's: lengths 0 to 14 by a table, longer ones generalized Pareto with location 15, scale 214.476,
-    /// shape 0.348238.
+    /// Facebook's distribution: sizes 0 to 14 by a table, larger ones generalized Pareto with location 15,
+    /// scale 214.476, shape 0.348238.
     FbValue,
 }
 
 impl ValueSize {
-    /// The probability of each length from 0 to 14.
+    /// The probability of each size from 0 to 14.
     pub const FB_VALUE_HEAD: [f64; 15] = [
         0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837, 0.00837,
         0.08989, 0.00092, 0.00326, 0.01980,
     ];
 
-    /// The length at `head` (which part of the distribution) and `tail` (where in its tail), at most
-    /// [`MemcachedWorkload::VALUE_BYTES_MAX`]. Both are in (0, 1] and drawn apart.
+    /// The size at quantiles `head` (selects the part of the distribution) and `tail` (within the tail), at
+    /// most [`MemcachedWorkload::VALUE_BYTES_MAX`]. Both are in (0, 1] and independent.
     pub fn draw(self, head: f64, tail: f64) -> u32 {
         match self {
             Self::Fixed(bytes) => bytes,
@@ -305,7 +306,7 @@ impl ValueSize {
     }
 }
 
-/// A length cut down to whole bytes, within 0..=`most`.
+/// A size truncated to whole bytes, within 0..=`most`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -367,7 +368,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// Steps over (0, 1) that a distribution is averaged over, at the middle of each.
+    /// The number of midpoints in (0, 1) at which a distribution is averaged.
     const STEPS: u32 = 1_000_000;
 
     fn averaged(draw: impl Fn(f64) -> f64) -> f64 {
@@ -411,7 +412,7 @@ mod test {
             head,
             0.001,
         );
-        // location + scale / (1 - k), less half a byte that is cut off on average.
+        // location + scale / (1 - k), minus the half byte that is truncated on average.
         let tail = averaged(|u| f64::from(ValueSize::FbValue.draw(1.0, u)));
         assert_near("long values", tail, 15.0 + 214.476 / (1.0 - 0.348_238) - 0.5, 0.01);
     }

@@ -9,9 +9,9 @@ use crate::ids::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppRequest {
-    /// The requester.
+    /// Who requested it.
     pub of: Requester,
-    /// The number of the policy: [`crate::PolicyName::number`].
+    /// The policy's number: [`crate::PolicyName::number`].
     pub number: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Other tools that set what netpolicy sets: the configuration lines that make them do so.
+//! Other tools that set what netpolicy sets, and the configuration lines that make them do so.
 
 use std::fmt;
 
@@ -11,33 +11,35 @@ use crate::nic::Sysctl;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConflictingToolKind {
-    /// A file of `sysctl.d`: at boot, and on `sysctl --system`.
+    /// A file in `sysctl.d`: applied at boot, and on `sysctl --system`.
     SysctlFile,
-    /// A `.link` file of systemd: when udev adds the device.
+    /// A `.link` file of systemd: applied when udev adds the device.
     LinkFile,
-    /// A connection of NetworkManager: whenever it is activated.
+    /// A NetworkManager connection: applied on each activation.
     NetworkManager,
-    /// A stanza of ifupdown: whenever the interface goes up.
+    /// An ifupdown stanza: applied whenever the interface goes up.
     Ifupdown,
-    /// The profile that tuned keeps, while it runs; the Node Tuning Operator of OpenShift sets it.
+    /// The active tuned profile, enforced while tuned runs; also set by the Node Tuning Operator of
+    /// OpenShift.
     Tuned,
-    /// Google's guest agent: its `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and when a device comes.
+    /// Google's guest agent: its `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and when
+    /// a device appears.
     GoogleGuestAgent,
-    /// cloud-init: network configuration, and commands that it runs at boot.
+    /// cloud-init: network configuration, and the commands that it runs at boot.
     CloudInit,
-    /// Scylla's `perftune.py`: IRQ affinity, RPS, XPS and the number of queues, at each start of the database.
+    /// Scylla's `perftune.py`: IRQ affinity, RPS, XPS and queue counts, at each start of the database.
     Perftune,
-    /// A script that pins interrupts: Intel's or Mellanox's `set_irq_affinity`, or `mlnx_tune`.
+    /// A script that pins interrupts: `set_irq_affinity` by Intel or Mellanox, or `mlnx_tune`.
     IrqAffinityScript,
-    /// Amazon's: udev rules and scripts for ENA devices.
+    /// Amazon's udev rules and scripts for ENA devices.
     Ena,
     /// netplan: offloads and virtual functions, whenever its backend configures the device.
     Netplan,
-    /// `ETHTOOL_OPTS` of a network script of Red Hat's: whenever the interface goes up.
+    /// `ETHTOOL_OPTS` in a Red Hat network script: applied whenever the interface goes up.
     Ifcfg,
-    /// A rule of udev that sets a NIC or runs a program that does: when udev adds the device.
+    /// A udev rule that sets a NIC or runs a program that does: applied when udev adds the device.
     UdevRule,
-    /// Azure's: the agent, and udev rules for accelerated networking.
+    /// Azure's agent and its udev rules for accelerated networking.
     Azure,
 }
 
@@ -62,7 +64,7 @@ impl fmt::Display for ConflictingToolKind {
     }
 }
 
-/// A configuration line by which another tool sets what netpolicy may set, too.
+/// A configuration line by which another tool sets what netpolicy may also set.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConflictingTool {
@@ -70,10 +72,10 @@ pub struct ConflictingTool {
     pub kind: ConflictingToolKind,
     /// File and line: `/etc/sysctl.d/90-net.conf:3`.
     pub place: String,
-    /// What it says.
+    /// The line's text.
     pub line: String,
-    /// The device that it is about, as far as it names one: a name, or a pattern of names.
+    /// The device that the line names, if any: a name, or a pattern for names.
     pub device: Option<String>,
-    /// The number and its value, where it sets one of the whole host's.
+    /// The sysctl and its value, if the line sets one.
     pub sysctl: Option<(Sysctl, String)>,
 }

@@ -1,4 +1,4 @@
-//! The NIC's half of the graph.
+//! Network devices, their queues, NAPIs and interrupts.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::setting::Threading;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
 
-/// How sure we are of an edge of the graph.
+/// How an edge of the graph was determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Our own guess by order (the n-th NAPI is the n-th queue's) where the kernel states nothing.
+    /// Guessed by order (the n-th NAPI serves the n-th queue), if the kernel states nothing.
     ByOrder,
     /// Read from a name that drivers choose (`/proc/interrupts`).
     ByName,
@@ -35,9 +35,9 @@ pub struct Device {
     pub id: DeviceId,
     /// The rtnetlink kind of a virtual device (`veth`), else the driver's name; empty where neither is known.
     pub kind: String,
-    /// Whether it is administratively up and has a carrier.
+    /// Whether the device is administratively up and has a carrier.
     pub up: bool,
-    /// What tells it from others beside its name, and what it is joined to.
+    /// How the device is identified other than by name, and how it is linked to other devices.
     #[serde(default, skip_serializing_if = "DeviceLink::is_unknown")]
     pub link: DeviceLink,
     /// The largest packet, in bytes.
@@ -60,78 +60,79 @@ pub struct Device {
     pub tx_queues: Vec<TxQueueState>,
     /// The NAPIs, by id.
     pub napis: Vec<Napi>,
-    /// How many queues there are and could be; `None` where the driver does not say.
+    /// The number of queues, and the maximum; `None` if the driver does not report them.
     pub channels: Option<Channels>,
-    /// Ring sizes; `None` where the driver does not say.
+    /// Ring sizes; `None` if the driver does not report them.
     pub rings: Option<Rings>,
-    /// Interrupt moderation of the whole device; `None` where the driver has none.
+    /// Interrupt moderation of the whole device; `None` if the driver does not support it.
     pub coalesce: Option<Coalesce>,
-    /// The offloads that decide how packets travel.
+    /// The offloads that affect packet delivery.
     pub features: Features,
-    /// Every offload that [`crate::NicKnob::Offload`] knows and the device has, and whether it is on.
+    /// Every offload of [`crate::NicKnob::Offload`] that the device supports, and whether it is on.
     #[serde(default)]
     pub offloads: BTreeMap<Offload, bool>,
-    /// Those of `offloads` that are not as they were requested, and what was: the driver or another offload does not
-    /// allow it now. The kernel switches them as soon as it can.
+    /// Requested values of `offloads` that are not in force because the driver or another offload does not
+    /// allow them now. The kernel applies them as soon as it can.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offloads_requested: BTreeMap<Offload, bool>,
-    /// How large packets may be.
+    /// Maximum packet sizes.
     #[serde(default, skip_serializing_if = "PacketSizes::is_unknown")]
     pub packet_sizes: PacketSizes,
-    /// The flags of the driver's own.
+    /// The driver's private flags.
     #[serde(default)]
     pub private_flags: BTreeMap<FlagName, bool>,
-    /// How packets are spread over the queues; `None` where the driver does not say.
+    /// How packets are spread over the queues; `None` if the driver does not report it.
     #[serde(default)]
     pub rss: Option<Rss>,
-    /// The contexts of the receive hash beside the device's own, by id; `None` where the driver has none.
+    /// RSS contexts other than the device's default, by id; `None` if the driver does not support them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_contexts: Option<Vec<RssContext>>,
-    /// The rules of the NIC for single flows, by place; `None` where the driver has none.
+    /// The ntuple rules, by location; `None` if the driver does not support them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_rules: Option<Vec<PlacedRule>>,
-    /// What packets wait in before they leave; `None` while the device is down.
+    /// The device's qdiscs; `None` while the device is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdiscs: Option<Qdiscs>,
-    /// What keeps queues of it for itself: leases, memory providers, AF_XDP sockets; by queue. Empty where nothing does, or
-    /// where the kernel does not say (before 6.8 and without sock-diag of AF_XDP).
+    /// What holds queues of the device: leases, memory providers, AF_XDP sockets; by queue. Empty if nothing
+    /// does, or the kernel does not report it (before 6.8 and without sock-diag of AF_XDP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<QueueHolder>,
 }
 
-/// What tells a device from others beside its name, and what it is joined to.
+/// How a device is identified other than by name, and how it is linked to other devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceLink {
-    /// Its MAC address, in lower case; `None` where its addresses are of another kind.
+    /// The MAC address in lower case; `None` if the device has another kind of address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// The address of the PCI device behind it: `0000:3b:00.0`.
+    /// The address of its PCI device: `0000:3b:00.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// How fast its link is, in megabits per second; `None` while it has no carrier, or where the driver does not say.
+    /// The link speed in megabits per second; `None` without a carrier, or if the driver does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_mbps: Option<u32>,
-    /// Whether the default route of the main table goes by it, also by way of a device above it.
+    /// Whether the default route of the main table uses this device, directly or through a device on top of
+    /// it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
-    /// The device that it is a member of: a bond, a bridge, a team, a VRF (`IFLA_MASTER`).
+    /// The device that it is enslaved to: a bond, a bridge, a team, a VRF (`IFLA_MASTER`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<IfIndex>,
-    /// The device that it stands on, in the same namespace: a VLAN's, a macvlan's, a tunnel's (`IFLA_LINK`).
+    /// The device below it in the same namespace, as for a VLAN, a macvlan or a tunnel (`IFLA_LINK`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lower: Option<IfIndex>,
 }
 
 impl DeviceLink {
-    /// Whether nothing is known, as of a host that was recorded before there was anything to know.
+    /// Whether nothing is known: true for hosts that were recorded before these fields existed.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The rtnetlink kinds of devices that software alone makes, and whose packets come on the CPU of the sender or of the
-/// device below. Kernel: 6.18, `struct rtnl_link_ops` of each, `.kind`.
+/// The rtnetlink kinds of pure software devices, whose packets are processed on the CPU of the sender or of
+/// the device below. Kernel: 6.18, `struct rtnl_link_ops` of each, `.kind`.
 const SOFTWARE_KINDS: [&str; 33] = [
     "amt",
     "bareudp",
@@ -169,21 +170,22 @@ const SOFTWARE_KINDS: [&str; 33] = [
 ];
 
 impl Device {
-    /// What was requested of an offload, which a write changes; `None` if the device does not have it.
+    /// The requested state of an offload, which a write changes; `None` if the device does not support the
+    /// offload.
     pub fn requested_offload(&self, offload: Offload) -> Option<bool> {
         let is = self.offloads.get(&offload)?;
         Some(*self.offloads_requested.get(&offload).unwrap_or(is))
     }
 
-    /// How many of its first receive queues ordinary packets can be spread over, of so many that there are: those below the
-    /// first whose memory is another program's.
+    /// Of the first `there` receive queues, the number that ordinary packets can be spread over: those before
+    /// the first queue whose memory belongs to another program.
     pub fn ordinary_rx_queues(&self, there: u32) -> u32 {
         let provided = self.holders.iter().filter(|holder| holder.rx && holder.kind.is_provider());
         provided.map(|holder| holder.queue.0).fold(there, u32::min)
     }
 
-    /// Whether it interrupts a CPU by itself when packets come. `None` where its kind is not known and no NAPI names an
-    /// interrupt; a driver of hardware has one even where it does not say which.
+    /// Whether the device raises interrupts when packets arrive. `None` if its kind is unknown and no NAPI
+    /// names an interrupt; a hardware driver has one even if it does not report which.
     pub fn has_own_interrupts(&self) -> Option<bool> {
         if self.napis.iter().any(|napi| napi.irq.is_some()) {
             return Some(true);
@@ -192,25 +194,25 @@ impl Device {
     }
 }
 
-/// A context of the receive hash.
+/// An RSS context.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RssContext {
-    /// What the kernel calls it, while it lives.
+    /// The context's id, valid while the context exists.
     pub id: u32,
-    /// The queues that it spreads packets evenly over; `None` where it does so in another way.
+    /// The queues that the context spreads packets evenly over; `None` if its table is different.
     pub queues: Option<QueueSpan>,
     /// The queue for each value of the hash, modulo the table's length.
     pub table: Vec<u32>,
 }
 
-/// A rule of the NIC, where it stands in the NIC's table. The first that fits decides.
+/// An ntuple rule at its location in the NIC's table. The first rule that matches decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlacedRule {
-    /// Its place.
+    /// The rule's location.
     pub location: u32,
-    /// Which packets it is for; `None` where that cannot be said with whole fields.
+    /// Which packets it matches; `None` if whole fields cannot express it.
     pub flow: Option<FlowMatch>,
     /// Where they go.
     pub to: SteerTo,
@@ -224,15 +226,15 @@ pub struct RxQueueState {
     pub id: RxQueue,
     /// The NAPI that serves it.
     pub napi: Option<NapiEdge>,
-    /// The CPUs that receive packet steering hands its packets to; empty where RPS is off.
+    /// The CPUs that RPS hands its packets to; empty if RPS is off.
     pub rps_cpus: CpuSet,
-    /// How many flows receive flow steering remembers for the queue; `None` on kernels without it.
+    /// The number of flows that RFS remembers for the queue; `None` on kernels without it.
     #[serde(default)]
     pub rps_flow_cnt: Option<u32>,
-    /// Interrupt moderation of this queue; `None` where the driver has none for single queues.
+    /// Interrupt moderation of this queue; `None` if the driver does not support it per queue.
     #[serde(default)]
     pub coalesce: Option<Coalesce>,
-    /// The kernel thread that polls it; `None` where there is none, or none that is known.
+    /// The kernel thread that polls it; `None` if there is none, or none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread: Option<KthreadState>,
 }
@@ -245,30 +247,30 @@ pub struct TxQueueState {
     pub index: QueueIndex,
     /// The NAPI that completes it.
     pub napi: Option<NapiEdge>,
-    /// The CPUs whose packets leave by it; empty where XPS is off.
+    /// The CPUs that transmit on it (XPS); empty if XPS is off.
     pub xps_cpus: CpuSet,
-    /// The receive queues whose flows leave by it; empty where that is not asked for.
+    /// The receive queues whose flows are transmitted on it; empty if this is not configured.
     #[serde(default)]
     pub xps_rxqs: Vec<QueueIndex>,
 }
 
-/// A queue's way to its NAPI.
+/// The edge from a queue to its NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NapiEdge {
     /// The NAPI.
     pub napi: NapiId,
-    /// How sure we are.
+    /// How the edge was determined.
     pub confidence: Confidence,
 }
 
-/// A NAPI's way to its interrupt.
+/// The edge from a NAPI to its interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IrqEdge {
     /// The interrupt.
     pub irq: IrqNumber,
-    /// How sure we are.
+    /// How the edge was determined.
     pub confidence: Confidence,
 }
 
@@ -276,7 +278,7 @@ pub struct IrqEdge {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Napi {
-    /// Its id, until the next reset.
+    /// The NAPI's id, valid until the next reset.
     pub id: NapiId,
     /// See [`crate::NapiKnob::DeferHardIrqs`].
     pub defer_hard_irqs: Option<EmptyPolls>,
@@ -302,28 +304,28 @@ pub struct Irq {
     pub name: String,
     /// The CPUs it may be delivered to.
     pub affinity: CpuSet,
-    /// The CPUs it is delivered to; changes at the interrupt after a change of affinity.
+    /// The CPUs it is delivered to; after a change of affinity, updated at the next interrupt.
     pub effective_affinity: CpuSet,
     /// Its NUMA node.
     pub node: Option<NumaNode>,
-    /// How often it fired, by CPU; CPUs where it never did are left out.
+    /// How often it fired, by CPU; CPUs with no interrupt are omitted.
     pub counts: Vec<(Cpu, u64)>,
 }
 
 impl Irq {
-    /// How often it fired on all CPUs together.
+    /// How often it fired on all CPUs.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 }
 
-/// What is, and what the device allows at most.
+/// A current value and its maximum on this device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
     /// The value in force.
     pub current: u32,
-    /// The largest value; 0 where the driver does not say.
+    /// The largest value; 0 if the driver does not report it.
     pub max: u32,
 }
 
@@ -331,16 +333,16 @@ pub struct Pair {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
-    /// Receive queues with an interrupt of their own.
+    /// Receive queues with a dedicated interrupt.
     pub rx: Pair,
-    /// Transmit queues with an interrupt of their own.
+    /// Transmit queues with a dedicated interrupt.
     pub tx: Pair,
     /// Queue pairs that share an interrupt.
     pub combined: Pair,
 }
 
 impl Channels {
-    /// How many there are of a kind, and could be.
+    /// The number of queues of a kind, and the maximum.
     pub const fn of(&self, kind: ChannelKind) -> Pair {
         match kind {
             ChannelKind::Rx => self.rx,
@@ -361,7 +363,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// How many descriptors a ring of a kind has, and could have.
+    /// The number of descriptors of a kind of ring, and the maximum.
     pub const fn of(&self, kind: RingKind) -> Pair {
         match kind {
             RingKind::Rx => self.rx,
@@ -370,22 +372,22 @@ impl Rings {
     }
 }
 
-/// Interrupt moderation; each value `None` where the driver lacks it.
-/// Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_coalesce`.
+/// Interrupt moderation; a value is `None` if the driver does not support it. Kernel:
+/// `include/uapi/linux/ethtool.h` `struct ethtool_coalesce`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coalesce {
-    /// How long a receive interrupt waits, in microseconds.
+    /// How long a receive interrupt is delayed, in microseconds.
     pub rx_usecs: Option<u32>,
-    /// After how many packets a receive interrupt comes immediately.
+    /// The number of packets that triggers a receive interrupt immediately.
     pub rx_max_frames: Option<u32>,
-    /// How long a transmit interrupt waits, in microseconds.
+    /// How long a transmit interrupt is delayed, in microseconds.
     pub tx_usecs: Option<u32>,
-    /// After how many packets a transmit interrupt comes immediately.
+    /// The number of packets that triggers a transmit interrupt immediately.
     pub tx_max_frames: Option<u32>,
-    /// Whether the driver adapts the receive values by itself.
+    /// Whether the driver adapts the receive values.
     pub adaptive_rx: Option<bool>,
-    /// Whether the driver adapts the transmit values by itself.
+    /// Whether the driver adapts the transmit values.
     pub adaptive_tx: Option<bool>,
     /// Whether each completion restarts the receive timer.
     #[serde(default)]
@@ -396,7 +398,7 @@ pub struct Coalesce {
 }
 
 impl Coalesce {
-    /// One of the values, switches as 0 and 1; `None` where the driver lacks it.
+    /// A value by its name, switches as 0 and 1; `None` if the driver does not support it.
     pub fn of(&self, param: CoalesceParam) -> Option<u32> {
         match param {
             CoalesceParam::RxUsecs => self.rx_usecs,
@@ -411,8 +413,8 @@ impl Coalesce {
     }
 }
 
-/// How large packets may be before they are cut, and may grow by joining, in bytes; each `None` on kernels without it.
-/// Kernel: `include/uapi/linux/if_link.h`, `IFLA_GSO_MAX_SIZE` and others.
+/// Maximum packet sizes for segmentation (GSO) and coalescing (GRO), in bytes; `None` on kernels without
+/// them. Kernel: `include/uapi/linux/if_link.h`, `IFLA_GSO_MAX_SIZE` and others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PacketSizes {
@@ -424,12 +426,12 @@ pub struct PacketSizes {
     pub gso_ipv4_max_size: Option<u32>,
     /// See [`PacketSize::GroIpv4`].
     pub gro_ipv4_max_size: Option<u32>,
-    /// The largest that the driver takes: what is sent cannot be allowed to be larger. Kernel: 5.19.
+    /// The largest size that the driver accepts, an upper bound of the GSO sizes. Kernel: 5.19.
     pub tso_max_size: Option<u32>,
 }
 
 impl PacketSizes {
-    /// One of the bounds; `None` on kernels without it.
+    /// A limit by its name; `None` on kernels without it.
     pub const fn of(&self, size: PacketSize) -> Option<u32> {
         match size {
             PacketSize::Gso => self.gso_max_size,
@@ -439,17 +441,17 @@ impl PacketSizes {
         }
     }
 
-    /// Whether nothing is known, as of a host that was recorded before there was anything to know.
+    /// Whether nothing is known: true for hosts that were recorded before these fields existed.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Offloads that decide how packets travel; `None` where they could not be read.
+/// Offloads that affect packet delivery; `None` if they could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Features {
-    /// `rx-gro`: packets are joined in NAPI. A veth has NAPIs only with this or with XDP.
+    /// `rx-gro`: GRO in NAPI. A veth has NAPIs only with this or with XDP.
     pub gro: Option<bool>,
     /// Any of the `tx-tcp-*segmentation` features. A veth whose *peer* has them on bypasses its own NAPI.
     pub tso: Option<bool>,

@@ -1,7 +1,7 @@
-//! What keeps a queue of a device for itself: a lease, a memory provider, an AF_XDP socket.
+//! What holds a queue of a device: a lease, a memory provider, an AF_XDP socket.
 //!
-//! Such a queue works only as long as it stays as its holder made it. The kernel refuses few of the changes that would take
-//! it away, so that they are refused here, before anything is written.
+//! Such a queue works only as long as it stays the way its holder set it up. The kernel rejects few of the
+//! changes that would break it, so they are rejected here, before anything is written.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::plan::Change;
 use crate::setting::{Disruption, NicKnob, Setting};
 use crate::steering::{QueueSpan, SteerTo};
 
-/// What keeps a queue.
+/// What holds a queue.
 ///
 /// Kernel: 7.3, `Documentation/netlink/specs/netdev.yaml` `queue`, `net/core/netdev_queues.c` `netdev_queue_busy()`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
@@ -22,30 +22,31 @@ use crate::steering::{QueueSpan, SteerTo};
 pub enum HolderKind {
     /// A virtual device of another namespace, such as a netkit, uses the queue as its own. Kernel: 7.1, `NETDEV_A_QUEUE_LEASE`.
     Lease {
-        /// The queue that it is there: `nk0 rx-1`, or `if7 rx-1 of netnsid 0`.
+        /// The queue's name in that namespace: `nk0 rx-1`, or `if7 rx-1 of netnsid 0`.
         to: String,
     },
-    /// Packets are written into a dmabuf, as of a GPU. Kernel: 6.12, `NETDEV_A_QUEUE_DMABUF`, `net/core/devmem.c`.
+    /// Packets are written into a dmabuf, for example GPU memory. Kernel: 6.12, `NETDEV_A_QUEUE_DMABUF`,
+    /// `net/core/devmem.c`.
     Dmabuf {
-        /// The number of the binding.
+        /// The id of the binding.
         id: u32,
     },
     /// Packets are written into memory of an io_uring (zero-copy receive). Kernel: 6.15, `NETDEV_A_QUEUE_IO_URING`,
     /// `io_uring/zcrx.c`.
     IoUring {
-        /// The bytes of each of its buffers; `None` on kernels that do not report it.
+        /// The size of its buffers in bytes; `None` on kernels that do not report it.
         rx_buf_len: Option<u64>,
     },
     /// An AF_XDP socket is bound to it. Kernel: 4.18; `NETDEV_A_QUEUE_XSK` 6.15, `net/xdp/xsk_diag.c`.
     AfXdp {
-        /// Whether the NIC reads and writes the socket's memory; `None` where the kernel does not say.
+        /// Whether the NIC accesses the socket's memory directly; `None` if the kernel does not report it.
         zero_copy: Option<bool>,
     },
 }
 
 impl HolderKind {
-    /// Whether ordinary packets cannot be received by the queue, so that the receive hash must keep off it: its memory is
-    /// another program's.
+    /// Whether the queue cannot receive ordinary packets because its memory belongs to another program, so
+    /// that RSS must avoid it.
     ///
     /// Kernel: 7.3, `net/core/netdev_rx_queue.c` `netif_rxq_has_unreadable_mp()`.
     pub const fn is_provider(&self) -> bool {
@@ -55,7 +56,7 @@ impl HolderKind {
         }
     }
 
-    /// The kind alone, as messages name it: `AF_XDP`.
+    /// The kind's name, as in messages: `AF_XDP`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Lease { .. } => "lease",
@@ -85,12 +86,13 @@ impl fmt::Display for HolderKind {
 pub struct HolderProcess {
     /// Its identity.
     pub id: ProcessId,
-    /// `stated` where the kernel names the socket. Of a memory provider it names none, nor of AF_XDP without sock-diag of such
-    /// sockets (`CONFIG_XDP_SOCKETS_DIAG`): `by-order` stands for a process that has what the holder must have.
+    /// `stated` if the kernel names the socket. It names none for a memory provider, nor for AF_XDP without
+    /// sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). `by-order` then marks a process that has what
+    /// the holder needs.
     pub confidence: Confidence,
 }
 
-/// A queue that something keeps for itself.
+/// A held queue.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueHolder {
@@ -102,17 +104,19 @@ pub struct QueueHolder {
     pub tx: bool,
     /// What holds it.
     pub kind: HolderKind,
-    /// The processes that hold it; empty where none could be seen.
+    /// The processes that hold it; empty if none was visible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HolderProcess>,
 }
 
 impl QueueHolder {
-    /// Why a change would take the queue from its holder, in words that follow `it`; `None` if it leaves the queue as it is.
+    /// Why a change would take the queue from its holder, as a phrase that follows `it`; `None` if it leaves
+    /// the queue alone.
     ///
-    /// A change that stops queues or takes the link down always does: drivers free the rings and allocate new ones, and do
-    /// not undo it if the holder's memory no longer fits (`bnxt_close_nic()`, `ice_vsi_rebuild()`). A change of where packets
-    /// go does if it adds the queue to, or removes it from, those that are hashed over or that a rule names.
+    /// A change that stops queues or takes the link down always takes it: drivers free the rings and allocate
+    /// new ones, and do not undo that if the holder's memory no longer fits (`bnxt_close_nic()`,
+    /// `ice_vsi_rebuild()`). A change of steering takes it if it adds the queue to, or removes it from, the
+    /// RSS table or the target of a rule.
     pub fn taken_by(&self, change: &Change) -> Option<&'static str> {
         let Setting::Nic(_, to) = change.to() else { return None };
         let Setting::Nic(_, from) = change.from() else { return None };
@@ -129,7 +133,7 @@ impl QueueHolder {
         }
     }
 
-    /// Whether a value leads packets to the receive queue.
+    /// Whether a value steers packets to the receive queue.
     fn is_led_to_by(&self, knob: &NicKnob) -> bool {
         let index = self.queue.0;
         match knob {
@@ -189,14 +193,14 @@ pub struct QueueConflict {
     pub device: DeviceId,
     /// The change.
     pub change: Change,
-    /// Who holds a queue, and which.
+    /// The held queue and its holder.
     pub holder: QueueHolder,
-    /// What the change does, in words that follow `it`.
+    /// What the change does, as a phrase that follows `it`.
     pub how: &'static str,
 }
 
 impl QueueConflict {
-    /// The first holder that a change takes a queue from, of those of the change's device.
+    /// The first of the device's holders that a change takes a queue from.
     pub fn by(change: &Change, holders: &[QueueHolder]) -> Option<Self> {
         let device = change.to().object().device()?;
         let taken = |holder: &QueueHolder| Some((holder.clone(), holder.taken_by(change)?));
@@ -204,7 +208,7 @@ impl QueueConflict {
         Some(Self { device, change: change.clone(), holder, how })
     }
 
-    /// Whether a setting could take a queue from a holder at all: of others, no holders need to be read.
+    /// Whether a setting can take a queue from a holder at all; for other settings, holders need not be read.
     pub fn could_be_by(setting: &Setting) -> bool {
         setting.facts().takes_queues
     }

@@ -1,8 +1,8 @@
 //! The host as a graph: what `linux` observes, what `plan` reads, what `show` prints.
 //!
 //! device → rx/tx queue → NAPI → IRQ → CPU on one side, process → thread → epoll → socket on the other; they
-//! meet where a socket's incoming NAPI id is a queue's NAPI. Every edge that the kernel does not state itself
-//! carries a [`Confidence`].
+//! meet where a socket's incoming NAPI id is that of a queue's NAPI. Every edge that the kernel does not
+//! state itself carries a [`Confidence`].
 
 mod app_request;
 mod conflicting_tool;
@@ -38,18 +38,18 @@ use crate::nic::Sysctl;
 use crate::scheduling::{KthreadState, RtThrottling};
 use crate::units::KernelVersion;
 
-/// How many devices stand on each other at most. Kernel: 6.18, `include/linux/netdevice.h` `MAX_NEST_DEV`.
+/// The maximum depth of stacked devices. Kernel: 6.18, `include/linux/netdevice.h` `MAX_NEST_DEV`.
 pub const STACK_DEPTH_MAX: usize = 8;
 
-/// What was observed of a host, in one network namespace.
+/// The observed state of a host, in one network namespace.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
-    /// The release as far as it can be compared.
+    /// The release in comparable form.
     pub kernel: KernelVersion,
-    /// What this kernel and this caller can do.
+    /// What this kernel allows this caller.
     pub capabilities: Capabilities,
     /// The CPUs.
     pub topology: Topology,
@@ -57,33 +57,33 @@ pub struct Host {
     pub netns: NetnsId,
     /// The devices, by index.
     pub devices: Vec<Device>,
-    /// Numbers that hold for the whole host. Empty in a namespace that is not the initial one: they are not shown there.
+    /// Host-wide sysctls. Empty outside the initial namespace, where they are not visible.
     #[serde(default)]
     pub sysctls: BTreeMap<Sysctl, u64>,
     /// The `rps_cpus` that each new receive queue of the namespace begins with (`net.core.rps_default_mask`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub rps_default_mask: CpuSet,
-    /// The interrupts that devices or operators asked about, by number.
+    /// The interrupts of the devices and those that the operator asked for, by number.
     pub irqs: Vec<Irq>,
     /// The observed processes, by pid.
     pub processes: Vec<Process>,
-    /// The policies that processes and sockets of this host requested for themselves. Empty where no application may
-    /// request one, or where they were not read.
+    /// The policies that processes and sockets of this host requested for themselves. Empty if applications
+    /// may not request policies, or requests were not read.
     #[serde(default, alias = "wishes", skip_serializing_if = "Vec::is_empty")]
     pub app_requests: Vec<AppRequest>,
-    /// TCP listeners that share an address, by address. Empty where no observed process has any.
+    /// TCP listeners that share an address, by address. Empty if no observed process has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<SharedListeners>,
-    /// What a NAPI's kernel thread begins with; `None` where that could not be read.
+    /// The scheduling that a NAPI's kernel thread starts with; `None` if that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread_begins: Option<KthreadState>,
-    /// How much real-time threads may run; `None` where that could not be read.
+    /// The limit on real-time threads; `None` if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rt_throttling: Option<RtThrottling>,
-    /// The irqbalance that runs here; `None` where none does, or no device here has an interrupt.
+    /// The running irqbalance; `None` if it does not run, or no device here has an interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irqbalance: Option<RunningIrqbalance>,
-    /// Where the receive path was too slow; `None` where it was not counted.
+    /// Where the receive path was too slow; `None` if it was not measured.
     #[serde(default)]
     pub pressure: Option<Pressure>,
     /// What could not be read, and why; empty if everything was read.
@@ -96,11 +96,11 @@ pub struct Host {
 pub struct RunningIrqbalance {
     /// Its process.
     pub pid: Pid,
-    /// The interrupts that are banned, on its command line or over its socket; `None` where it did not answer.
+    /// The interrupts that are banned on its command line or over its socket; `None` if it did not answer.
     pub banned: Option<BTreeSet<IrqNumber>>,
 }
 
-/// What a kernel and the caller's privileges allow.
+/// What the kernel and the caller's privileges allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
@@ -108,14 +108,14 @@ pub struct Capabilities {
     pub napi_set: bool,
     /// NAPIs have an `irq-suspend-timeout` (6.13).
     pub irq_suspend: bool,
-    /// `napi-set` takes `threaded` (6.17).
+    /// `napi-set` accepts `threaded` (6.17).
     pub napi_threaded: bool,
-    /// `napi-set` takes `threaded: busy-poll` (6.19).
+    /// `napi-set` accepts `threaded: busy-poll` (6.19).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub napi_threaded_busy: bool,
     /// Epolls have busy-poll parameters (6.9).
     pub epoll_params: bool,
-    /// Epolls can wait busily for events alone: [`crate::EpollParams::events_only`].
+    /// Epolls can busy-wait for events only: [`crate::EpollParams::events_only`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub epoll_events_only: bool,
     /// The caller may duplicate descriptors of other users' processes (CAP_SYS_PTRACE).
@@ -130,18 +130,18 @@ pub struct Capabilities {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unread {
-    /// What was to be read: a file, a netlink request, a descriptor.
+    /// What could not be read: a file, a netlink request, a descriptor.
     pub what: String,
-    /// The kernel's words.
+    /// The kernel's error.
     pub why: String,
 }
 
 impl Unread {
-    /// The process that this is about (`memcached[812]: its epolls`, `process 812`), if it is about one.
+    /// The process that this entry concerns (`memcached[812]: its epolls`, `process 812`), if any.
     pub fn process(&self) -> Option<Pid> {
         let after = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid);
         let subject = self.what.split(": ").next().unwrap_or_default();
-        // A name may have brackets of its own; the pid is in the last.
+        // A name may contain brackets; the pid is in the last ones.
         match (subject.strip_suffix(']').and_then(|s| s.rsplit_once('[')), subject.strip_prefix("process ")) {
             (Some((_, pid)), _) | (None, Some(pid)) => after(pid),
             (None, None) => None,
@@ -150,18 +150,18 @@ impl Unread {
 }
 
 impl Host {
-    /// The device with this name.
+    /// Returns the device with this name.
     pub fn device_named(&self, name: &str) -> Option<&Device> {
         self.devices.iter().find(|d| d.id.name.as_str() == name)
     }
 
-    /// The device with this identity.
+    /// Returns the device with this id.
     pub fn device(&self, id: DeviceId) -> Option<&Device> {
         self.devices.iter().find(|d| d.id == id)
     }
 
-    /// The devices that one stands on, however deep, each with how many steps it is below: a bond's members, the
-    /// device of a VLAN, the members of the bond of a VLAN. Empty for one that stands on none.
+    /// All devices below a device, with the number of levels between them: a bond's members, a VLAN's device,
+    /// the members of a VLAN's bond. Empty if there are none.
     pub fn below(&self, device: &Device) -> Vec<(usize, &Device)> {
         let mut found: Vec<(usize, &Device)> = Vec::new();
         let mut layer = vec![device];
@@ -184,33 +184,34 @@ impl Host {
         found
     }
 
-    /// Whether a device only passes on what others below it receive: it has no NAPI of its own, and stands on devices.
+    /// Whether a device only passes on what devices below it receive: it has no NAPI, and is stacked on
+    /// others.
     pub fn is_upper(&self, device: &Device) -> bool {
         device.napis.is_empty() && self.devices.iter().any(|lower| self.is_directly_below(lower, device))
     }
 
-    /// Whether a device is one of those that another stands on, one step below it.
+    /// Whether `lower` is directly below `upper`.
     pub fn is_directly_below(&self, lower: &Device, upper: &Device) -> bool {
         lower.id != upper.id
             && (lower.link.master == Some(upper.id.ifindex) || upper.link.lower == Some(lower.id.ifindex))
     }
 
-    /// The interrupt with this number.
+    /// Returns the interrupt with this number.
     pub fn irq(&self, number: IrqNumber) -> Option<&Irq> {
         self.irqs.iter().find(|i| i.number == number)
     }
 
-    /// The process with this pid.
+    /// Returns the process with this pid.
     pub fn process(&self, pid: Pid) -> Option<&Process> {
         self.processes.iter().find(|p| p.id.pid == pid)
     }
 
-    /// The NAPI with this id, and its device.
+    /// Returns the NAPI with this id, and its device.
     pub fn napi(&self, id: NapiId) -> Option<(&Device, &Napi)> {
         self.devices.iter().find_map(|d| d.napis.iter().find(|n| n.id == id).map(|n| (d, n)))
     }
 
-    /// The NAPI of a receive queue, where one is known.
+    /// The NAPI of a receive queue, if known.
     pub fn napi_of(&self, queue: RxQueue) -> Option<&Napi> {
         let device = self.device(queue.device)?;
         let edge = device.rx_queues.iter().find(|q| q.id.index == queue.index)?.napi?;
@@ -223,7 +224,7 @@ impl Host {
         queues.filter(move |q| q.napi.is_some_and(|edge| edge.napi == napi)).map(|q| q.id)
     }
 
-    /// The epoll with this identity.
+    /// Returns the epoll with this id.
     pub fn epoll(&self, id: EpollId) -> Option<&Epoll> {
         self.process(id.process.pid)?.epolls.iter().find(|e| e.id == id)
     }

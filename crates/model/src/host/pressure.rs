@@ -1,4 +1,4 @@
-//! Where the receive path was too slow: what the kernel counted over an interval.
+//! Where the receive path was too slow: kernel counters over an interval.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Cpu, DeviceId};
 use crate::units::Nanoseconds;
 
-/// What the kernel counted over an interval.
+/// Kernel counters over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pressure {
-    /// How long it was.
+    /// The length of the interval.
     pub interval: Nanoseconds,
     /// By CPU.
     pub cpus: Vec<CpuPressure>,
@@ -18,7 +18,7 @@ pub struct Pressure {
     pub devices: Vec<DevicePressure>,
 }
 
-/// What was counted on a CPU. Kernel: `net/core/net-procfs.c` `softnet_seq_show()`, `kernel/sched/stats.h`.
+/// Counters of a CPU. Kernel: `net/core/net-procfs.c` `softnet_seq_show()`, `kernel/sched/stats.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPressure {
@@ -26,17 +26,17 @@ pub struct CpuPressure {
     pub cpu: Cpu,
     /// Packets that softirqs took from NAPIs and the backlog.
     pub processed: u64,
-    /// Packets that found the backlog full (`netdev_max_backlog`).
+    /// Packets dropped because the backlog was full (`netdev_max_backlog`).
     pub dropped: u64,
     /// How often a receive softirq ended with work left (`netdev_budget`, `netdev_budget_usecs`).
     pub time_squeeze: u64,
     /// How long `ksoftirqd` ran.
     pub ksoftirqd_ran: Nanoseconds,
-    /// How long `ksoftirqd` waited for the CPU although it had work.
+    /// How long `ksoftirqd` was runnable but waited for the CPU.
     pub ksoftirqd_waited: Nanoseconds,
 }
 
-/// What was counted on a device. Kernel: `include/uapi/linux/if_link.h` `struct rtnl_link_stats64`.
+/// Counters of a device. Kernel: `include/uapi/linux/if_link.h` `struct rtnl_link_stats64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DevicePressure {
@@ -46,6 +46,6 @@ pub struct DevicePressure {
     pub rx_packets: u64,
     /// Packets that were received and dropped by the kernel or the driver.
     pub rx_dropped: u64,
-    /// Packets that the device dropped for lack of a descriptor in a ring.
+    /// Packets that the device dropped because a ring had no free descriptor.
     pub rx_missed: u64,
 }

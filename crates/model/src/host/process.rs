@@ -1,4 +1,4 @@
-//! The application's half of the graph.
+//! Processes with their threads, epolls, sockets and io_urings.
 
 use std::net::SocketAddr;
 
@@ -15,25 +15,26 @@ use crate::setting::{EpollParams, RingNapi, SocketPolling};
 pub struct Process {
     /// Its identity.
     pub id: ProcessId,
-    /// Its parent; `None` for the first process of a pid namespace, and where that is of another one.
+    /// The parent; `None` for the first process of a pid namespace, and if the parent is in another pid
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Pid>,
     /// Its effective user.
     pub uid: u32,
-    /// Its executable, as `/proc/PID/exe` names it; empty where that could not be read.
+    /// The executable, as in `/proc/PID/exe`; empty if it could not be read.
     pub exe: String,
     /// Its network namespace.
     pub netns: Option<NetnsId>,
-    /// Its container as its runtime calls it (`web`, `shop/cart-7d9f server`), or the beginning of the container's id where no
-    /// file says a name; `None` for a process of no container.
+    /// The container's name by its runtime (`web`, `shop/cart-7d9f server`), or the start of the container's
+    /// id if no file gives a name; `None` outside containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The CPUs that its cgroup lets it run on; `None` where that could not be read, or nothing says so.
+    /// The CPUs that the process's cgroup allows; `None` if they could not be read or are not restricted.
     ///
     /// Kernel: Documentation/admin-guide/cgroup-v2.rst, `cpuset.cpus.effective`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<CpuSet>,
-    /// Its threads, by number.
+    /// The threads, by tid.
     pub threads: Vec<Thread>,
     /// Its epolls, by descriptor.
     pub epolls: Vec<Epoll>,
@@ -51,7 +52,8 @@ pub struct Thread {
     pub id: ThreadId,
     /// The CPUs it may run on.
     pub affinity: CpuSet,
-    /// The epoll it was waiting on when it was looked at; `None` while it ran or waited for something else.
+    /// The epoll it was waiting on when it was observed; `None` if it was running or waiting for something
+    /// else.
     pub waits_on: Option<Fd>,
 }
 
@@ -61,21 +63,21 @@ pub struct Thread {
 pub struct Epoll {
     /// Its identity.
     pub id: EpollId,
-    /// How it busy-polls; `None` where the kernel has no such parameters.
+    /// The busy-poll parameters; `None` if the kernel has none.
     pub params: Option<EpollParams>,
-    /// What it watches: internet sockets and nested epolls only.
+    /// The internet sockets and nested epolls that it watches.
     pub members: Vec<Membership>,
-    /// How many other files it watches (pipes, timers, event descriptors).
+    /// The number of other files it watches (pipes, timers, eventfds).
     pub others: usize,
 }
 
-/// A descriptor that an epoll watches. The number is the one it had when it was added.
+/// A descriptor that an epoll watches. The number is the one at the time it was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
     /// The descriptor.
     pub fd: Fd,
-    /// The inode of the file behind it, which stays right when the number is used again.
+    /// The inode of the file, which stays right if the number is reused.
     pub inode: u64,
 }
 
@@ -89,22 +91,22 @@ pub struct Socket {
     pub inode: u64,
     /// What kind of socket it is, and in which state.
     pub state: SocketState,
-    /// Its own address; `None` where sock-diag did not know it.
+    /// The local address; `None` if sock-diag did not know it.
     pub local: Option<SocketAddr>,
-    /// The other end's address.
+    /// The remote address.
     pub remote: Option<SocketAddr>,
-    /// The NAPI that its last packet came through. `None` for none, which is how a socket looks whose packets
-    /// travel by the per-CPU backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
+    /// The NAPI of its last packet. `None` if there was none, as for sockets whose packets use the per-CPU
+    /// backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
     pub napi: Option<NapiId>,
-    /// How a receive from it busy-polls; `None` where an epoll of the process watches it, whose own parameters count, and
-    /// where it could not be read.
+    /// The busy-poll parameters of a receive call. `None` if an epoll of the process watches the socket,
+    /// whose parameters then apply, or if they could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<SocketPolling>,
 }
 
 impl Socket {
-    /// Whether packets could come to it. One of TCP or UDP that was neither bound nor connected has no address yet: programs
-    /// have such sockets for an `ioctl`, and never receive anything by them.
+    /// Whether packets can reach the socket. A TCP or UDP socket that was neither bound nor connected has no
+    /// address: programs open such sockets for an `ioctl`, and receive nothing through them.
     pub const fn can_receive(&self) -> bool {
         match self.state {
             SocketState::TcpListen | SocketState::TcpEstablished | SocketState::Other => true,
@@ -116,11 +118,11 @@ impl Socket {
 }
 
 impl Socket {
-    /// Whether the other end is on this host, so that packets come by the device `lo`, which has no NAPI: its address is one of
-    /// 127.0.0.0/8, also as a socket of IPv6 writes it, or the host's own, which is that of both ends then.
+    /// Whether the peer is on this host, so that packets arrive on `lo`, which has no NAPI. True if the
+    /// peer's address is in 127.0.0.0/8, also as an IPv4-mapped IPv6 address, or equals the local address.
     ///
-    /// Kernel: 7.3, `net/ipv4/route.c` `ip_route_output_key_hash_rcu()`: what goes to a local address leaves by the
-    /// namespace's `loopback_dev`.
+    /// Kernel: 7.3, `net/ipv4/route.c` `ip_route_output_key_hash_rcu()`: packets to a local address leave by
+    /// the namespace's `loopback_dev`.
     pub fn is_loopback(&self) -> bool {
         let Some(remote) = self.remote else { return false };
         let remote = remote.ip().to_canonical();
@@ -150,10 +152,10 @@ pub enum SocketState {
 pub struct IoUring {
     /// Its identity.
     pub id: RingId,
-    /// How it busy-polls; `None` where it does not.
+    /// The busy-poll parameters; `None` if it does not busy-poll.
     pub napi: Option<RingNapi>,
-    /// How many of its registered files are sockets.
+    /// The number of registered files that are sockets.
     pub registered_sockets: usize,
-    /// Why its busy polling cannot be set from outside, if so.
+    /// Why its busy polling cannot be set from outside, if it cannot.
     pub closed: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The CPUs and how they are near to each other.
+//! CPU topology: cores, SMT siblings, cache and NUMA domains.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,12 @@ use crate::ids::{Cpu, NumaNode};
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// The CPUs that run.
+    /// The online CPUs.
     pub online: CpuSet,
-    /// The CPUs that the scheduler leaves alone: `isolcpus`, and isolated partitions of cpusets.
+    /// The CPUs that the scheduler excludes: `isolcpus`, and isolated cpuset partitions.
     pub isolated: CpuSet,
-    /// The BPF scheduler that places threads of the classes `other` and `batch`, by its name; `None` where the kernel's own does.
+    /// The name of the sched_ext scheduler that places threads of the classes `other` and `batch`; `None` for
+    /// the kernel's own.
     ///
     /// Kernel: 6.12, `kernel/sched/ext.c`, `/sys/kernel/sched_ext`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,9 +30,9 @@ pub struct Topology {
 pub struct CpuInfo {
     /// The CPU.
     pub cpu: Cpu,
-    /// The CPUs of the same core, itself among them.
+    /// The CPUs of the same core, including this one.
     pub siblings: CpuSet,
-    /// The CPUs that share its last-level cache, itself among them.
+    /// The CPUs that share its last-level cache, including this one.
     pub llc: CpuSet,
     /// Its NUMA node.
     pub node: Option<NumaNode>,

@@ -1,4 +1,4 @@
-//! What goes to the kernel together: settings of one object and one interface, as knobs of one family.
+//! Groups settings into kernel calls: settings of one object and one interface, as knobs of one family.
 
 use super::{
     DeviceNapiKnob, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob, RxQueueKnob, Setting,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 
-/// Settings of one object that share an [`super::Interface`], in the order in which they stand.
+/// Settings of one object with the same [`super::Interface`], in their original order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
     /// Of one NAPI.
@@ -23,14 +23,14 @@ pub enum Call<'a> {
     TxQueue(TxQueue, Vec<&'a TxQueueKnob>),
     /// Of one interrupt.
     Irq(IrqNumber, Vec<&'a IrqKnob>),
-    /// Of one thing that a process owns.
+    /// Of one object that a process owns.
     Process(Vec<&'a ProcessKnob>),
     /// Of the host.
     Host(Vec<&'a HostKnob>),
 }
 
 impl<'a> Call<'a> {
-    /// Cuts settings into calls; each call comes with the settings that it is made of.
+    /// Splits settings into calls, each with the settings that it writes.
     pub fn of(settings: &'a [Setting]) -> Vec<(&'a [Setting], Self)> {
         let mut calls: Vec<(usize, Self)> = Vec::new();
         for (at, setting) in settings.iter().enumerate() {
@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Takes a setting of the same family; false if it is of another one.
+    /// Adds a setting of the same family; returns false if it belongs to another one.
     fn take(&mut self, setting: &'a Setting) -> bool {
         match (self, setting) {
             (Self::Napi(_, knobs), Setting::Napi(_, knob)) => knobs.push(knob),
@@ -86,7 +86,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Whether two settings go to the kernel together.
+/// Whether one call writes both settings.
 fn same(a: &Setting, b: &Setting) -> bool {
     a.interface() == b.interface() && a.object() == b.object()
 }

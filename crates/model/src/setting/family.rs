@@ -1,16 +1,19 @@
-//! What makes the enum of a family of knobs, its table and what its values decide, from one row a knob.
+//! A macro that generates a family's enum, its table of facts and its value properties, from one row per
+//! knob.
 
-/// A family of knobs: an enum with one variant a knob. The documentation of a variant is that of its knob in the table.
+/// Defines a family of knobs: an enum with one variant per knob. A variant's documentation is also that of
+/// its knob in the table.
 ///
-/// `Variant(Value) = facts` has facts of its own; `Variant(Word, Value) = [facts table]` has those of its word, by these
-/// two functions of the word's type. What depends on the value follows in `where { … }`, in this order; a row without it
-/// says that every value can be put back, that none removes the object, that they do not rise and fall, and that tools
-/// spell them as people do:
+/// `Variant(Value) = facts` has its own facts; `Variant(Word, Value) = [facts table]` has those of its word,
+/// from these two functions of the word's type. Properties that depend on the value follow in `where { … }`,
+/// in this order. Without them, every value can be restored, none removes the object, values have no order,
+/// and tools use the display format:
 ///
-/// - `irreversible(PATTERN) if CONDITION => "the values, in words";` values that can be read and not be written back
-/// - `removes(PATTERN);` values with which the object of the knob is gone
-/// - `weight(PATTERN) => WEIGHT;` the value as something that rises and falls
-/// - `tools(PATTERN) => TEXT;` the value as the kernel's files and common tools have it
+/// - `irreversible(PATTERN) if CONDITION => "the values, in words";` values that can be read but not written
+///   back
+/// - `removes(PATTERN);` values for which the knob's object does not exist
+/// - `weight(PATTERN) => WEIGHT;` the value as a weight
+/// - `tools(PATTERN) => TEXT;` the value in the format of the kernel's files and common tools
 macro_rules! family {
     (
         $(#[doc = $family_doc:literal])+
@@ -34,7 +37,7 @@ macro_rules! family {
         }
 
         impl $name {
-            /// What is known about the knob.
+            /// The knob's facts.
             pub const fn facts(&self) -> &'static $crate::facts::Facts {
                 match self {
                     $(crate::setting::family::family!(@pattern $variant $how word) => crate::setting::family::family!(
@@ -52,26 +55,26 @@ macro_rules! family {
                 all
             }
 
-            /// Whether the kernel takes this value when it is written; [`Facts::irreversible`](crate::facts::Facts) says
-            /// of which it does not.
+            /// Whether the kernel accepts this value; [`Facts::irreversible`](crate::facts::Facts) describes
+            /// the values that it does not.
             pub fn restorable(&self) -> bool {
                 $($($(if let Self::$variant($($kept),+) = self && $lost { return false; })?)?)+
                 true
             }
 
-            /// Whether the object of the knob is gone with this value.
+            /// Whether this value means that the knob's object does not exist.
             pub fn removes(&self) -> bool {
                 $($($(if matches!(self, Self::$variant($($gone),+)) { return true; })?)?)+
                 false
             }
 
-            /// The value as something that rises and falls.
+            /// The value as a weight.
             pub fn weight(&self) -> $crate::setting::Weight {
                 $($($(if let Self::$variant($($weighed),+) = self { return $weight; })?)?)+
                 $crate::setting::Weight::NONE
             }
 
-            /// The value as the kernel's files and common tools have it.
+            /// The value in the format of the kernel's files and common tools.
             pub fn for_tools(&self) -> String {
                 $($($(if let Self::$variant($($spelt),+) = self { return $spelling; })?)?)+
                 self.value()

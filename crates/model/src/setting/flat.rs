@@ -1,6 +1,6 @@
-//! Settings as journals and evidence of before 0.1.0 spell them: one flat list of knobs instead of families.
+//! The format of settings in journals and evidence before 0.1.0: a flat list of knobs instead of families.
 //!
-//! They are read, and never written. A knob that came later has no variant here.
+//! This format is read but never written. Newer knobs have no variant here.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ use crate::scheduling::{Scheduling, UtilClamp};
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
 
-/// A setting in either spelling.
+/// A setting in either format.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Either {

@@ -6,7 +6,7 @@ use crate::nic::Sysctl;
 family! {
     /// A knob of the whole host, with a value.
     HostKnob {
-        /// A number of `/proc/sys/net/core`.
+        /// A sysctl in `/proc/sys/net/core`.
         ///
         /// Kernel: 2.6.12 and later for some, `net/core/sysctl_net_core.c` `net_core_table`.
         Sysctl(Sysctl, u64) = [facts table],

@@ -25,9 +25,9 @@ family! {
             irreversible(cpus) if cpus.is_empty() => "no CPU that is online: write_irq_affinity() refuses that";
         },
 
-        /// Whether irqbalance leaves an interrupt alone.
+        /// Whether irqbalance leaves the interrupt alone.
         ///
-        /// Of the running irqbalance, which keeps its bans in memory: they end with it.
+        /// The ban is kept in memory by the running irqbalance and ends with it.
         ///
         /// Source: irqbalance 1.0.9, `irqbalance.c` `sock_handle()`, `setup` and `settings ban irqs`.
         Ban(bool) = IRQBALANCE { name: "irqbalance-ban", unit: Unit::Switch },

@@ -7,7 +7,7 @@ use crate::scheduling::{Scheduling, Slice, UtilClamp};
 use crate::since;
 use crate::units::KernelVersion;
 
-/// Before the thread ends, what stands on it falls.
+/// Settings of a thread that is about to end are lowered first.
 const KTHREAD: Facts = Facts {
     since: since::NAPI_THREADS,
     phase_down: Phase::KthreadLeaves,
@@ -17,10 +17,10 @@ const KTHREAD: Facts = Facts {
 family! {
     /// A knob of the kernel thread that polls a queue's NAPI, with a value.
     ///
-    /// The thread is looked up at the moment of reading and writing, by the NAPI's `pid`: it may be another one after
-    /// each reset. While there is none, the value is that which it will begin with.
+    /// The thread is looked up by the NAPI's `pid` whenever it is read or written, because each reset may
+    /// replace it. If there is no thread, the value is the one that a new thread starts with.
     KthreadKnob {
-        /// The CPUs that the kernel thread which polls the queue may run on.
+        /// The CPUs that the kernel thread polling the queue may run on.
         ///
         /// Kernel: 5.12 (the thread), 6.8 (netlink `napi-get` names it), `net/core/dev.c` `napi_kthread_create()`;
         /// `kernel/sched/syscalls.c` `sched_setaffinity()`.
@@ -35,12 +35,12 @@ family! {
             irreversible(cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
         },
 
-        /// The scheduling class of the kernel thread that polls the queue, with its nice value or priority.
+        /// The scheduling class of the kernel thread polling the queue, with its nice value or priority.
         ///
         /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`; 3.14, `kernel/sched/syscalls.c` `sched_setattr()`.
         Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some("kthread.class"), rank: 2 },
 
-        /// Utilisation clamp of the kernel thread that polls the queue, MIN-MAX in 1024ths of a CPU.
+        /// Utilisation clamp of the kernel thread polling the queue, MIN-MAX in 1024ths of a CPU.
         ///
         /// Kernel: 5.12 (the thread), 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
@@ -50,10 +50,11 @@ family! {
             rank: 3,
         },
 
-        /// How long the kernel thread that polls the queue runs before another thread of its CPU that waits gets its turn. With
-        /// a shorter slice than others it is also served earlier after it wakes. Only for classes `other` and `batch`.
+        /// How long the kernel thread polling the queue runs before another waiting thread of its CPU gets
+        /// its turn. A thread with a shorter slice than others also runs sooner after it wakes. Only for
+        /// classes `other` and `batch`.
         ///
-        /// 100 µs to 100 ms, or the scheduler's own for all threads.
+        /// 100 µs to 100 ms, or the scheduler's default for all threads.
         ///
         /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`, `struct sched_attr` `sched_runtime`.
         Slice(Slice) = KTHREAD {
@@ -62,7 +63,7 @@ family! {
             unit: Unit::Nanoseconds,
             range: Some((Slice::LEAST.0, Slice::MOST.0)),
             since: KernelVersion::since(6, 12),
-            // Writing the class takes it away.
+            // Writing the class resets the slice.
             rank: 4,
         } where {
             tools(Slice::Own(span)) => span.0.to_string();

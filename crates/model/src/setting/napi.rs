@@ -20,8 +20,8 @@ const TIMEOUT_MAX: u64 = i64::MAX.cast_unsigned();
 family! {
     /// A knob of the NAPI that polls a receive queue, with a value.
     NapiKnob {
-        /// How many empty polls in a row are let pass before the queue's IRQ is re-armed; until then a timer of
-        /// [`NapiKnob::GroFlushTimeout`] polls instead.
+        /// How many consecutive empty polls to tolerate before the queue's IRQ is re-armed. Until then, a
+        /// timer of [`NapiKnob::GroFlushTimeout`] polls.
         ///
         /// 0 disables deferral.
         ///
@@ -37,7 +37,7 @@ family! {
             weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
         },
 
-        /// How long the queue's timer waits before it polls, while its IRQ is deferred.
+        /// How long the queue's timer waits before it polls, while the IRQ is deferred.
         ///
         /// Nanoseconds; 0 disables the timer, and with it deferral.
         ///
@@ -56,9 +56,9 @@ family! {
 
         /// How long the queue's IRQ may stay masked while `epoll_wait` keeps finding events.
         ///
-        /// Nanoseconds; 0 disables. Expected to be much larger than [`NapiKnob::GroFlushTimeout`]: it must cover one
-        /// turn of the application's loop. Takes effect only with `prefer_busy_poll` on the epoll, and only while
-        /// both deferral settings are not zero. There is no sysfs file for it.
+        /// Nanoseconds; 0 disables. Should be much larger than [`NapiKnob::GroFlushTimeout`]: it must cover
+        /// one iteration of the application's event loop. Takes effect only with `prefer_busy_poll` on the
+        /// epoll, and only while both deferral settings are non-zero. There is no sysfs file for it.
         ///
         /// Kernel: 6.13, `net/core/dev.c` `napi_suspend_irqs()`; Documentation/networking/napi.rst, "IRQ suspension".
         IrqSuspendTimeout(Nanoseconds) = NAPI {
@@ -73,7 +73,7 @@ family! {
             tools(span) => span.0.to_string();
         },
 
-        /// Whether the queue is polled by a kernel thread of its own instead of in softirq.
+        /// Whether a dedicated kernel thread polls the queue instead of softirq.
         ///
         /// Kernel: 6.17 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_set_threaded()`.
         Threaded(Threading) = NAPI { name: "threaded", since: since::QUEUE_THREADS } where {
@@ -84,9 +84,9 @@ family! {
 }
 
 family! {
-    /// A knob of all NAPIs of a device together, with a value: for kernels that have no setting per NAPI.
+    /// A knob of all NAPIs of a device, with a value: for kernels without per-NAPI settings.
     DeviceNapiKnob {
-        /// [`NapiKnob::DeferHardIrqs`] for all queues of a device together, where the kernel has no per-NAPI setting.
+        /// [`NapiKnob::DeferHardIrqs`] for all queues of a device, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.8, `/sys/class/net/DEV/napi_defer_hard_irqs`, `net/core/net-sysfs.c`.
         DeferHardIrqs(EmptyPolls) = DEVICE {
@@ -99,7 +99,8 @@ family! {
             weight(EmptyPolls(polls)) => Weight::of(u64::from(*polls));
         },
 
-        /// [`NapiKnob::GroFlushTimeout`] for all queues of a device together, where the kernel has no per-NAPI setting.
+        /// [`NapiKnob::GroFlushTimeout`] for all queues of a device, where the kernel has no per-NAPI
+        /// setting.
         ///
         /// Kernel: 3.19, `/sys/class/net/DEV/gro_flush_timeout`, `net/core/net-sysfs.c`.
         GroFlushTimeout(Nanoseconds) = DEVICE {
@@ -113,7 +114,7 @@ family! {
             tools(span) => span.0.to_string();
         },
 
-        /// [`NapiKnob::Threaded`] for all queues of a device together, where the kernel has no per-NAPI setting.
+        /// [`NapiKnob::Threaded`] for all queues of a device, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.12, `/sys/class/net/DEV/threaded`, `net/core/net-sysfs.c`.
         Threaded(Threading) = DEVICE { name: "threaded", since: since::NAPI_THREADS } where {
@@ -124,7 +125,7 @@ family! {
 }
 
 impl NapiKnob {
-    /// The largest value that netpolicy writes, as people write it, where this one is larger.
+    /// The largest value that netpolicy writes, for display, if this one is larger.
     pub fn beyond(&self) -> Option<String> {
         let (_, most) = self.facts().range?;
         (self.weight().1 > most).then(|| self.facts().written(most))

@@ -10,7 +10,7 @@ use crate::qdisc::Qdiscs;
 use crate::since;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 
-/// What a private flag does is known to its driver alone.
+/// Only the driver knows what a private flag does.
 const PRIVATE_FLAG: Facts = Facts {
     since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
@@ -28,8 +28,8 @@ const FLOW_RULE: Facts = Facts {
     absent: Absent::DriverPart("rules for single flows"),
     ..Facts::at(Interface::FlowRules, Phase::FlowRules)
 };
-/// The device is taken off its disciplines for it, and what waits in them is dropped (`dev_deactivate()`). AF_XDP and memory
-/// providers pass the disciplines by: `net/xdp/xsk.c` `__xsk_generic_xmit()`.
+/// The kernel detaches the device from its qdiscs for the change and drops what is queued
+/// (`dev_deactivate()`). AF_XDP and memory providers bypass qdiscs: `net/xdp/xsk.c` `__xsk_generic_xmit()`.
 const QDISC: Facts =
     Facts { disruption: Disruption::QueueReset, ..Facts::at(Interface::Qdiscs, Phase::Qdiscs) };
 
@@ -43,7 +43,8 @@ family! {
 
         /// How many descriptors each ring of a kind has.
         ///
-        /// Drivers round up to what their hardware can. Kernel: 5.7 (ethtool netlink `rings-set`), `net/ethtool/rings.c`.
+        /// Drivers round up to what their hardware supports. Kernel: 5.7 (ethtool netlink `rings-set`),
+        /// `net/ethtool/rings.c`.
         Ring(RingKind, u32) = [facts table],
 
         /// A value of the device's interrupt moderation.
@@ -56,48 +57,50 @@ family! {
         /// Kernel: 5.7 (ethtool netlink `features-set`), `net/ethtool/features.c`.
         Offload(Offload, bool) = [facts table],
 
-        /// How large packets may be before they are cut, or may grow by joining, in bytes.
+        /// The maximum size of packets for segmentation (GSO) and coalescing (GRO), in bytes.
         ///
-        /// What is sent is bounded by [`crate::host::PacketSizes::tso_max_size`]. The kernel overwrites the bound of IPv4 with
-        /// one at or below [`PacketSize::LEGACY`] ([`PacketSize::overwrites`]): a writer sends along what that was.
+        /// [`crate::host::PacketSizes::tso_max_size`] limits the GSO sizes. The kernel also overwrites the
+        /// IPv4 limit when the other one is set to [`PacketSize::LEGACY`] or less
+        /// ([`PacketSize::overwrites`]), so a writer sends the previous IPv4 limit along.
         ///
         /// Kernel: 4.16 and later (rt-link `RTM_NEWLINK`), `net/core/rtnetlink.c` `do_setlink()`.
         PacketSize(PacketSize, u32) = [facts table],
 
-        /// Whether a flag of the driver's own is set.
+        /// Whether a driver private flag is set.
         ///
         /// Kernel: 5.7 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
         PrivateFlag(FlagName, bool) = PRIVATE_FLAG {
             name: "state",
             key: Some(keys::PRIVATE_FLAGS),
-            asks: Some("Flags of the driver's own. What they do is known to the driver alone, so this counts as disruptive."),
+            asks: Some("Driver private flags. Only the driver knows what they do, so setting one counts as disruptive."),
             unit: Unit::Switch,
         },
 
         /// The queue for each value of the receive hash, modulo the table's length.
         ///
-        /// A table that is what the kernel itself would make (entry i leads to queue i modulo their number) is written by
-        /// asking for that, so that the driver goes on adapting it to the number of queues.
+        /// A table that equals the kernel's default (entry i leads to queue i modulo their number) is written
+        /// as a reset to the default, so that the driver keeps adapting it to the number of queues.
         ///
         /// Kernel: 3.16 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssTable(Vec<u32>) = RSS {
             name: "rss-table",
             key: Some(keys::RSS_QUEUES),
-            asks: Some("Over how many of the first receive queues packets are spread evenly by their hash."),
+            asks: Some("The number of receive queues, from the first, over which RSS spreads packets evenly."),
             unit: Unit::Queues,
             since: since::RSS,
             takes_queues: true,
         } where {
-            // An empty table would mean the kernel's own (`ETHTOOL_SRSSH`), which is not what was read. A driver's own,
-            // written out, counts as a user's; whether it does already the kernel does not say.
-            // Kernel: 6.18, `net/ethtool/common.c` `ethtool_check_max_channel()`, `netif_is_rxfh_configured()`.
+            // An empty table would mean the kernel's default (`ETHTOOL_SRSSH`), which is not what was read. A
+            // driver's default, written back, counts as user-configured; the kernel does not report whether
+            // it already is. Kernel: 6.18, `net/ethtool/common.c` `ethtool_check_max_channel()`,
+            // `netif_is_rxfh_configured()`.
             irreversible(table) if table.is_empty() || Rss::is_in_blocks(table) =>
                 "a table that looks like its driver's own (even blocks, as of igb, or empty): written back it counts as a \
                  user's, and fewer queues are refused. `ethtool -X DEVICE default` first makes it the kernel's";
             tools(table) => table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         },
 
-        /// The key of the receive hash.
+        /// The RSS hash key.
         ///
         /// Kernel: 3.16 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssKey(Vec<u8>) = RSS {
@@ -107,63 +110,64 @@ family! {
             irreversible(key) if key.is_empty() => "an empty key";
         },
 
-        /// Whether there is a context of the receive hash, beside the device's own, that spreads packets evenly over these
-        /// queues. Flow rules lead packets into it.
+        /// Whether there is an RSS context, in addition to the default one, that spreads packets evenly over
+        /// these queues. Ntuple rules direct packets to it.
         ///
-        /// The kernel gives a context its id when it is made, so a context is known by its queues, and its id is looked up at
-        /// each reading and writing. Of two with the same queues, none is removed. One that was there before is not removed
-        /// either: made again, it would have another id and key.
+        /// The kernel assigns a context's id when it is created. So a context is identified by its queues,
+        /// and its id is looked up whenever it is read or written. Of two contexts with the same queues,
+        /// neither is removed. A context that existed before is not removed either: a new one would have
+        /// another id and key.
         ///
         /// Kernel: 4.17 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssContext(QueueSpan, bool) = RSS_CONTEXT {
             name: "present",
             key: Some(keys::RSS_CONTEXTS),
             asks: Some(
-                "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.",
+                "Groups of receive queues, each with an RSS context that spreads packets over it. Ntuple rules can direct packets there.",
             ),
             since: since::RSS_CONTEXTS,
             takes_queues: true,
         } where {
-            irreversible(_, there) if *there => "a context that was there: made again, it has another id and key";
+            irreversible(_, there) if *there => "a context that existed before: a new one would have another id and key";
             removes(_, false);
         },
 
-        /// Where a rule of the NIC hands the packets of a flow; none if there is no such rule.
+        /// Where an ntuple rule directs the packets of a flow; none if there is no such rule.
         ///
-        /// A rule is known by its flow. A new one gets the place in the NIC's table that its driver chooses, or the last that
-        /// is free where the driver does not choose; one that is changed keeps its place.
+        /// A rule is identified by its flow. A new rule gets the location that its driver chooses, or the
+        /// last free one if the driver does not choose. A changed rule keeps its location.
         ///
         /// Kernel: 2.6.39 (ioctl `ETHTOOL_SRXCLSRLINS`), `net/ethtool/ioctl.c` `ethtool_set_rxnfc()`.
         FlowRule(FlowMatch, Option<SteerTo>) = FLOW_RULE {
             name: "action",
             key: Some(keys::FLOW_RULES),
-            asks: Some("Rules by which the NIC hands flows to a receive queue or a context, in the words of ethtool -N."),
+            asks: Some("Ntuple rules that direct flows to a receive queue or an RSS context, in the syntax of ethtool -N."),
             takes_queues: true,
         } where {
-            irreversible(_, to) if *to == Some(SteerTo::Other) => "a rule that leads where netpolicy cannot say";
+            irreversible(_, to) if *to == Some(SteerTo::Other) => "a rule with a target that netpolicy does not support";
         },
 
-        /// What packets wait in before they leave: one queueing discipline for the device, or one for each transmit queue.
+        /// The qdiscs: one for the device, or one for each transmit queue.
         ///
-        /// What the kernel gave the device by itself is brought back by removing what was put in its place. Packets that wait
-        /// when a discipline is replaced are dropped.
+        /// The kernel's default is restored by deleting the configured qdisc. Replacing a qdisc drops the
+        /// packets in it.
         ///
         /// Kernel: 2.6.32 (`mq`), `net/sched/sch_api.c` `tc_modify_qdisc()`.
         Qdiscs(Qdiscs) = QDISC {
             name: "qdisc",
             key: Some(keys::QDISC),
             asks: Some(
-                "What packets wait in before they leave, for every transmit queue. What waits when it is replaced is dropped.",
+                "The kind of qdisc for every transmit queue. Replacing a qdisc drops the packets in it.",
             ),
         } where {
-            irreversible(qdiscs) if matches!(qdiscs, Qdiscs::Other(_)) => "disciplines whose options netpolicy does not know";
+            irreversible(qdiscs) if matches!(qdiscs, Qdiscs::Other(_)) => "qdiscs with options that netpolicy does not support";
             tools(qdiscs) => qdiscs.kinds();
         },
     }
 }
 
 impl NicKnob {
-    /// What the knob of this device belongs to.
+    /// The object of the knob on this device.
     pub const fn object(&self, device: DeviceId) -> Object {
         match self {
             Self::RssContext(queues, _) => Object::RssContext(device, *queues),
@@ -206,10 +210,10 @@ impl CoalesceParam {
     }
 }
 
-/// A table of queues as people can read it: `0x64 1x64` for 64 entries of queue 0 and then 64 of queue 1; tables that
-/// change their queue often are cut.
+/// A table of queues in run-length form: `0x64 1x64` for 64 entries of queue 0 followed by 64 of queue 1.
+/// Tables with many runs are cut.
 fn runs(table: &[u32]) -> String {
-    /// How many runs are written out.
+    /// The number of runs that are displayed.
     const RUNS_MAX: usize = 16;
     let mut runs: Vec<(u32, usize)> = Vec::new();
     for &queue in table {

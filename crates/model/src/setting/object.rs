@@ -30,11 +30,11 @@ pub enum Object {
     Thread(ThreadId),
     /// A transmit queue.
     TxQueue(TxQueue),
-    /// A context of a device's receive hash.
+    /// An RSS context of a device.
     RssContext(DeviceId, QueueSpan),
-    /// A rule of a device for a flow.
+    /// An ntuple rule of a device.
     FlowRule(DeviceId, FlowMatch),
-    /// A flag of a device's driver.
+    /// A private flag of a device's driver.
     PrivateFlag(DeviceId, FlagName),
     /// Listeners that share an address.
     Listeners(ListenerGroup),
@@ -43,7 +43,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// The device that it is, or is a part of.
+    /// The device that the object is or belongs to.
     pub const fn device(&self) -> Option<DeviceId> {
         match self {
             Self::Queue(queue) => Some(queue.device),
@@ -62,7 +62,7 @@ impl Object {
         }
     }
 
-    /// The process that it is a part of.
+    /// The process that the object belongs to.
     pub const fn process(&self) -> Option<ProcessId> {
         match self {
             Self::Epoll(epoll) => Some(epoll.process),

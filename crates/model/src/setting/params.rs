@@ -1,4 +1,4 @@
-//! Values of settings that have a form of their own.
+//! Structured values of settings.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Weight;
 
-/// Who polls a NAPI that is not polled in softirq.
+/// Whether and how a kernel thread polls a NAPI.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
 )]
@@ -23,11 +23,11 @@ pub enum Threading {
 }
 
 impl Threading {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Off, Self::On, Self::BusyPoll];
 
-    /// The kernel's number for it: in netlink (`enum netdev_napi_threaded`), and in `/sys/class/net/DEV/threaded`
-    /// (`net/core/net-sysfs.c` `threaded_show()`).
+    /// The kernel's number for it, in netlink (`enum netdev_napi_threaded`) and in
+    /// `/sys/class/net/DEV/threaded` (`net/core/net-sysfs.c` `threaded_show()`).
     pub const fn number(self) -> u32 {
         match self {
             Self::Off => 0,
@@ -36,12 +36,12 @@ impl Threading {
         }
     }
 
-    /// The one with this number; `None` for one that we do not know.
+    /// Returns the value with this number; `None` for an unknown one.
     pub fn of_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|threading| threading.number() == number)
     }
 
-    /// The kernel's word for it. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `napi-threaded`.
+    /// The kernel's name for it. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `napi-threaded`.
     pub const fn in_netlink(self) -> &'static str {
         match self {
             Self::Off => "disabled",
@@ -50,7 +50,7 @@ impl Threading {
         }
     }
 
-    /// As something that rises and falls.
+    /// The value as a weight.
     pub(super) const fn weight(self) -> Weight {
         match self {
             Self::Off => Weight(0, 0, 0),
@@ -81,21 +81,22 @@ pub struct EpollParams {
     /// How long `epoll_wait` polls the NAPI before it sleeps, in microseconds; 0 together with
     /// `prefer_busy_poll` polls exactly once (6.13). Range 0..=2147483647.
     pub busy_poll_usecs: u32,
-    /// How many packets one poll takes at most; 0 means the kernel's own 8. More than 64 needs CAP_NET_ADMIN.
+    /// The maximum number of packets per poll; 0 means the kernel's default of 8. More than 64 needs
+    /// CAP_NET_ADMIN.
     pub busy_poll_budget: u16,
     /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow.
     pub prefer_busy_poll: bool,
-    /// Whether `epoll_wait` waits busily for events alone: it polls no NAPI, and looks for `busy_poll_usecs`
-    /// whether an event has come. Then `busy_poll_usecs` is not 0, and the other two are.
+    /// Whether `epoll_wait` busy-waits for events only: it polls no NAPI, and checks for events for
+    /// `busy_poll_usecs`. `busy_poll_usecs` must then be non-zero, and the other two zero.
     ///
-    /// Kernel: in no release; the patches in `kernel/epoll-event-busy-loop/`, `EPOLL_PARAMS_F_EVENTS_ONLY`.
+    /// Kernel: not released; patches in `kernel/epoll-event-busy-loop/`, `EPOLL_PARAMS_F_EVENTS_ONLY`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events_only: bool,
 }
 
 impl EpollParams {
-    /// Whether the application has a half in the mode that has these: a NAPI that it promises to poll, or events
-    /// that it waits for busily.
+    /// Whether the application takes part in a mode with these parameters: it promises to poll a NAPI, or
+    /// busy-waits for events.
     pub const fn waits_busily(self) -> bool {
         self.prefer_busy_poll || self.events_only
     }
@@ -127,8 +128,8 @@ pub struct SocketPolling {
     /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow
     /// (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: bool,
-    /// How many packets one poll takes at most (`SO_BUSY_POLL_BUDGET`); 0 means the kernel's own 8. `None` where it is
-    /// left alone: `getsockopt` does not report it, and without BPF nothing does.
+    /// The maximum number of packets per poll (`SO_BUSY_POLL_BUDGET`); 0 means the kernel's default of 8.
+    /// `None` leaves it unchanged: `getsockopt` does not report it, so it can only be read with BPF.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_poll_budget: Option<u16>,
 }
@@ -147,7 +148,7 @@ impl fmt::Display for SocketPolling {
     }
 }
 
-/// The busy-poll parameters of an io_uring: the part of `struct io_uring_napi` that can be set from outside.
+/// The busy-poll parameters of an io_uring that can be set from outside: part of `struct io_uring_napi`.
 ///
 /// Kernel: 6.9, `include/uapi/linux/io_uring.h`.
 #[derive(

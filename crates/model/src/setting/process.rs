@@ -1,4 +1,4 @@
-//! Knobs of what processes own: epolls, io_urings, threads, listeners.
+//! Knobs of objects that processes own: epolls, io_urings, threads, listeners.
 
 use super::family::family;
 use super::{EpollParams, Object, RingNapi, SocketPolling, Weight};
@@ -34,7 +34,7 @@ family! {
         ///
         /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_bp_ioctl()` (`EPIOCSPARAMS`, `EPIOCGPARAMS`).
         Epoll(EpollId, EpollParams) = EPOLL { name: "busy_poll usecs/budget/prefer" } where {
-            // Waiting for events only polls nothing, however long: it is less than preferring to poll.
+            // Waiting for events only never polls, however long: it weighs less than preferring to poll.
             weight(_, params) => Weight(
                 u8::from(params.prefer_busy_poll),
                 u64::from(params.busy_poll_usecs),
@@ -49,7 +49,7 @@ family! {
             );
         },
 
-        /// How an io_uring busy-polls the NAPIs that its sockets receive from; off if it does not.
+        /// How an io_uring busy-polls the NAPIs that its sockets receive from, if it does.
         ///
         /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
         IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" } where {
@@ -58,11 +58,12 @@ family! {
             tools(_, Some(napi)) => format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll));
         },
 
-        /// How a receive from one socket busy-polls the NAPI that its last packet came by, where no epoll watches it: a blocking
-        /// `recv`, and `poll` or `select` where `net.core.busy_poll` is not 0.
+        /// How a receive call on one socket busy-polls the NAPI of its last packet, if no epoll watches the
+        /// socket: a blocking `recv`, and `poll` or `select` if `net.core.busy_poll` is not 0.
         ///
-        /// The budget is read by BPF, because `getsockopt` does not report it; without BPF it is left alone. Of a
-        /// socket that does not busy-poll it counts as 0 in a plan, and the commit reads it before it writes.
+        /// The budget is read with BPF, because `getsockopt` does not report it; without BPF it is not
+        /// changed. In a plan it counts as 0 for a socket that does not busy-poll, and the commit reads it
+        /// before it writes.
         ///
         /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()` (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`);
         /// `include/net/busy_poll.h` `sk_busy_loop()`, `net/socket.c` `sock_poll()`.
@@ -93,8 +94,8 @@ family! {
 
         /// Which of the listeners at one address gets a new connection.
         ///
-        /// Our program is attached through one socket of the group, and is freed with the last of them. A program that
-        /// another process attached is never replaced: it could not be restored.
+        /// netpolicy's program is attached through one socket of the group and freed with the last one. A
+        /// foreign program is never replaced, because it could not be restored.
         ///
         /// Kernel: 6.2 (`bpf_cast_to_kern_ctx()`), 5.3 (`SO_DETACH_REUSEPORT_BPF`), 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with
         /// `BPF_PROG_TYPE_SK_REUSEPORT`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
@@ -107,7 +108,7 @@ family! {
 }
 
 impl ProcessKnob {
-    /// What the knob belongs to.
+    /// The object of the knob.
     pub const fn object(&self) -> Object {
         match self {
             Self::Epoll(epoll, _) => Object::Epoll(*epoll),

@@ -1,4 +1,4 @@
-//! Knobs of receive and transmit queues: moderation of one queue, and steering in software.
+//! Knobs of receive and transmit queues: per-queue interrupt moderation, and software steering.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,19 +16,19 @@ const STEERING: Facts = Facts::at(Interface::Steering, Phase::Steering);
 family! {
     /// A knob of a receive queue, with a value.
     RxQueueKnob {
-        /// A value of one queue's interrupt moderation, where it differs from its device's.
+        /// A value of one queue's interrupt moderation, if it differs from the device's.
         ///
         /// Kernel: 4.6 (ioctl `ETHTOOL_PERQUEUE` alone), `net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`.
         Coalescing(QueueCoalesceParam, u32) = [facts table],
 
-        /// The CPUs that receive packet steering hands a queue's packets to; none turns it off.
+        /// The CPUs that RPS hands a queue's packets to; an empty set turns it off.
         ///
         /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_cpus`, `net/core/net-sysfs.c` `store_rps_map()`.
         RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some(keys::RPS_CPUS), unit: Unit::Cpus } where {
             tools(cpus) => cpus.to_mask();
         },
 
-        /// How many flows receive flow steering remembers for a queue; 0 turns it off. Rounded up to a power of two.
+        /// The number of flows that RFS remembers for a queue; 0 turns it off. Rounded up to a power of two.
         ///
         /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_flow_cnt`, `net/core/net-sysfs.c`
         /// `store_rps_dev_flow_table_cnt()`.
@@ -44,20 +44,20 @@ family! {
 family! {
     /// A knob of a transmit queue, with a value.
     TxQueueKnob {
-        /// The CPUs whose packets leave by a queue; an empty set excludes the queue from selection.
+        /// The CPUs that transmit on a queue; an empty set excludes the queue from selection.
         ///
         /// Kernel: 2.6.38, `/sys/class/net/DEV/queues/tx-N/xps_cpus`, `net/core/net-sysfs.c` `xps_cpus_store()`.
         XpsCpus(CpuSet) = STEERING {
             name: "xps_cpus",
             key: Some(keys::XPS),
-            asks: Some("Whether each CPU sends by one transmit queue of its own, dealt out in turn; false lets the kernel choose."),
+            asks: Some("Whether each CPU is assigned one transmit queue, round robin; false lets the kernel choose."),
             unit: Unit::Cpus,
         } where {
             tools(cpus) => cpus.to_mask();
         },
 
-        /// The receive queues whose flows leave by a queue; an empty set excludes the queue from selection. Takes
-        /// precedence over xps_cpus.
+        /// The receive queues whose flows are transmitted on a queue; an empty set excludes the queue from
+        /// selection. Takes precedence over xps_cpus.
         ///
         /// Kernel: 4.19, `/sys/class/net/DEV/queues/tx-N/xps_rxqs`, `net/core/net-sysfs.c` `xps_rxqs_store()`.
         XpsRxQueues(Vec<QueueIndex>) = STEERING {
@@ -99,7 +99,7 @@ fn cpus_or_none(cpus: &CpuSet) -> String {
     if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
 }
 
-/// What of a device's moderation one of its queues can have for itself, with the facts of each as they are of a queue.
+/// The moderation values that a single queue can have, each with its facts as a knob of a queue.
 macro_rules! of_queue {
     ($(#[doc = $doc:literal])+ $name:ident: $($param:ident),+ $(,)?) => {
         $(#[doc = $doc])+
@@ -110,10 +110,10 @@ macro_rules! of_queue {
         }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$param,)+];
 
-            /// The same value of a whole device.
+            /// The device-wide value of the same name.
             pub const fn of_device(self) -> CoalesceParam {
                 match self {
                     $(Self::$param => CoalesceParam::$param,)+
@@ -137,15 +137,15 @@ macro_rules! of_queue {
 }
 
 of_queue! {
-    /// A value of interrupt moderation that one queue can have for itself. The modes of the timers are of whole devices:
-    /// the ioctl has no field for them.
+    /// A per-queue value of interrupt moderation. The CQE modes exist only per device: the ioctl has no field
+    /// for them.
     ///
     /// Kernel: 4.6, `include/uapi/linux/ethtool.h` `struct ethtool_coalesce`.
     QueueCoalesceParam: RxUsecs, RxMaxFrames, TxUsecs, TxMaxFrames, AdaptiveRx, AdaptiveTx
 }
 
 impl QueueCoalesceParam {
-    /// The same value of one queue; `None` of what only a whole device has.
+    /// The per-queue value of the same name; `None` if it exists only per device.
     pub fn of_queue(param: CoalesceParam) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.of_device() == param)
     }
@@ -155,7 +155,7 @@ impl QueueCoalesceParam {
         self.of_device().as_str()
     }
 
-    /// The facts of all of them.
+    /// The facts of all values.
     fn table() -> Vec<&'static Facts> {
         Self::ALL.iter().map(|param| param.facts()).collect()
     }
