@@ -1,5 +1,5 @@
-//! What a command has to say, as text for people and as JSON for programs. This room prints nothing, and knows no
-//! other room's data.
+//! Command output: text for people, and JSON for programs. This crate prints nothing, and knows no other
+//! crate's data.
 #![forbid(unsafe_code)]
 
 mod report;

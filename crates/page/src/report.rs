@@ -1,4 +1,4 @@
-//! What a command has to say, in three forms.
+//! A command's report in three forms: text, one JSON document, and JSON records.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -7,34 +7,36 @@ use serde_json::Value;
 use crate::schema::{Kind, record};
 use crate::table::{Style, Table};
 
-/// The version of every document and record: fields are added to it, never removed or given another meaning.
+/// The version of every document and record. Fields are added; they are never removed or given another
+/// meaning.
 pub const SCHEMA: &str = "netpolicy/v1";
 
 /// A command's data.
 pub trait Report: Serialize + JsonSchema {
-    /// What kind of document it is.
+    /// The kind of the document.
     const KIND: &'static str;
 
-    /// For people.
+    /// Writes the report as text for people.
     fn page(&self, page: &mut Page);
 
-    /// For programs that read line by line: kind and data of each record. By default, one record with everything.
+    /// The records for programs that read line by line: kind and data of each. By default, a single record
+    /// with everything.
     fn lines(&self) -> Vec<(&'static str, Value)> {
         vec![(Self::KIND, to_json(self))]
     }
 
-    /// The kinds of record that [`Report::lines`] gives, and the schemas of their data.
+    /// The kinds of records that [`Report::lines`] returns, with their schemas.
     fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
         vec![record::<Self>(Self::KIND, generator)]
     }
 
-    /// One JSON document.
+    /// The report as one JSON document.
     fn document(&self) -> String {
         let document = Document { schema: SCHEMA, kind: Self::KIND, data: self };
         format!("{}\n", serde_json::to_string_pretty(&document).expect(TEXT_KEYS))
     }
 
-    /// One JSON record per line.
+    /// The report as JSON records, one per line.
     fn records(&self) -> String {
         let line = |(kind, data)| {
             let document = Document { schema: SCHEMA, kind, data: &data };
@@ -44,9 +46,9 @@ pub trait Report: Serialize + JsonSchema {
     }
 }
 
-/// A report of any type, as far as printing needs it.
+/// A report of any type, for printing.
 pub trait Printable {
-    /// For people, with colours or without.
+    /// Text for people, with or without colours.
     fn as_text(&self, colour: bool) -> String;
 
     /// One JSON document.
@@ -72,7 +74,7 @@ impl<R: Report> Printable for R {
     }
 }
 
-/// What every document and every record begins with.
+/// The header of every document and record.
 #[derive(Serialize)]
 struct Document<'a, T: Serialize + ?Sized> {
     schema: &'static str,
@@ -80,18 +82,18 @@ struct Document<'a, T: Serialize + ?Sized> {
     data: &'a T,
 }
 
-/// Why a value of ours cannot fail to become JSON.
+/// Why our own values always serialise to JSON.
 const TEXT_KEYS: &str = "our own types have text as keys";
 
-/// A value as JSON.
+/// Converts a value to JSON.
 ///
 /// # Panics
-/// If a map has keys that are no text: that is a fault of the type.
+/// If a map has keys that are not text: a bug in the type.
 pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).expect(TEXT_KEYS)
 }
 
-/// Text for people, as it is put together.
+/// Text for people, built line by line.
 #[derive(Clone, Debug)]
 pub struct Page {
     colour: bool,
@@ -104,48 +106,48 @@ impl Page {
         Self { colour, text: String::new() }
     }
 
-    /// A line.
+    /// Adds a line.
     pub fn line(&mut self, line: impl AsRef<str>) {
         self.styled(Style::Plain, line);
     }
 
-    /// A line in a style.
+    /// Adds a line in a style.
     pub fn styled(&mut self, style: Style, line: impl AsRef<str>) {
         self.text.push_str(&style.paint(&legible(line.as_ref(), self.colour), self.colour));
         self.text.push('\n');
     }
 
-    /// A word in a style, to be put into a line.
+    /// A word in a style, for use in a line.
     pub fn word(&self, style: Style, word: &str) -> String {
         style.paint(word, self.colour)
     }
 
-    /// An empty line between two parts.
+    /// Adds an empty line between two parts.
     pub fn gap(&mut self) {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
     }
 
-    /// A table.
+    /// Adds a table.
     pub fn table(&mut self, table: &Table) {
         self.text.push_str(&table.text(self.colour));
     }
 
-    /// What was written.
+    /// The text of the page.
     pub fn into_text(self) -> String {
         self.text
     }
 }
 
-/// Whether a character steers a terminal, or changes the order in which the text around it is read. This room knows no other: a
-/// test of `netpolicy` compares this with `model::is_misleading`.
+/// Whether a character controls the terminal or changes the order in which text is read. This crate has no
+/// dependency on `model`, so a test of `netpolicy` compares this with `model::is_misleading`.
 pub fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A line in which a name cannot steer the terminal: of all control characters only our own styles are left.
+/// A line in which no name can control the terminal: only our own styles keep their control characters.
 fn legible(line: &str, colour: bool) -> String {
     let mut text = String::with_capacity(line.len());
     for (at, c) in line.char_indices() {

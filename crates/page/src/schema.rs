@@ -1,16 +1,16 @@
-//! The schemas of what programs read, derived from the types that are printed.
+//! JSON schemas of the output, derived from the types that are printed.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 /// A document or a record: its kind, and the schema of its data.
 pub type Kind = (&'static str, Schema);
 
-/// The kind of a record whose data are a `T`.
+/// The kind of a record and the schema of its data, `T`.
 pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> Kind {
     (kind, generator.subschema_for::<T>())
 }
 
-/// A report that is printed as another type has its schema.
+/// Gives a report that is printed as another type that type's schema.
 #[macro_export]
 macro_rules! schema_of {
     ($report:ty: $data:ty) => {

@@ -1,38 +1,38 @@
-//! As much as a screen shows of a list, the most important first.
+//! Fits a list on a screen, the most important entries first.
 
-/// The rows of a screen: those of a terminal as it always was, less one for the prompt.
+/// The rows of a standard terminal, minus one for the prompt.
 pub const SCREEN_ROWS: usize = 23;
 
-/// The columns of a screen.
+/// The columns of a standard terminal.
 pub const SCREEN_COLUMNS: usize = 80;
 
-/// An entry of a list, as the texts of its lines without style.
+/// An entry of a list, as unstyled lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What is shown first.
+    /// The line that is shown first.
     pub head: String,
-    /// What explains it, which is left out before any head is.
+    /// Further lines, which are dropped before any head.
     pub details: Vec<String>,
-    /// What is shown with the head or not at all, as a command that must not be cut.
+    /// A line that is shown with the head or not at all, such as a command, which must not be cut.
     pub action: Option<String>,
 }
 
 /// How much of an entry is shown: its head, this many details, its action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// How many of its details.
+    /// The number of details that are shown.
     pub details: usize,
-    /// Whether its action, if it has one.
+    /// Whether the action is shown, if there is one.
     pub action: bool,
 }
 
-/// How many rows of a screen a line takes.
+/// The number of screen rows that a line takes.
 pub fn rows_of(line: &str) -> usize {
     line.chars().count().div_ceil(SCREEN_COLUMNS).max(1)
 }
 
-/// Which entries of a list fit on so many rows, in their order, and how much of each. Heads with their actions come before
-/// details, and an entry is left out with all that follow it.
+/// The entries of a list that fit on this many rows, in order, and how much of each. Heads and actions take
+/// precedence over details. If an entry does not fit, all entries after it are dropped as well.
 pub fn fit(entries: &[Entry], rows: usize) -> Vec<Shown> {
     let mut left = rows;
     let mut shown = Vec::new();

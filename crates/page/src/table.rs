@@ -2,26 +2,26 @@
 
 use std::fmt::Write;
 
-/// How a piece of text stands out.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// It does not.
+    /// No emphasis.
     #[default]
     Plain,
     /// A heading.
     Strong,
-    /// Of less interest.
+    /// Less important.
     Faint,
-    /// As it should be.
+    /// As expected.
     Good,
-    /// Worth a look.
+    /// Needs attention.
     Warning,
     /// Wrong.
     Bad,
 }
 
 impl Style {
-    /// The text in this style, for a terminal.
+    /// The text in this style, with terminal escape sequences if `colour` is set.
     pub fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Self::Plain => return text.to_owned(),
@@ -35,7 +35,7 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// Whether a text begins with what [`Style::paint`] puts around its words.
+    /// Whether a text begins with an escape sequence of [`Style::paint`].
     pub fn begins(text: &str) -> bool {
         ["0", "1", "2", "31", "32", "33"].iter().any(|code| {
             text.strip_prefix("\x1b[")
@@ -45,12 +45,12 @@ impl Style {
     }
 }
 
-/// A text in which nothing steers a terminal, not even to our own colours.
+/// A text without any characters that control the terminal, including our own colours.
 pub fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// One cell.
+/// A cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
     text: String,
@@ -59,13 +59,13 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Text on the left of its column; what would steer a terminal is made visible.
+    /// Left-aligned text; control characters are made visible.
     pub fn new(text: impl Into<String>) -> Self {
         let text = plain(&text.into());
         Self { text, style: Style::Plain, right: false }
     }
 
-    /// A number, on the right of its column.
+    /// A right-aligned number.
     pub fn number(number: impl ToString) -> Self {
         Self { text: number.to_string(), style: Style::Plain, right: true }
     }
@@ -75,7 +75,7 @@ impl Cell {
         Self::new(value.map_or_else(|| "-".to_owned(), |value| value.to_string()))
     }
 
-    /// The same text in a style.
+    /// The cell in a style.
     #[must_use]
     pub const fn style(mut self, style: Style) -> Self {
         self.style = style;
@@ -87,7 +87,7 @@ impl Cell {
     }
 }
 
-/// Rows under headings, each column as wide as its widest cell.
+/// Rows under headings; each column is as wide as its widest cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     headings: Vec<&'static str>,
@@ -100,7 +100,7 @@ impl Table {
         Self { headings: headings.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; cells that are missing are empty.
+    /// Adds a row; missing cells are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();
         row.resize(self.headings.len(), Cell::default());
@@ -112,7 +112,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text. A column in which every row is empty or `-` is left out.
+    /// The table as text. Columns in which every row is empty or `-` are omitted.
     pub fn text(&self, colour: bool) -> String {
         let has_content =
             |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
@@ -153,7 +153,7 @@ impl Table {
     }
 }
 
-/// Spaces between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 2;
 
 #[cfg(test)]
