@@ -1,4 +1,5 @@
-//! How often tests of paired windows raise a false alarm, and how soon they see a true change. docs/decisions/0029 has the false alarms.
+//! How often tests on paired windows raise a false alarm, and how soon they detect a true change.
+//! docs/decisions/0029 has the false-alarm rates.
 //!
 //! `cargo run --release -p netpolicy-measure --example sequential [TRIALS]`
 
@@ -7,18 +8,18 @@
 use measure::sequential::Sequence;
 use model::Chance;
 
-/// How the noise of windows behaves, in logarithms.
+/// The noise of windows, on a logarithmic scale.
 #[derive(Clone, Copy)]
 enum Noise {
-    /// Normal, each window by itself.
+    /// Normal and independent.
     Independent,
-    /// Each window resembles the one before: correlation 0.76, as p50 of memcached had.
+    /// Correlated with the previous window: correlation 0.76, as measured for p50 of memcached.
     Autocorrelated,
-    /// Student's t with two degrees of freedom: no variance.
+    /// Student's t with two degrees of freedom: infinite variance.
     Heavy,
     /// Autocorrelated, while the level rises by a factor of ten over the trial.
     Drifting,
-    /// Normal, and one window of twenty is ten times as slow.
+    /// Normal, but one window in twenty is ten times slower.
     Stalled,
 }
 
@@ -59,7 +60,7 @@ impl Windows {
         self.level
     }
 
-    /// The difference of a pair in random order, with this true difference, in windows with this noise.
+    /// The difference of a pair in random order, for this true difference and this noise.
     fn pair(&mut self, truth: f64, sd: f64) -> f64 {
         let (first, second) = (sd * self.next(), sd * self.next());
         truth + if self.chance.below(2) == 0 { first - second } else { second - first }
@@ -86,7 +87,7 @@ fn by_bets(_: &[f64], sequence: &Sequence) -> bool {
     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
 }
 
-/// An even mixture over the probability of a plus.
+/// A uniform mixture over the probability of a plus.
 fn by_signs(differences: &[f64], _: &Sequence) -> bool {
     let plus = differences.iter().filter(|difference| **difference > 0.0).count();
     let grid = (1..50).map(|step| f64::from(step) / 50.0);
@@ -94,7 +95,8 @@ fn by_signs(differences: &[f64], _: &Sequence) -> bool {
     grid.map(wealth).sum::<f64>() / 49.0 >= 1.0 / ALPHA
 }
 
-/// The normal mixture of Robbins with the variance as it is found, on differences that are cut at three times their spread.
+/// Robbins' normal mixture with estimated variance, on differences that are clipped at three times their
+/// spread.
 fn by_asymptotics(differences: &[f64], _: &Sequence) -> bool {
     const RHO: f64 = 10.0;
     if differences.len() < 5 {
@@ -121,7 +123,7 @@ fn by_t(differences: &[f64], _: &Sequence) -> bool {
     mean.abs() > 2.1 * (variance / n).sqrt()
 }
 
-/// After how many pairs a test speaks, if it does.
+/// The number of pairs after which a test decides, if it does.
 fn first(test: Test, noise: Noise, truth: f64, sd: f64, seed: u64) -> Option<usize> {
     let mut windows = Windows::new(noise, seed);
     let (mut sequence, mut differences) = (Sequence::new(), Vec::new());

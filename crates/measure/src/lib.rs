@@ -1,11 +1,11 @@
-//! What response times say, and how surely.
+//! Statistics of response times.
 //!
-//! This room knows histograms and noise: what windows of a service that runs say together, and whether one setting is better than
-//! another beyond noise. It must not know settings (it must not know what it is judging), and it offers no load, opens nothing and
-//! reads no clock: what was counted is the caller's.
+//! This crate evaluates histograms and noise: what the windows of a running service show together, and
+//! whether one setting is better than another beyond noise. It does not know which settings it compares. It
+//! generates no load, opens nothing and reads no clock: the caller supplies the counts.
 //!
-//! Read in this order: [`record`] (how spans are kept), [`statistics`] (medians and intervals), [`live`] (windows of a service),
-//! [`sequential`] and [`switchback`] (settings that alternate on it).
+//! Read in this order: [`record`] (recording spans), [`statistics`] (medians and intervals), [`live`]
+//! (windows of a service), [`sequential`] and [`switchback`] (alternating settings).
 #![forbid(unsafe_code)]
 
 pub mod live;

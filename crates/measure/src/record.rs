@@ -1,4 +1,4 @@
-//! Recording spans, and making a distribution of them.
+//! Records spans and summarises them as a distribution.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -6,21 +6,22 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use model::{Distribution, Nanoseconds};
 
-/// A histogram of spans from 1 ns to [`Self::SPAN_MAX`], each to three decimal digits. Longer spans count as the longest.
+/// A histogram of spans from 1 ns to [`Self::SPAN_MAX`], with three significant digits. Longer spans count as
+/// the longest.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     histogram: Histogram<u64>,
 }
 
 impl Recorder {
-    /// The longest span that is distinguished from longer ones.
+    /// The longest span that is recorded exactly.
     pub const SPAN_MAX: Nanoseconds = Nanoseconds(120_000_000_000);
     const DIGITS: u8 = 3;
 
-    /// An empty one, with all the memory it will ever use.
+    /// An empty recorder; it allocates no memory later.
     ///
     /// # Panics
-    /// Never: the bounds are constants that the histogram takes.
+    /// Never: the histogram accepts these constant bounds.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, Self::SPAN_MAX.0, Self::DIGITS);
         Self {
@@ -34,7 +35,7 @@ impl Recorder {
         self.histogram.saturating_record(span.0);
     }
 
-    /// Counts all that another recorder counted.
+    /// Adds the counts of another recorder.
     ///
     /// # Panics
     /// Never: all recorders have the same bounds.
@@ -42,7 +43,7 @@ impl Recorder {
         self.histogram.add(&other.histogram).expect("recorders have the same bounds");
     }
 
-    /// How many spans were counted.
+    /// The number of recorded spans.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
@@ -52,10 +53,10 @@ impl Recorder {
         Nanoseconds(self.histogram.value_at_quantile(quantile).min(self.histogram.max()))
     }
 
-    /// The distribution, with the histogram in it.
+    /// The distribution, including the histogram.
     ///
     /// # Panics
-    /// Never: a histogram of these bounds is serialised into memory.
+    /// Never: the histogram is serialised into memory.
     pub fn distribution(&self) -> Distribution {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new()
@@ -75,10 +76,10 @@ impl Recorder {
         }
     }
 
-    /// The recorder that a distribution was made of.
+    /// Recreates the recorder from a distribution.
     ///
     /// # Errors
-    /// [`NotAHistogram`] if the text inside is none, or one of other bounds that cannot be added up here.
+    /// [`NotAHistogram`] if the distribution's text is not a histogram, or has incompatible bounds.
     pub fn from_distribution(distribution: &Distribution) -> Result<Self, NotAHistogram> {
         let bytes = BASE64.decode(&distribution.histogram).map_err(|e| NotAHistogram(e.to_string()))?;
         let read: Histogram<u64> =
@@ -95,7 +96,7 @@ impl Default for Recorder {
     }
 }
 
-/// A text that holds no histogram.
+/// The error for text that is not a histogram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no histogram in the distribution: {0}")]
 pub struct NotAHistogram(pub String);

@@ -1,15 +1,17 @@
-//! A sequential test: it may be evaluated after every pair, and stopped at any time.
+//! A sequential test: it can be evaluated after every pair, and stopped at any time.
 //!
-//! Two settings are measured in turn, in pairs, and a coin decides which comes first. If the settings make a constant
-//! difference, then what is left of a pair's difference once that constant is taken away has a sign that the coin alone
-//! decided: plus or minus, evenly, whatever the noise is like. Windows that resemble their neighbours, a load that drifts and
-//! tails without a variance change how large it is, and not its sign. So a bet on the sign, at even odds, is fair; no sequence of fair bets
-//! multiplies its stake by 1/α with a probability above α, however long one plays and whenever one stops (Ville 1939).
+//! Two settings are measured in alternation, in pairs, and a coin toss decides which comes first. Suppose
+//! that the settings differ by a constant. After subtracting that constant, the sign of a pair's difference
+//! depends only on the coin: plus and minus are equally likely, whatever the noise. Autocorrelation, drift
+//! and heavy tails change the size of the difference, not its sign. So a bet on the sign at even odds is
+//! fair. No sequence of fair bets multiplies its stake by 1/α with a probability above α, however long it
+//! runs and whenever it stops (Ville 1939).
 //!
-//! The bet on a pair is tanh of its difference in units of the noise of the pairs before: nearly a sign test for pairs that are
-//! far from the hypothesis, and nearly a t-test for those that are near. No single pair can more than double the stake, so that an outlier decides nothing.
-//! The constants at which the stake stays below 2/α, on both sides, are an interval that holds the true one at all times
-//! with a probability of 1 − α. docs/decisions/0029 has what was tried instead, and the false alarms.
+//! The bet on a pair is tanh of its difference in units of the noise of earlier pairs: nearly a sign test for
+//! pairs far from the hypothesis, nearly a t-test for pairs close to it. A single pair can at most double the
+//! stake, so an outlier decides nothing. The constants for which the stake stays below 2/α, on both sides,
+//! form an interval that contains the true one at all times with probability 1 − α. docs/decisions/0029
+//! describes the alternatives and the false-alarm rates.
 //!
 //! Sources: Ramdas and others, "Game-theoretic statistics and safe anytime-valid inference", 2023; Howard and others, "Time-uniform, nonparametric, nonasymptotic
 //! confidence sequences", 2021, for conditionally symmetric increments.
@@ -19,50 +21,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
 
-/// The boldness of bets, in units of the noise. Each has a third of the stake: which suits best depends on how large the
-/// difference is, which no one knows beforehand.
+/// The scales of bets, in units of the noise. Each gets a third of the stake, because the best scale depends
+/// on the size of the difference, which is unknown.
 const BOLDNESS: [f64; 3] = [0.2, 0.6, 2.0];
 
-/// The noise that is assumed until enough pairs are known, on the scale of logarithms.
+/// The noise that is assumed until there are enough pairs, on a logarithmic scale.
 const NOISE_SUPPOSED: f64 = 0.1;
 
-/// From so many differences on the noise is estimated.
+/// The number of differences from which the noise is estimated.
 const NOISE_KNOWN_FROM: usize = 4;
 
-/// The least noise that is assumed: buckets of spans have a width.
+/// The minimum noise: histogram buckets have a width.
 const NOISE_MIN: f64 = 0.002;
 
-/// The most pairs that count; later ones are left out. Three hours of pairs of one second.
+/// The maximum number of pairs; later ones are ignored. Three hours of one-second pairs.
 pub const PAIRS_MAX: usize = 8_192;
 
-/// How far from all differences an end of the interval is looked for, in units of the noise.
+/// How far beyond all differences the ends of the interval are searched, in units of the noise.
 const REACH: f64 = 40.0;
 
-/// Halvings of the interval's ends: to a millionth of a millionth of where they are looked for.
+/// The number of bisections for each end of the interval: 2^-40 of the searched range.
 const HALVINGS: u32 = 40;
 
 /// Differences of pairs, in the order in which they were measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     differences: Vec<f64>,
-    /// For each, the noise of those before it.
+    /// For each difference, the noise of the earlier ones.
     noise: Vec<f64>,
 }
 
-/// Where the true difference is, at whatever moment one looks.
+/// A confidence interval of the true difference, valid at any time.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
-    /// The best single value: the median of the means of all two differences (Hodges and Lehmann).
+    /// The point estimate: the median of all pairwise means (Hodges–Lehmann).
     pub estimate: f64,
-    /// The interval's lower end; `None` while there are too few pairs for one.
+    /// The interval's lower end; `None` while there are too few pairs.
     pub low: Option<f64>,
-    /// Its upper end, likewise.
+    /// The interval's upper end; `None` while there are too few pairs.
     pub high: Option<f64>,
 }
 
 impl Bounds {
-    /// The same, with each value changed by a function that grows.
+    /// Applies an increasing function to each value.
     #[must_use]
     pub fn map(self, of: impl Fn(f64) -> f64) -> Self {
         Self { estimate: of(self.estimate), low: self.low.map(&of), high: self.high.map(&of) }
@@ -70,7 +72,7 @@ impl Bounds {
 }
 
 impl Bounds {
-    /// The same, wider by so much on both sides.
+    /// Widens the interval on both sides.
     #[must_use]
     pub fn wider_by(self, spread: f64) -> Self {
         Self { low: self.low.map(|low| low - spread), high: self.high.map(|high| high + spread), ..self }
@@ -78,12 +80,13 @@ impl Bounds {
 }
 
 impl Sequence {
-    /// Without any.
+    /// An empty sequence.
     pub const fn new() -> Self {
         Self { differences: Vec::new(), noise: Vec::new() }
     }
 
-    /// Adds the difference of the next pair. One that is not a number, or beyond [`PAIRS_MAX`], is left out.
+    /// Adds the difference of the next pair. Ignores values that are not finite, and pairs beyond
+    /// [`PAIRS_MAX`].
     pub fn add(&mut self, difference: f64) {
         if difference.is_finite() && self.differences.len() < PAIRS_MAX {
             self.noise.push(noise(&self.differences));
@@ -91,7 +94,7 @@ impl Sequence {
         }
     }
 
-    /// How many there are.
+    /// The number of pairs.
     pub const fn pairs(&self) -> usize {
         self.differences.len()
     }
@@ -101,12 +104,12 @@ impl Sequence {
         &self.differences
     }
 
-    /// By how much a stake of one has grown that was bet against "the difference is at most this much", as a logarithm.
+    /// The logarithm of the growth of a unit stake bet against "the difference is at most this much".
     pub fn against_at_most(&self, most: f64) -> f64 {
         self.wealth(|difference| difference - most)
     }
 
-    /// The same against "the difference is at least this much".
+    /// The logarithm of the growth of a unit stake bet against "the difference is at least this much".
     pub fn against_at_least(&self, least: f64) -> f64 {
         self.wealth(|difference| least - difference)
     }
@@ -119,10 +122,11 @@ impl Sequence {
         mean_of_logs(&by_boldness)
     }
 
-    /// The interval that misses the true difference, at any moment at all, with a probability of `alpha` at most. `None`
-    /// without pairs.
+    /// The interval that, at any time, misses the true difference with a probability of at most `alpha`.
+    /// `None` without pairs.
     ///
-    /// Source: `against_at_most` falls as its hypothesis grows, so that what it does not refuse is an interval.
+    /// `against_at_most` decreases as its hypothesis grows, so the values that it does not reject form an
+    /// interval.
     pub fn bounds(&self, alpha: f64) -> Option<Bounds> {
         let estimate = hodges_lehmann(&self.differences)?;
         let refused = (2.0 / alpha).ln();
@@ -136,8 +140,9 @@ impl Sequence {
         Some(Bounds { estimate, low, high })
     }
 
-    /// How many pairs it takes in all, about, to refuse what is so far from the true difference, if the pairs to come are
-    /// as noisy as those so far. `None` with too few to say, or more than [`PAIRS_MAX`].
+    /// The approximate total number of pairs needed to reject a value this far from the true difference, if
+    /// future pairs are as noisy as those so far. `None` if there is too little data, or more than
+    /// [`PAIRS_MAX`] would be needed.
     pub fn pairs_for(&self, distance: f64, alpha: f64) -> Option<usize> {
         if self.differences.len() < NOISE_KNOWN_FROM || distance <= 0.0 {
             return None;
@@ -161,15 +166,16 @@ impl Sequence {
     }
 }
 
-/// The growth of the logarithm of the stake by one bet: ln(1 + tanh x), for a bet of tanh x whose sign turned out to be that of x.
+/// The growth of the log stake by one bet: ln(1 + tanh x), for a bet of tanh x whose sign turned out to be
+/// that of x.
 fn growth(x: f64) -> f64 {
-    // 1 + tanh x = 2 / (1 + e^-2x), in the form that neither overflows nor loses what is small.
+    // 1 + tanh x = 2 / (1 + e^-2x), in a form that neither overflows nor loses small values.
     let doubled = -2.0 * x;
     std::f64::consts::LN_2 - if doubled > 30.0 { doubled } else { doubled.exp().ln_1p() }
 }
 
-/// ln of the mean of exp: what a stake has grown to that was divided evenly among bets, of which each is the logarithm of what it has grown by. Minus
-/// infinity without any.
+/// ln of the mean of exp: the log growth of a stake that was divided evenly among bets, given each bet's log
+/// growth. Minus infinity without bets.
 pub fn mean_of_logs(logs: &[f64]) -> f64 {
     let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {
@@ -178,7 +184,8 @@ pub fn mean_of_logs(logs: &[f64]) -> f64 {
     most + (logs.iter().map(|log| (log - most).exp()).sum::<f64>() / count(logs.len())).ln()
 }
 
-/// How far differences are from their median: the median distance, scaled to the standard deviation of a normal distribution.
+/// The spread of differences around their median: the median absolute deviation, scaled to the standard
+/// deviation of a normal distribution.
 fn noise(differences: &[f64]) -> f64 {
     const TO_NORMAL: f64 = 1.4826;
     if differences.len() < NOISE_KNOWN_FROM {
@@ -189,11 +196,12 @@ fn noise(differences: &[f64]) -> f64 {
     (TO_NORMAL * median(&away).unwrap_or(NOISE_SUPPOSED)).max(NOISE_MIN)
 }
 
-/// The median of the means of all two values, and of the values.
+/// The median of all values and their pairwise means.
 ///
 /// Source: Hodges and Lehmann, "Estimates of location based on rank tests", 1963.
 pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
-    /// Of more, evenly chosen ones stand for all: the means are as many as the square.
+    /// The maximum number of values: a larger set is sampled evenly, because the number of means grows
+    /// quadratically.
     const VALUES_MAX: usize = 512;
     let every = values.len().div_ceil(VALUES_MAX).max(1);
     let values: Vec<f64> = values.iter().copied().step_by(every).collect();
@@ -204,7 +212,7 @@ pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
     median(&means)
 }
 
-/// The last place from `from` towards `to` at which something holds, which holds at `from`.
+/// The last point from `from` towards `to` at which a predicate holds; it must hold at `from`.
 fn bisect(from: f64, to: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut held, mut not) = (from, to);
     for _ in 0..HALVINGS {

@@ -1,25 +1,26 @@
-//! What repeated runs say, and how sure they are. All intervals are meant to hold the true value in 95 of 100
-//! experiments.
+//! Statistics of repeated runs. All intervals are meant to contain the true value in 95 of 100 experiments.
 //!
 //! Two questions, two methods:
 //!
-//! - *How large is it?* One cell of an experiment has few repeats, and a response time's percentile is not
-//!   normally distributed: the repeats' median, with the interval between two order statistics that the sign
-//!   test gives. It assumes nothing but independent repeats, needs no chance of its own, and is exact. Below six
-//!   repeats no such interval reaches 95 %; the range of all repeats is given, with the [`coverage`] it has.
-//! - *Is it better?* Runs before and after are paired by round, since a neighbour's load disturbs a whole round:
-//!   Student's t over the differences of the pairs. Response times and throughput are compared as ratios, on a
-//!   logarithmic scale, where a disturbance of a tenth is the same at 20 µs and at 2 ms; CPU use, which may be zero,
-//!   by difference. A bootstrap would be too sure of itself with the three to ten rounds that one can afford.
+//! - *How large is it?* An experiment has few repeats, and a percentile of response times is not normally
+//!   distributed. So the result is the median of the repeats, with the interval between two order statistics
+//!   that the sign test gives. It assumes only independent repeats, uses no random numbers, and is exact.
+//!   Below six repeats no such interval reaches 95 %; the range of all repeats is given, with its
+//!   [`coverage`].
+//! - *Is it better?* Runs before and after are paired by round, because a noisy neighbour disturbs a whole
+//!   round: Student's t over the differences of the pairs. Response times and throughput are compared as
+//!   ratios, on a logarithmic scale, on which a disturbance of a tenth is the same at 20 µs and at 2 ms. CPU
+//!   use, which may be zero, is compared by difference. A bootstrap would be overconfident with three to ten
+//!   rounds, which is what one can afford.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An estimate, and the interval that its true value is in.
+/// An estimate with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// The best single value.
+    /// The point estimate.
     pub estimate: f64,
     /// The interval's lower end.
     pub low: f64,
@@ -28,7 +29,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The wider of the two sides: what `±` stands for where one number must do.
+    /// The wider of the two sides, for display as `±`.
     pub fn half_width(&self) -> f64 {
         (self.high - self.estimate).max(self.estimate - self.low)
     }
@@ -46,7 +47,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median and its interval between order statistics. `None` without values.
+/// The median with its interval between order statistics. `None` without values.
 pub fn median_interval(values: &[f64]) -> Option<Interval> {
     let estimate = median(values)?;
     let mut sorted = values.to_vec();
@@ -60,12 +61,12 @@ pub fn coverage(values: usize) -> f64 {
     1.0 - 2.0 * at_most(values, cut(values))
 }
 
-/// How many values are left out at each end: as many as 95 % coverage allows.
+/// How many values to drop at each end: as many as 95 % coverage allows.
 fn cut(values: usize) -> usize {
     (1..values.div_ceil(2)).take_while(|&k| 1.0 - 2.0 * at_most(values, k) >= 0.95).last().unwrap_or(0)
 }
 
-/// The probability that of `n` fair coins at most `k` show heads.
+/// The probability that at most `k` of `n` fair coins show heads.
 fn at_most(n: usize, k: usize) -> f64 {
     let mut term = 0.5_f64.powf(from_count(n));
     let mut sum = 0.0;
@@ -76,8 +77,8 @@ fn at_most(n: usize, k: usize) -> f64 {
     sum
 }
 
-/// The ratio after / before over paired runs, with its interval by Student's t over the ratios' logarithms.
-/// `None` with fewer than two pairs, or a value that is not above zero.
+/// The ratio after / before over paired runs, with its interval by Student's t over the logarithms of the
+/// ratios. `None` with fewer than two pairs, or if a value is not positive.
 pub fn paired_ratio(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.iter().chain(after).any(|&v| v.is_nan() || v <= 0.0) {
         return None;
@@ -87,8 +88,8 @@ pub fn paired_ratio(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some(Interval { estimate: estimate.exp(), low: low.exp(), high: high.exp() })
 }
 
-/// The difference after − before over paired runs, with its interval by Student's t. `None` with fewer than two
-/// pairs, or without a partner for each.
+/// The difference after − before over paired runs, with its interval by Student's t. `None` with fewer than
+/// two pairs, or if the lengths differ.
 pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.len() != after.len() || before.len() < 2 {
         return None;
@@ -101,8 +102,8 @@ pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some(Interval { estimate: mean, low: mean - reach, high: mean + reach })
 }
 
-/// The 97.5th percentile of Student's t distribution, for so many degrees of freedom: from the table up to 30,
-/// beyond by the first terms of its expansion around the normal distribution, to three decimals.
+/// The 97.5th percentile of Student's t distribution for these degrees of freedom, to three decimals: from a
+/// table up to 30, then by the first terms of its expansion around the normal distribution.
 pub(crate) fn student_t(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
@@ -142,7 +143,7 @@ mod test {
 
     #[test]
     fn order_statistics_are_those_of_the_sign_tests_table() {
-        // Left out at each end for 95 %, from published tables of the sign test.
+        // How many values to drop at each end for 95 %, from published tables of the sign test.
         for (n, left_out) in
             [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (10, 1), (12, 2), (15, 3), (20, 5), (25, 7)]
         {

@@ -1,11 +1,11 @@
-//! Settings that alternate on a live service, and what their windows say of them.
+//! Switchback experiments: settings alternate on a live service, and their windows are compared.
 //!
-//! A round measures each candidate for one window, in random order. The first candidate is the one that all others are compared
-//! with: each round gives each of the others a difference, as a ratio on a logarithmic scale. What would make a round
-//! unfair voids it, by rules that do not ask which candidate it happened to: so the coin stays fair among the rounds that are left.
-//! [`crate::sequential`] says what the differences come to.
+//! A round measures each candidate for one window, in random order. All other candidates are compared with
+//! the first: in each round, each gets a difference, as a ratio on a logarithmic scale. Rounds that were
+//! disturbed are voided by rules that ignore which candidate was affected, so the coin stays fair among the
+//! remaining rounds. [`crate::sequential`] evaluates the differences.
 //!
-//! This room does not know what a candidate is: it has a name.
+//! This crate knows only the names of the candidates.
 
 use std::fmt;
 
@@ -21,28 +21,29 @@ use crate::live::Unit;
 
 pub use figures::{Figures, Metric, Unfair, Waits, unfair};
 
-/// What to decide, and by what.
+/// The rule of a decision.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// What decides.
+    /// The metrics that decide.
     pub deciding: Vec<Metric>,
-    /// Changes smaller than this share make no difference, as in 0.05.
+    /// Changes smaller than this share count as no difference, for example 0.05.
     pub margin: f64,
-    /// How often the verdict may be wrong, all that decides taken together.
+    /// The error rate of the verdict, over all deciding metrics together.
     pub alpha: f64,
 }
 
 impl Rule {
-    /// How often verdicts may be wrong unless something else is asked for.
+    /// The default error rate.
     pub const ALPHA: f64 = 0.05;
 
-    /// The level of each interval that decides, with so many candidates beside the first.
+    /// The level of each deciding interval, with this many candidates besides the first.
     fn level(&self, contrasts: usize) -> f64 {
         self.alpha / count_of(self.deciding.len().max(1) * contrasts.max(1))
     }
 
-    /// The fewest pairs that decide anything, with so many candidates beside the first: no pair more than doubles the stake.
+    /// The minimum number of pairs for a decision, with this many candidates besides the first: a pair at
+    /// most doubles the stake.
     pub fn pairs_least(&self, contrasts: usize) -> usize {
         let refused = 2.0 / self.level(contrasts);
         (1..64)
@@ -51,44 +52,45 @@ impl Rule {
     }
 }
 
-/// What is known of one metric of one candidate, compared with the first.
+/// The result for one metric of one candidate, compared with the first.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Word {
-    /// It is better.
+    /// The candidate is better.
     Better,
-    /// It is worse.
+    /// The candidate is worse.
     Worse,
-    /// It differs by less than the margin.
+    /// The difference is smaller than the margin.
     NoDifference,
     /// Too few pairs, or too much noise.
     CannotTell {
-        /// How many more pairs it takes, about; `None` where that cannot be said.
+        /// The approximate number of further pairs needed; `None` if unknown.
         more: Option<usize>,
     },
 }
 
-/// The change of one metric: a share of the first candidate's, as in −0.3 for 30 % less; of `engaged` and `stalls` a difference.
+/// The change of one metric, as a share of the first candidate's value (−0.3 for 30 % less); for `engaged`
+/// and `stalls` a difference.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// What changed.
+    /// The metric.
     pub metric: Metric,
-    /// Its typical value with the first candidate: the median of its windows.
+    /// The typical value with the first candidate: the median over its windows.
     pub before: Option<f64>,
-    /// The same with the other.
+    /// The typical value with the other candidate.
     pub after: Option<f64>,
-    /// By how much, with an interval that holds the true change at all times, however often one looks; `None` without pairs.
+    /// The size of the change with its anytime-valid confidence interval; `None` without pairs.
     pub change: Option<Bounds>,
-    /// How many pairs say so.
+    /// The number of pairs.
     pub pairs: usize,
-    /// Whether it decides.
+    /// Whether the metric is part of the decision.
     pub decides: bool,
-    /// What that comes to.
+    /// The result.
     pub word: Word,
 }
 
-/// One candidate compared with the first.
+/// A candidate compared with the first.
 #[derive(Clone, Debug, Default)]
 struct Contrast {
     sequences: Vec<(Metric, Sequence)>,
@@ -97,7 +99,7 @@ struct Contrast {
 }
 
 impl Contrast {
-    /// How far a window of the first candidate was from the middle one of them at most, on the scale of differences.
+    /// The largest distance of the first candidate's windows from their median, on the scale of differences.
     fn spread(&self, metric: Metric) -> f64 {
         let known = self.before.iter().find(|(known, _)| *known == metric);
         let values = known.into_iter().flat_map(|(_, values)| values.iter().copied());
@@ -122,27 +124,27 @@ pub struct Switchback {
     unit: Unit,
 }
 
-/// What a comparison of two candidates comes to.
+/// The verdict of a comparison of two candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The other is better than the first, and worse in nothing that decides.
+    /// The other candidate is better than the first, and no deciding metric is worse.
     Better,
-    /// It is worse, and better in nothing that decides.
+    /// The other candidate is worse, and no deciding metric is better.
     Worse,
-    /// It is better in one thing that decides and worse in another.
+    /// One deciding metric is better and another worse.
     Mixed,
-    /// They differ by less than the margin.
+    /// The difference is smaller than the margin.
     NoDifference,
     /// Too few pairs, or too much noise.
     CannotTell {
-        /// How many more pairs it takes, about.
+        /// The approximate number of further pairs needed.
         more: Option<usize>,
     },
 }
 
 impl Verdict {
-    /// Its name in documents.
+    /// The verdict's name in documents.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -155,16 +157,17 @@ impl Verdict {
 }
 
 impl Switchback {
-    /// The most values of a metric that are kept for its typical value.
+    /// The maximum number of values of a metric that are kept for its typical value.
     const VALUES_MAX: usize = crate::sequential::PAIRS_MAX;
 
-    /// Of candidates with these names, at least two, the first of which the others are compared with.
+    /// An experiment with these candidates, at least two; the others are compared with the first.
     pub fn new(names: Vec<String>, rule: Rule) -> Self {
         Self::judged_by(names, rule, JudgedBy::Switchback)
     }
 
-    /// The same of windows that were measured in another way. Where the settings did not alternate, no coin makes a difference fair: then an interval is wider
-    /// on both sides by as much as the highest or lowest window of the first candidate was away from its middle one.
+    /// An experiment with another method of measuring. If the settings did not alternate, no coin makes
+    /// differences fair. Intervals are then widened on both sides by the largest distance of the first
+    /// candidate's windows from their median.
     pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
         Self { names, rule, by, contrasts, rounds: 0, void: Vec::new(), unit: Unit::Requests }
@@ -175,28 +178,29 @@ impl Switchback {
         self.by
     }
 
-    /// The candidates.
+    /// The candidates' names.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// What is decided, and by what.
+    /// The rule of the decision.
     pub const fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Adds a round: a window of each candidate, in the order of their names. Whether it counts is returned.
+    /// Adds a round: one window of each candidate, in the order of their names. Returns why the round does
+    /// not count, if so.
     ///
     /// # Panics
-    /// If there is not one window for each candidate, which is a fault of the caller.
+    /// If there is not exactly one window per candidate: a bug in the caller.
     pub fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Option<Unfair> {
         assert_eq!(windows.len(), self.names.len(), "a window for each candidate");
-        // Where the rate itself decides, it may differ.
+        // If the rate is a deciding metric, it may differ.
         let rate_decides = self.rule.deciding.contains(&Metric::Requests);
         let void = seen.or_else(|| unfair(windows).filter(|why| *why != Unfair::Rates || !rate_decides));
         if let Some(why) = void {
             self.void(why);
-            // How many requests there were is what such rounds differ in, and they still say so.
+            // Such rounds differ in the number of requests, and are still valid for that metric.
             if why == Unfair::Rates {
                 self.count(windows, &[Metric::Requests]);
             }
@@ -210,12 +214,12 @@ impl Switchback {
         None
     }
 
-    /// What was counted: exchanges, if a window had them.
+    /// The unit of counts: exchanges, if any window had them.
     pub const fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// Counts a round that does not count.
+    /// Records a round that does not count.
     pub fn void(&mut self, why: Unfair) {
         match self.void.iter_mut().find(|(known, _)| *known == why) {
             Some((_, rounds)) => *rounds += 1,
@@ -238,25 +242,25 @@ impl Switchback {
         }
     }
 
-    /// Rounds that count.
+    /// The number of rounds that count.
     pub const fn rounds(&self) -> usize {
         self.rounds
     }
 
-    /// Those that do not, by reason.
+    /// The number of rounds that do not, by reason.
     pub fn voided(&self) -> &[(Unfair, usize)] {
         &self.void
     }
 
-    /// The changes of a candidate, counted from 1, compared with the first.
+    /// The changes of a candidate (counted from 1) compared with the first.
     ///
     /// # Panics
-    /// If there is no such candidate, which is a fault of the caller.
+    /// If there is no such candidate: a bug in the caller.
     pub fn changes(&self, candidate: usize) -> Vec<Change> {
         Metric::ALL.into_iter().map(|metric| self.change(candidate, metric)).collect()
     }
 
-    /// One of them.
+    /// The change of one metric.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -283,7 +287,7 @@ impl Switchback {
         };
         let as_share = |bounds: Bounds| match metric.is_ratio() {
             true => bounds.map(f64::exp_m1),
-            // Shares lie between 0 and 1, so that no change of one is larger.
+            // Shares are between 0 and 1, so no change is larger.
             false => bounds.map(|difference| difference.clamp(-1.0, 1.0)),
         };
         Change {
@@ -319,13 +323,13 @@ impl Switchback {
         let distance = bounds.estimate.abs().max(margin - bounds.estimate.abs());
         let all = match self.by {
             JudgedBy::Switchback => sequence.pairs_for(distance, level),
-            // More windows make that interval no narrower.
+            // More windows do not make this interval narrower.
             JudgedBy::BeforeAfter => None,
         };
         Word::CannotTell { more: all.map(|all| all.saturating_sub(sequence.pairs()).max(1)) }
     }
 
-    /// The differences of a metric, pair by pair, on the scale on which they are added: logarithms of ratios, or differences.
+    /// The differences of a metric by pair, on the additive scale: logarithms of ratios, or differences.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -335,8 +339,8 @@ impl Switchback {
         found.map_or_else(Vec::new, |(_, sequence)| sequence.differences().to_vec())
     }
 
-    /// By how much a stake of one has grown that was bet, pair by pair, against "this metric has grown by at most this share", as a logarithm. A
-    /// stake that has grown by 1/α refuses that, at whatever moment one looks.
+    /// The logarithm of the growth of a unit stake that was bet, pair by pair, against "this metric has grown
+    /// by at most this share". Growth by 1/α rejects that hypothesis, at any time.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -347,7 +351,7 @@ impl Switchback {
         found.map_or(0.0, |(_, sequence)| sequence.against_at_most(most))
     }
 
-    /// How often the interval of a metric may miss.
+    /// The error rate of a metric's interval.
     pub fn level(&self, metric: Metric) -> f64 {
         match self.rule.deciding.contains(&metric) {
             true => self.rule.level(self.contrasts.len()),
@@ -355,7 +359,7 @@ impl Switchback {
         }
     }
 
-    /// What the comparison of a candidate, counted from 1, with the first comes to.
+    /// The verdict on a candidate (counted from 1) compared with the first.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -363,7 +367,7 @@ impl Switchback {
         verdict_of(&self.words(candidate))
     }
 
-    /// What each metric that decides comes to. Windows without stalled requests decide nothing about stalls.
+    /// The results of the deciding metrics. Windows without stalled requests decide nothing about stalls.
     fn words(&self, candidate: usize) -> Vec<Word> {
         let words = self.rule.deciding.iter().map(|metric| (metric, self.change(candidate, *metric).word));
         words
@@ -372,15 +376,15 @@ impl Switchback {
             .collect()
     }
 
-    /// Whether more rounds would change nothing that decides: each has its word.
+    /// Whether every deciding metric has a result, so that more rounds would change nothing.
     pub fn is_decided(&self) -> bool {
         (1..self.names.len()).all(|candidate| {
             self.words(candidate).iter().all(|word| !matches!(word, Word::CannotTell { .. }))
         })
     }
 
-    /// The candidate that is best, counted from 0: the one that is better than the first by most, or the first where every other is worse.
-    /// `None` where that is not known.
+    /// The best candidate, counted from 0: the one with the largest improvement over the first, or the first
+    /// if every other is worse. `None` if unknown.
     pub fn winner(&self) -> Option<usize> {
         let others = 1..self.names.len();
         let gain = |candidate: usize| -> f64 {
@@ -398,13 +402,13 @@ impl Switchback {
         })
     }
 
-    /// How many rounds do not count for this reason.
+    /// The number of rounds that were voided for this reason.
     pub fn voided_by(&self, why: Unfair) -> usize {
         self.void.iter().find(|(known, _)| *known == why).map_or(0, |(_, rounds)| *rounds)
     }
 
-    /// Whether so many rounds had too few requests, and no round says anything else of the service: in one in which the machine
-    /// stood still there may have been none either.
+    /// Whether this many rounds had too few requests, and no other round contradicts that. Rounds in which
+    /// the machine stalled do not count: they may have had no requests either.
     pub fn is_silent(&self, rounds: usize) -> bool {
         let silent = self.voided_by(Unfair::Requests);
         let still = self.voided_by(Unfair::Machine);
@@ -412,8 +416,8 @@ impl Switchback {
         self.rounds == 0 && silent >= rounds && silent + still == void
     }
 
-    /// Why rounds are void again and again, where that is the candidates' own doing: the requests of closed loops come as fast as they are
-    /// answered.
+    /// Whether rounds are void because of the candidates themselves: in a closed loop, requests come as fast
+    /// as they are answered.
     pub fn closed_loop(&self, candidate: usize) -> bool {
         let rates = self.voided_by(Unfair::Rates);
         let change = self.change(candidate, Metric::Requests);
@@ -424,7 +428,7 @@ impl Switchback {
     }
 }
 
-/// What several words come to.
+/// Combines the results of several metrics.
 fn verdict_of(words: &[Word]) -> Verdict {
     let (better, worse) = (words.contains(&Word::Better), words.contains(&Word::Worse));
     match (better, worse) {
@@ -517,7 +521,7 @@ mod test {
         figures(typical * (sd * normal).exp())
     }
 
-    /// Rounds until it is decided.
+    /// Runs rounds until a decision.
     fn decided(ratio: f64, seed: u64) -> (Switchback, usize) {
         let mut chance = Chance::stream(seed, &[]);
         let mut switchback = Switchback::new(vec!["current".to_owned(), "latency".to_owned()], rule());
@@ -662,7 +666,7 @@ mod test {
         let of = |by: JudgedBy, after: f64| {
             let names = vec!["current".to_owned(), "rx-channels=1".to_owned()];
             let mut all = Switchback::judged_by(names, rule(), by);
-            // The windows without the change differ by a factor of 1.3 from their middle one at most.
+            // Windows without the change differ from their median by a factor of 1.3 at most.
             for before in [103.0, 77.0, 96.0, 118.0, 90.0, 130.0, 99.0, 107.0].repeat(6) {
                 all.add(&[figures(before), figures(after)], None);
             }

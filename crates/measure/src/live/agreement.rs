@@ -1,4 +1,5 @@
-//! How well estimates agree with the truth, where that is known: on the wire between two hosts of one machine.
+//! How well estimates agree with the truth, where the truth is known: on the link between two hosts of one
+//! machine.
 
 use model::live::SpanCounts;
 use schemars::JsonSchema;
@@ -9,7 +10,7 @@ use super::summary::Percentiles;
 use super::survival::Survival;
 use crate::statistics::median;
 
-/// One run: a mode under a load, with what the wire said.
+/// A run: a mode under a load, with the measurement on the wire.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
@@ -17,17 +18,18 @@ pub struct Trial {
     pub mode: String,
     /// The load.
     pub load: String,
-    /// Whether clients wait for each answer before they ask again.
+    /// Whether clients wait for each answer before they send the next request.
     pub closed: bool,
-    /// The round.
+    /// The number of the round.
     pub round: u32,
-    /// Requests that were answered on the wire.
+    /// Requests that were answered, by packets on the wire.
     pub answered: u64,
-    /// Requests that were counted.
+    /// Requests that netpolicy counted.
     pub counted: u64,
-    /// The percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]; so all below.
+    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`], as in the fields
+    /// below.
     pub wire: [Option<f64>; 3],
-    /// The same as the client measured them, from its call to its call.
+    /// Percentiles that the client measured, from system call to system call.
     pub client: [Option<f64>; 3],
     /// Without the wait in the ring.
     pub residence: [Option<f64>; 3],
@@ -41,7 +43,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// The estimates of one estimator.
+    /// The percentiles by one estimator.
     pub fn by(&self, estimator: Estimator) -> [Option<f64>; 3] {
         match estimator {
             Estimator::Residence => self.residence,
@@ -56,7 +58,7 @@ impl Trial {
     }
 }
 
-/// The percentiles of spans that have all ended; `None` for those that have too few.
+/// The percentiles of completed spans; `None` if there are too few.
 pub fn percentiles_of(spans: &SpanCounts) -> [Option<f64>; 3] {
     let survival = Survival::of(spans, &SpanCounts::new());
     Percentiles::SHARES.map(|share| {
@@ -65,26 +67,26 @@ pub fn percentiles_of(spans: &SpanCounts) -> [Option<f64>; 3] {
     })
 }
 
-/// The percentiles of windows by an estimator.
+/// The percentiles of a series by an estimator.
 pub fn estimates_of(series: &Series, estimator: Estimator) -> [Option<f64>; 3] {
     let found = Percentiles::of(series, Stretch::Response(estimator)).all();
     found.map(|estimate| estimate.map(|found| found.interval.estimate))
 }
 
-/// How far an estimator is from the wire, in percent of the wire.
+/// The error of an estimator relative to the wire, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Errors {
-    /// The median of the errors' amounts at p50, p90 and p99; `None` without runs that have both.
+    /// The median of the absolute errors at p50, p90 and p99; `None` if no run has both values.
     pub absolute: [Option<f64>; 3],
-    /// The median of the errors with their signs.
+    /// The median of the signed errors.
     pub signed: [Option<f64>; 3],
-    /// Runs.
+    /// The number of runs.
     pub trials: usize,
 }
 
 impl Errors {
-    /// Of an estimator over these runs.
+    /// Computes the errors of an estimator over these runs.
     pub fn of<'a>(trials: impl IntoIterator<Item = &'a Trial>, estimator: Estimator) -> Self {
         let (mut errors, mut count): ([Vec<f64>; 3], usize) = Default::default();
         for trial in trials {
@@ -102,21 +104,21 @@ impl Errors {
     }
 }
 
-/// Of how many pairs of modes an estimator says as the wire does which is faster.
+/// For how many pairs of modes an estimator agrees with the wire about which is faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ordered {
-    /// Pairs that are ordered as on the wire, at p50, p90 and p99.
+    /// Pairs in the same order as on the wire, at p50, p90 and p99.
     pub right: [usize; 3],
-    /// Pairs that are more than [`APART`] apart on the wire.
+    /// Pairs that differ by more than [`APART`] on the wire.
     pub pairs: [usize; 3],
 }
 
-/// How far apart two modes are on the wire that an estimator must distinguish.
+/// The smallest difference on the wire that an estimator must distinguish.
 pub const APART: f64 = 0.1;
 
 impl Ordered {
-    /// Over pairs of modes of one load and round.
+    /// Compares pairs of modes with the same load and round.
     pub fn of(trials: &[Trial], estimator: Estimator) -> Self {
         let mut ordered = Self::default();
         for (at, one) in trials.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the windows of a live service cannot show, each with what shows it and what helps.
+//! Limits of a live measurement: what the windows cannot show, with the evidence and a remedy for each.
 
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
@@ -7,29 +7,29 @@ use super::series::{Estimator, Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::count;
 
-/// Shares beyond which something is not judged.
+/// Shares beyond which a quantity is not judged.
 const STEERED_MAX: f64 = 0.01;
 const LOST_MAX: f64 = 0.01;
 const UNSOLICITED_MAX: f64 = 0.05;
 const WITHOUT_NAPI_MAX: f64 = 0.01;
 const THREADED_MAX: f64 = 0.01;
 const KSOFTIRQD_MAX: f64 = 0.05;
-/// The share of arrivals with the interrupt masked from which on estimate U is all there is.
+/// The share of arrivals with the interrupt masked from which only estimate U is available.
 const MASKED_MIN: f64 = 0.05;
 
-/// How far U and C may be apart: by both.
+/// The largest relative difference between two estimates that counts as agreement.
 const APART_MAX: f64 = 0.3;
 const APART_MAX_NS: f64 = 30_000.0;
 
-/// How old an unanswered request may be before it is one that hangs.
+/// The age from which an unanswered request counts as hanging.
 pub const HANGS_AFTER: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-/// How long must have been measured until it says something that no request came: a window of the daemon has 20 ms.
+/// The measured time from which the absence of requests is reported. A window of the daemon has 20 ms.
 const NOTHING_AFTER: Nanoseconds = Nanoseconds::from_millis(90);
 
-/// What is not to be believed of these windows of a service, `object` by name.
+/// Findings about the reliability of these windows of a service, `object` by name.
 ///
-/// `answers_late` says that answers were noted after they were handed on, as older kernels do.
+/// `answers_late`: this kernel records answers after they were sent, as older kernels do.
 pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
     let mut found = Found { object, findings: Vec::new() };
     let counts = series.counts();
@@ -53,7 +53,7 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
         return found.findings;
     }
     found.of_programs(counts);
-    // A client's stamp says how long a request waited, by whichever way it came.
+    // A client's timestamp shows how long a request waited, whatever its path.
     if series.estimator() != Estimator::Stamped {
         found.of_rings(counts);
     }
@@ -89,7 +89,7 @@ impl Found<'_> {
     fn of_what_waits(&mut self, series: &Series) {
         let waiting = series.waiting();
         let Some(oldest) = waiting.oldest.filter(|oldest| *oldest >= HANGS_AFTER) else { return };
-        // One that waits has no event.
+        // A waiting connection may have no event.
         let stalled = waiting.stalled.max(1);
         let connections = series.connections().max(stalled);
         let severity = if stalled * 2 > connections { Severity::Problem } else { Severity::Warning };
@@ -117,7 +117,7 @@ impl Found<'_> {
         );
     }
 
-    /// What hides when packets came into the ring.
+    /// Conditions that hide when packets entered the ring.
     fn of_rings(&mut self, counts: &LiveCounts) {
         let share = |part: u64, of: u64| count(part) / count(of.max(1));
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
@@ -196,7 +196,7 @@ impl Found<'_> {
         }
     }
 
-    /// What no program saw.
+    /// Events that no program saw.
     fn of_programs(&mut self, counts: &LiveCounts) {
         let seen = counts.segments + counts.sends;
         let missed = count(counts.missed) / count((seen + counts.missed).max(1));
@@ -211,7 +211,7 @@ impl Found<'_> {
         }
     }
 
-    /// What hides which answer belongs to which request.
+    /// Conditions that hide which answer belongs to which request.
     fn of_answers(&mut self, counts: &LiveCounts, answers_late: bool) {
         let share = |part: u64, of: u64| count(part) / count(of.max(1));
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
@@ -315,7 +315,7 @@ impl Found<'_> {
     }
 }
 
-/// The percentiles at which two estimates are far apart.
+/// The percentiles at which two estimates differ too much.
 fn far_apart(series: &Series, one: Estimator, other: Estimator) -> Vec<String> {
     let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
     ["p50", "p90", "p99"]
@@ -404,7 +404,8 @@ mod test {
             })
         };
         assert_eq!(stamped(300), Vec::<String>::new(), "both say the same");
-        // Every stamp seems later than the fastest of its connection: their clock is slower than ours. Then faster.
+        // Every timestamp seems later than the fastest of its connection: the clients' clock is slower than
+        // ours. Then faster.
         assert_eq!(stamped(340), ["live-stamps-disagree"]);
         assert_eq!(stamped(250), ["live-stamps-disagree"]);
     }
@@ -436,7 +437,7 @@ mod test {
                 unmeasured: any(1_000),
                 without_napi: any(answered),
                 without_poll: any(answered),
-                // Of packets, also those that are in no window.
+                // Counts packets, including those outside windows.
                 steered: any(2 * segments + 10),
                 masked: any(answered),
                 unmasked: any(answered),

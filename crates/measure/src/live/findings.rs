@@ -1,4 +1,5 @@
-//! What the windows of a live service show: whether a goal is met, where the time goes, who is slower than the others.
+//! What the windows of a live service show: whether its goal is met, where the time goes, and which part is
+//! slower than the others.
 
 use model::live::{LivePart, SpanCounts};
 use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
@@ -7,16 +8,16 @@ use super::series::{Series, Stretch, requests_for};
 use super::summary::{Estimate, Percentiles};
 use super::survival::{Quantile, Survival, count};
 
-/// The share of the time from which on most of it is spent in one place.
+/// The share of the time from which one place is said to dominate.
 const MOST: f64 = 0.6;
 
-/// The shortest mean response time of which it matters where it is spent.
+/// The shortest mean response time for which it is reported where the time goes.
 const MATTERS_NS: f64 = 20_000.0;
 
-/// How many times the median of the others one part must have to be much slower.
+/// How many times the median of the others a part's median must be to count as slower.
 const SLOWER: f64 = 2.0;
 
-/// Of queues and of workers: the rule, the word, and what helps.
+/// For queues and for workers: the rule, the noun and the remedy.
 const OF_QUEUES: (&str, &str, &str) = (
     "live-queue-slow",
     "queue",
@@ -28,11 +29,11 @@ const OF_WORKERS: (&str, &str, &str) = (
     "fewer connections for it, or a CPU of its own: netpolicy doctor names threads that wait for a CPU",
 );
 
-/// What helps a service whose goal the daemon keeps.
+/// The remedy for a service whose goal the daemon maintains.
 const SEARCHED: &str = "the daemon tries the other modes of its policy: netpolicy status";
 
-/// What these windows of a service show, `object` by name. `names` says what each NAPI and each thread
-/// is called, by its place in the series.
+/// The findings about these windows of a service, `object` by name. `names` names each NAPI and each thread
+/// by its position in the series.
 pub fn findings(
     object: &str,
     series: &Series,
@@ -55,8 +56,8 @@ pub fn findings(
     findings
 }
 
-/// A goal is missed where the whole interval is above it, and met where the whole is not; between them nothing is said.
-/// What helps is what helps where most of the time goes.
+/// A goal is missed if the whole interval is above it, and met if the whole interval is not; otherwise it is
+/// undecided. The remedy is that of the place where most of the time goes.
 fn of_goal(
     object: &str,
     name: &str,
@@ -143,7 +144,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
     })
 }
 
-/// A part whose median is much above that of all others together, though it has as many requests as a median takes.
+/// A part whose median is much higher than that of the others, if it has enough requests for a median.
 fn slower(
     object: &str,
     (rule, word, remedy): (&str, &str, &str),
@@ -188,7 +189,8 @@ mod test {
     use model::Pid;
     use model::live::LiveWindow;
 
-    /// Requests by two workers, with these medians and this time spent in ring, wake-up and service, in microseconds.
+    /// The rules for requests by two workers, with these medians and this time spent in ring, wake-up and
+    /// service, in microseconds.
     fn rules(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<String> {
         found(medians, spent, goal).into_iter().map(|found| found.rule).collect()
     }

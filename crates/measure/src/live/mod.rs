@@ -1,8 +1,8 @@
-//! What the windows of a live service say together: percentiles with intervals, and what cannot be judged.
+//! What the windows of a live service show together: percentiles with intervals, and what cannot be judged.
 //!
-//! Read in this order: [`survival`] (percentiles of spans some of which have not ended), [`series`] (many windows, in bounded
-//! memory), [`turnaround`] (what estimate C supposes), [`summary`] (what is shown), [`mod@caveats`] (what is not to be believed), [`mod@findings`]
-//! (what they show of a goal and of where the time goes),
+//! Read in this order: [`survival`] (percentiles of spans, some of which have not ended), [`series`] (many
+//! windows in bounded memory), [`turnaround`] (the basis of estimate C), [`summary`] (the displayed figures),
+//! [`mod@caveats`] (limits of the measurement), [`mod@findings`] (goals, and where the time goes),
 //! [`agreement`] (how well estimates agree with the truth, where it is known).
 
 pub mod agreement;

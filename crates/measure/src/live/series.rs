@@ -9,29 +9,30 @@ use super::summary::Estimate;
 use super::survival::{Quantile, Survival, count};
 use crate::statistics::{Interval, student_t};
 
-/// By what a response time was estimated.
+/// The method by which a response time is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Estimator {
-    /// From TCP to the answer: without the wait in the ring.
+    /// From TCP to the answer: excludes the wait in the ring.
     Residence,
-    /// From the ring: packets of a poll came evenly since the ring was empty (U).
+    /// From the ring: the packets of a poll arrived uniformly since the ring was empty (U).
     Uniform,
-    /// From the ring: clients come back as they do while interrupts are enabled (C).
+    /// From the ring: clients send their next request after an answer as they do while interrupts are enabled
+    /// (C).
     Conditional,
-    /// The larger of U and C, percentile by percentile: what either leaves out makes waits longer.
+    /// The larger of U and C at each percentile: what either of them misses makes waits longer.
     Larger,
-    /// From the ring: the client's stamp in microseconds says how much longer than the fastest of its connection a request was
-    /// on its way (T).
+    /// From the ring: the client's microsecond TCP timestamps show how much longer a request was in transit
+    /// than the fastest of its connection (T).
     Stamped,
 }
 
 impl Estimator {
-    /// All of them.
+    /// All estimators.
     pub const ALL: [Self; 5] =
         [Self::Residence, Self::Uniform, Self::Conditional, Self::Larger, Self::Stamped];
 
-    /// The letter that tables have.
+    /// The letter in tables.
     pub const fn letter(self) -> &'static str {
         match self {
             Self::Residence => "R",
@@ -52,26 +53,26 @@ impl Estimator {
     }
 }
 
-/// What is counted.
+/// The unit of counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// Requests: the protocol shows them.
+    /// Requests, if the protocol shows them.
     Requests,
     /// Exchanges: what a client sends until the server answers, however many requests that holds.
     Exchanges,
 }
 
 impl Unit {
-    /// Of what was counted: requests, if all but one of a hundred are of a protocol that shows them.
+    /// The unit of these counts: requests, if at least 99 % belong to a protocol that shows them.
     pub fn of(counts: &LiveCounts) -> Self {
-        /// Of so many, one may be an exchange.
+        /// One in this many may be an exchange.
         const ONE_OF: u64 = 100;
         let exchanges = counts.requests.saturating_sub(counts.protocols.requests());
         if exchanges * ONE_OF > counts.requests { Self::Exchanges } else { Self::Requests }
     }
 
-    /// The word for several.
+    /// The plural.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Requests => "requests",
@@ -79,7 +80,7 @@ impl Unit {
         }
     }
 
-    /// The word for one.
+    /// The singular.
     pub const fn one(self) -> &'static str {
         match self {
             Self::Requests => "request",
@@ -94,10 +95,10 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// Where the time of a request goes.
+/// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stretch {
-    /// All of it, by an estimator.
+    /// The whole response time, by an estimator.
     Response(Estimator),
     /// In the ring of the NIC.
     Ring,
@@ -105,7 +106,7 @@ pub enum Stretch {
     Wakeup,
     /// From the read to the answer.
     Service,
-    /// From the last arrival at TCP to the answer: without what the client took to send.
+    /// From the last arrival at TCP to the answer: excludes the time that the client took to send.
     SinceLast,
 }
 
@@ -121,13 +122,13 @@ impl Stretch {
     }
 }
 
-/// Windows of one service, oldest first. However many are added, it keeps at most [`Series::BLOCKS_MAX`] blocks of them: when
-/// there are more, each two neighbours become one.
+/// Windows of one service, oldest first, in at most [`Series::BLOCKS_MAX`] blocks. When there are more,
+/// adjacent blocks are merged in pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     blocks: Vec<Block>,
     blocks_max: usize,
-    /// How many windows the blocks hold, the last perhaps fewer.
+    /// The number of windows per block; the last block may have fewer.
     per_block: usize,
     in_last: usize,
     windows: usize,
@@ -137,13 +138,13 @@ pub struct Series {
     ages: SpanCounts,
     waiting: LiveWaiting,
     connections: u64,
-    /// How long the programs have run that measured so many requests.
+    /// The run time of the measuring programs, and the number of requests they measured.
     weighed: (Nanoseconds, u64),
     napis: Vec<(NapiId, LivePart)>,
     workers: Vec<(Option<Pid>, LivePart)>,
 }
 
-/// Some windows after each other.
+/// Consecutive windows.
 #[derive(Clone, Debug, Default)]
 struct Block {
     spans: LiveSpans,
@@ -151,21 +152,22 @@ struct Block {
 }
 
 impl Series {
-    /// The most blocks of windows: they show how far percentiles move over time.
+    /// The maximum number of blocks: they show how percentiles vary over time.
     pub const BLOCKS_MAX: usize = 128;
 
-    /// The most NAPIs, and the most threads, with counts of their own; the others are in the sums alone.
+    /// The maximum number of NAPIs, and of threads, that are counted separately; the others are only in the
+    /// totals.
     pub const PARTS_MAX: usize = 256;
 
-    /// Without any window.
+    /// An empty series.
     pub fn new() -> Self {
         Self::in_blocks(Self::BLOCKS_MAX)
     }
 
-    /// The same, in at most so many blocks: less memory, and intervals that are less certain.
+    /// An empty series with fewer blocks: less memory, and less certain intervals.
     ///
     /// # Panics
-    /// If that is not an even number from 2 to [`Series::BLOCKS_MAX`].
+    /// If the number is odd, or not from 2 to [`Series::BLOCKS_MAX`].
     pub fn in_blocks(blocks_max: usize) -> Self {
         assert!(blocks_max.is_multiple_of(2) && (2..=Self::BLOCKS_MAX).contains(&blocks_max));
         Self { per_block: 1, blocks_max, ..Self::default() }
@@ -200,7 +202,7 @@ impl Series {
         }
     }
 
-    /// Makes one block of each two neighbours.
+    /// Merges adjacent blocks in pairs.
     fn halve(&mut self) {
         let blocks = std::mem::take(&mut self.blocks);
         let mut pairs = blocks.into_iter();
@@ -214,59 +216,60 @@ impl Series {
         self.per_block = self.per_block.max(1) * 2;
     }
 
-    /// How many windows there were.
+    /// The number of windows.
     pub const fn windows(&self) -> usize {
         self.windows
     }
 
-    /// How long they were together.
+    /// The total length of the windows.
     pub const fn span(&self) -> Nanoseconds {
         self.span
     }
 
-    /// All events.
+    /// The total event counts.
     pub const fn counts(&self) -> &LiveCounts {
         &self.counts
     }
 
-    /// All spans.
+    /// The total spans.
     pub const fn spans(&self) -> &LiveSpans {
         &self.spans
     }
 
-    /// What waited when the last window ended.
+    /// Unanswered requests at the end of the last window.
     pub const fn waiting(&self) -> &LiveWaiting {
         &self.waiting
     }
 
-    /// The most connections that had any event in one window.
+    /// The most connections with an event in one window.
     pub const fn connections(&self) -> u64 {
         self.connections
     }
 
-    /// How long the programs that measure run for each request, in nanoseconds, without the way to them; `None` where that was not measured.
+    /// The run time of the measuring programs per request in nanoseconds, excluding the overhead of calling
+    /// them; `None` if it was not measured.
     pub fn weight(&self) -> Option<f64> {
         let (weight, requests) = self.weighed;
         (requests > 0).then(|| count(weight.0) / count(requests))
     }
 
-    /// What is counted.
+    /// The unit of counts.
     pub fn unit(&self) -> Unit {
         Unit::of(&self.counts)
     }
 
-    /// By NAPI.
+    /// The parts by NAPI.
     pub fn napis(&self) -> &[(NapiId, LivePart)] {
         &self.napis
     }
 
-    /// By thread.
+    /// The parts by thread.
     pub fn workers(&self) -> &[(Option<Pid>, LivePart)] {
         &self.workers
     }
 
-    /// The best estimator that nearly all requests have: T where clients stamp in microseconds, the larger of U and C where
-    /// turnarounds placed any, U where rings are known.
+    /// The best estimator that applies to nearly all requests: T if clients use microsecond TCP timestamps,
+    /// the larger of U and C if turnarounds placed any requests, U if the rings are known.
     pub fn estimator(&self) -> Estimator {
         let LiveCounts {
             answered,
@@ -279,7 +282,7 @@ impl Series {
             ..
         } = self.counts;
         let answered = answered.saturating_sub(untimed);
-        // A tenth without would make percentiles of the nine others.
+        // If a tenth had no timestamp, the percentiles would describe only the other nine.
         if stamped > 0 && (answered - stamped.min(answered)) * 10 <= answered {
             Estimator::Stamped
         } else if (without_napi + without_poll + at_opening) * 10 > answered {
@@ -291,11 +294,11 @@ impl Series {
         }
     }
 
-    /// The span that this share of requests does not exceed, with the interval that holds the true one in 95 of 100 cases.
+    /// The span that this share of requests does not exceed, with its 95 % confidence interval.
     ///
-    /// `None` for fewer than [`requests_for`] it. The interval is Woodruff's: that of the share of requests within the estimate,
-    /// from how that share differs between blocks of windows, since neighbouring requests are alike; never narrower than
-    /// independent requests would give.
+    /// `None` for fewer requests than [`requests_for`] it. The interval is Woodruff's: it is derived from how
+    /// the share of requests within the estimate varies between blocks of windows, because neighbouring
+    /// requests are correlated. It is never narrower than for independent requests.
     pub fn percentile(&self, stretch: Stretch, share: f64) -> Option<Estimate> {
         if stretch == Stretch::Response(Estimator::Larger) {
             let by = |estimator| self.percentile(Stretch::Response(estimator), share);
@@ -329,12 +332,12 @@ impl Series {
         };
         let reach = reach * variance.sqrt();
         let low = whole.quantile((share - reach).max(0.0))?.nanoseconds();
-        // What is beyond all that was seen has no upper end.
+        // The interval has no upper end if it lies beyond all observed spans.
         let (high, bounded) = match whole.quantile((share + reach).min(1.0))? {
             Quantile::Exactly(high) => (high, share + reach < 1.0),
             Quantile::MoreThan(least) => (least, false),
         };
-        // It is in every request alike.
+        // The stack's time is the same for every request.
         let stack = match stretch {
             Stretch::Response(
                 Estimator::Uniform | Estimator::Conditional | Estimator::Larger | Estimator::Stamped,
@@ -356,10 +359,10 @@ impl Series {
         })
     }
 
-    /// What the stack takes beside: from the ring to TCP, and from the answer to the device, in nanoseconds. Zero until a window
-    /// has seen it.
+    /// The stack's share outside TCP in nanoseconds: from the ring to TCP, and from the answer to the device.
+    /// Zero until a window has traced it.
     pub fn stack(&self) -> f64 {
-        /// With fewer spans the median says nothing.
+        /// The fewest spans for a median.
         const SEEN_MIN: u64 = 50;
         let usual = |spans: &SpanCounts| {
             let median = Survival::of(spans, &SpanCounts::new()).quantile(0.5);
@@ -368,7 +371,8 @@ impl Series {
         usual(&self.spans.receive) + usual(&self.spans.transmit)
     }
 
-    /// Of a response time, with what has not ended and what began before a window; of its parts, with what has ended.
+    /// Response times include unanswered requests and those from before a window; their parts include only
+    /// completed ones.
     fn survival(&self, stretch: Stretch, spans: &LiveSpans, ages: &SpanCounts) -> Survival {
         let none = SpanCounts::new();
         match stretch {
@@ -387,7 +391,7 @@ impl Series {
 /// The 97.5th percentile of the normal distribution.
 const NORMAL: f64 = 1.96;
 
-/// How many requests a percentile takes: ten of them exceed it, and at least [`REQUESTS_MIN`].
+/// The minimum number of requests for a percentile: ten of them exceed it, and at least [`REQUESTS_MIN`].
 pub fn requests_for(share: f64) -> u64 {
     const EXCEED: f64 = 10.0;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 10 to some thousands")]
@@ -395,7 +399,7 @@ pub fn requests_for(share: f64) -> u64 {
     requests.max(REQUESTS_MIN)
 }
 
-/// The fewest requests that have a percentile.
+/// The minimum number of requests for any percentile.
 pub const REQUESTS_MIN: u64 = 20;
 
 fn merge_parts<K: Copy + PartialEq>(sums: &mut Vec<(K, LivePart)>, more: &[(K, LivePart)]) {
@@ -418,7 +422,7 @@ mod test {
     use super::*;
     use model::Chance;
 
-    /// A window of requests that took these spans.
+    /// A window whose requests took these spans.
     fn window(spans: impl IntoIterator<Item = f64>) -> LiveWindow {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         for span in spans {
@@ -439,7 +443,7 @@ mod test {
         const EXPERIMENTS: u32 = 400;
         let mut chance = Chance::stream(5, &[]);
         let (mut held, mut naive) = (0, 0);
-        // Each window has its own pace, as a busy moment has: log-normal around 100 us.
+        // Each window has its own speed, as load varies: log-normal around 100 us.
         let truth = 100_000.0;
         for _ in 0..EXPERIMENTS {
             let mut series = Series::new();

@@ -1,4 +1,4 @@
-//! What windows together say, as it is shown and written.
+//! The figures of several windows together, for display and for JSON.
 
 use model::live::{LiveCounts, LivePart, LivePolls};
 use model::{Finding, NapiId, Pid};
@@ -14,32 +14,32 @@ use model::live::SpanCounts;
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Estimate {
-    /// The estimate, and the interval that holds the true one in 95 of 100 cases.
+    /// The estimate with its 95 % confidence interval.
     #[serde(flatten)]
     pub interval: Interval,
-    /// Whether so many requests wait for an answer that the estimate is a lower bound.
+    /// Whether so many requests are unanswered that the estimate is a lower bound.
     pub at_least: bool,
     /// Whether the interval has no upper end.
     pub open_end: bool,
 }
 
-/// Three percentiles; `None` with too few requests for one.
+/// Three percentiles; `None` if there are too few requests for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Percentiles {
-    /// What half of the requests do not exceed.
+    /// The median.
     pub p50: Option<Estimate>,
-    /// What nine of ten do not exceed.
+    /// The 90th percentile.
     pub p90: Option<Estimate>,
-    /// What 99 of 100 do not exceed.
+    /// The 99th percentile.
     pub p99: Option<Estimate>,
 }
 
 impl Percentiles {
-    /// The shares, in the order of the fields.
+    /// The percentiles' shares, in the order of the fields.
     pub const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
-    /// Of a stretch of the requests of these windows.
+    /// The percentiles of a part of the requests' time in these windows.
     pub fn of(series: &Series, stretch: Stretch) -> Self {
         let [p50, p90, p99] = Self::SHARES.map(|share| series.percentile(stretch, share));
         Self { p50, p90, p99 }
@@ -55,47 +55,48 @@ impl Percentiles {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartSummary {
-    /// Its number: a NAPI id, a thread's pid; none for threads beyond those that are counted apart.
+    /// A NAPI id or a thread's pid; `None` for threads beyond those that are counted separately.
     pub id: Option<u32>,
-    /// How many were answered.
+    /// The number of answered requests.
     pub requests: u64,
-    /// The median response time in nanoseconds, by the best estimate; likewise below.
+    /// The median response time in nanoseconds, by the best estimate.
     pub p50: Option<f64>,
-    /// What 99 of 100 do not exceed.
+    /// The 99th percentile in nanoseconds, by the best estimate.
     pub p99: Option<f64>,
-    /// The mean wait in the ring, in nanoseconds; likewise below.
+    /// The mean wait in the ring, in nanoseconds.
     pub ring: f64,
-    /// The mean wait to be read.
+    /// The mean wait until the request was read, in nanoseconds.
     pub wakeup: f64,
-    /// The mean time to the answer.
+    /// The mean time from read to answer, in nanoseconds.
     pub service: f64,
-    /// Of a NAPI: its polls, by who polled.
+    /// For a NAPI: its polls, by who polled.
     pub polls: LivePolls,
-    /// Of a NAPI: their packets.
+    /// For a NAPI: the packets of these polls.
     pub packets: LivePolls,
 }
 
-/// What some windows of a service say.
+/// The figures of several windows of a service.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
-    /// How many windows.
+    /// The number of windows.
     pub windows: usize,
-    /// How long they were together, in seconds.
+    /// Their total length in seconds.
     pub measured_seconds: f64,
-    /// What `requests`, `rate` and everything for each request count: requests where the protocol shows them, else exchanges.
+    /// The unit of `requests`, `rate` and everything per request: requests if the protocol shows them,
+    /// otherwise exchanges.
     pub unit: Unit,
-    /// Requests or exchanges that were answered, by `unit`.
+    /// Answered requests or exchanges, by `unit`.
     pub requests: u64,
-    /// The same in a second.
+    /// Answered requests or exchanges per second.
     pub rate: f64,
-    /// Exchanges that were answered: what a client sends until the server answers.
+    /// Answered exchanges: what a client sends until the server answers.
     pub exchanges: u64,
-    /// By what `response` was estimated.
+    /// The estimator of `response`.
     pub estimator: Estimator,
     /// From the NIC's ring to the answer.
     pub response: Percentiles,
-    /// The same by each estimator that has spans.
+    /// By estimator: from TCP to the answer.
     pub residence: Percentiles,
     /// By estimator U.
     pub uniform: Percentiles,
@@ -103,7 +104,8 @@ pub struct Summary {
     pub conditional: Percentiles,
     /// By estimator T.
     pub stamped: Percentiles,
-    /// From the last arrival at TCP to the answer: without what the client took to send, and without the ring.
+    /// From the last arrival at TCP to the answer: excludes the ring, and the time that the client took to
+    /// send.
     pub since_last: Percentiles,
     /// In the ring.
     pub ring: Percentiles,
@@ -111,33 +113,34 @@ pub struct Summary {
     pub wakeup: Percentiles,
     /// From the read to the answer.
     pub service_time: Percentiles,
-    /// What the stack takes in `response`, between the ring and TCP and between the answer and the device, in nanoseconds.
+    /// The stack's part of `response`, between the ring and TCP and between the answer and the device, in
+    /// nanoseconds.
     pub stack: f64,
-    /// How long the programs that measure run for each request while a window is open, in nanoseconds, as measured on this host; the way to
-    /// them and back is not in it. Windows have the times of a service that is slowed by so much.
+    /// The run time of the measuring programs per request while a window is open, in nanoseconds, measured on
+    /// this host; excludes the overhead of calling them. Requests in a window are slowed by this much.
     pub weight: Option<f64>,
     /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
     pub masked_share: Option<f64>,
-    /// Exchanges without an answer at the end of the last window.
+    /// Unanswered exchanges at the end of the last window.
     pub waiting: u64,
-    /// How long the one of them that waits longest has waited since its last arrival, in nanoseconds.
+    /// The longest of their waits since the last arrival, in nanoseconds.
     pub oldest: Option<u64>,
-    /// Connections that have waited for a second and longer then.
+    /// Connections that had waited for at least a second at the end of the last window.
     pub stalled: u64,
-    /// The most connections that had any event in one window.
+    /// The most connections with an event in one window.
     pub connections: u64,
     /// By NAPI, most requests first.
     pub napis: Vec<PartSummary>,
-    /// By thread, likewise.
+    /// By thread, most requests first.
     pub workers: Vec<PartSummary>,
-    /// All events.
+    /// The total event counts.
     pub counts: LiveCounts,
-    /// What is not to be believed of it.
+    /// Findings about the reliability of these figures.
     pub findings: Vec<Finding>,
 }
 
 impl Summary {
-    /// Of these windows, with what the caller found.
+    /// Summarises these windows, with the caller's findings.
     pub fn of(series: &Series, findings: Vec<Finding>) -> Self {
         let counts = *series.counts();
         let estimator = series.estimator();

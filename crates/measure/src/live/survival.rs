@@ -1,10 +1,11 @@
-//! The distribution of spans some of which had not ended when one stopped looking.
+//! The distribution of spans, some of which had not ended when observation stopped.
 //!
-//! A window ends while requests wait. To leave them out would make a service look the faster the more it hangs; they are
-//! censored, and the product-limit estimate takes them for what they are: at least as long as they have waited.
+//! A window ends while requests wait. Omitting those would make a service look faster the more it hangs. They
+//! are right-censored instead: the product-limit estimate treats them as at least as long as they have
+//! waited.
 //!
-//! What began before one looked is at risk only from the age on that it had then: before, it could not have been seen to end.
-//! So requests of any length are seen through windows that are shorter than they are.
+//! A span that began before observation is at risk only from the age that it had then: it could not have been
+//! seen to end earlier. This way, windows can measure requests that are longer than a window.
 //!
 //! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958; delayed entry as in Klein and Moeschberger,
 //! "Survival Analysis", 2003, 4.6.
@@ -14,23 +15,23 @@ use model::SpanCounts;
 /// The distribution of spans, by the product-limit estimate.
 #[derive(Clone, Debug)]
 pub struct Survival {
-    /// The share of spans that are longer than all of each bucket.
+    /// The share of spans that are longer than each bucket.
     longer: Vec<f64>,
-    /// All that were observed to begin.
+    /// The number of spans that were observed to begin.
     observed: u64,
 }
 
-/// What a share of spans does not exceed, in nanoseconds.
+/// A quantile of spans, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantile {
     /// This span.
     Exactly(f64),
-    /// More than this span: what had not ended is too many.
+    /// More than this span: too many spans have not ended.
     MoreThan(f64),
 }
 
 impl Quantile {
-    /// The span, whether it is the quantile or below it.
+    /// The span; for `MoreThan`, a lower bound of the quantile.
     pub const fn nanoseconds(self) -> f64 {
         match self {
             Self::Exactly(span) | Self::MoreThan(span) => span,
@@ -39,15 +40,15 @@ impl Quantile {
 }
 
 impl Survival {
-    /// Of spans that have ended, and the ages of those that have not.
+    /// The distribution from completed spans, and the ages of those that have not ended.
     pub fn of(ended: &SpanCounts, waiting: &SpanCounts) -> Self {
         Self::of_entered(ended, waiting, &SpanCounts::new())
     }
 
-    /// The same, of which some had begun before one looked: `entered` has the ages that they had then.
+    /// The same, where `entered` has the ages of spans that began before observation.
     pub fn of_entered(ended: &SpanCounts, waiting: &SpanCounts, entered: &SpanCounts) -> Self {
         let observed = (ended.total() + waiting.total()).saturating_sub(entered.total());
-        // Who enters and leaves within a bucket was there to its end, as who leaves unseen was.
+        // Spans that enter or leave within a bucket count as present until its end, as do censored ones.
         let (mut left, mut share, mut longer) = (observed, 1.0, Vec::with_capacity(SpanCounts::BUCKETS));
         let buckets = ended.buckets().iter().zip(waiting.buckets()).zip(entered.buckets());
         for ((ended, waiting), entered) in buckets {
@@ -61,7 +62,7 @@ impl Survival {
         Self { longer, observed }
     }
 
-    /// How many spans were observed to begin.
+    /// The number of spans that were observed to begin.
     pub const fn observed(&self) -> u64 {
         self.observed
     }
@@ -77,7 +78,7 @@ impl Survival {
         for (bucket, &longer) in self.longer.iter().enumerate() {
             if longer < before {
                 last = bucket;
-                // Of a tail that has come to nothing, rounding leaves next to nothing.
+                // Rounding leaves a tiny remainder of a tail that has reached zero.
                 if longer <= beyond + 1e-12 {
                     let within = ((before - beyond) / (before - longer)).clamp(0.0, 1.0);
                     let (low, high) = (edge(bucket), edge(bucket + 1));
@@ -142,7 +143,7 @@ mod test {
 
     #[test]
     fn spans_that_are_cut_off_do_not_make_the_rest_look_short() {
-        // Exponential spans of 1 ms on average, and looked at for a time that is uniform up to 3 ms.
+        // Exponential spans with a mean of 1 ms, censored uniformly up to 3 ms.
         let mut chance = Chance::stream(3, &[]);
         let (mut ended, mut waiting, mut seen) = (SpanCounts::new(), SpanCounts::new(), SpanCounts::new());
         for _ in 0..200_000 {
@@ -159,8 +160,9 @@ mod test {
         assert!(naive < 0.8 * found, "{naive} without those that were cut off");
     }
 
-    /// Windows of 100 ms in each second, and requests of which one of four takes 1.5 s: those begin in one window, and end in none or in
-    /// another. Each window adds what it saw: how old requests were when it opened, and how old they were when it closed or they ended.
+    /// Windows of 100 ms in each second, and one request in four takes 1.5 s: it begins in one window, and
+    /// ends in none or another. Each window records the ages of requests when it opened, and when it closed
+    /// or they ended.
     #[test]
     fn requests_longer_than_a_window_have_the_percentiles_that_they_have() {
         const WINDOW: u64 = 100_000_000;
@@ -189,7 +191,8 @@ mod test {
         assert!((median / 80e3 - 1.0).abs() < 0.05, "{median}");
         assert!((nine / 1.5e9 - 1.0).abs() < 0.05, "{nine}");
         assert!((found.share_within(1e9) - 0.74).abs() < 0.03, "{}", found.share_within(1e9));
-        // Taken for requests that were seen from their beginning on, the long ones are counted again in each window.
+        // If requests were treated as seen from their start, the long ones would be counted again in each
+        // window.
         let naive = Survival::of(&ended, &waiting).share_within(1e9);
         assert!(naive < 0.5, "{naive}");
     }

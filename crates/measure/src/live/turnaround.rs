@@ -1,26 +1,28 @@
-//! How clients come back after an answer while interrupts are enabled: what estimate C supposes of them otherwise.
+//! Turnarounds: when clients send the next request after an answer while interrupts are enabled. Estimate C
+//! assumes the same distribution otherwise.
 
 use model::live::{LiveWindow, SpanCounts};
 
-/// The turnarounds of windows in which interrupts were enabled.
+/// Turnarounds from windows in which interrupts were enabled.
 ///
-/// Only of whole such windows: in others, those packets that find the interrupt enabled are those that come late.
+/// Only from windows in which nearly all arrivals found the interrupt enabled: in others, the packets that
+/// find it enabled are the late ones.
 #[derive(Clone, Debug, Default)]
 pub struct Turnarounds {
     counts: SpanCounts,
 }
 
 impl Turnarounds {
-    /// The fewest turnarounds that a distribution is made of.
+    /// The minimum number of turnarounds for a distribution.
     pub const COUNTS_MIN: u64 = 500;
 
-    /// The most that are remembered: then each two become one, so that the latest weigh the most.
+    /// The maximum number that is kept: beyond it, counts are halved, so that recent ones weigh more.
     pub const COUNTS_MAX: u64 = 200_000;
 
-    /// The share of arrivals that find the interrupt enabled in a window that counts.
+    /// The share of arrivals with the interrupt enabled from which a window is used.
     const UNMASKED_MIN: f64 = 0.95;
 
-    /// Takes note of a window. Whether it was one that counts.
+    /// Adds a window. Returns whether it was used.
     pub fn learn(&mut self, window: &LiveWindow) -> bool {
         let (masked, unmasked) = (window.counts.masked, window.counts.unmasked);
         let all = super::survival::count(masked + unmasked);
@@ -38,7 +40,7 @@ impl Turnarounds {
         true
     }
 
-    /// The distribution, once there are enough.
+    /// The distribution, if there are enough turnarounds.
     pub fn known(&self) -> Option<&SpanCounts> {
         (self.counts.total() >= Self::COUNTS_MIN).then_some(&self.counts)
     }

@@ -1,4 +1,4 @@
-//! What a window showed, what of it is compared, and why the windows of a round cannot be.
+//! The figures of a window, the metrics that are compared, and why windows of a round may not be comparable.
 
 use std::fmt;
 
@@ -10,71 +10,71 @@ use serde::{Deserialize, Serialize};
 use crate::live::series::{Stretch, requests_for};
 use crate::live::{Estimator, Series, Unit};
 
-/// What one window of one candidate showed. Spans are in nanoseconds.
+/// The figures of one window of one candidate. Spans are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
-    /// How long it was, in seconds.
+    /// The window's length in seconds.
     pub seconds: f64,
-    /// Requests that were answered; exchanges where the protocol does not show requests.
+    /// Answered requests; exchanges if the protocol does not show requests.
     pub requests: u64,
-    /// By what response times were estimated.
+    /// The estimator of the response times.
     pub estimator: Estimator,
-    /// The median response time; `None` with too few requests, likewise below.
+    /// The median response time; `None` if there are too few requests.
     pub p50: Option<f64>,
-    /// What nine of ten requests did not exceed.
+    /// The 90th percentile; `None` if there are too few requests.
     pub p90: Option<f64>,
-    /// What 99 of 100 did not exceed.
+    /// The 99th percentile; `None` if there are too few requests.
     pub p99: Option<f64>,
-    /// CPU time of the service for each request; `None` where it is not known, likewise below.
+    /// CPU time of the service per request; `None` if unknown.
     pub cpu_service: Option<f64>,
-    /// CPU time of softirqs and of the kernel threads that poll, for each request.
+    /// CPU time of softirqs and polling kernel threads per request; `None` if unknown.
     pub cpu_delivery: Option<f64>,
     /// The share of requests whose poll began with the interrupt masked, 0..=1.
     pub engaged: Option<f64>,
-    /// How long the oldest request had waited when the window ended, since its last arrival.
+    /// How long the oldest unanswered request had waited at the end of the window, since its last arrival.
     pub oldest: Option<f64>,
-    /// The connections that waited, of all; `None` in records of netpolicy 0.1.
+    /// The waiting connections; `None` in records of netpolicy 0.1.
     #[serde(default)]
     pub waits: Option<Waits>,
-    /// What `requests` and everything for each request count; `None` in records of netpolicy 0.1.
+    /// The unit of `requests` and of everything per request; `None` in records of netpolicy 0.1.
     #[serde(default)]
     pub unit: Option<Unit>,
 }
 
-/// The connections of a window that waited for an answer.
+/// The connections of a window, and how many waited for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Waits {
-    /// All that had any event, or waited.
+    /// All connections with an event, and all that waited.
     pub connections: u64,
-    /// Those that waited all through the window.
+    /// Connections that waited for the whole window.
     pub throughout: u64,
-    /// Those that had waited for a second and longer.
+    /// Connections that had waited for at least a second.
     pub stalled: u64,
 }
 
 impl Waits {
-    /// Of a window.
+    /// The waits of a window.
     pub fn of(window: &LiveWindow) -> Self {
         let LiveWaiting { throughout, stalled, .. } = window.waiting;
         let waiting = throughout.max(stalled);
-        // What waits throughout seldom has an event.
+        // A connection that waits for the whole window rarely has an event.
         Self { connections: window.counts.connections + waiting, throughout, stalled }
     }
 
-    /// Whether so many of the connections are more than half: what fewer wait for may be the rest of a request that their clients
-    /// have not sent, and shows in percentiles if it is not.
+    /// Whether this many connections are more than half of all. Fewer may be waiting for the rest of a
+    /// request that their clients have not sent; if not, percentiles show it.
     const fn are_most(&self, waiting: u64) -> bool {
         waiting * 2 > self.connections
     }
 }
 
 impl Figures {
-    /// From this long a wait on, a request counts as stalled.
+    /// The wait from which a request counts as stalled.
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-    /// Of a window, with what a request cost the service, and what its delivery cost.
+    /// The figures of a window, with the CPU time per request of the service and of packet delivery.
     pub fn of(window: &LiveWindow, cpu_service: Option<f64>, cpu_delivery: Option<f64>) -> Self {
         let mut series = Series::new();
         series.add(window);
@@ -101,17 +101,17 @@ impl Figures {
         }
     }
 
-    /// Requests a second.
+    /// Requests per second.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { count(self.requests) / self.seconds } else { 0.0 }
     }
 
-    /// CPU time of the service and of the softirqs and kernel threads for it, for each request.
+    /// CPU time per request of the service and of its softirqs and kernel threads.
     pub fn cpu(&self) -> Option<f64> {
         Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
     }
 
-    /// Whether most connections waited for an answer in nearly all of it.
+    /// Whether most connections waited for an answer for nearly the whole window.
     pub fn one_waits(&self) -> bool {
         const NEARLY: f64 = 0.9;
         let least = (self.seconds * 1e9 * NEARLY).min(count(Self::STALLED.0));
@@ -126,7 +126,7 @@ impl Figures {
     }
 }
 
-/// What is compared.
+/// A metric of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
@@ -136,22 +136,23 @@ pub enum Metric {
     P90,
     /// The 99th percentile.
     P99,
-    /// CPU time for each request, of the service and of the softirqs for it.
+    /// CPU time per request, of the service and its softirqs.
     Cpu,
-    /// That of the service alone.
+    /// CPU time per request of the service only.
     CpuService,
-    /// That of softirqs and of kernel threads that poll alone.
+    /// CPU time per request of softirqs and polling kernel threads only.
     CpuDelivery,
-    /// Requests a second.
+    /// Requests per second.
     Requests,
-    /// The share of requests whose poll began with the interrupt masked; its change is a difference, in points.
+    /// The share of requests whose poll began with the interrupt masked; the change is a difference, in
+    /// percentage points.
     Engaged,
-    /// Windows with stalled requests; its change is a difference.
+    /// Windows with stalled requests; the change is a difference.
     Stalls,
 }
 
 impl Metric {
-    /// All of them, in the order in which they are shown.
+    /// All metrics, in display order.
     pub const ALL: [Self; 9] = [
         Self::P50,
         Self::P90,
@@ -164,7 +165,7 @@ impl Metric {
         Self::Stalls,
     ];
 
-    /// Its name.
+    /// The metric's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::P50 => "p50",
@@ -179,7 +180,7 @@ impl Metric {
         }
     }
 
-    /// Whether less of it is better; `None` where neither is.
+    /// Whether less is better; `None` if neither is.
     pub const fn less_is_better(self) -> Option<bool> {
         match self {
             Self::P50
@@ -194,12 +195,12 @@ impl Metric {
         }
     }
 
-    /// Whether its change is a ratio; else it is a difference.
+    /// Whether the change is a ratio; otherwise it is a difference.
     pub const fn is_ratio(self) -> bool {
         !matches!(self, Self::Engaged | Self::Stalls)
     }
 
-    /// Its value in a window.
+    /// The value in a window.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Self::P50 => figures.p50,
@@ -214,7 +215,7 @@ impl Metric {
         }
     }
 
-    /// The difference between two windows, on the scale on which it is constant.
+    /// The difference between two windows, on the scale on which it is assumed constant.
     pub(super) fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
         let (before, after) = (self.of(before)?, self.of(after)?);
         match self.is_ratio() {
@@ -245,24 +246,24 @@ impl std::str::FromStr for Metric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unfair {
-    /// The candidates were asked at rates that differ by more than a tenth.
+    /// The request rates of the candidates differ by more than a tenth.
     Rates,
-    /// A process of the service ended or was replaced.
+    /// A process of the service exited or was replaced.
     Restart,
     /// Another transaction changed the host.
     Transaction,
-    /// Settings were not as the candidate had set them when its window ended.
+    /// At the end of a window, the settings were not as the candidate had set them.
     Drift,
-    /// There were fewer requests than a median takes.
+    /// There were too few requests for a median.
     Requests,
-    /// The window or the switch took much longer than it should: the machine stood still.
+    /// The window or the switch took much too long: the machine stalled.
     Machine,
-    /// Response times of the candidates were estimated differently.
+    /// The candidates' response times were estimated by different methods.
     Estimator,
 }
 
 impl Unfair {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 7] = [
         Self::Rates,
         Self::Restart,
@@ -273,7 +274,7 @@ impl Unfair {
         Self::Estimator,
     ];
 
-    /// The reason, for people.
+    /// The reason in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Rates => "requests came at rates more than 10 % apart",
@@ -293,10 +294,10 @@ impl fmt::Display for Unfair {
     }
 }
 
-/// Rates that differ by more than this factor are not the same load.
+/// Rates that differ by more than this factor do not count as the same load.
 const RATE_RATIO_MAX: f64 = 1.1;
 
-/// Why the windows of a round cannot be compared, as far as they show it themselves.
+/// Why the windows of a round cannot be compared, as far as the windows show it.
 pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| !window.stalled() && window.requests < requests_for(0.5)) {
         return Some(Unfair::Requests);
@@ -306,13 +307,13 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| in_ring(window.estimator) != in_ring(first)) {
         return Some(Unfair::Estimator);
     }
-    // Requests that come by chance differ by chance: by three standard errors of their ratio.
+    // Random arrivals differ by chance: allow three standard errors of the ratio.
     let apart = |one: &Figures, other: &Figures| {
         let by_chance = 3.0 * (1.0 / count(one.requests.max(1)) + 1.0 / count(other.requests.max(1))).sqrt();
         (one.rate().max(1e-9) / other.rate().max(1e-9)).ln().abs() > RATE_RATIO_MAX.ln() + by_chance
     };
     let differ = windows.iter().any(|one| windows.iter().any(|other| apart(one, other)));
-    // Where requests stall, answers are few because of that.
+    // If requests stall, the low number of answers is a consequence.
     (differ && !windows.iter().any(Figures::stalled)).then_some(Unfair::Rates)
 }
 
@@ -325,7 +326,7 @@ const fn count(number: u64) -> f64 {
 mod test {
     use super::*;
 
-    /// A window in which so many connections worked, and so many others waited all the time, for two seconds by then.
+    /// A window in which some connections worked, and others waited throughout, for two seconds by its end.
     fn window(working: u64, waiting: u64) -> Figures {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         (window.counts.connections, window.counts.requests) = (working, 10 * working);
