@@ -1,4 +1,4 @@
-//! The language of policy files as one table. The parser, the merged view and the published schema read it.
+//! The keys of policy files in one table, for the parser, the merged view and the published schema.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -18,22 +18,22 @@ use model::{
 
 use crate::value::Value;
 
-/// What a section is about.
+/// The kind of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// `[device.NAME]`: a network device, or those that a pattern or its `match` finds.
+    /// `[device.NAME]`: a network device, or the devices that a pattern or its `match` selects.
     Device,
-    /// `[service.NAME]`: the processes that its `match` finds.
+    /// `[service.NAME]`: the processes that its `match` selects.
     Service,
-    /// `[daemon]`, which has no name: how the daemon works. It asks for no traffic.
+    /// `[daemon]`, without a name: options of the daemon. It requests nothing for traffic.
     Daemon,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Device, Self::Service, Self::Daemon];
 
-    /// Those that ask something for traffic, each with a name.
+    /// The kinds that request something for traffic; each has a name.
     pub const OF_TRAFFIC: [Self; 2] = [Self::Device, Self::Service];
 
     /// The word in the file.
@@ -46,15 +46,15 @@ impl Kind {
     }
 }
 
-/// Makes a [`Value`] of what a key took.
+/// Creates a [`Value`] from a parsed value.
 type Make<T> = Box<dyn Fn(T) -> Value + Send + Sync>;
 
-/// What a key takes, and the [`Value`] it makes.
+/// The type of a key's value, and how to create a [`Value`] from it.
 pub(crate) enum Takes {
     Policy(fn(PolicyName) -> Value),
     Delivery(fn(DeliveryMode) -> Value),
     Span(fn(Nanoseconds) -> Value),
-    /// A span that must not be zero.
+    /// A non-zero span.
     PositiveSpan(fn(Nanoseconds) -> Value),
     /// How much of each second is measured, or `0` or `off`.
     Sample(fn(PartOfSecond) -> Value),
@@ -71,7 +71,7 @@ pub(crate) enum Takes {
     Carries(fn(Carries) -> Value),
     Speed(fn(SpeedBound) -> Value),
     Growth(Guarded),
-    /// A span of seconds, from the least to the most.
+    /// A span between the least and the most.
     Within {
         least: Nanoseconds,
         most: Nanoseconds,
@@ -82,15 +82,15 @@ pub(crate) enum Takes {
     /// CPUs, or `none`.
     CpusOrNone(fn(CpuSet) -> Value),
     PrivateFlags(fn(Vec<(FlagName, bool)>) -> Value),
-    /// Spans of queues, with commas between them.
+    /// Ranges of queues, separated by commas.
     QueueSpans(fn(Vec<QueueSpan>) -> Value),
-    /// Rules of the NIC, with commas between them.
+    /// Ntuple rules, separated by commas.
     FlowRules(fn(Vec<FlowRule>) -> Value),
     Qdisc(fn(QdiscKind) -> Value),
 }
 
 impl Takes {
-    /// What to write, by example.
+    /// An example for error messages.
     pub(crate) fn example(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Kthread(key) => return key.example().into(),
@@ -117,9 +117,9 @@ impl Takes {
     }
 }
 
-/// A key: where it may stand, what it takes, what it means.
+/// A key: where it is allowed, what it accepts, what it means.
 pub(crate) struct Key {
-    /// Its name, with the table it stands in: `goal.p99`.
+    /// The key's full name, with its table: `goal.p99`.
     pub(crate) path: &'static str,
     pub(crate) of: &'static [Kind],
     pub(crate) takes: Takes,
@@ -131,19 +131,19 @@ const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
 const DAEMON: &[Kind] = &[Kind::Daemon];
 const SERVICE: &[Kind] = &[Kind::Service];
 
-/// The key of a knob: bounds and meaning are those of the table of knobs.
+/// The key of a knob, with the range and meaning in the table of knobs.
 fn of_knob(path: &'static str, of: &'static [Kind], takes: impl FnOnce(&Facts) -> Takes) -> Key {
     let facts =
         Setting::facts_of_key(path).unwrap_or_else(|| panic!("no knob of the table has the key {path}"));
     Key { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
 }
 
-/// What a key means, and what holds where no file has it.
+/// A key's meaning, with its default.
 fn or_default(meaning: &str, default: impl Display) -> Cow<'static, str> {
     format!("{meaning} Default: {default}.").into()
 }
 
-/// A number within the bounds of its knob.
+/// A number in the range of its knob.
 fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> Takes {
     move |facts| {
         let (min, max) = facts.range.unwrap_or((0, u64::MAX));
@@ -151,7 +151,7 @@ fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> Takes {
     }
 }
 
-/// Values that a request gives itself, instead of those of its delivery mode.
+/// Keys that replace values of a request's delivery mode.
 fn of_delivery() -> impl Iterator<Item = Key> {
     let keys = [
         of_knob(keys::DEFER_HARD_IRQS, BOTH, number(Value::DeferHardIrqs)),
@@ -162,7 +162,7 @@ fn of_delivery() -> impl Iterator<Item = Key> {
         .map(|key| Key { meaning: format!("{} Replaces the mode's own value.", key.meaning).into(), ..key })
 }
 
-/// Policies and how packets are delivered.
+/// Keys for policies and delivery modes.
 fn of_policies() -> Vec<Key> {
     vec![
     Key {
@@ -180,7 +180,7 @@ fn of_policies() -> Vec<Key> {
     ]
 }
 
-/// CPUs, budgets, goals, guards, and how a service's processes are found.
+/// Keys for CPUs, budgets, goals, guards, and for finding a service's processes.
 fn of_requests() -> Vec<Key> {
     vec![
     Key {
@@ -339,7 +339,7 @@ fn of_requests() -> Vec<Key> {
     ]
 }
 
-/// Which devices a section is for, where its name does not say it: each condition, and the same under `not`.
+/// Keys that select devices, if the section's name does not: each condition, and its counterpart under `not`.
 fn of_selectors() -> Vec<Key> {
     let key = |path, takes, meaning: &'static str| Key { path, of: DEVICE, takes, meaning: meaning.into() };
     vec![
@@ -406,19 +406,19 @@ fn of_selectors() -> Vec<Key> {
     ]
 }
 
-/// MAC addresses are kept in lower case, as the kernel writes them.
+/// MAC addresses are stored in lower case, as the kernel prints them.
 fn lowercase(addresses: &Patterns) -> Patterns {
     let lower = addresses.iter().map(|glob| glob.as_str().to_lowercase());
     Patterns::of(lower).unwrap_or_else(|_| addresses.clone())
 }
 
-/// How the kernel threads that poll are scheduled.
+/// Keys that schedule the kernel threads of NAPIs.
 fn of_kthreads() -> impl Iterator<Item = Key> {
     let key = |key: &'static KthreadKey| of_knob(key.path(), BOTH, |_| Takes::Kthread(key));
     KthreadValue::KEYS.iter().map(key)
 }
 
-/// The settings of a device beside its knobs of one number or switch.
+/// Keys for a device's settings that are not a single number or switch.
 fn of_device() -> impl Iterator<Item = Key> {
     let key = |path, takes| of_knob(path, DEVICE, |_| takes);
     [
@@ -441,7 +441,7 @@ fn of_device() -> impl Iterator<Item = Key> {
     .into_iter()
 }
 
-/// Keys of knobs that take one number or are a switch: path, bounds and meaning are those of the table of knobs.
+/// Keys for knobs that are a number or a switch, with the range and meaning in the table of knobs.
 macro_rules! of_knobs {
     ($kind:ident as $variant:ident($number:ty)) => {
         $kind::ALL.iter().map(|&knob| {
@@ -460,7 +460,7 @@ macro_rules! of_knobs {
     };
 }
 
-/// What a knob holds, made of a number.
+/// A knob's value, created from a number.
 trait OfNumber {
     fn of_number(number: u32) -> Self;
 }
@@ -483,12 +483,12 @@ impl OfNumber for bool {
     }
 }
 
-/// A bound of the table of knobs as a number of a policy file, whose numbers have 32 bits.
+/// A limit in the table of knobs as a policy-file number, which has 32 bits.
 fn bound(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Every key there is.
+/// All keys.
 pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut keys = of_policies();
     keys.extend(of_delivery());
@@ -505,20 +505,20 @@ pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     keys
 });
 
-/// A key as its reference page lists it.
+/// A key as listed on its reference page.
 #[derive(Clone, Debug)]
 pub struct KeyRow {
-    /// Its name, with the table it stands in: `goal.p99`.
+    /// The key's full name, with its table: `goal.p99`.
     pub path: &'static str,
-    /// The sections that it may stand in.
+    /// The sections in which it is allowed.
     pub of: &'static [Kind],
-    /// What it takes, as Markdown.
+    /// What it accepts, as Markdown.
     pub takes: String,
-    /// What it means, in a sentence.
+    /// Its meaning, in one sentence.
     pub meaning: &'static str,
 }
 
-/// Every key, in the order of the reference page.
+/// All keys, in the order of the reference page.
 pub fn key_table() -> Vec<KeyRow> {
     let row = |key: &'static Key| KeyRow {
         path: key.path,
@@ -530,7 +530,7 @@ pub fn key_table() -> Vec<KeyRow> {
 }
 
 impl Takes {
-    /// What to write, in the fewest words that leave nothing out, as Markdown.
+    /// What to write, as briefly as possible but complete, as Markdown.
     fn listed(&self) -> String {
         let words =
             |words: &[&str]| words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");

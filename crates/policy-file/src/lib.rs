@@ -1,9 +1,9 @@
 //! Policy files: text → [`PolicyFile`] → [`model::Policy`]. Recipe files: text → [`RecipeFile`] → [`model::Recipes`].
 //!
-//! Every value keeps the line it was read from, so that each change of a plan can say who asked for it. Every
-//! mistake is drawn with its place, and a file's mistakes are reported together.
+//! Every value keeps the line it was read from, so that each change in a plan can name its origin. Every
+//! mistake is shown with its place, and all mistakes of a file are reported together.
 //!
-//! This room opens nothing: which files there are, and what is in them, is read by `session`. It must not know the host.
+//! This crate opens nothing and knows no host: `session` finds and reads the files.
 #![forbid(unsafe_code)]
 
 mod key;

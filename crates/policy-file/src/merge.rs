@@ -1,4 +1,4 @@
-//! Several [`PolicyFile`]s → one [`Policy`]. A later file's key replaces an earlier one's; the others stay.
+//! Merges several [`PolicyFile`]s into one [`Policy`]. A later file replaces earlier ones key by key.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,33 +15,33 @@ use crate::mistake::{Mistake, Mistakes};
 use crate::parse::{Asked, PolicyFile, Section};
 use crate::value::Value;
 
-/// What all files together ask, with the origin of every value.
+/// The merged files, with the origin of every value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// The sections, in the order of their first appearance.
     pub sections: Vec<MergedSection>,
-    /// The recipes. Policy files have none: the caller, who reads the recipe files, sets them.
+    /// The recipes. Policy files contain none: the caller reads the recipe files and sets them.
     pub recipes: Arc<Recipes>,
 }
 
-/// One section, from however many files.
+/// A section, merged from any number of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergedSection {
-    /// What it is about.
+    /// The section's kind.
     pub kind: Kind,
-    /// Which one; empty for `[daemon]`.
+    /// The section's name; empty for `[daemon]`.
     pub name: String,
-    /// What is asked, and where: `file:line`.
+    /// The values and their origins: `file:line`.
     pub asks: Vec<(Value, String)>,
 }
 
-/// Merges files, the last one winning, and checks what only the whole can show.
+/// Merges files, the last one taking precedence, and checks for mistakes that no single file shows.
 ///
-/// A section that names a `policy` replaces what earlier files detailed under theirs: `delivery`, the three
-/// timeouts and `kthread`. Everything else is replaced key by key.
+/// A section with a `policy` also replaces the values that earlier files set to adjust theirs: `delivery`,
+/// the three timeouts and `kthread`. All other values are replaced key by key.
 ///
 /// # Errors
-/// Sections that ask for nothing, services that match nothing, values that contradict each other.
+/// Sections that request nothing, services that match nothing, values that contradict each other.
 pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
     let mut merging: Vec<Merging<'_>> = Vec::new();
     let mut known: BTreeMap<(Kind, &str), usize> = BTreeMap::new();
@@ -68,14 +68,14 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
 }
 
 impl Merged {
-    /// The requests, one per section that asks something for traffic.
+    /// The requests, one per section that requests something for traffic.
     pub fn policy(&self) -> Policy {
         let of_traffic = self.sections.iter().filter(|section| section.kind != Kind::Daemon);
         let intents = of_traffic.map(MergedSection::intent).collect();
         Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false, inferred: false }
     }
 
-    /// How much of each second the daemon measures of each service that has a goal.
+    /// How much of each second the daemon measures for each service with a goal.
     pub fn sample(&self) -> PartOfSecond {
         let asks = self.sections.iter().flat_map(|section| &section.asks);
         let mut given = asks.filter_map(|(value, _)| match value {
@@ -85,7 +85,7 @@ impl Merged {
         given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
 
-    /// How many tries a day the daemon may make for each service whose goal is missed.
+    /// The maximum number of tries per day and service that misses its goal.
     pub fn searches(&self) -> u32 {
         let asks = self.sections.iter().flat_map(|section| &section.asks);
         let mut given = asks.filter_map(|(value, _)| match value {
@@ -132,7 +132,7 @@ impl MergedSection {
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(request) => intent.nic.push(request),
-                // They stand in the daemon's section alone.
+                // Only allowed in the daemon's section.
                 Value::Sample(_) | Value::Searches(_) => {}
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
@@ -142,7 +142,7 @@ impl MergedSection {
         }
         let name = self.name.clone();
         match self.kind {
-            // It asks for no traffic, see [`Merged::policy`].
+            // It requests nothing for traffic, see [`Merged::policy`].
             Kind::Daemon => {}
             Kind::Service => intent.target = Target::Service(name, matches),
             Kind::Device if selector != DeviceSelector::default() => {
@@ -160,11 +160,11 @@ impl MergedSection {
     }
 }
 
-/// A section while it is put together.
+/// A section during merging.
 struct Merging<'a> {
     kind: Kind,
     name: &'a str,
-    /// Where it is named.
+    /// The places that name it.
     at: Vec<Place<'a>>,
     asks: Vec<(&'a Asked, &'a PolicyFile)>,
 }
@@ -242,7 +242,7 @@ impl<'a> Merging<'a> {
         mistakes
     }
 
-    /// What is said of a goal that is missed, where there is none, or nothing to search.
+    /// Options for a missed goal without a goal, or without anything to search.
     fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
         let place = |(asked, file): &(&'a Asked, &'a PolicyFile)| (*file, asked.at.clone());
@@ -265,7 +265,7 @@ impl<'a> Merging<'a> {
         })
     }
 
-    /// Timeouts that cannot work together, as far as they are known without a host.
+    /// Timeouts that contradict each other, as far as can be seen without a host.
     fn contradiction(&self) -> Option<(Place<'a>, String)> {
         let (mut defer, mut flush, mut suspend) = (None, None, None);
         for (asked, _) in &self.asks {
@@ -300,7 +300,7 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// Whether a key says how its section's policy is reached.
+/// Whether a key adjusts its section's policy.
 fn details_a_policy(value: &Value) -> bool {
     matches!(
         value,
@@ -317,7 +317,7 @@ fn origin(file: &PolicyFile, at: usize) -> String {
 }
 
 impl MergedSection {
-    /// The section's header as a policy file writes it, without brackets: `device.eth0`.
+    /// The section's header in a policy file, without brackets: `device.eth0`.
     pub fn header(&self) -> String {
         if self.kind == Kind::Daemon {
             return self.kind.word().to_owned();

@@ -1,11 +1,11 @@
-//! A mistake in a policy file, drawn with its place.
+//! A mistake in a policy file, shown with its place.
 
 use std::fmt;
 use std::ops::Range;
 
 use model::legible::shortened;
 
-/// One mistake.
+/// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The file's name.
@@ -20,27 +20,27 @@ pub struct Mistake {
     pub help: Option<String>,
     /// The line's text.
     text: String,
-    /// How many characters the mistake spans on that line.
+    /// The number of characters to underline on that line.
     width: usize,
 }
 
-/// The longest piece of a line that is drawn, in characters.
+/// The maximum number of a line's characters that are shown.
 const DRAWN_CHARS_MAX: usize = 160;
 
-/// Where the lines of a text begin: made once for a text, so that the place of a byte is found without reading it again.
+/// Line starts of a text, computed once, to find a byte's line without scanning the text again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     starts: Vec<usize>,
 }
 
 impl Lines {
-    /// The lines of this text.
+    /// Finds the lines of this text.
     pub fn of(text: &str) -> Self {
         let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
         Self { starts: std::iter::once(0).chain(after).collect() }
     }
 
-    /// The number of the line that has this byte, from 1.
+    /// The number of the line that contains this byte, from 1.
     pub fn number(&self, at: usize) -> usize {
         self.starts.partition_point(|start| *start <= at)
     }
@@ -63,7 +63,7 @@ impl Lines {
     }
 }
 
-/// The most characters of a sentence: a word of a file may be as long as the file.
+/// The maximum length of a message in characters: a word in a file may be as long as the file.
 const MESSAGE_CHARS_MAX: usize = 1000;
 
 impl Mistake {
@@ -95,7 +95,7 @@ impl Mistake {
         }
     }
 
-    /// A mistake at these bytes of one line, whose number is known.
+    /// A mistake at these bytes of a line with this number.
     pub fn of_line(
         file: &str,
         line: usize,
@@ -111,7 +111,7 @@ impl Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gutter = self.line.to_string().len();
-        // A long line is cut on the left, so that the caret is in sight.
+        // A long line is cut on the left to keep the caret visible.
         let skip = self.column.saturating_sub(DRAWN_CHARS_MAX / 2);
         let cut = if skip > 0 { "…" } else { "" };
         let drawn: String = self.text.chars().skip(skip).take(DRAWN_CHARS_MAX).map(visible).collect();
@@ -129,7 +129,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// A character that takes one column and cannot steer a terminal.
+/// Replaces a character that is wider than a column or controls the terminal.
 fn visible(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -138,11 +138,11 @@ fn visible(c: char) -> char {
     }
 }
 
-/// The mistakes of one reading: never empty.
+/// The mistakes of one file or merge; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
-/// How many mistakes are drawn; the others are counted.
+/// The maximum number of mistakes that are shown; the others are counted.
 const DRAWN_MAX: usize = 20;
 
 impl fmt::Display for Mistakes {

@@ -1,7 +1,7 @@
-//! The name that was probably meant.
+//! Finds the name that was probably meant.
 
-/// The candidate nearest to a word, if one is near enough to be worth naming: at most a third of its letters
-/// differ, where swapping two neighbours counts as one difference, as do `-` for `_` and upper for lower case as none.
+/// The candidate closest to a word, if it is close enough to suggest: at most a third of the letters differ.
+/// Swapped neighbours count as one difference; `-` for `_` and upper for lower case count as none.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let word = plain(word);
@@ -19,7 +19,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }
 
-/// Longer words are no misspelt keys, and are not compared.
+/// Longer words are not misspelt keys, and are not compared.
 const WORD_CHARS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What is known of the drivers of NICs, as it ships: text → [`NicFacts`].
+//! The shipped facts about NIC drivers: text → [`NicFacts`].
 
 use std::sync::{Arc, LazyLock};
 
 use model::NicFacts;
 
-/// The text of the facts.
+/// The text of the shipped file.
 const SHIPPED: &str = include_str!("../nics/drivers.toml");
 
 static FACTS: LazyLock<Arc<NicFacts>> = LazyLock::new(|| {
@@ -12,7 +12,7 @@ static FACTS: LazyLock<Arc<NicFacts>> = LazyLock::new(|| {
     Arc::new(toml::from_str(SHIPPED).expect("the facts that ship are well-formed"))
 });
 
-/// The facts that ship.
+/// The shipped facts.
 pub fn nic_facts() -> Arc<NicFacts> {
     Arc::clone(&FACTS)
 }

@@ -1,10 +1,10 @@
-//! The value of a device's setting, as a policy file writes it.
+//! The value of a device's setting in policy-file syntax.
 
 use model::nic::NicRequest;
 
 use crate::spelling::toml_string;
 
-/// The value behind the request's key.
+/// The value of a request's key.
 pub(crate) fn toml(request: &NicRequest) -> String {
     match request {
         NicRequest::Channels(_, n)

@@ -1,4 +1,4 @@
-//! Text → [`PolicyFile`]. Total: any text gives a file or its mistakes, and nothing else is read.
+//! Parses text into a [`PolicyFile`]. Total: any text gives a file or its mistakes.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -18,33 +18,33 @@ use crate::mistake::{Lines, Mistake, Mistakes};
 use crate::nearest::nearest;
 use crate::value::Value;
 
-/// A policy file as it was written.
+/// A parsed policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyFile {
-    /// Its name, for people.
+    /// The file's name, for messages.
     pub name: String,
     /// Its text.
     pub text: String,
-    /// Where its lines begin.
+    /// The starts of its lines.
     pub lines: Lines,
-    /// Its sections, in the order of the text.
+    /// The sections, in the order of the text.
     pub sections: Vec<Section>,
 }
 
-/// One `[device.NAME]` or `[service.NAME]`, or `[daemon]`.
+/// A section: `[device.NAME]`, `[service.NAME]`, or `[daemon]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// What it is about.
+    /// The section's kind.
     pub kind: Kind,
-    /// Which one; empty for `[daemon]`.
+    /// The section's name; empty for `[daemon]`.
     pub name: String,
     /// The bytes of the text that name it.
     pub at: Range<usize>,
-    /// What it asks, in the order of the text.
+    /// The values, in the order of the text.
     pub asks: Vec<Asked>,
 }
 
-/// One key with its value.
+/// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Key and value.
@@ -56,10 +56,10 @@ pub struct Asked {
 /// The largest policy file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Whether a device can have this name.
+/// Checks that a device can have this name.
 ///
 /// # Errors
-/// In one sentence, if the kernel would give it to none. Kernel: 6.18, `net/core/dev.c` `dev_valid_name()`.
+/// A sentence, if the kernel would reject the name. Kernel: 6.18, `net/core/dev.c` `dev_valid_name()`.
 pub fn device_name(text: &str) -> Result<(), String> {
     let never = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     let shown = text.replace(char::is_control, "\u{fffd}");
@@ -79,10 +79,11 @@ pub fn device_name(text: &str) -> Result<(), String> {
 
 const EMPTY_NAME: &str = "the name is empty";
 
-/// The longest device name, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ` less the closing zero.
+/// The longest device name, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ`, without the terminating
+/// NUL.
 const DEVICE_NAME_BYTES_MAX: usize = 15;
 
-/// Reads a policy file.
+/// Parses a policy file.
 ///
 /// # Errors
 /// Every mistake of the text, each with its place.
@@ -100,7 +101,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
             reader.wrong(at, error.message(), None);
             continue;
         }
-        // Of a section that is there twice, every key may be, too: that is the same mistake.
+        // If a section occurs twice, its keys may as well: report only the section.
         if within.as_ref().is_some_and(|section| section.contains(&at.start)) {
             continue;
         }
@@ -116,7 +117,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
             reader.wrong(at, format!("`{word}` is given twice in its section"), None);
         }
     }
-    // A text that is not TOML is not read on: what it was recovered to may not be what was meant.
+    // Invalid TOML is not evaluated: what the parser recovers may not be what was meant.
     let mut sections = if broken.is_empty() { reader.file(table.get_ref()) } else { Vec::new() };
     if !reader.mistakes.is_empty() {
         reader.mistakes.sort_by_key(|m| (m.line, m.column));
@@ -129,10 +130,10 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
     Ok(PolicyFile { name: name.to_owned(), text: text.to_owned(), lines: reader.lines, sections })
 }
 
-/// What the TOML reader says of a key or a section that stands twice.
+/// The TOML parser's message for a duplicate key or section.
 const DUPLICATE: &str = "duplicate key";
 
-/// The bytes of the section whose header these bytes are in, up to the next header; `None` if they are in none.
+/// The bytes of the section whose header contains these bytes, up to the next header; `None` outside headers.
 fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let header = text[start..at].trim_start().starts_with('[');
@@ -140,10 +141,10 @@ fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
     header.then_some(start..end)
 }
 
-/// Reads one setting as a command line gives it: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
+/// Parses a setting of a command line: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
 ///
 /// # Errors
-/// In one line: what is wrong, and the nearest name or what to write instead.
+/// One line: what is wrong, and the nearest name or what to write instead.
 pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some((name, given)) = text.split_once('=') else {
         return Err(format!("`{text}` gives no value: write NAME=VALUE, as in rx-usecs=8"));
@@ -171,7 +172,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     }
 }
 
-/// The text that is being read, and the mistakes found so far.
+/// The text and the mistakes so far.
 struct Reader<'a> {
     name: &'a str,
     text: &'a str,
@@ -231,7 +232,8 @@ impl Reader<'_> {
         sections
     }
 
-    /// A device's section is named by the device, by a pattern for names, or as its author likes where it has a `match`.
+    /// Checks a section's name: for devices, a device name, a pattern for names, or any name if there is a
+    /// `match`.
     fn section_name(&mut self, kind: Kind, name: &Name<'_>, is_selected: bool) {
         let text = name.get_ref();
         let wrong = match kind {
@@ -256,7 +258,8 @@ impl Reader<'_> {
         asks
     }
 
-    /// A key with its value, or a table of keys. No table is deeper than the paths in the table of keys.
+    /// Parses a key with its value, or a table of keys. No table is nested deeper than the paths in the table
+    /// of keys.
     fn key(
         &mut self,
         kind: Kind,
@@ -268,7 +271,7 @@ impl Reader<'_> {
         let word = name.get_ref().as_ref();
         let path = table.map_or_else(|| word.to_owned(), |table| format!("{table}.{word}"));
         let inside = |key: &Key| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
-        // A table that other sections have is named as such.
+        // A table that is only allowed in other sections is reported as such.
         let is_table = KEYS.iter().any(|key| inside(key) && (table.is_none() || key.of.contains(&kind)));
         match value.get_ref().as_table() {
             Some(inner) if inner.is_empty() && matches!(path.as_str(), "guard" | "goal") => {
@@ -322,7 +325,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a key may be called here: the keys of a section or of one of its tables, and the tables themselves.
+/// The valid names here: the keys of a section or of one of its tables, and the tables themselves.
 fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
@@ -339,12 +342,12 @@ fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
     names
 }
 
-/// A key of a table, as an example.
+/// An example key of a table.
 fn first_name(kind: Kind, table: &str) -> &'static str {
     names(kind, Some(table)).first().copied().unwrap_or("")
 }
 
-/// Of a word that is like none that this version knows: the file may be written for a later one.
+/// Help for a word that resembles no known one: the file may be for a later version.
 fn or_later() -> Option<String> {
     Some(format!("this is netpolicy {}: a later one may know it", env!("CARGO_PKG_VERSION")))
 }
@@ -483,7 +486,7 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
     }
 }
 
-/// Things with commas between them, none of them twice.
+/// Parses a comma-separated list without duplicates.
 fn listed<T: FromStr<Err = NotSteering> + PartialEq>(name: &str, text: &str) -> Result<Vec<T>, Wrong> {
     let mut all = Vec::new();
     for part in text.split(',') {
@@ -496,7 +499,7 @@ fn listed<T: FromStr<Err = NotSteering> + PartialEq>(name: &str, text: &str) -> 
     Ok(all)
 }
 
-/// `rx_striding_rq=on,tx_port_ts=off`
+/// Parses `rx_striding_rq=on,tx_port_ts=off`.
 fn private_flags(name: &str, text: &str) -> Result<Vec<(FlagName, bool)>, Wrong> {
     let mut flags: Vec<(FlagName, bool)> = Vec::new();
     for part in text.split(',') {
@@ -534,7 +537,7 @@ fn span(name: &str, text: &str, positive: bool) -> Result<Nanoseconds, Wrong> {
     }
 }
 
-/// The unit that was probably meant, by example: `20sec` → `20s`.
+/// The unit that was probably meant, with an example: `20sec` → `20s`.
 fn nearest_unit(text: &str) -> Option<String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(split);
@@ -549,7 +552,7 @@ fn nearest_unit(text: &str) -> Option<String> {
     (!number.is_empty()).then(|| format!("did you mean \"{number}{unit}\"?"))
 }
 
-/// Minutes and hours in seconds, as a span is written: `5m` → `300s`.
+/// Converts minutes and hours to a span in seconds: `5m` → `300s`.
 fn in_seconds(text: &str) -> Option<String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let seconds: u64 = match unit.trim() {
@@ -561,7 +564,7 @@ fn in_seconds(text: &str) -> Option<String> {
     Some(format!("write \"{seconds}s\""))
 }
 
-/// The mode that was probably meant, with the number that was written.
+/// The mode that was probably meant, with the same number.
 fn nearest_mode(text: &str) -> Option<String> {
     let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = &text[word.len()..];

@@ -1,9 +1,10 @@
-//! Recipe files: text → [`RecipeFile`] → [`Recipes`]. Total, as the reader of policy files is.
+//! Parses recipe files: text → [`RecipeFile`] → [`Recipes`]. Total, like the parser of policy files.
 //!
-//! `[recipe.POLICY.MECHANISM]` says what a policy wants of a mechanism, `[driver.NAME.POLICY.MECHANISM]` (or `any` for the
-//! policy) what differs for one driver, and `[case.NAME.POLICY.MECHANISM]` what differs where the conditions of
-//! `[case.NAME.when]` hold. Each takes `value`, `why`, `source` and `measured-on`. `[[ladder.POLICY]]` is a delivery mode
-//! that is tried for a service whose goal is missed: the same keys, and `when` with the conditions of a case.
+//! `[recipe.POLICY.MECHANISM]` defines a policy's value for a mechanism, `[driver.NAME.POLICY.MECHANISM]` an
+//! exception for one driver (with `any` for every policy), and `[case.NAME.POLICY.MECHANISM]` an exception if
+//! the conditions in `[case.NAME.when]` hold. Each has `value`, `why`, `source` and `measured-on`.
+//! `[[ladder.POLICY]]` is a delivery mode to try for a service that misses its goal: it has the same keys,
+//! and `when` with the conditions of a case.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Lines, Mistake, Mistakes};
 use crate::nearest::nearest;
 
-/// The recipes that netpolicy ships: the name of the file and its text.
+/// The shipped recipe files: name and text.
 pub const SHIPPED: [(&str, &str); 10] = [
     ("any.toml", include_str!("../recipes/any.toml")),
     ("latency.toml", include_str!("../recipes/latency.toml")),
@@ -29,17 +30,17 @@ pub const SHIPPED: [(&str, &str); 10] = [
     ("ladders.toml", include_str!("../recipes/ladders.toml")),
 ];
 
-/// Where a site's own recipes are looked for, the least important directory first.
+/// The directories of a site's recipe files, in ascending order of precedence.
 pub const RECIPE_DIRS: [&str; 3] =
     ["/usr/lib/netpolicy/recipes.d", "/run/netpolicy/recipes.d", "/etc/netpolicy/recipes.d"];
 
-/// What one file says, in the order of the text.
+/// The content of a file, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeFile {
     entries: Vec<Entry>,
-    /// When each case holds.
+    /// The conditions of each case.
     whens: Vec<(String, When)>,
-    /// What is tried for services whose goal is missed, by their policy.
+    /// The ladders by policy.
     ladders: Vec<(PolicyName, Vec<Rung>)>,
 }
 
@@ -51,7 +52,7 @@ struct Entry {
     at: usize,
 }
 
-/// Whose word it is.
+/// Which recipe an entry belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Whose {
     Policy(Option<PolicyName>),
@@ -59,7 +60,8 @@ enum Whose {
     Case(String, Option<PolicyName>),
 }
 
-/// The shipped recipes, and over them those of these files: name and text, the last one winning, mechanism by mechanism.
+/// The shipped recipes, overridden by these files (name and text) mechanism by mechanism; the last file takes
+/// precedence.
 ///
 /// # Errors
 /// Every mistake of every file.
@@ -77,12 +79,12 @@ pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
 }
 
 impl RecipeFile {
-    /// Replaces what earlier files say about the same mechanisms.
+    /// Replaces the entries of earlier files for the same mechanisms.
     fn merge_into(self, recipes: &mut Recipes) {
         for (case, when) in self.whens {
             recipes.cases.entry(case).or_default().when = when;
         }
-        // The order is of the whole: a ladder replaces a ladder.
+        // Order matters, so a ladder is replaced as a whole.
         recipes.ladders.extend(self.ladders);
         for Entry { whose, mechanism, entry, at: _ } in self.entries {
             let recipe = match whose {
@@ -100,7 +102,7 @@ impl RecipeFile {
     }
 }
 
-/// Reads a recipe file.
+/// Parses a recipe file.
 ///
 /// # Errors
 /// Every mistake of the text, each with its place.
@@ -142,7 +144,7 @@ struct Reader<'a> {
 type Name<'i> = Spanned<DeString<'i>>;
 type Raw<'i> = Spanned<DeValue<'i>>;
 
-/// The word for every policy.
+/// The word that stands for every policy.
 pub(crate) const ANY: &str = "any";
 
 /// The keys of an entry.
@@ -151,7 +153,8 @@ const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
 /// The kinds of sections.
 const SECTIONS: [&str; 4] = ["recipe", "driver", "case", "ladder"];
 
-/// The policies that may have a ladder: `mix` is of devices, which have no goal of their own, and `none` leaves everything to the kernel.
+/// The policies that may have a ladder: `mix` is for devices, which have no goal, and `none` leaves
+/// everything to the kernel.
 pub(crate) const WITH_LADDER: [PolicyName; 4] =
     [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power];
 
@@ -161,7 +164,7 @@ pub(crate) const WHEN: &str = "when";
 /// The conditions of a case.
 pub(crate) const CONDITIONS: [&str; 3] = ["driver", "own-interrupts", "epoll-napis"];
 
-/// The drivers that one value may name.
+/// The maximum number of drivers that a value may name.
 pub(crate) const MEASURED_ON_MAX: usize = 64;
 
 impl Reader<'_> {
@@ -196,8 +199,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A case: its conditions, and what policies come to under them. A file that says more of another file's case repeats its
-    /// conditions, so that each can be read alone.
+    /// Parses a case: its conditions, and the values of policies under them. A file that extends another
+    /// file's case repeats its conditions, so that each file can be read on its own.
     fn case(&mut self, name: &Name<'_>, value: &Raw<'_>) {
         let case = name.get_ref().to_string();
         if value.get_ref().as_table().is_some_and(|table| table.keys().all(|key| key.get_ref() != WHEN)) {
@@ -213,7 +216,7 @@ impl Reader<'_> {
         });
     }
 
-    /// The ladder of a policy: what is tried, in this order.
+    /// Parses a policy's ladder, in order.
     fn ladder(&mut self, name: &Name<'_>, value: &Raw<'_>) {
         let policy = name.get_ref().parse::<PolicyName>().ok().filter(|policy| WITH_LADDER.contains(policy));
         let Some(policy) = policy else {
@@ -285,7 +288,7 @@ impl Reader<'_> {
         when
     }
 
-    /// Goes through the tables of a table.
+    /// Visits the tables of a table.
     fn tables(&mut self, value: &Raw<'_>, form: &str, mut each: impl FnMut(&mut Self, &Name<'_>, &Raw<'_>)) {
         let Some(table) = value.get_ref().as_table() else {
             return self.wrong(value.span(), format!("a table stands here: write [{form}]"), None);
@@ -295,7 +298,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A policy, or `None` for all of them.
+    /// Parses a policy; `None` for every policy.
     fn policy_or_any(&mut self, word: &Name<'_>) -> Option<Option<PolicyName>> {
         if word.get_ref().as_ref() == ANY {
             return Some(None);
@@ -331,7 +334,7 @@ impl Reader<'_> {
         });
     }
 
-    /// An entry with its value. A rung of a ladder has conditions of its own, which are put into `when`.
+    /// Parses an entry with its value. The conditions of a ladder's entry are stored in `when`.
     fn entry(
         &mut self,
         mechanism: Mechanism,
@@ -404,7 +407,7 @@ impl Reader<'_> {
     }
 }
 
-/// A text of several lines in one.
+/// Joins a text of several lines.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -416,10 +419,10 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
 /// What is wrong with a value, and what to write instead.
 type Wrong = (String, Option<String>);
 
-/// The largest number that ethtool's values take.
+/// The largest number that ethtool accepts.
 pub(crate) const NUMBER_MAX: i64 = i32::MAX as i64;
 
-/// The value of a mechanism.
+/// Parses the value of a mechanism.
 fn recipe_value(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<RecipeValue, Wrong> {
     let takes = |what: &str| Err((format!("`{mechanism}` takes {what}, or \"keep\""), None));
     let number = || match raw {

@@ -1,4 +1,4 @@
-//! The language of recipe files as a JSON Schema, for editors.
+//! The JSON Schema of recipe files, for editors.
 
 use model::PolicyName;
 use model::recipe::{EpollNapis, Mechanism, Rung};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, WHEN, WITH_LADDER};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
-/// The schema that every recipe file meets.
+/// The schema of recipe files.
 pub fn recipe_json_schema() -> Json {
     let names: Vec<&str> = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]).collect();
     let by_policy = |of_a_place: bool, beside: Option<(&str, Json)>| {
@@ -31,7 +31,7 @@ pub fn recipe_json_schema() -> Json {
     })
 }
 
-/// What is tried for services whose goal is missed, by policy.
+/// The schema of ladders, by policy.
 fn ladders() -> Json {
     let mut rung = entry(Mechanism::Delivery);
     rung["properties"]["value"] = json!({ "type": "string", "pattern": *DELIVERY });
@@ -42,7 +42,7 @@ fn ladders() -> Json {
     json!({ "type": "object", "properties": policies, "additionalProperties": false })
 }
 
-/// The conditions of a case, or of a rung.
+/// The schema of conditions, of a case or a ladder's entry.
 fn when() -> Json {
     let [driver, own_interrupts, epoll_napis] = CONDITIONS;
     json!({
@@ -57,7 +57,8 @@ fn when() -> Json {
     })
 }
 
-/// What one policy may say: of every mechanism, or of a driver or a case of those that are not the whole host's.
+/// The schema of a policy's entries: all mechanisms, or, for a driver or a case, those that are not
+/// host-wide.
 fn recipe(of_a_place: bool) -> Json {
     let mechanisms =
         Mechanism::all().filter(|mechanism| !of_a_place || !matches!(mechanism, Mechanism::Sysctl(_)));
@@ -81,7 +82,7 @@ fn entry(mechanism: Mechanism) -> Json {
     })
 }
 
-/// What a mechanism takes besides "keep".
+/// The values that a mechanism accepts besides "keep".
 fn values(mechanism: Mechanism) -> Vec<Json> {
     let number = || json!({ "type": "integer", "minimum": 0, "maximum": NUMBER_MAX });
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
@@ -109,7 +110,7 @@ mod test {
     use super::*;
     use crate::{SHIPPED, parse_recipes};
 
-    /// Whether a schema of one value admits a value. Of text that has a pattern, only that it is text is seen.
+    /// Whether a value's schema admits a value. For text with a pattern, only the type is checked.
     fn admits(schema: &Json, value: &Json) -> bool {
         let any = |of: &Json| of.as_array().is_some_and(|all| all.iter().any(|one| admits(one, value)));
         match schema["type"].as_str() {
@@ -183,7 +184,7 @@ mod test {
                 let value: Json = serde_json::from_str(sample).expect("a value");
                 let admitted = admits(&of["properties"]["value"], &value);
                 assert!(admitted || parse_recipes("10-site.toml", &text).is_err(), "{text}");
-                // Text may still not be what its pattern says.
+                // The text may still not match its pattern.
                 let read = parse_recipes("10-site.toml", &text).is_ok();
                 assert!(read || !admitted || value.is_string(), "{text}");
             }

@@ -1,4 +1,4 @@
-//! The language of policy files as a JSON Schema, for editors.
+//! The JSON Schema of policy files, for editors.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, Key, Kind, Takes};
 
-/// A delivery mode, with its time where it takes one.
+/// The pattern of a delivery mode, with its time if it has one.
 pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
     let (timed, plain): (Vec<_>, Vec<_>) =
         DeliveryMode::EACH.into_iter().partition(|mode| mode.time().is_some());
@@ -21,19 +21,19 @@ pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
     format!("^({}|({})([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$", names(plain), names(timed))
 });
 
-/// A span of time.
+/// The pattern of a span of time.
 pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
-/// A part of each second.
+/// The pattern of a part of each second.
 pub(crate) const SAMPLE: &str = "^(0|off|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
-/// A list of CPUs.
+/// The pattern of a list of CPUs.
 pub(crate) const CPUS: &str = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$";
 
-/// A layout of queues, interrupts and CPUs.
+/// The pattern of a layout of queues, interrupts and CPUs.
 pub(crate) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9]+|rx [0-9].*)$";
 
-/// The schema that every policy file meets.
+/// The schema of policy files.
 pub fn json_schema() -> Json {
     let mut kinds: Map<String, Json> = Kind::OF_TRAFFIC
         .into_iter()
@@ -77,7 +77,7 @@ fn section(kind: Kind) -> Json {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// A table without keys.
+/// An empty table.
 fn no_keys_yet() -> Json {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
@@ -130,7 +130,7 @@ fn value(key: &Key) -> Json {
         }
     };
     let mut description = key.meaning.clone().into_owned();
-    // The pattern of a span does not say them.
+    // The pattern of a span does not include the range.
     if let Takes::Within { least, most, .. } = key.takes {
         description += &format!(" From {least} to {most}.");
     }

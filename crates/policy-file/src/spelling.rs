@@ -1,8 +1,8 @@
-//! How text is written in a policy file.
+//! Quoting for policy files.
 
 use std::fmt::Write;
 
-/// A text in quotes, on one line, as a name or a value.
+/// Quotes a text for a name or a value, on one line.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -18,13 +18,13 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
-/// The name of a section or a key: in quotes where it is not a plain word.
+/// A section's or key's name, quoted unless it is a plain word.
 pub fn key(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !name.is_empty() && name.chars().all(plain) { name.to_owned() } else { quoted(name) }
 }
 
-/// A text as TOML writes it: in the quotes that need the least escaping.
+/// A text as a TOML string, with the quotes that need the least escaping.
 pub(crate) fn toml_string(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

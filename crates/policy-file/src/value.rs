@@ -1,4 +1,4 @@
-//! What one key of a policy file was given, and how it is written in one.
+//! The value of a policy-file key, and its text format.
 
 use crate::spelling::toml_string;
 use model::keys;
@@ -9,7 +9,7 @@ use model::{
     Patterns, PolicyName,
 };
 
-/// What one key was given.
+/// The value of a policy-file key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant is a key of the table in `key.rs`, which says what it means")]
 pub enum Value {
@@ -46,7 +46,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The key it belongs to, with its table: `goal.p99`.
+    /// The value's key, with its table: `goal.p99`.
     pub const fn path(&self) -> &'static str {
         match self {
             Self::Policy(_) => "policy",
@@ -99,7 +99,7 @@ impl Value {
         }
     }
 
-    /// The value as a policy file writes it.
+    /// The value in policy-file syntax.
     pub fn toml(&self) -> String {
         match self {
             Self::Policy(policy) => toml_string(&policy.to_string()),

@@ -7,16 +7,16 @@ use crate::nearest::nearest;
 /// The word of a request: a policy or a delivery mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Goal for the traffic.
+    /// The goal for the traffic.
     Policy(PolicyName),
-    /// How packets shall be delivered.
+    /// How packets are delivered.
     Delivery(DeliveryMode),
 }
 
-/// Reads `latency` or `suspend20`.
+/// Parses `latency` or `suspend20`.
 ///
 /// # Errors
-/// In one sentence: which words there are, and which was probably meant.
+/// One sentence: the valid words, and which was probably meant.
 pub fn word(word: &str) -> Result<Word, String> {
     if let Ok(policy) = word.parse() {
         return Ok(Word::Policy(policy));
@@ -35,7 +35,7 @@ pub fn word(word: &str) -> Result<Word, String> {
 }
 
 impl Word {
-    /// The request that this word is, about a target.
+    /// The request for this word, for a target.
     pub fn intent(self, target: model::Target, origin: impl Into<String>, budget: Budget) -> Intent {
         let (policy, delivery) = match self {
             Self::Policy(policy) => (policy, None),

@@ -1,8 +1,8 @@
-//! What policy files may say, and how each mistake is drawn.
+//! What policy files may contain, and how each mistake is shown.
 
 use policy_file::{PolicyFile, json_schema, merge, parse};
 
-/// Every kind of mistake that one file can hold, each with a file that makes it.
+/// Every kind of mistake in a single file, with a file that has it.
 const MISTAKES: &[(&str, &str)] = &[
     ("a_key_that_is_misspelt", "[device.eth0]\npolcy = \"latency\"\n"),
     ("a_key_with_dashes", "[device.eth0]\npolicy = \"latency\"\ngro-flush-timeout = \"20us\"\n"),
@@ -103,7 +103,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Mistakes that only the whole can show.
+/// Mistakes that only the merged files show.
 const CONTRADICTIONS: &[(&str, &str)] = &[
     ("a_section_that_asks_for_nothing", "[device.eth0]\ncpus = \"0-3\"\n"),
     ("a_service_that_matches_nothing", "[service.cache]\npolicy = \"latency\"\n"),
