@@ -1,25 +1,25 @@
-//! Netlink attributes: a type, a length, a payload, and nothing that says what they mean.
+//! Netlink attributes: type, length and payload, without their meaning.
 //!
-//! The reader is total: whatever the bytes, it returns values or [`Malformed`], reads nothing outside the slice it
-//! was given and does not panic.
+//! The reader is total: for any bytes it returns values or [`Malformed`]. It never panics and never reads
+//! outside its slice.
 //!
 //! Kernel: 6.18, `include/uapi/linux/netlink.h` `struct nlattr`, `lib/nlattr.c`.
 
 use std::fmt;
 
-/// The bytes before a payload: `NLA_HDRLEN`.
+/// The size of an attribute header: `NLA_HDRLEN`.
 const HEADER_BYTES: usize = 4;
 
-/// Attributes begin at multiples of this: `NLA_ALIGNTO`.
+/// The alignment of attributes: `NLA_ALIGNTO`.
 const ALIGNMENT: usize = 4;
 
-/// The bit that marks a payload as attributes: `NLA_F_NESTED`.
+/// The bit that marks a payload as nested attributes: `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
 
-/// The bits of an attribute's type that are its number: `NLA_TYPE_MASK`.
+/// The bits of an attribute's type that hold its number: `NLA_TYPE_MASK`.
 const NUMBER_MASK: u16 = 0x3fff;
 
-/// Bytes that are not what their interface promises, and where they fail.
+/// The error for bytes that do not have the promised format, with the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -31,7 +31,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// A list of attributes, read one by one. After the first malformed one there are no more.
+/// An iterator over attributes. It ends after the first malformed one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attrs<'a> {
     rest: &'a [u8],
@@ -43,10 +43,10 @@ impl<'a> Attrs<'a> {
         Self { rest: bytes }
     }
 
-    /// The attributes behind a fixed header of this many bytes, which the kernel pads to its alignment.
+    /// The attributes after a fixed header of this size, which the kernel pads to its alignment.
     ///
     /// # Errors
-    /// If the header is cut short.
+    /// If the header is truncated.
     pub fn after(header_bytes: usize, bytes: &'a [u8]) -> Result<Self, Malformed> {
         match bytes.get(padded(header_bytes)..) {
             Some(rest) => Ok(Self { rest }),
@@ -73,7 +73,7 @@ impl<'a> Iterator for Attrs<'a> {
     type Item = Result<Attr<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Fewer bytes than a header at the end are padding, as `nla_ok()` has it.
+        // Fewer bytes than a header at the end are padding, as in `nla_ok()`.
         let header = self.rest.first_chunk::<HEADER_BYTES>()?;
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let number = u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK;
@@ -89,9 +89,9 @@ impl<'a> Iterator for Attrs<'a> {
 /// One attribute: its number and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr<'a> {
-    /// Which attribute it is, within its set.
+    /// Its type number within its attribute set.
     pub number: u16,
-    /// Its value's bytes.
+    /// The bytes of its value.
     pub payload: &'a [u8],
 }
 
@@ -100,64 +100,64 @@ impl<'a> Attr<'a> {
         self.payload.try_into().map_err(|_| Malformed("an attribute has another size than its type"))
     }
 
-    /// The value of a `u8`.
+    /// Reads a `u8`.
     ///
     /// # Errors
-    /// As all readers of values: if the payload is not a value of this type.
+    /// If the payload is not a value of this type, as for all readers of values.
     pub fn u8(&self) -> Result<u8, Malformed> {
         self.bytes().map(u8::from_ne_bytes)
     }
 
-    /// The value of a `u16`.
+    /// Reads a `u16`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn u16(&self) -> Result<u16, Malformed> {
         self.bytes().map(u16::from_ne_bytes)
     }
 
-    /// The value of a `u32`.
+    /// Reads a `u32`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn u32(&self) -> Result<u32, Malformed> {
         self.bytes().map(u32::from_ne_bytes)
     }
 
-    /// The value of a `be16`, in our byte order.
+    /// Reads a `be16` into host byte order.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn be16(&self) -> Result<u16, Malformed> {
         self.bytes().map(u16::from_be_bytes)
     }
 
-    /// The value of a `be32`, in our byte order.
+    /// Reads a `be32` into host byte order.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn be32(&self) -> Result<u32, Malformed> {
         self.bytes().map(u32::from_be_bytes)
     }
 
-    /// A `u32` within the payload, at this byte.
+    /// Reads a `u32` at this offset of the payload.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn word_at(&self, at: usize) -> Result<u32, Malformed> {
         let word = self.payload.get(at..).and_then(<[u8]>::first_chunk);
         word.map(|word| u32::from_ne_bytes(*word)).ok_or(Malformed("a structure is cut short"))
     }
 
-    /// The value of an `s32`.
+    /// Reads an `s32`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn i32(&self) -> Result<i32, Malformed> {
         self.bytes().map(i32::from_ne_bytes)
     }
 
-    /// An Ethernet address.
+    /// Reads an Ethernet address.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn mac(&self) -> Result<[u8; 6], Malformed> {
         self.bytes()
     }
 
-    /// The value of a `u64`.
+    /// Reads a `u64`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn u64(&self) -> Result<u64, Malformed> {
         self.bytes().map(u64::from_ne_bytes)
     }
 
-    /// The value of a `uint`, which is 4 bytes on the wire where that is enough and else 8.
+    /// Reads a `uint`, which takes 4 bytes if the value fits, otherwise 8.
     ///
     /// Kernel: 6.7, `include/net/netlink.h` `nla_put_uint()`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
@@ -168,75 +168,78 @@ impl<'a> Attr<'a> {
         }
     }
 
-    /// The bytes of a string, without the zero that closes it.
+    /// The bytes of a string, without the terminating NUL.
     pub fn until_zero(&self) -> &'a [u8] {
         let end = self.payload.iter().position(|&b| b == 0).unwrap_or(self.payload.len());
         &self.payload[..end]
     }
 
-    /// The text of a string, without the zero that closes it.
+    /// Reads a string, without the terminating NUL.
     ///
     /// # Errors
-    /// If it is not UTF-8. The kernel's own strings are ASCII; the name of a device need not be.
+    /// If it is not UTF-8. The kernel's own strings are ASCII, but device names need not be.
     pub fn text(&self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.until_zero()).map_err(|_| Malformed("a string is not UTF-8"))
     }
 
-    /// The attributes within.
+    /// The nested attributes.
     pub const fn nested(&self) -> Attrs<'a> {
         Attrs::new(self.payload)
     }
 }
 
-/// Attributes being written, behind whatever fixed header comes first.
+/// A buffer to write attributes to, after an optional fixed header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttrBuf {
     bytes: Vec<u8>,
-    /// Whether an attribute was longer than its length field can say.
+    /// Whether an attribute exceeded the maximum of its length field.
     overflowed: bool,
 }
 
 impl AttrBuf {
-    /// Nothing yet.
+    /// An empty buffer.
     pub const fn new() -> Self {
         Self { bytes: Vec::new(), overflowed: false }
     }
 
-    /// Nothing yet, with room for so many bytes.
+    /// An empty buffer with this capacity.
     pub fn with_room(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), overflowed: false }
     }
 
-    /// Nothing yet, in memory that is there already.
+    /// An empty buffer that reuses memory.
     pub fn on(mut memory: Vec<u8>) -> Self {
         memory.clear();
         Self { bytes: memory, overflowed: false }
     }
 
-    /// A buffer that begins with a fixed header, such as a `struct ifinfomsg`.
+    /// A buffer that starts with a fixed header, such as a `struct ifinfomsg`.
     pub fn after(header: &[u8]) -> Self {
         let mut buf = Self::new();
         buf.raw(header);
         buf
     }
 
-    /// Whether an attribute was given more bytes than its length field can say (65 531): then what was written must not be sent.
+    /// Whether an attribute exceeded the maximum of its length field (65 531 bytes). If so, the buffer must
+    /// not be sent.
     pub const fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes that are no attribute: a fixed header, at the beginning or within a nest (`VETH_INFO_PEER`).
+    /// Writes bytes that are not an attribute: a fixed header, at the beginning or in a nest
+    /// (`VETH_INFO_PEER`).
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self.pad()
     }
 
-    /// An attribute with these bytes. More than 65 531 are an overflow ([`AttrBuf::overflowed`]).
+    /// Writes an attribute with these bytes. More than 65 531 bytes are an overflow
+    /// ([`AttrBuf::overflowed`]).
     pub fn bytes(&mut self, number: u16, payload: &[u8]) -> &mut Self {
         let header = self.header(HEADER_BYTES + payload.len(), number);
         self.bytes.extend_from_slice(&header);
@@ -244,22 +247,22 @@ impl AttrBuf {
         self.pad()
     }
 
-    /// An attribute that says all by being there.
+    /// Writes an attribute without a payload.
     pub fn flag(&mut self, number: u16) -> &mut Self {
         self.bytes(number, &[])
     }
 
-    /// A `u8`.
+    /// Writes a `u8`.
     pub fn u8(&mut self, number: u16, value: u8) -> &mut Self {
         self.bytes(number, &value.to_ne_bytes())
     }
 
-    /// A `u16`.
+    /// Writes a `u16`.
     pub fn u16(&mut self, number: u16, value: u16) -> &mut Self {
         self.bytes(number, &value.to_ne_bytes())
     }
 
-    /// A `u32`.
+    /// Writes a `u32`.
     pub fn u32(&mut self, number: u16, value: u32) -> &mut Self {
         let mut attr = [0; HEADER_BYTES + 4];
         attr[..HEADER_BYTES].copy_from_slice(&self.header(HEADER_BYTES + 4, number));
@@ -268,22 +271,22 @@ impl AttrBuf {
         self
     }
 
-    /// A `u64`.
+    /// Writes a `u64`.
     pub fn u64(&mut self, number: u16, value: u64) -> &mut Self {
         self.bytes(number, &value.to_ne_bytes())
     }
 
-    /// A `be16`.
+    /// Writes a `be16`.
     pub fn be16(&mut self, number: u16, value: u16) -> &mut Self {
         self.bytes(number, &value.to_be_bytes())
     }
 
-    /// A `be32`.
+    /// Writes a `be32`.
     pub fn be32(&mut self, number: u16, value: u32) -> &mut Self {
         self.bytes(number, &value.to_be_bytes())
     }
 
-    /// A `uint`: 4 bytes where that is enough, else 8.
+    /// Writes a `uint`: 4 bytes if the value fits, otherwise 8.
     pub fn uint(&mut self, number: u16, value: u64) -> &mut Self {
         match u32::try_from(value) {
             Ok(short) => self.u32(number, short),
@@ -291,7 +294,7 @@ impl AttrBuf {
         }
     }
 
-    /// A string, with the zero that closes it.
+    /// Writes a string with a terminating NUL.
     pub fn text(&mut self, number: u16, value: &str) -> &mut Self {
         let start = self.begin(number);
         self.bytes.extend_from_slice(value.as_bytes());
@@ -299,24 +302,24 @@ impl AttrBuf {
         self.end(start)
     }
 
-    /// Attributes within an attribute.
+    /// Writes nested attributes.
     pub fn nested(&mut self, number: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin(number | NESTED);
         write(self);
         self.end(start)
     }
 
-    /// Attributes within an attribute that does not say so: written before `NLA_F_NESTED` was asked for, and what
-    /// iproute2 still sends for most of traffic control.
+    /// Writes nested attributes without `NLA_F_NESTED`, as before the flag was required, and as iproute2
+    /// still does for most of traffic control.
     pub fn unmarked(&mut self, number: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin(number);
         write(self);
         self.end(start)
     }
 
-    /// A whole message: its header, whose length is filled in, and what is written behind it.
+    /// Writes a whole message: a header, whose length is filled in, and what `write` adds to it.
     ///
-    /// Kernel: `include/uapi/linux/netlink.h` `struct nlmsghdr`. The sender's port is left to the kernel.
+    /// Kernel: `include/uapi/linux/netlink.h` `struct nlmsghdr`. The kernel fills in the sender's port.
     ///
     /// # Panics
     /// If the message has 4 GiB or more.
@@ -340,25 +343,25 @@ impl AttrBuf {
         self
     }
 
-    /// Forgets what was written, and keeps the memory.
+    /// Clears the buffer and keeps the memory.
     pub fn clear(&mut self) {
         self.overflowed = false;
         self.bytes.clear();
     }
 
-    /// Forgets what was written behind this many bytes.
+    /// Truncates the buffer to this length.
     pub fn truncate(&mut self, length: usize) {
         self.bytes.truncate(length);
     }
 
-    /// The bytes, out of the buffer.
+    /// Returns the bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
     fn begin(&mut self, number: u16) -> usize {
         let start = self.bytes.len();
-        // The length comes at the end.
+        // The length is filled in at the end.
         let header = self.header(0, number);
         self.bytes.extend_from_slice(&header);
         start
@@ -370,7 +373,7 @@ impl AttrBuf {
         self.pad()
     }
 
-    /// The header of an attribute of this many bytes, its own included.
+    /// The header of an attribute of this length, including the header.
     fn header(&mut self, length: usize, number: u16) -> [u8; HEADER_BYTES] {
         let length = u16::try_from(length).unwrap_or_else(|_| {
             self.overflowed = true;
@@ -381,7 +384,7 @@ impl AttrBuf {
     }
 
     fn pad(&mut self) -> &mut Self {
-        // Most attributes need none.
+        // Most attributes need no padding.
         if !self.bytes.len().is_multiple_of(ALIGNMENT) {
             self.bytes.resize(padded(self.bytes.len()), 0);
         }
@@ -389,18 +392,18 @@ impl AttrBuf {
     }
 }
 
-/// The number of the attribute that begins at this byte; `None` beyond the end.
+/// The number of the attribute at this offset; `None` beyond the end.
 pub fn number_at(bytes: &[u8], offset: usize) -> Option<u16> {
     let header = bytes.get(offset..)?.first_chunk::<HEADER_BYTES>()?;
     Some(u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK)
 }
 
-/// A length with its padding: `NLA_ALIGN`, which is `NLMSG_ALIGN` too.
+/// Rounds a length up to the alignment: `NLA_ALIGN`, which equals `NLMSG_ALIGN`.
 pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
 
-/// Keeps the last of what stands side by side and says the same: an attribute that is sent twice counts as it comes last.
+/// Of items with the same key, keeps only the last: the kernel uses the last of repeated attributes.
 ///
 /// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
 pub fn last_of_each<T, K: PartialEq>(parts: &mut Vec<T>, key: impl Fn(&T) -> K) {

@@ -1,4 +1,4 @@
-//! Generic netlink: families that are known by name, and what each of them can do.
+//! Generic netlink: families, which are resolved by name, and their commands.
 //!
 //! Kernel: 6.18, `include/uapi/linux/genetlink.h`, `net/netlink/genetlink.c`.
 
@@ -10,19 +10,19 @@ use sys::error::{Errno, KernelError};
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::NetlinkSocket;
 
-/// The family of families: `GENL_ID_CTRL`.
+/// The controller family: `GENL_ID_CTRL`.
 const CONTROL: u16 = 0x10;
 
-/// The bytes of `struct genlmsghdr`: command, version, two of padding.
+/// The size of `struct genlmsghdr`: command, version, two bytes of padding.
 const HEADER_BYTES: usize = 4;
 
-/// Commands of the family of families.
+/// Commands of the controller family.
 mod command {
     pub(super) const GET_FAMILY: u8 = 3;
     pub(super) const GET_POLICY: u8 = 10;
 }
 
-/// Its attributes: `CTRL_ATTR_*`.
+/// Attributes of the controller family: `CTRL_ATTR_*`.
 mod attribute {
     pub(super) const FAMILY_ID: u16 = 1;
     pub(super) const FAMILY_NAME: u16 = 2;
@@ -31,16 +31,16 @@ mod attribute {
     pub(super) const GROUPS: u16 = 7;
     pub(super) const POLICY: u16 = 8;
     pub(super) const OP: u16 = 10;
-    /// Within one of the operations: `CTRL_ATTR_OP_ID`.
+    /// In an operation: `CTRL_ATTR_OP_ID`.
     pub(super) const OP_ID: u16 = 1;
-    /// Within one of the multicast groups: `CTRL_ATTR_MCAST_GRP_NAME`, `CTRL_ATTR_MCAST_GRP_ID`.
+    /// In a multicast group: `CTRL_ATTR_MCAST_GRP_NAME`, `CTRL_ATTR_MCAST_GRP_ID`.
     pub(super) const GROUP_NAME: u16 = 1;
     pub(super) const GROUP_ID: u16 = 2;
-    /// Within the policy of an attribute: `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`.
+    /// In an attribute's policy: `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`.
     pub(super) const POLICY_MAX_VALUE_U: u16 = 5;
 }
 
-/// A family, as this kernel has it.
+/// A family of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
     name: String,
@@ -51,10 +51,10 @@ pub struct Family {
 }
 
 impl Family {
-    /// The family with this name, which kernels have since this one.
+    /// Resolves the family with this name; `since` is the first kernel that has it.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] if this kernel has none.
+    /// [`sys::Cause::Absent`] if this kernel does not have it.
     pub fn resolve(
         socket: &mut NetlinkSocket,
         name: &str,
@@ -85,7 +85,7 @@ impl Family {
             let attr = attr?;
             match attr.number {
                 attribute::FAMILY_ID => family.id = attr.u16()?,
-                // The header has one byte for it, and no family ever had a greater one.
+                // The header has one byte for it, and no family ever used a larger one.
                 attribute::VERSION => family.version = attr.u32()?.try_into().unwrap_or(u8::MAX),
                 attribute::GROUPS => {
                     for group in attr.nested() {
@@ -115,7 +115,7 @@ impl Family {
         self.id
     }
 
-    /// The number of a multicast group of the family, where the kernel has it.
+    /// The id of a multicast group of the family, if the kernel has it.
     pub fn group(&self, name: &str) -> Option<u32> {
         self.groups.get(name).copied()
     }
@@ -125,7 +125,7 @@ impl Family {
         self.commands.contains(&u32::from(command))
     }
 
-    /// That the kernel has this command, which is called `name` and came with this one.
+    /// Checks that the kernel has this command; `name` and `since` are for the error.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] if it does not.
@@ -137,13 +137,13 @@ impl Family {
         Err(KernelError::absent(format!("{} {name}", self.name), needs, Some(since)))
     }
 
-    /// The body of a request for this command, to be completed with attributes.
+    /// The body of a request for this command, without attributes.
     pub fn body(&self, command: u8) -> AttrBuf {
         AttrBuf::after(&[command, self.version, 0, 0])
     }
 
-    /// Which attributes the kernel takes in requests for this command, by their numbers, and the largest value of each
-    /// where the kernel states one. Since 5.7.
+    /// The attributes that the kernel accepts in requests for this command, by number, with the largest value
+    /// of each if the kernel states one. Since 5.7.
     ///
     /// # Errors
     /// If the kernel is older, or does not have the command.
@@ -158,7 +158,7 @@ impl Family {
         let parts = socket.dump(&what, CONTROL, &body, |object| {
             let mut accepted = Vec::new();
             if let Some(policies) = attrs(object)?.find(attribute::POLICY)? {
-                // Policies by their index, and in each the attributes by their number.
+                // Policies by index; each contains attributes by number.
                 for policy in policies.nested() {
                     for attr in policy?.nested() {
                         let attr = attr?;
@@ -173,10 +173,10 @@ impl Family {
     }
 }
 
-/// The attributes of an answer, behind its `struct genlmsghdr`.
+/// The attributes of a reply, after its `struct genlmsghdr`.
 ///
 /// # Errors
-/// If the header is cut short.
+/// If the header is truncated.
 pub fn attrs(object: &[u8]) -> Result<Attrs<'_>, Malformed> {
     Attrs::after(HEADER_BYTES, object)
 }

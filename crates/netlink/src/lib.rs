@@ -1,10 +1,10 @@
-//! Netlink, byte-exact: bytes and meaning are two types.
+//! Netlink messages and the families that netpolicy uses.
 //!
-//! [`attr`] and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request
-//! and gathers its answer. The families above them each have a view over bytes (`RawNapi`, `RawLink<'a>`) that says what
-//! the kernel wrote; what it means for the host is decided by who observes it.
+//! [`attr`] and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request and collects
+//! its reply. Each family has raw types (`RawNapi`, `RawLink<'a>`) that hold what the kernel wrote; the
+//! observer decides what that means for the host.
 //!
-//! Above the families stands [`events`] (what the kernel reports unasked).
+//! [`events`] receives the kernel's notifications.
 #![forbid(unsafe_code)]
 
 pub mod attr;

@@ -1,4 +1,4 @@
-//! What rt-link says about devices.
+//! rt-link: reading devices and setting their packet sizes.
 //!
 //! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_fill_ifinfo()`.
 
@@ -14,7 +14,7 @@ use sys::netns::Netns;
 use super::attr::{Attr, AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkSocket, Protocol};
 
-/// `RTM_NEWLINK`, which also changes a link that there is.
+/// `RTM_NEWLINK`, which also changes existing links.
 const NEW_LINK: u16 = 16;
 
 /// `RTM_GETLINK`.
@@ -23,25 +23,25 @@ const GET_LINK: u16 = 18;
 /// `RTM_GETNSID`.
 const GET_NSID: u16 = 90;
 
-/// The bytes of `struct rtgenmsg`, up to where attributes begin.
+/// The size of `struct rtgenmsg` including padding.
 const GENERAL_BYTES: usize = 4;
 
 /// `NETNSA_NSID`.
 const NSID: u16 = 1;
 
-/// The bytes of `struct ifinfomsg`.
+/// The size of `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 
-/// `IFNAMSIZ`: a longer name is one of a device's further names.
+/// `IFNAMSIZ`: longer names are alternative names.
 const NAME_BYTES: usize = 16;
 
-/// The longest further name: `ALTIFNAMSIZ` less the zero behind it.
+/// The longest alternative name: `ALTIFNAMSIZ` without the terminating NUL.
 const ALT_NAME_BYTES_MAX: usize = 127;
 
-/// `IFF_UP`: it was switched on.
+/// `IFF_UP`: the device is administratively up.
 const UP: u32 = 1 << 0;
 
-/// `IFF_LOWER_UP`: it has a carrier.
+/// `IFF_LOWER_UP`: the device has a carrier.
 const LOWER_UP: u32 = 1 << 16;
 
 /// Attributes of a link: `IFLA_*`.
@@ -61,30 +61,30 @@ mod attribute {
     pub(super) const GSO_IPV4_MAX_SIZE: u16 = 63;
     pub(super) const GRO_IPV4_MAX_SIZE: u16 = 64;
     pub(super) const ALT_IFNAME: u16 = 53;
-    /// Within `LINKINFO`: `IFLA_INFO_KIND`.
+    /// In `LINKINFO`: `IFLA_INFO_KIND`.
     pub(super) const INFO_KIND: u16 = 1;
-    /// Within `LINKINFO`: `IFLA_INFO_DATA`.
+    /// In `LINKINFO`: `IFLA_INFO_DATA`.
     pub(super) const INFO_DATA: u16 = 2;
-    /// Within `INFO_DATA` of a vxlan: `IFLA_VXLAN_LINK`.
+    /// In `INFO_DATA` of a vxlan: `IFLA_VXLAN_LINK`.
     pub(super) const VXLAN_LINK: u16 = 3;
-    /// Within `INFO_DATA` of a vxlan: `IFLA_VXLAN_GROUP` and `IFLA_VXLAN_GROUP6`.
+    /// In `INFO_DATA` of a vxlan: `IFLA_VXLAN_GROUP` and `IFLA_VXLAN_GROUP6`.
     pub(super) const VXLAN_GROUPS: [u16; 2] = [2, 16];
-    /// Within `INFO_DATA` of a geneve: `IFLA_GENEVE_REMOTE` and `IFLA_GENEVE_REMOTE6`.
+    /// In `INFO_DATA` of a geneve: `IFLA_GENEVE_REMOTE` and `IFLA_GENEVE_REMOTE6`.
     pub(super) const GENEVE_REMOTES: [u16; 2] = [2, 7];
-    /// Within `XDP`: `IFLA_XDP_ATTACHED`.
+    /// In `XDP`: `IFLA_XDP_ATTACHED`.
     pub(super) const XDP_ATTACHED: u16 = 2;
-    /// In `EXT_MASK`: leave counters out. Since 4.4; older kernels ignore it.
+    /// In `EXT_MASK`: omit counters. Since 4.4; older kernels ignore it.
     pub(super) const SKIP_STATS: u32 = 1 << 3;
 }
 
-/// What `RTM_NEWLINK` says about a device.
+/// A device in `RTM_NEWLINK`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawLink<'a> {
     /// Its index.
     pub ifindex: u32,
     /// `IFF_*`.
     pub flags: u32,
-    /// Its name: any bytes but white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
+    /// Its name: any bytes except white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
     pub name: &'a [u8],
     /// The kind of a virtual device (`IFLA_INFO_KIND`).
     pub kind: Option<&'a str>,
@@ -92,22 +92,22 @@ pub struct RawLink<'a> {
     pub mtu: u32,
     /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
     pub link: Option<u32>,
-    /// Where a tunnel that names no device below it sends to: one address, of no group.
+    /// The remote address of a tunnel without a lower device; a unicast address.
     pub remote: Option<IpAddr>,
-    /// Its address on the link, where it has six bytes (`IFLA_ADDRESS`).
+    /// Its link-layer address, if it has six bytes (`IFLA_ADDRESS`).
     pub mac: Option<[u8; 6]>,
-    /// The device that it is a member of (`IFLA_MASTER`).
+    /// The device that it is enslaved to (`IFLA_MASTER`).
     pub master: Option<u32>,
-    /// In which namespace that is, if in another: an id that this namespace gave it.
+    /// The namespace of `link`, if it is another one: an id that this namespace assigned to it.
     pub link_netnsid: Option<i32>,
-    /// `XDP_ATTACHED_*`: 0 for none.
+    /// `XDP_ATTACHED_*`; 0 for none.
     pub xdp_attached: u8,
-    /// How large packets may be (`IFLA_GSO_MAX_SIZE` and others).
+    /// Maximum packet sizes (`IFLA_GSO_MAX_SIZE` and others).
     pub packet_sizes: PacketSizes,
 }
 
 impl<'a> RawLink<'a> {
-    /// Reads the body of an answer.
+    /// Parses a reply.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -151,7 +151,7 @@ impl<'a> RawLink<'a> {
         Ok(raw)
     }
 
-    /// Reads what a vxlan or geneve says of the way its packets take: neither has an `ndo_get_iflink`. Kernel: 6.18,
+    /// Reads the underlay of a vxlan or geneve; neither implements `ndo_get_iflink`. Kernel: 6.18,
     /// `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`, `drivers/net/geneve.c` `geneve_fill_info()`.
     fn read_tunnel(&mut self, data: Attr<'_>) -> Result<(), Malformed> {
         let remotes = match self.kind {
@@ -176,15 +176,15 @@ impl<'a> RawLink<'a> {
         Ok(())
     }
 
-    /// What the device is known by in another namespace: its address on the link and its kind; `None` without an address, as of
-    /// the loopback device.
+    /// How another namespace identifies the device: link-layer address and kind; `None` without an address,
+    /// as for the loopback device.
     fn identity(&self) -> Option<String> {
         let mac = self.mac.filter(|mac| *mac != [0; 6])?;
         let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         Some([bytes.join(":"), self.kind.unwrap_or("").to_owned()].join(" ").trim_end().to_owned())
     }
 
-    /// Whether it was switched on.
+    /// Whether it is administratively up.
     pub const fn is_admin_up(&self) -> bool {
         self.flags & UP != 0
     }
@@ -202,25 +202,25 @@ pub struct Links {
 }
 
 impl Links {
-    /// Opens the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// If the kernel refuses a socket.
+    /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
         Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
     }
 
-    /// All devices, each made a value of by `read`.
+    /// Lists all devices, converted by `read`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn all<T>(&mut self, read: impl Fn(RawLink<'_>) -> T) -> Result<Vec<T>, KernelError> {
         let body = Self::question(0);
         self.socket
             .dump("rt-link getlink", GET_LINK, &body, |object| RawLink::parse(object).map(|l| Some(read(l))))
     }
 
-    /// The name that a device has now.
+    /// The current name of a device.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -232,7 +232,7 @@ impl Links {
         })
     }
 
-    /// The device with this name, or with this further name.
+    /// The index of the device with this name or alternative name.
     ///
     /// # Errors
     /// ENODEV if there is none.
@@ -248,7 +248,7 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// Whether a device was switched on.
+    /// Whether a device is administratively up.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -258,7 +258,7 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// How large a device's packets may be.
+    /// The maximum packet sizes of a device.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -268,11 +268,12 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// Bounds how large a device's packets may be, all in one request; a bound of IPv4 that is not named stays as it is.
+    /// Sets maximum packet sizes of a device in one request. IPv4 limits that are not in `sizes` keep their
+    /// value.
     ///
     /// # Errors
-    /// The kernel's refusal: EINVAL if the driver takes no packets so large, EPERM without CAP_NET_ADMIN;
-    /// [`sys::Cause::Absent`] on a kernel without one of them, which would leave it out without a word.
+    /// The kernel's error: EINVAL if the driver does not support such packets, EPERM without CAP_NET_ADMIN;
+    /// [`sys::Cause::Absent`] on a kernel without one of the limits, which would silently ignore it.
     pub fn set_packet_sizes(
         &mut self,
         ifindex: IfIndex,
@@ -289,7 +290,7 @@ impl Links {
             sizes.extend(other.and_then(|other| Some((other, now.of(other)?))));
         }
         let mut body = Self::question(ifindex.0);
-        // The kernel goes through them in an order of its own: those of IPv4 last.
+        // The kernel applies them in a fixed order, IPv4 last.
         for (size, bytes) in sizes {
             let attribute = match size {
                 PacketSize::Gso => attribute::GSO_MAX_SIZE,
@@ -303,13 +304,13 @@ impl Links {
         written.map_err(|error| error.needing("CAP_NET_ADMIN"))
     }
 
-    /// The cookie of the namespace, which no other one of this boot has; `None` on kernels before 5.14.
+    /// The namespace's cookie, which is unique until the next boot; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         self.socket.netns_cookie()
     }
 
-    /// A device's other end in another namespace: its index there, and the id that this namespace gave to that one.
-    /// `None` for a device without such an end.
+    /// The peer of a device in another namespace: its index there, and the id that this namespace assigned to
+    /// that one. `None` without such a peer.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -322,7 +323,7 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// A device's address on its link, and the kind of a virtual device, in one text; `None` without an address.
+    /// A device's link-layer address and, if virtual, its kind, as one text; `None` without an address.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -331,12 +332,13 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, |object| Ok(RawLink::parse(object)?.identity()))
     }
 
-    /// The ids that this namespace has given to others: the kernel gives one to each that a device has moved to.
+    /// The ids that this namespace has assigned to other namespaces; the kernel assigns one whenever a device
+    /// moves there.
     ///
     /// Kernel: 6.18, `net/core/dev.c` `__dev_change_net_namespace()`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn ids(&mut self) -> Result<Vec<i32>, KernelError> {
         let body = AttrBuf::after(&[0; GENERAL_BYTES]);
         self.socket.dump("rt-link getnsid", GET_NSID, &body, |object| {
@@ -345,10 +347,10 @@ impl Links {
         })
     }
 
-    /// The names and [identities](Links::identity) of all devices of the namespace that this one has given this id.
+    /// The names and [identities](Links::identity) of all devices in the namespace with this id.
     ///
     /// # Errors
-    /// The kernel's refusal: EACCES without permission there, EINVAL before 5.0.
+    /// The kernel's error: EACCES without permission there, EINVAL before 5.0.
     pub fn identities_in(&mut self, id: i32) -> Result<Vec<(String, Option<String>)>, KernelError> {
         /// `IFLA_TARGET_NETNSID`.
         const TARGET_NETNSID: u16 = 46;
@@ -360,15 +362,15 @@ impl Links {
         })
     }
 
-    /// The id that this namespace gave to another one; below zero if it gave none.
+    /// The id that this namespace assigned to another one; negative if there is none.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn id_of(&mut self, netns: &Netns) -> Result<i32, KernelError> {
         /// `NETNSA_FD`.
         const FD: u16 = 3;
         let mut body = AttrBuf::after(&[0; GENERAL_BYTES]);
-        // A descriptor is never below zero.
+        // A descriptor is never negative.
         body.u32(FD, u32::try_from(netns.as_fd().as_raw_fd()).unwrap_or(u32::MAX));
         self.socket.get("rt-link getnsid", GET_NSID, &body, |object| {
             let id = Attrs::after(GENERAL_BYTES, object)?.find(NSID)?;

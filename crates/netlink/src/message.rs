@@ -1,4 +1,4 @@
-//! Netlink messages: a header, a body, and the kernel's answer to a request.
+//! Netlink messages: a header, a body, and the kernel's reply to a request.
 //!
 //! Kernel: 6.18, `include/uapi/linux/netlink.h` `struct nlmsghdr`, `struct nlmsgerr`, `enum nlmsgerr_attrs`;
 //! `net/netlink/af_netlink.c` `netlink_ack()`.
@@ -7,119 +7,119 @@ use rustix::io::Errno;
 
 use super::attr::{AttrBuf, Attrs, Malformed, padded};
 
-/// The bytes before a body: `NLMSG_HDRLEN`.
+/// The size of a header: `NLMSG_HDRLEN`.
 pub const HEADER_BYTES: usize = 16;
 
-/// The message's type in an answer that is an error number or, with 0, an acknowledgement: `NLMSG_ERROR`.
+/// The type of a reply with an error code, or with 0 for an acknowledgement: `NLMSG_ERROR`.
 const ERROR: u16 = 2;
 
-/// The message's type at the end of a dump: `NLMSG_DONE`.
+/// The type of a dump's last message: `NLMSG_DONE`.
 const DONE: u16 = 3;
 
-/// The first type that belongs to a family; those below are control messages: `NLMSG_MIN_TYPE`.
+/// The first message type of families; lower types are control messages: `NLMSG_MIN_TYPE`.
 const FAMILY_TYPE_MIN: u16 = 0x10;
 
 /// Header flags. Kernel: `NLM_F_*`.
 pub mod flag {
-    /// It is a request.
+    /// Request message.
     pub const REQUEST: u16 = 0x1;
-    /// It is one of several messages, closed by one of type `NLMSG_DONE`.
+    /// Part of a multi-message reply, which ends with `NLMSG_DONE`.
     pub const MULTI: u16 = 0x2;
-    /// The sender wants an acknowledgement.
+    /// Request an acknowledgement.
     pub const ACK: u16 = 0x4;
-    /// The sender wants what was made, as a notice has it.
+    /// Request the created object, in the format of a notification.
     pub const ECHO: u16 = 0x8;
-    /// What was dumped changed meanwhile.
+    /// The dumped objects changed during the dump.
     pub const DUMP_INTR: u16 = 0x10;
-    /// All objects are asked for: `NLM_F_ROOT | NLM_F_MATCH`.
+    /// Request all objects: `NLM_F_ROOT | NLM_F_MATCH`.
     pub const DUMP: u16 = 0x300;
-    /// Refuse if the object exists.
+    /// Fail if the object exists.
     pub const EXCL: u16 = 0x200;
     /// Create the object if it does not exist.
     pub const CREATE: u16 = 0x400;
-    /// In an answer: the echo of the request is only its header.
+    /// In a reply: only the header of the request is echoed.
     pub const CAPPED: u16 = 0x100;
-    /// In an answer: attributes follow that say what was wrong.
+    /// In a reply: extended-ack attributes follow.
     pub const ACK_TLVS: u16 = 0x200;
 }
 
-/// What an answer may say besides its number. Kernel: `enum nlmsgerr_attrs`.
+/// Extended-ack attributes. Kernel: `enum nlmsgerr_attrs`.
 mod extack {
-    /// The kernel's words.
+    /// The kernel's error message.
     pub(super) const MSG: u16 = 1;
-    /// Where in the request the offending attribute is.
+    /// The offset of the offending attribute in the request.
     pub(super) const OFFS: u16 = 2;
-    /// The number of an attribute that is missing.
+    /// The type of a missing attribute.
     pub(super) const MISS_TYPE: u16 = 5;
 }
 
-/// A message as it came: its header's fields and its body.
+/// A received message: header fields and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The family's (or the control messages') number.
+    /// The message type, of a family or a control message.
     pub kind: u16,
     /// Bits of [`flag`].
     pub flags: u16,
-    /// The number of the request that it answers.
+    /// The sequence number of the request that it replies to.
     pub sequence: u32,
-    /// What comes behind the header.
+    /// The bytes after the header.
     pub body: &'a [u8],
 }
 
-/// The meaning of a message to the requester.
+/// What a message means for the requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// An object.
     Object(&'a [u8]),
-    /// The request is fulfilled; of a dump, the last message.
+    /// The request succeeded; for a dump, the last message.
     Done,
-    /// The request is refused.
+    /// The request failed.
     Refused(Refusal),
-    /// A control message that says nothing to us.
+    /// A control message that is irrelevant here.
     Nothing,
 }
 
-/// Why the kernel refused, in its own words where it has some.
+/// The kernel's error, with its message if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The number.
+    /// The error code.
     pub errno: Errno,
-    /// The words (`NLMSGERR_ATTR_MSG`), verbatim.
+    /// The message (`NLMSGERR_ATTR_MSG`), verbatim.
     pub message: Option<String>,
-    /// At which byte of the request the attribute is that was refused (`NLMSGERR_ATTR_OFFS`).
+    /// The offset of the offending attribute in the request (`NLMSGERR_ATTR_OFFS`).
     pub offset: Option<u32>,
-    /// The number of the attribute that is missing (`NLMSGERR_ATTR_MISS_TYPE`).
+    /// The type of the missing attribute (`NLMSGERR_ATTR_MISS_TYPE`).
     pub missing: Option<u32>,
 }
 
 impl Refusal {
-    /// Whether what the request was about is not there.
+    /// Whether the object of the request does not exist.
     pub const fn is_absent(&self) -> bool {
         sys::error::is_absent(self.errno)
     }
 
-    /// Whether the kernel knows no such object, or has no module for its kind.
+    /// Whether the kernel knows no such object, or lacks the module for its kind.
     pub fn is_unknown(&self) -> bool {
         self.errno == Errno::NOENT
     }
 
-    /// Whether what was to be made is there already.
+    /// Whether the object to create already exists.
     pub fn is_there_already(&self) -> bool {
         self.errno == Errno::EXIST
     }
 }
 
 impl<'a> Message<'a> {
-    /// The meaning of the message to the requester.
+    /// What the message means for the requester.
     ///
     /// # Errors
-    /// If a control message is not built as its type promises.
+    /// If a control message does not have the format of its type.
     pub fn reply(&self) -> Result<Reply<'a>, Malformed> {
         match self.kind {
             ERROR => {
                 let (number, rest) = error_number(self.body)?;
                 let Some(errno) = number else { return Ok(Reply::Done) };
-                // Behind the number is an echo of the request: the whole, or only its header.
+                // After the code comes an echo of the request: all of it, or only its header.
                 let echo = match self.flags & flag::CAPPED {
                     0 => Messages::new(rest).first_length()?,
                     _ => HEADER_BYTES,
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The number that begins an answer, if it is one of an error.
+/// The error code at the start of a reply; `None` for an acknowledgement.
 fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
     let (number, rest) = body.split_first_chunk::<4>().ok_or(Malformed("an answer without a number"))?;
     match i32::from_ne_bytes(*number) {
@@ -168,7 +168,7 @@ fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
     }
 }
 
-/// The messages of one datagram. After the first malformed one there are no more.
+/// An iterator over the messages of a datagram. It ends after the first malformed one.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -245,7 +245,7 @@ mod test {
         }
     }
 
-    /// An answer as `netlink_ack()` builds it with `NETLINK_CAP_ACK` and `NETLINK_EXT_ACK`.
+    /// A reply as `netlink_ack()` builds it with `NETLINK_CAP_ACK` and `NETLINK_EXT_ACK`.
     fn answer(errno: i32, flags: u16, extack: &AttrBuf) -> Vec<u8> {
         let mut body = AttrBuf::new();
         body.raw(&errno.to_ne_bytes())

@@ -52,24 +52,24 @@ mod napi {
     pub(super) const THREADED: u16 = 8;
 }
 
-/// Which way a queue's packets go: `enum netdev_queue_type`.
+/// The direction of a queue: `enum netdev_queue_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum QueueType {
-    /// Towards the host.
+    /// Receive.
     Rx = 0,
-    /// Towards the wire.
+    /// Transmit.
     Tx = 1,
 }
 
-/// The queue of a virtual device that a queue is leased to.
+/// The virtual device's queue that a queue is leased to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawLease {
     /// The virtual device, in its own namespace.
     pub ifindex: u32,
-    /// The queue's index there.
+    /// The queue's index on that device.
     pub queue: u32,
-    /// The number of its namespace, as the namespace of the socket knows it; `None` if it is the same one.
+    /// The id of its namespace, as assigned by the socket's namespace; `None` if it is the same one.
     pub netns_id: Option<i32>,
 }
 
@@ -93,14 +93,15 @@ impl RawLease {
     }
 }
 
-/// What keeps a queue, as `queue-get` says it; all `None` and false for an ordinary one.
+/// What holds a queue, as reported by `queue-get`; all `None` and false for an ordinary queue.
 ///
 /// Kernel: 7.3, `net/core/netdev-genl.c` `netdev_nl_queue_fill_one()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawHolders {
-    /// The dmabuf binding that packets are written into (6.12).
+    /// The dmabuf binding that receives packets (6.12).
     pub dmabuf: Option<u32>,
-    /// An io_uring whose memory packets are written into (6.15), and the bytes of its buffers where the kernel says.
+    /// An io_uring whose memory receives packets (6.15), and the size of its buffers if the kernel reports
+    /// it.
     pub io_uring: Option<Option<u64>>,
     /// Whether an AF_XDP socket is bound to it (6.15).
     pub xsk: bool,
@@ -109,29 +110,29 @@ pub struct RawHolders {
 }
 
 impl RawHolders {
-    /// Whether nothing keeps the queue.
+    /// Whether nothing holds the queue.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What `queue-get` says about one queue.
+/// The reply to `queue-get` for one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawQueue {
     /// The device.
     pub ifindex: u32,
     /// The queue's index.
     pub id: u32,
-    /// Its type; `None` for one that we do not know.
+    /// Its type; `None` for an unknown one.
     pub kind: Option<QueueType>,
-    /// The NAPI that serves it, where the driver says.
+    /// The NAPI that serves it, if the driver reports one.
     pub napi_id: Option<u32>,
-    /// What keeps it.
+    /// What holds it.
     pub holders: RawHolders,
 }
 
 impl RawQueue {
-    /// Reads the body of an answer; `None` for the empty one that a device gives that is down.
+    /// Parses a reply; `None` for the empty one of a device that is down.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -162,7 +163,7 @@ impl RawQueue {
     }
 }
 
-/// What `napi-get` says about one NAPI; `None` for what the kernel or the driver does not say.
+/// The reply to `napi-get` for one NAPI; `None` for what the kernel or the driver does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawNapi {
     /// The device.
@@ -184,7 +185,7 @@ pub struct RawNapi {
 }
 
 impl RawNapi {
-    /// Reads the body of an answer.
+    /// Parses a reply.
     ///
     /// # Errors
     /// If an attribute is malformed, or the NAPI has no id or no device.
@@ -221,16 +222,16 @@ fn knob(attribute: u16) -> Option<&'static str> {
     }
 }
 
-/// Why a `napi-set` was refused, and which of its settings the kernel pointed at.
+/// Why a `napi-set` failed, and which of its settings the kernel rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NapiRefused {
-    /// The setting; `None` where the kernel does not say.
+    /// The setting; `None` if the kernel does not report it.
     pub knob: Option<&'static str>,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// The settings of one NAPI that shall change, for one `napi-set`; `None` leaves a setting as it is.
+/// The settings to change on one NAPI by one `napi-set`; `None` keeps a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiChange {
     /// See [`model::NapiKnob::DeferHardIrqs`].
@@ -261,7 +262,7 @@ impl NapiChange {
     }
 }
 
-/// What a kernel's `napi-set` takes.
+/// The attributes that the kernel's `napi-set` accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiSetTakes {
     /// `irq-suspend-timeout`.
@@ -272,7 +273,7 @@ pub struct NapiSetTakes {
     pub threaded_busy: bool,
 }
 
-/// The `netdev` family of one namespace.
+/// The `netdev` family in one namespace.
 #[derive(Debug)]
 pub struct Netdev {
     socket: NetlinkSocket,
@@ -280,7 +281,7 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// Opens it in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] on kernels without it.
@@ -295,10 +296,10 @@ impl Netdev {
         self.family.has(command::NAPI_SET)
     }
 
-    /// What `napi-set` takes beyond the settings that it began with.
+    /// The attributes that `napi-set` accepts beyond those of its first version.
     ///
     /// # Errors
-    /// If the kernel does not report what it takes.
+    /// If the kernel does not report them.
     pub fn napi_set_takes(&mut self) -> Result<NapiSetTakes, KernelError> {
         let accepted = self.family.accepted(&mut self.socket, command::NAPI_SET)?;
         let busy_poll = u64::from(Threading::BusyPoll.number());
@@ -311,10 +312,10 @@ impl Netdev {
         })
     }
 
-    /// The queues of all devices that are up, or of one.
+    /// Lists the queues of one device, or of all devices that are up.
     ///
     /// # Errors
-    /// The kernel's refusal; ENODEV if the device does not exist.
+    /// The kernel's error; ENODEV if the device does not exist.
     pub fn queues(&mut self, of: Option<IfIndex>) -> Result<Vec<RawQueue>, KernelError> {
         self.family.demand(command::QUEUE_GET, "queue-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::QUEUE_GET);
@@ -324,10 +325,10 @@ impl Netdev {
         self.socket.dump("netdev queue-get", self.family.id(), &body, RawQueue::parse)
     }
 
-    /// One queue; `None` if its device is down.
+    /// Gets one queue; `None` if its device is down.
     ///
     /// # Errors
-    /// The kernel's refusal; ENODEV if the device does not exist, ENOENT if it has no such queue.
+    /// The kernel's error; ENODEV if the device does not exist, ENOENT if it has no such queue.
     pub fn queue(
         &mut self,
         ifindex: IfIndex,
@@ -340,10 +341,11 @@ impl Netdev {
         self.socket.get("netdev queue-get", self.family.id(), &body, RawQueue::parse)
     }
 
-    /// The NAPIs of all devices that are up, or of one, each device's in ascending order of their ids.
+    /// Lists the NAPIs of one device, or of all devices that are up, by device in ascending order of their
+    /// ids.
     ///
     /// # Errors
-    /// The kernel's refusal; ENODEV if the device does not exist.
+    /// The kernel's error; ENODEV if the device does not exist.
     pub fn napis(&mut self, of: Option<IfIndex>) -> Result<Vec<RawNapi>, KernelError> {
         self.family.demand(command::NAPI_GET, "napi-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::NAPI_GET);
@@ -356,10 +358,10 @@ impl Netdev {
         Ok(napis)
     }
 
-    /// One NAPI.
+    /// Gets one NAPI.
     ///
     /// # Errors
-    /// The kernel's refusal; ENOENT if there is no NAPI with this id.
+    /// The kernel's error; ENOENT if there is no NAPI with this id.
     pub fn napi(&mut self, id: NapiId) -> Result<RawNapi, KernelError> {
         self.family.demand(command::NAPI_GET, "napi-get", since::NAPI_GET)?;
         let mut body = self.family.body(command::NAPI_GET);
@@ -367,10 +369,10 @@ impl Netdev {
         self.socket.get("netdev napi-get", self.family.id(), &body, RawNapi::parse)
     }
 
-    /// Changes settings of one NAPI, all in one message.
+    /// Changes settings of one NAPI in one message.
     ///
     /// # Errors
-    /// The kernel's refusal, and of which setting; [`Cause::Absent`] on kernels without `napi-set`.
+    /// The kernel's error, with the rejected setting; [`Cause::Absent`] on kernels without `napi-set`.
     pub fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NapiRefused> {
         if !self.has_napi_set() {
             let needs = "netdev netlink `napi-set`".to_owned();
@@ -399,7 +401,7 @@ mod test {
         }
     }
 
-    /// The body of an answer to `napi-get` about a veth, as Linux 6.18 on x86-64 wrote it.
+    /// The body of a `napi-get` reply for a veth, recorded on Linux 6.18, x86-64.
     const VETH: [u8; 52] = [
         0x0b, 1, 0, 0, 8, 0, 2, 0, 0xac, 1, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 8, 0, 0, 0, 0, 0, //
         8, 0, 5, 0, 0, 0, 0, 0, 8, 0, 7, 0, 0, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 0,
@@ -420,7 +422,7 @@ mod test {
         assert_eq!(RawNapi::parse(&VETH), Ok(expected));
     }
 
-    /// A queue of type rx with what else its answer has.
+    /// A reply for a receive queue with additional attributes.
     fn queue_with(more: impl FnOnce(&mut AttrBuf)) -> RawHolders {
         let mut object = AttrBuf::after(&[command::QUEUE_GET, 1, 0, 0]);
         object.u32(queue::ID, 1).u32(queue::TYPE, 0).u32(queue::IFINDEX, 3);
@@ -433,7 +435,7 @@ mod test {
         assert!(queue_with(|_| {}).is_none());
         assert!(queue_with(|object| _ = object.nested(queue::XSK, |_| {})).xsk);
         assert_eq!(queue_with(|object| _ = object.u32(queue::DMABUF, 7)).dmabuf, Some(7));
-        // Kernel: 6.15 nests nothing, later ones the size of the buffers.
+        // Kernel 6.15 nests nothing; later ones nest the size of the buffers.
         assert_eq!(queue_with(|object| _ = object.nested(queue::IO_URING, |_| {})).io_uring, Some(None));
         let sized = queue_with(|object| {
             object.nested(queue::IO_URING, |nest| _ = nest.uint(io_uring::RX_BUF_LEN, 4096));

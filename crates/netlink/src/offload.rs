@@ -1,6 +1,6 @@
-//! Switching offloads of a device, over the `ethtool` family.
+//! Switches offloads of a device, with the `ethtool` family.
 //!
-//! The lab does so, on devices of its own. What an operator asks for is a setting: [`model::NicKnob::Offload`].
+//! For the lab's own devices. For an operator's devices, offloads are settings: [`model::NicKnob::Offload`].
 
 use model::IfIndex;
 use sys::error::KernelError;
@@ -12,7 +12,7 @@ use super::Ethtool;
 pub enum Offload {
     /// TCP segmentation by the device: all features named `tx-tcp…-segmentation`.
     Tso,
-    /// Joining of received packets: the feature `rx-gro`.
+    /// GRO: the feature `rx-gro`.
     Gro,
 }
 
@@ -25,10 +25,10 @@ impl Offload {
     }
 }
 
-/// Switches an offload of a device on or off, and makes sure that it is.
+/// Switches an offload of a device on or off, and verifies the result.
 ///
 /// # Errors
-/// The kernel's refusal; [`sys::Cause::Absent`] if the kernel acknowledged and a feature is not as requested.
+/// The kernel's error; [`sys::Cause::Absent`] if the kernel acknowledged the request but did not apply it.
 pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelError> {
     let what = format!("device {device}: {offload:?} {}", if on { "on" } else { "off" });
     let mut ethtool = Ethtool::open_here()?;
@@ -42,7 +42,7 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
     let wanted: Vec<(&str, bool)> = features.iter().map(|(_, name)| (name.as_str(), on)).collect();
     ethtool.set_features(device, &wanted).map_err(|error| KernelError { what: what.clone(), ..error })?;
 
-    // The kernel acknowledges features that the driver does not switch, so the result is read back.
+    // The kernel acknowledges features that the driver cannot change, so the result is read back.
     let active = ethtool.features()?;
     let active = active.iter().find(|found| found.ifindex == device.0);
     let active =

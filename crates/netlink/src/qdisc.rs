@@ -1,7 +1,7 @@
-//! Queueing disciplines: how rtnetlink shows and sets them.
+//! Qdiscs: reading and setting them with rtnetlink.
 //!
-//! Only kinds whose options are all known here are taken as they are; whatever else there is, or hangs on one, makes the
-//! device's disciplines something that could not be put back ([`Qdiscs::Other`]).
+//! Only kinds whose options are all known here are recorded. Any other kind, or anything attached to a qdisc,
+//! makes the device's qdiscs unrestorable ([`Qdiscs::Other`]).
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_sched.h`, `net/sched/sch_api.c`, `sch_fq.c`, `sch_fq_codel.c`, `sch_fifo.c`.
 
@@ -26,13 +26,14 @@ mod message {
     pub(super) const GET_FILTER: u16 = 46;
 }
 
-/// The bytes of `struct tcmsg`.
+/// The size of `struct tcmsg`.
 const HEADER_BYTES: usize = 20;
 
 /// `TC_H_ROOT`.
 const ROOT: u32 = u32::MAX;
 
-/// The first major number that the kernel chooses by itself. Kernel: `net/sched/sch_api.c` `qdisc_alloc_handle()`.
+/// The first major number that the kernel assigns by itself. Kernel: `net/sched/sch_api.c`
+/// `qdisc_alloc_handle()`.
 const CHOSEN: u16 = 0x8000;
 
 /// `TCA_*`.
@@ -45,25 +46,25 @@ mod attribute {
     pub(super) const EGRESS_BLOCK: u16 = 14;
 }
 
-/// What RTM_NEWQDISC says about a queueing discipline.
+/// A qdisc in `RTM_NEWQDISC`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawQdisc {
     /// The device.
     pub ifindex: u32,
-    /// Its own number: 0 for what the kernel made by itself.
+    /// Its handle; 0 for a default qdisc.
     pub handle: u32,
-    /// Its parent: [`u32::MAX`] for the device itself, else a class of another discipline.
+    /// Its parent: [`u32::MAX`] for the device itself, otherwise a class of another qdisc.
     pub parent: u32,
     /// Its kind.
     pub kind: String,
-    /// Its options (`TCA_OPTIONS`), as the kind has them.
+    /// Its options (`TCA_OPTIONS`), in the format of its kind.
     pub options: Vec<u8>,
-    /// Whether it has something that no kind of ours has: a rate estimator, a table of sizes, a shared block.
+    /// Whether it has something that is not supported here: a rate estimator, a size table, a shared block.
     pub has_unsupported_attrs: bool,
 }
 
 impl RawQdisc {
-    /// Reads the body of an answer.
+    /// Parses a reply.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -89,19 +90,19 @@ impl RawQdisc {
     }
 }
 
-/// What the kernel's own options of a discipline depend on.
+/// What the kernel's default options of a qdisc depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QdiscDefaults {
-    /// The largest packet of the device, in bytes.
+    /// The device's MTU, in bytes.
     pub mtu: u32,
-    /// How many packets wait by default (`tx_queue_len`).
+    /// The default queue length in packets (`tx_queue_len`).
     pub tx_queue_len: u32,
-    /// How many transmit queues the device has.
+    /// The number of the device's transmit queues.
     pub tx_queues: usize,
 }
 
-/// What the disciplines of one device come to; `None` where it has none, as while it is down. `filtered` says whether
-/// filters hang on the discipline with this handle.
+/// Combines the qdiscs of one device; `None` if it has none, as while it is down. `filtered` returns whether
+/// filters are attached to the qdisc with this handle.
 ///
 /// # Errors
 /// If an option is malformed, or `filtered` fails.
@@ -153,7 +154,7 @@ const fn major(handle: u32) -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-/// A discipline of a kind that is known here, and nothing about it that is not.
+/// A qdisc of a known kind without anything unsupported.
 fn known<E: From<Malformed>>(
     raw: &RawQdisc,
     defaults: QdiscDefaults,
@@ -162,7 +163,7 @@ fn known<E: From<Malformed>>(
     let Some(kind) = QdiscKind::named(&raw.kind).filter(|_| !raw.has_unsupported_attrs) else {
         return Ok(None);
     };
-    // Of these kinds only fq_codel takes filters, and only one that has a handle.
+    // Of these kinds, only fq_codel accepts filters, and only if it has a handle.
     if kind == QdiscKind::FqCodel && raw.handle != 0 && filtered(raw.handle)? {
         return Ok(None);
     }
@@ -170,35 +171,35 @@ fn known<E: From<Malformed>>(
     Ok(Some(Qdisc { kind, handle: own_handle(raw.handle), options }))
 }
 
-/// The queueing disciplines of one namespace.
+/// The qdiscs of one namespace.
 #[derive(Debug)]
 pub struct Disciplines {
     socket: NetlinkSocket,
 }
 
 impl Disciplines {
-    /// Opens the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// If the kernel refuses a socket.
+    /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
         Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
     }
 
-    /// All disciplines of all devices.
+    /// Lists all qdiscs of all devices.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn all(&mut self) -> Result<Vec<RawQdisc>, KernelError> {
         let body = AttrBuf::after(&header(0, 0, 0));
         self.socket
             .dump("rtnetlink getqdisc", message::GET, &body, |object| RawQdisc::parse(object).map(Some))
     }
 
-    /// Whether filters hang on a discipline.
+    /// Whether filters are attached to a qdisc.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn filtered(&mut self, device: IfIndex, handle: u32) -> Result<bool, KernelError> {
         let body = AttrBuf::after(&header(device.0, 0, handle));
         let filters =
@@ -206,10 +207,10 @@ impl Disciplines {
         Ok(!filters.is_empty())
     }
 
-    /// What the disciplines of one device come to; `None` where it has none, as while it is down.
+    /// The combined qdiscs of one device; `None` if it has none, as while it is down.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn of(
         &mut self,
         device: IfIndex,
@@ -227,10 +228,10 @@ impl Disciplines {
         )
     }
 
-    /// Puts disciplines in the place of those that a device has now.
+    /// Replaces the qdiscs of a device.
     ///
     /// # Errors
-    /// The kernel's refusal; some of them may be in their place then.
+    /// The kernel's error; some qdiscs may already be replaced then.
     pub fn replace(
         &mut self,
         device: IfIndex,
@@ -264,7 +265,7 @@ impl Disciplines {
                 let root = root.ok_or_else(|| {
                     KernelError::malformed("rtnetlink newqdisc", "mq was acknowledged, and is not there")
                 })?;
-                // Those that are as they shall be keep the packets that wait in them.
+                // Qdiscs that are already as wanted keep their queued packets.
                 let there = match &now {
                     Some(Qdiscs::PerQueue { queues, .. }) if kept => queues.as_slice(),
                     _ => &[],
@@ -297,11 +298,11 @@ impl Disciplines {
     }
 }
 
-/// The handles of a device's disciplines.
+/// The handles of a device's qdiscs.
 ///
-/// A discipline is created only under a handle that does not exist yet. Without a handle, or with an existing one, the
-/// kernel changes the named options of a discipline of the same kind, and keeps the others. So each gets a handle: the
-/// highest free one that the kernel might have chosen itself.
+/// The kernel creates a qdisc only under an unused handle. Without a handle, or with a used one, it changes
+/// the given options of an existing qdisc of the same kind, and keeps the others. So each qdisc gets a
+/// handle: the highest free one of those that the kernel assigns by itself.
 ///
 /// Kernel: 6.18, `net/sched/sch_api.c` `__tc_modify_qdisc()`, `qdisc_alloc_handle()`.
 struct Handles(BTreeSet<u16>);
@@ -312,7 +313,7 @@ impl Handles {
         Self(own.map(|raw| major(raw.handle)).collect())
     }
 
-    /// Puts a discipline on a class, or on the device, under this handle or any.
+    /// Attaches a qdisc to a class or the device, under this handle or any.
     fn put(
         &mut self,
         disciplines: &mut Disciplines,
@@ -323,12 +324,12 @@ impl Handles {
     ) -> Result<(), KernelError> {
         /// `NLM_F_REPLACE`.
         const REPLACE: u16 = 0x100;
-        /// What is below `TC_H_INGRESS`.
+        /// The highest handle below `TC_H_INGRESS`.
         const HIGHEST: u16 = 0xfffe;
         let taken = handle.is_some_and(|handle| self.0.contains(&handle));
         let any = (CHOSEN..=HIGHEST).rev().find(|handle| !self.0.contains(handle));
         let any = any.ok_or_else(|| KernelError::errno("rtnetlink newqdisc", Errno::NOSPC))?;
-        // One that has the handle goes before another comes under it.
+        // An existing qdisc with the handle must be moved before another can use it.
         for own in if taken { [Some(any), handle] } else { [Some(handle.unwrap_or(any)), None] }
             .into_iter()
             .flatten()
@@ -342,7 +343,7 @@ impl Handles {
     }
 }
 
-/// `struct tcmsg`: family, padding, index, handle, parent, information.
+/// `struct tcmsg`: family, padding, index, handle, parent, info.
 fn header(ifindex: u32, handle: u32, parent: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -351,7 +352,7 @@ fn header(ifindex: u32, handle: u32, parent: u32) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Why disciplines could not be read.
+/// Why qdiscs could not be read.
 enum Failed {
     Kernel(KernelError),
     Malformed(Malformed),

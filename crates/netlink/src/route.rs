@@ -1,7 +1,7 @@
-//! Which devices the default route goes by, and the one by which packets to an address leave.
+//! Finds the devices of the default route, and the device towards an address.
 //!
-//! The kernel is asked which route it would take to addresses that no host has; a host may have millions of routes, and
-//! one lookup for each of these addresses reads none of the others.
+//! The kernel is asked for the route to addresses that no host has. A host may have millions of routes, and
+//! these lookups read none of the others.
 //!
 //! Kernel: 6.18, `net/ipv4/route.c` `inet_rtm_getroute()`, `net/ipv6/route.c` `inet6_rtm_getroute()`;
 //! `include/uapi/linux/rtnetlink.h`. `RTM_F_FIB_MATCH` since 4.13 (IPv4) and 4.17 (IPv6).
@@ -18,19 +18,20 @@ use super::socket::{NetlinkSocket, Protocol};
 /// `RTM_GETROUTE`.
 const GET_ROUTE: u16 = 26;
 
-/// The bytes of `struct rtmsg`.
+/// The size of `struct rtmsg`.
 const HEADER_BYTES: usize = 12;
 
-/// `RTM_F_FIB_MATCH`: answer with the route as it stands in the table, not with what it comes to for one address.
+/// `RTM_F_FIB_MATCH`: reply with the matching table entry instead of the resolved route.
 const FIB_MATCH: u32 = 0x2000;
 
-/// The bytes of `struct rtnexthop`.
+/// The size of `struct rtnexthop`.
 const NEXT_HOP_BYTES: usize = 8;
 
-/// The most next hops of a route that are read.
+/// The maximum number of next hops that are read.
 const NEXT_HOPS_MAX: usize = 256;
 
-/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. Routers may drop any of them, so several are tried.
+/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. Routers may drop any of them, so
+/// several are tried.
 const ADDRESSES: [&[u8]; 4] = [
     &[192, 0, 2, 1],
     &[198, 51, 100, 1],
@@ -45,18 +46,18 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Opens the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// If the kernel refuses a socket.
+    /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
         Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
     }
 
-    /// The devices by which packets to such addresses leave, by a route for all addresses.
+    /// The devices of the default routes for such addresses.
     ///
     /// # Errors
-    /// An answer that is malformed, or a socket that fails.
+    /// If a reply is malformed, or the socket fails.
     pub fn default_route_devices(&mut self) -> Result<BTreeSet<IfIndex>, KernelError> {
         let mut found = BTreeSet::new();
         for address in ADDRESSES {
@@ -67,10 +68,10 @@ impl Routes {
         Ok(found)
     }
 
-    /// The device by which a packet to this address leaves now; `None` where no route leads there, or one that drops packets.
+    /// The device that packets to this address leave by; `None` if there is no route, or it drops packets.
     ///
     /// # Errors
-    /// An answer that is malformed, or a socket that fails.
+    /// If a reply is malformed, or the socket fails.
     pub fn device_towards(&mut self, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
         let question = match address {
             IpAddr::V4(address) => question(&address.octets(), 0),
@@ -81,7 +82,7 @@ impl Routes {
     }
 }
 
-/// That there is no route, or one that drops packets, is an answer.
+/// Maps errors for a missing route, or one that drops packets, to `None`.
 fn there_may_be_none<T>(asked: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
     match asked {
         Ok(answer) => Ok(Some(answer)),
@@ -104,13 +105,13 @@ fn question(address: &[u8], flags: u32) -> AttrBuf {
     body
 }
 
-/// The devices of the route in an answer, if it is one for all addresses.
+/// The devices of the route in a reply, if it is a default route.
 fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
     if header[1] == 0 { devices_of(object) } else { Ok(Vec::new()) }
 }
 
-/// The devices of the route in an answer.
+/// The devices of the route in a reply.
 fn devices_of(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     const OIF: u16 = 4;
     const MULTIPATH: u16 = 9;
@@ -126,7 +127,7 @@ fn devices_of(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     Ok(devices)
 }
 
-/// The devices of `struct rtnexthop`s, each with attributes of its own behind it.
+/// The devices of a list of `struct rtnexthop`, each followed by its attributes.
 fn next_hops(mut rest: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     let mut devices = Vec::new();
     while let Some(hop) = rest.first_chunk::<NEXT_HOP_BYTES>() {
@@ -170,7 +171,7 @@ mod test {
     fn every_next_hop_of_a_route_over_several_is_named() {
         let mut hops = Vec::new();
         for device in [3_u32, 5] {
-            // A gateway of eight bytes follows each.
+            // Each is followed by an eight-byte gateway attribute.
             hops.extend_from_slice(&16_u16.to_ne_bytes());
             hops.extend_from_slice(&[0, 0]);
             hops.extend_from_slice(&device.to_ne_bytes());

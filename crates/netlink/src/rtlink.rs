@@ -1,6 +1,6 @@
-//! Making devices and giving them addresses, over rt-link and rt-addr.
+//! Creates devices and assigns addresses, with rt-link and rt-addr.
 //!
-//! Only the lab does so, and only in namespaces of its own: netpolicy never makes or removes a device of the machine.
+//! Only for the lab, in its own namespaces: netpolicy never creates or removes a device of the host.
 //!
 //! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_newlink()`, `drivers/net/veth.c`
 //! `veth_newlink()`.
@@ -37,11 +37,11 @@ mod link {
     pub(super) const NET_NS_FD: u16 = 28;
     pub(super) const NUM_TX_QUEUES: u16 = 31;
     pub(super) const NUM_RX_QUEUES: u16 = 32;
-    /// Within `LINKINFO`: `IFLA_INFO_KIND`.
+    /// In `LINKINFO`: `IFLA_INFO_KIND`.
     pub(super) const INFO_KIND: u16 = 1;
-    /// Within `LINKINFO`: `IFLA_INFO_DATA`.
+    /// In `LINKINFO`: `IFLA_INFO_DATA`.
     pub(super) const INFO_DATA: u16 = 2;
-    /// Within the data of a veth: `VETH_INFO_PEER`, a `struct ifinfomsg` with attributes of its own.
+    /// In the data of a veth: `VETH_INFO_PEER`, a `struct ifinfomsg` with attributes.
     pub(super) const VETH_INFO_PEER: u16 = 1;
 }
 
@@ -56,39 +56,39 @@ mod route {
     pub(super) const DST: u16 = 1;
     pub(super) const OIF: u16 = 4;
     pub(super) const METRICS: u16 = 8;
-    /// Within `METRICS`: `RTAX_FEATURES`.
+    /// In `METRICS`: `RTAX_FEATURES`.
     pub(super) const FEATURES: u16 = 12;
 }
 
-/// One end of a veth pair that shall be made.
+/// One end of a veth pair to create.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How many receive and how many transmit queues it gets. What one end sends on its queue n, the other receives
-    /// on its queue n.
+    /// The number of its receive queues, and of its transmit queues. What one end sends on queue n, the other
+    /// receives on queue n.
     pub queues: u32,
 }
 
-/// rt-link and rt-addr of one namespace, for writing.
+/// rt-link and rt-addr in one namespace, for writing.
 #[derive(Debug)]
 pub struct RtLink {
     socket: NetlinkSocket,
 }
 
 impl RtLink {
-    /// Opens it in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// If the kernel refuses the socket.
+    /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
         Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
     }
 
-    /// Makes a veth pair: one end in this namespace, the other in the one behind `peer_netns`. Both are down.
+    /// Creates a veth pair: one end in this namespace, the other in `peer_netns`. Both are down.
     ///
     /// # Errors
-    /// The kernel's refusal; EEXIST if a device has one of the names.
+    /// The kernel's error; EEXIST if a device has one of the names.
     pub fn create_veth(
         &mut self,
         end: VethEnd<'_>,
@@ -112,19 +112,19 @@ impl RtLink {
         self.socket.request(&what, NEW_LINK, flag::CREATE | flag::EXCL, &body)
     }
 
-    /// Switches a device on.
+    /// Brings a device up.
     ///
     /// # Errors
-    /// The kernel's refusal; ENODEV if there is no such device.
+    /// The kernel's error; ENODEV if there is no such device.
     pub fn set_up(&mut self, device: IfIndex) -> Result<(), KernelError> {
         let body = AttrBuf::after(&ifinfomsg(device.0, UP, UP));
         self.socket.request(&format!("device {device}: up"), NEW_LINK, 0, &body)
     }
 
-    /// Gives a device an address; its network is reached through the device from then on.
+    /// Adds an address to a device; the kernel adds a route to its subnet.
     ///
     /// # Errors
-    /// The kernel's refusal; EEXIST if the device has it already.
+    /// The kernel's error; EEXIST if the device already has the address.
     pub fn add_address(&mut self, device: IfIndex, local: Ipv4Addr, prefix: u8) -> Result<(), KernelError> {
         // struct ifaddrmsg: family, prefix length, flags, scope (0: universe), index.
         let [a, b, c, d] = device.0.to_ne_bytes();
@@ -134,21 +134,21 @@ impl RtLink {
         self.socket.request(&what, NEW_ADDRESS, flag::CREATE | flag::EXCL, &body)
     }
 
-    /// Adds a route to one host, whose TCP connections from here stamp segments in microseconds: the route's feature
+    /// Adds a route to a host for which TCP connections use microsecond timestamps: the route's feature
     /// `tcp_usec_ts`.
     ///
     /// Kernel: 6.7, `include/uapi/linux/rtnetlink.h` `RTAX_FEATURE_TCP_USEC_TS`.
     ///
     /// # Errors
-    /// The kernel's refusal; EINVAL before Linux 6.7.
+    /// The kernel's error; EINVAL before Linux 6.7.
     pub fn add_route_with_microsecond_stamps(
         &mut self,
         device: IfIndex,
         host: Ipv4Addr,
     ) -> Result<(), KernelError> {
         const TCP_USEC_TS: u32 = 1 << 4;
-        // struct rtmsg: family, destination's and source's length, TOS, table (main), protocol (static), scope (link), type
-        // (unicast), flags.
+        // struct rtmsg: family, destination and source length, TOS, table (main), protocol (static), scope
+        // (link), type (unicast), flags.
         let mut body = AttrBuf::after(&[INET, 32, 0, 0, 254, 4, 253, 1, 0, 0, 0, 0]);
         body.bytes(route::DST, &host.octets()).u32(route::OIF, device.0);
         body.nested(route::METRICS, |metrics| {
@@ -159,7 +159,7 @@ impl RtLink {
     }
 }
 
-/// `struct ifinfomsg`: family, padding, hardware type, index, flags, and which flags to change.
+/// `struct ifinfomsg`: family, padding, hardware type, index, flags, and the mask of flags to change.
 fn ifinfomsg(index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&index.to_ne_bytes());

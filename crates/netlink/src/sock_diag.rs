@@ -12,7 +12,7 @@ use sys::netns::Netns;
 
 use super::{AttrBuf, Malformed, NetlinkSocket, Protocol};
 
-/// The request's and the answers' type. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
+/// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// Kernel: `include/net/tcp_states.h`.
@@ -22,9 +22,9 @@ const TCP_TIME_WAIT: u8 = 6;
 /// As [`TCP_ESTABLISHED`].
 const TCP_LISTEN: u8 = 10;
 
-/// The bytes of `struct inet_diag_req_v2`.
+/// The size of `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = 56;
-/// The bytes of `struct inet_diag_msg`.
+/// The size of `struct inet_diag_msg`.
 const ANSWER_BYTES: usize = 72;
 
 /// A TCP or UDP socket.
@@ -34,19 +34,19 @@ pub struct InetSocket {
     pub inode: u64,
     /// Its kind and state.
     pub state: SocketState,
-    /// Its own address; `None` while it is not bound.
+    /// Its local address; `None` while it is not bound.
     pub local: Option<SocketAddr>,
-    /// The other end's; `None` while it is not connected.
+    /// Its remote address; `None` while it is not connected.
     pub remote: Option<SocketAddr>,
 }
 
 impl InetSocket {
-    /// Whether new peers may reach it at this port: a TCP listener, or a UDP socket that is not connected.
+    /// Whether new peers can reach it at this port: true for TCP listeners and unconnected UDP sockets.
     pub fn serves(&self, port: u16) -> bool {
         self.served_port() == Some(port)
     }
 
-    /// The port at which new peers may reach it.
+    /// The port at which new peers can reach it.
     pub fn served_port(&self) -> Option<u16> {
         let open = match self.state {
             SocketState::TcpListen => true,
@@ -65,10 +65,11 @@ pub struct InetSockets {
 }
 
 impl InetSockets {
-    /// Asks the kernel for the sockets of a namespace: one dump for each of TCP and UDP over IPv4 and IPv6.
+    /// Lists the sockets of a namespace: one dump for each of TCP and UDP over IPv4 and IPv6.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, or the kernel refuses. A protocol that it does not have has no sockets.
+    /// If the namespace cannot be entered, or the kernel returns an error. A protocol that the kernel lacks
+    /// has no sockets.
     pub fn of(netns: &Netns) -> Result<Self, KernelError> {
         let mut netlink = NetlinkSocket::open(Protocol::SockDiag, netns)?;
         let mut sockets = Vec::new();
@@ -87,19 +88,19 @@ impl InetSockets {
         Ok(Self { sockets })
     }
 
-    /// The socket with this inode.
+    /// Returns the socket with this inode.
     pub fn with_inode(&self, inode: u64) -> Option<&InetSocket> {
         let index = self.sockets.binary_search_by_key(&inode, |socket| socket.inode).ok()?;
         self.sockets.get(index)
     }
 
-    /// All of them, in ascending order of inode.
+    /// The sockets, in ascending order of inode.
     pub fn iter(&self) -> impl Iterator<Item = &InetSocket> {
         self.sockets.iter()
     }
 }
 
-/// A state of TCP, as far as it matters here.
+/// Maps a TCP state to the states that matter here.
 pub const fn of_tcp(state: u8) -> SocketState {
     match state {
         TCP_LISTEN => SocketState::TcpListen,
@@ -108,14 +109,14 @@ pub const fn of_tcp(state: u8) -> SocketState {
     }
 }
 
-/// What a socket speaks.
+/// A socket's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
     Tcp,
     Udp,
 }
 
-/// `struct inet_diag_req_v2`: all sockets of a family and protocol that are not in TIME-WAIT.
+/// `struct inet_diag_req_v2`: all sockets of a family and protocol except those in TIME-WAIT.
 fn request(family: libc::c_int, transport: Transport) -> AttrBuf {
     const FAMILY: usize = 0;
     const PROTOCOL: usize = 1;
@@ -131,25 +132,25 @@ fn request(family: libc::c_int, transport: Transport) -> AttrBuf {
     AttrBuf::after(&bytes)
 }
 
-/// `struct inet_diag_msg`, the fields that we use, as the kernel wrote them.
+/// The fields of `struct inet_diag_msg` that are used here, as the kernel wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawInetDiag {
     /// `AF_INET` or `AF_INET6`.
     pub family: u8,
-    /// A state of TCP; UDP borrows ESTABLISHED and CLOSE.
+    /// A TCP state; UDP uses ESTABLISHED and CLOSE.
     pub state: u8,
     /// Source port, then destination port.
     pub ports: [u16; 2],
     /// Source address, then destination address, in network order; IPv4 uses the first four bytes.
     pub addresses: [[u8; 16]; 2],
-    /// The device that it is bound to, or 0.
+    /// The device that it is bound to; 0 for none.
     pub ifindex: u32,
-    /// The inode of its file; 0 while it has none.
+    /// The inode of its file; 0 if it has none.
     pub inode: u32,
 }
 
 impl RawInetDiag {
-    /// Reads the structure at the beginning of a message's body.
+    /// Parses the structure at the start of a message body.
     ///
     /// # Errors
     /// If there are too few bytes.
@@ -166,7 +167,7 @@ impl RawInetDiag {
         })
     }
 
-    /// What it says; `None` for a socket that has no file.
+    /// The socket; `None` if it has no file.
     fn meaning(self, transport: Transport) -> Option<InetSocket> {
         let state = match transport {
             Transport::Udp => SocketState::Udp,
@@ -180,7 +181,7 @@ impl RawInetDiag {
         })
     }
 
-    /// One end's address; `None` where its port is 0.
+    /// The address of one end; `None` if its port is 0.
     fn address(&self, end: usize) -> Option<SocketAddr> {
         let (port, bytes) = (self.ports[end], self.addresses[end]);
         if port == 0 {
@@ -191,7 +192,7 @@ impl RawInetDiag {
             return Some(SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), port));
         }
         let address = Ipv6Addr::from(bytes);
-        // An IPv4 peer of an IPv6 socket is shown as what it is.
+        // Convert an IPv4-mapped IPv6 address to IPv4.
         Some(match address.to_canonical() {
             IpAddr::V4(mapped) => SocketAddr::new(mapped.into(), port),
             IpAddr::V6(address) => {

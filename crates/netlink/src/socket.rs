@@ -1,4 +1,4 @@
-//! A netlink socket: one request at a time, and its whole answer.
+//! A netlink socket: sends one request at a time and reads its complete reply.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -15,52 +15,54 @@ use sys::netns::Netns;
 use super::attr::{self, AttrBuf, Malformed};
 use super::message::{self, Messages, Refusal, Reply, flag};
 
-/// How often a dump is begun again because what it lists changed meanwhile.
+/// How often a dump is restarted because its objects changed during it.
 pub const DUMP_RETRIES_MAX: usize = 16;
 
-/// The longest datagram taken. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at most 32 KiB unless one
-/// object needs more, which none does without the flag that asks for virtual functions.
+/// The longest datagram. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at most 32 KiB unless a
+/// single object needs more; none does unless virtual functions are requested.
 pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// How many datagrams one answer may have: 32 KiB each, and so 4 GiB, or some ten million rules of traffic control.
+/// The maximum number of datagrams in a reply: 32 KiB each, so 4 GiB, or some ten million traffic control
+/// rules.
 pub const DATAGRAMS_MAX: usize = 128 * 1024;
 
-/// How many datagrams a dump may have whose objects are not kept ([`NetlinkSocket::dump_each`]): 32 GiB, and so more rules
-/// than there are handles for.
+/// The maximum number of datagrams in a dump whose objects are not kept ([`NetlinkSocket::dump_each`]): 32
+/// GiB, or more rules than there are handles.
 pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
 
-/// How many signals and foreign messages are skipped while an answer is awaited.
+/// The maximum number of signals and foreign messages that are skipped while waiting for a reply.
 pub const DISTURBANCES_MAX: usize = 1024;
 
-/// How long the kernel may take to answer. It works while we send, so an answer that is not there by then is lost.
+/// How long to wait for a reply. The kernel processes a request while it is sent, so a later reply is lost.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Which part of the kernel a socket speaks to.
+/// The netlink protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Devices, addresses, routes, queueing disciplines: `NETLINK_ROUTE`.
+    /// Devices, addresses, routes, qdiscs: `NETLINK_ROUTE`.
     Route,
     /// Sockets: `NETLINK_SOCK_DIAG`.
     SockDiag,
-    /// Families that are known by name, such as `netdev` and `ethtool`: `NETLINK_GENERIC`.
+    /// Families that are resolved by name, such as `netdev` and `ethtool`: `NETLINK_GENERIC`.
     Generic,
 }
 
-/// A part of a dump whose objects are not kept.
+/// A piece of a dump whose objects are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// The dump begins. If something was given before, the objects changed meanwhile, and that is void.
+    /// The dump starts. It is sent again if objects changed during the dump; all earlier pieces are then
+    /// void.
     Begin,
     /// An object's body.
     Object(&'a [u8]),
 }
 
-/// Why a request failed, and which of its attributes the kernel pointed at.
+/// Why a request failed, and which of its attributes the kernel rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// The number of the attribute that was refused, where the kernel says.
+    /// The type of the rejected attribute, if the kernel reports it.
     pub attribute: Option<u16>,
 }
 
@@ -92,7 +94,7 @@ impl Failure {
     }
 }
 
-/// A netlink socket in one network namespace, where it stays whatever its threads do.
+/// A netlink socket in one network namespace; it stays there even if its thread moves.
 #[derive(Debug)]
 pub struct NetlinkSocket {
     socket: OwnedFd,
@@ -101,18 +103,18 @@ pub struct NetlinkSocket {
 }
 
 impl NetlinkSocket {
-    /// A socket in this namespace.
+    /// Opens a socket in this namespace.
     ///
     /// # Errors
-    /// If the namespace cannot be entered or the kernel has no such protocol.
+    /// If the namespace cannot be entered or the kernel does not support the protocol.
     pub fn open(protocol: Protocol, netns: &Netns) -> Result<Self, KernelError> {
         netns.run(|| Self::open_here(protocol))?
     }
 
-    /// A socket in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// If the kernel has no such protocol.
+    /// If the kernel does not support the protocol.
     pub fn open_here(protocol: Protocol) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno(format!("netlink socket ({protocol:?})"), errno);
         let number = match protocol {
@@ -124,7 +126,7 @@ impl NetlinkSocket {
             .map_err(failed)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT)).map_err(failed)?;
-        // All three only improve answers; kernels from before 4.20 lack some and serve us as well without.
+        // These options only improve replies; kernels before 4.20 lack some of them.
         for switch in
             [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck, sys::netlink::Switch::StrictCheck]
         {
@@ -136,32 +138,32 @@ impl NetlinkSocket {
         Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] })
     }
 
-    /// The cookie of the namespace that the socket is in; `None` on kernels before 5.14.
+    /// The cookie of the socket's namespace; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         sys::sockopt::netns_cookie(&self.socket).ok()
     }
 
-    /// Asks for something to be done and waits until it is. `what` names the request in errors; `flags` are
-    /// those beyond `NLM_F_REQUEST | NLM_F_ACK` (such as [`flag::CREATE`]).
+    /// Sends a request and waits for its acknowledgement. `what` names the request in errors; `flags` are
+    /// added to `NLM_F_REQUEST | NLM_F_ACK` (for example [`flag::CREATE`]).
     ///
     /// # Errors
-    /// The kernel's refusal, in its own words.
+    /// The kernel's error, with its message.
     pub fn request(&mut self, what: &str, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), KernelError> {
         self.attempt(kind, flags, body).map_err(|failure| failure.about(what))
     }
 
-    /// As [`NetlinkSocket::request`], for a caller that knows the meaning of a refused attribute.
+    /// Like [`NetlinkSocket::request`], for callers that interpret the rejected attribute.
     ///
     /// # Errors
-    /// The kernel's refusal, in its own words.
+    /// The kernel's error, with its message.
     pub fn attempt(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), Failure> {
         self.exchange(DATAGRAMS_MAX, kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
     }
 
-    /// Asks for one object. `read` makes a value of the answer's body.
+    /// Requests one object. `read` converts the body of the reply.
     ///
     /// # Errors
-    /// The kernel's refusal, or an answer that `read` does not take or that lacks an object.
+    /// The kernel's error, or a reply without an object or one that `read` rejects.
     pub fn get<T>(
         &mut self,
         what: &str,
@@ -178,11 +180,11 @@ impl NetlinkSocket {
         value.ok_or_else(|| KernelError::malformed(what, "acknowledged without the requested object"))
     }
 
-    /// Asks for all objects of a kind. `read` makes a value of each object's body; an object that it does not want
-    /// becomes `None` and is left out. A dump during which the objects changed is begun again.
+    /// Requests all objects of a kind. `read` converts each body, or returns `None` to skip the object. The
+    /// dump is restarted if objects changed during it.
     ///
     /// # Errors
-    /// The kernel's refusal, an object that `read` does not take, or objects that kept changing
+    /// The kernel's error, an object that `read` rejects, or objects that kept changing
     /// ([`DUMP_RETRIES_MAX`]).
     pub fn dump<T>(
         &mut self,
@@ -202,11 +204,11 @@ impl NetlinkSocket {
         Ok(values)
     }
 
-    /// Asks for all objects of a kind, of which there may be more than memory holds. `take` gets each object's body; what it
-    /// was given before a further [`Piece::Begin`] is void.
+    /// Requests all objects of a kind when there may be too many for memory. `take` gets the body of each
+    /// object; a further [`Piece::Begin`] voids everything before it.
     ///
     /// # Errors
-    /// As [`NetlinkSocket::dump`].
+    /// As for [`NetlinkSocket::dump`].
     pub fn dump_each(
         &mut self,
         what: &str,
@@ -231,7 +233,7 @@ impl NetlinkSocket {
         undisturbed(&mut take, attempt).map_err(|failure| failure.about(what))
     }
 
-    /// Sends a request and takes its answer to the end. Says whether nothing changed meanwhile.
+    /// Sends a request and reads the whole reply. Returns whether nothing changed during it.
     fn exchange(
         &mut self,
         datagrams: usize,
@@ -253,7 +255,7 @@ impl NetlinkSocket {
         Err(Failure::malformed(format!("an answer of more than {datagrams} datagrams")))
     }
 
-    /// One datagram of the kernel into the buffer; its length.
+    /// Receives a datagram from the kernel into the buffer; returns its length.
     fn receive(&mut self) -> Result<usize, Failure> {
         for _ in 0..DISTURBANCES_MAX {
             let (taken, whole, sender) = match recvfrom(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC)
@@ -263,7 +265,7 @@ impl NetlinkSocket {
                 Err(Errno::AGAIN) => return Err(Failure::errno(Errno::TIMEDOUT)),
                 Err(errno) => return Err(Failure::errno(errno)),
             };
-            // Other programs may write to our port; only port 0 is the kernel.
+            // Other programs may send to our port; only port 0 is the kernel.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
@@ -277,10 +279,10 @@ impl NetlinkSocket {
     }
 }
 
-/// What takes a dump.
+/// A consumer of a dump.
 type Take<'a> = dyn FnMut(Piece<'_>) -> Result<(), Malformed> + 'a;
 
-/// Takes a dump, from the beginning again as long as it was disturbed. An attempt says whether nothing changed meanwhile.
+/// Runs a dump, and restarts it while it is disturbed. An attempt returns whether nothing changed during it.
 fn undisturbed(
     take: &mut Take<'_>,
     mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, Failure>,
@@ -294,7 +296,7 @@ fn undisturbed(
     Err(Failure::malformed(format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
 }
 
-/// An answer, datagram by datagram.
+/// A reply, read datagram by datagram.
 struct Answer<'a> {
     request: &'a [u8],
     sequence: u32,
@@ -307,9 +309,9 @@ impl<'a> Answer<'a> {
         Self { request, sequence, undisturbed: true, malformed: None }
     }
 
-    /// Takes one more datagram. At the end of the answer, says whether nothing changed while it was given.
+    /// Adds a datagram. At the end of the reply, returns whether nothing changed during it.
     ///
-    /// An object that is malformed is an error only at the end, so that nothing of this answer is left unread.
+    /// A malformed object is reported only at the end, so that the whole reply has been read.
     fn add(
         &mut self,
         datagram: &[u8],
@@ -318,7 +320,7 @@ impl<'a> Answer<'a> {
         for message in Messages::new(datagram) {
             let message = message.map_err(|m| Failure::malformed(m.0))?;
             if message.sequence != self.sequence {
-                continue; // the end of an answer that an earlier error left unread
+                continue; // the end of a reply that an earlier error left unread
             }
             self.undisturbed &= message.flags & flag::DUMP_INTR == 0;
             match message.reply().map_err(|m| Failure::malformed(m.0))? {
@@ -347,11 +349,12 @@ mod test {
 
     fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = message::request(kind, flags, sequence, &AttrBuf::after(body));
-        bytes[6..8].copy_from_slice(&flags.to_ne_bytes()); // an answer is not a request
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes()); // a reply is not a request
         bytes
     }
 
-    /// What comes of these datagrams as the answer to request 7, and the first bytes of the objects that were taken.
+    /// The result of these datagrams as the reply to request 7, and the first bytes of the objects that were
+    /// read.
     fn answered(request: &[u8], datagrams: &[Vec<u8>]) -> (Result<Option<bool>, Failure>, Vec<u8>) {
         let (mut answer, mut taken) = (Answer::to(request, 7), Vec::new());
         let mut take = |object: &[u8]| {
@@ -392,7 +395,8 @@ mod test {
         assert_eq!(answered(&[], &[done]).0, Ok(Some(false)));
     }
 
-    /// Dumps of which the first so many are disturbed: what was taken since the last beginning, and how often it began.
+    /// Runs a dump whose first attempts are disturbed: the result, what was read since the last start, and
+    /// how often it started.
     fn dumped(disturbed: usize) -> (Result<(), Failure>, Vec<u8>, usize) {
         let (mut taken, mut begun, mut attempts) = (Vec::new(), 0, 0);
         let mut take = |piece: Piece<'_>| {

@@ -8,21 +8,21 @@ use sys::error::KernelError;
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkSocket, Protocol};
 
-/// The request's and the answers' type. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
+/// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// Kernel: `include/linux/socket.h` `AF_XDP`.
 const AF_XDP: u8 = 44;
 
-/// What is asked of each socket: `XDP_SHOW_INFO` and `XDP_SHOW_UMEM`.
+/// The requested information: `XDP_SHOW_INFO` and `XDP_SHOW_UMEM`.
 const SHOW: u32 = 1 | 1 << 2;
 
-/// The bytes of `struct xdp_diag_req`.
+/// The size of `struct xdp_diag_req`.
 const REQUEST_BYTES: usize = 20;
-/// The bytes of `struct xdp_diag_msg`.
+/// The size of `struct xdp_diag_msg`.
 const ANSWER_BYTES: usize = 16;
 
-/// Attributes of an answer: `XDP_DIAG_*`.
+/// Attributes of a reply: `XDP_DIAG_*`.
 mod attribute {
     pub(super) const INFO: u16 = 1;
     pub(super) const UMEM: u16 = 5;
@@ -37,18 +37,19 @@ pub struct XdpSocket {
     pub ifindex: u32,
     /// The queue's index.
     pub queue: u32,
-    /// Whether the NIC reads and writes the socket's memory; `None` for a socket that shares another's.
+    /// Whether the NIC accesses the socket's memory directly; `None` for a socket that shares another
+    /// socket's umem.
     pub zero_copy: Option<bool>,
 }
 
 impl XdpSocket {
-    /// Reads the body of an answer; `None` for a socket that has no file, or is not bound.
+    /// Parses a reply; `None` for a socket that has no file, or is not bound.
     ///
     /// # Errors
     /// If the structure or an attribute is too short.
     pub fn parse(body: &[u8]) -> Result<Option<Self>, Malformed> {
         const SHORT: Malformed = Malformed("a struct xdp_diag_msg is too short");
-        /// `struct xdp_diag_umem`: `flags` comes after `__u64 size` and six `__u32`.
+        /// `struct xdp_diag_umem`: `flags` follows `__u64 size` and six `__u32`.
         const UMEM_FLAGS: usize = 8 + 6 * 4;
         /// `XDP_DU_F_ZEROCOPY`.
         const ZERO_COPY: u32 = 1;
@@ -76,15 +77,15 @@ fn request() -> AttrBuf {
     AttrBuf::after(&bytes)
 }
 
-/// Asks one namespace for its AF_XDP sockets.
+/// Lists the AF_XDP sockets of one namespace.
 #[derive(Debug)]
 pub struct XdpSockets(NetlinkSocket);
 
 impl XdpSockets {
-    /// Opens it in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// If there is no netlink.
+    /// If the kernel does not support netlink.
     pub fn open_here() -> Result<Self, KernelError> {
         NetlinkSocket::open_here(Protocol::SockDiag).map(Self)
     }
@@ -94,13 +95,13 @@ impl XdpSockets {
         self.0.netns_cookie()
     }
 
-    /// The sockets that are bound to a queue.
+    /// Lists the sockets that are bound to a queue.
     ///
-    /// A socket that is not bound yet hides those that were opened before it: the kernel ends its answer there (7.3,
-    /// `xsk_diag_fill()`). What `queue-get` says of a queue is not affected.
+    /// The kernel's reply ends at a socket that is not bound yet, and so omits sockets that were opened
+    /// before it (7.3, `xsk_diag_fill()`). `queue-get` is not affected.
     ///
     /// # Errors
-    /// The kernel's refusal. A kernel without sock-diag of AF_XDP has none to show.
+    /// The kernel's error. On a kernel without sock-diag of AF_XDP the list is empty.
     pub fn bound(&mut self) -> Result<Vec<XdpSocket>, KernelError> {
         match self.0.dump("sock-diag dump of AF_XDP", SOCK_DIAG_BY_FAMILY, &request(), XdpSocket::parse) {
             Err(error) if matches!(error.number(), Some(Errno::NOENT | Errno::INVAL)) => Ok(Vec::new()),
@@ -115,7 +116,7 @@ mod test {
 
     use super::*;
 
-    /// A socket with inode 35845 that is bound to queue 1 of device 7, with memory of its own that has these flags.
+    /// A socket with inode 35845, bound to queue 1 of device 7, with its own umem with these flags.
     fn answer(flags: u32) -> Vec<u8> {
         let mut fixed = [0; ANSWER_BYTES];
         fixed[0] = AF_XDP;

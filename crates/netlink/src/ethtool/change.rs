@@ -1,4 +1,4 @@
-//! Requests of the `ethtool` family to one device: set and get.
+//! Requests of the `ethtool` family about one device: set and get.
 //!
 //! Kernel: 6.18, `net/ethtool/{channels,rings,coalesce,features,privflags}.c`.
 
@@ -14,7 +14,7 @@ use super::{
 use crate::attr::{AttrBuf, Malformed};
 use crate::genl;
 
-/// `ETHTOOL_A_BITSET_*` and what is within, from the outermost to the innermost.
+/// `ETHTOOL_A_BITSET_*` and nested attributes, outermost first.
 mod bitset {
     pub(super) const BITS: u16 = 3;
     pub(super) const BIT: u16 = 1;
@@ -28,21 +28,21 @@ const WANTED: u16 = 3;
 /// `ETHTOOL_A_PRIVFLAGS_FLAGS`.
 const FLAGS: u16 = 2;
 
-/// How many private flags of one driver are taken: as many as the kernel's answer has bits for (`u32` in `struct
+/// The maximum number of private flags of a driver: the kernel's reply is a `u32` of bits (`struct
 /// ethtool_ops`).
 const PRIVATE_FLAGS_MAX: usize = 32;
 
-/// What `privflags-get` says about a device.
+/// The reply to `privflags-get` for a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawPrivateFlags {
     /// The device.
     pub ifindex: u32,
-    /// The driver's flags by name, and whether each is set.
+    /// The driver's flags by name, and whether they are set.
     pub flags: BTreeMap<FlagName, bool>,
 }
 
 impl RawPrivateFlags {
-    /// Reads the body of an answer with verbose bitsets. Names that no plan could name are left out.
+    /// Parses a reply with verbose bitsets. Skips names that no plan can contain.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -71,27 +71,28 @@ impl RawPrivateFlags {
 }
 
 impl Ethtool {
-    /// The channels of one device.
+    /// Gets the channels of a device.
     ///
     /// # Errors
-    /// As all questions about one device: the kernel's refusal; EOPNOTSUPP where the driver has no such thing.
+    /// As for all requests about one device: the kernel's error; EOPNOTSUPP if the driver does not support
+    /// it.
     pub fn channels_of(&mut self, device: IfIndex) -> Result<RawChannels, KernelError> {
         self.of(device, "ethtool channels-get", command::CHANNELS_GET, RawChannels::parse)
     }
 
-    /// The rings of one device.
+    /// Gets the rings of a device.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
     pub fn rings_of(&mut self, device: IfIndex) -> Result<RawRings, KernelError> {
         self.of(device, "ethtool rings-get", command::RINGS_GET, RawRings::parse)
     }
 
-    /// The interrupt moderation of one device.
+    /// Gets the interrupt moderation of a device.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
     pub fn coalesce_of(&mut self, device: IfIndex) -> Result<RawCoalesce, KernelError> {
         self.of(device, "ethtool coalesce-get", command::COALESCE_GET, RawCoalesce::parse)
     }
 
-    /// The features of one device.
+    /// Gets the features of a device.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
     pub fn features_of(&mut self, device: IfIndex) -> Result<RawFeatures, KernelError> {
         let mut body = self.family.body(command::FEATURES_GET);
@@ -101,16 +102,16 @@ impl Ethtool {
         self.socket.get("ethtool features-get", self.family.id(), &body, RawFeatures::parse)
     }
 
-    /// The private flags of one device.
+    /// Gets the private flags of a device.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
     pub fn private_flags_of(&mut self, device: IfIndex) -> Result<RawPrivateFlags, KernelError> {
         self.of(device, "ethtool privflags-get", command::PRIVFLAGS_GET, RawPrivateFlags::parse)
     }
 
-    /// The private flags of all devices that have some.
+    /// Gets the private flags of all devices that have any.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn private_flags(&mut self) -> Result<Vec<RawPrivateFlags>, KernelError> {
         let mut body = self.family.body(command::PRIVFLAGS_GET);
         body.nested(HEADER, |_| {});
@@ -137,10 +138,10 @@ impl Ethtool {
         body
     }
 
-    /// Changes how many queues a device has, all in one message.
+    /// Changes a device's numbers of queues in one message.
     ///
     /// # Errors
-    /// As all changes here: the kernel's refusal, in its own words.
+    /// As for all changes here: the kernel's error, with its message.
     pub fn set_channels(&mut self, device: IfIndex, to: &[(ChannelKind, u32)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::CHANNELS_SET);
         for &(kind, count) in to {
@@ -156,7 +157,7 @@ impl Ethtool {
         self.set("ethtool channels-set", &body)
     }
 
-    /// Changes the sizes of a device's rings, all in one message.
+    /// Changes a device's ring sizes in one message.
     #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
     pub fn set_rings(&mut self, device: IfIndex, to: &[(RingKind, u32)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::RINGS_SET);
@@ -172,7 +173,7 @@ impl Ethtool {
         self.set("ethtool rings-set", &body)
     }
 
-    /// Changes a device's interrupt moderation, all in one message.
+    /// Changes a device's interrupt moderation in one message.
     #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
     pub fn set_coalesce(&mut self, device: IfIndex, to: &[(CoalesceParam, u32)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::COALESCE_SET);
@@ -196,11 +197,12 @@ impl Ethtool {
         self.set("ethtool coalesce-set", &body)
     }
 
-    /// Requests offloads of a device, all in one message. An offload that the driver or another offload does not allow now
-    /// stays requested, and the kernel switches it as soon as it can.
+    /// Requests offloads of a device in one message. An offload that the driver or another offload does not
+    /// allow now stays requested, and the kernel applies it as soon as it can.
     ///
     /// # Errors
-    /// The kernel's refusal; [`sys::Cause::Absent`] if a feature cannot be switched. Then all are requested as before.
+    /// The kernel's error; [`sys::Cause::Absent`] if a feature cannot be changed. The requested offloads are
+    /// then as before.
     pub fn set_offloads(&mut self, device: IfIndex, to: &[(Offload, bool)]) -> Result<(), KernelError> {
         let names = self.feature_names()?;
         let bit_of =
@@ -210,7 +212,7 @@ impl Ethtool {
         self.set_features(device, &named)?;
         let after = self.features_of(device)?;
         let is = |name: &str| bit_of(name).and_then(|bit| after.is_requested(bit));
-        // The kernel acknowledges requests for features that a driver does not let be switched, and drops them.
+        // The kernel acknowledges requests for features that the driver cannot change, and ignores them.
         let Some((fixed, on)) = named.iter().find(|(name, on)| is(name) == Some(!*on)) else {
             return Ok(());
         };
@@ -224,7 +226,7 @@ impl Ethtool {
         Err(KernelError::absent("ethtool features-set", needs, None))
     }
 
-    /// As [`Ethtool::set_offloads`], for features by their names.
+    /// Like [`Ethtool::set_offloads`], for features by name.
     pub fn set_features(&mut self, device: IfIndex, to: &[(&str, bool)]) -> Result<(), KernelError> {
         let mut body = self.family.body(command::FEATURES_SET);
         body.nested(HEADER, |h| {
@@ -234,7 +236,7 @@ impl Ethtool {
         self.set("ethtool features-set", &body)
     }
 
-    /// Sets and clears private flags of a device's driver, all in one message.
+    /// Changes private flags of a device's driver in one message.
     #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
     pub fn set_private_flags(&mut self, device: IfIndex, to: &[(FlagName, bool)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::PRIVFLAGS_SET);
@@ -249,7 +251,7 @@ impl Ethtool {
     }
 }
 
-/// A set of bits by name: those that are named change, all others stay as they are.
+/// Writes a bitset by name: the named bits change, all others keep their value.
 fn write_bits(set: &mut AttrBuf, to: &[(&str, bool)]) {
     set.nested(bitset::BITS, |bits| {
         for (name, on) in to {

@@ -1,7 +1,7 @@
 //! The `ethtool` family: channels, rings, coalescing, features, private flags.
 //!
-//! All devices are observed by one dump each; a device whose driver lacks a part is not in its dump. Requests to one device
-//! are in [`change`].
+//! One dump per request type covers all devices; a device whose driver does not support it is not in the
+//! dump. Requests about one device are in [`change`].
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool_netlink_generated.h`, `net/ethtool/`.
 
@@ -29,23 +29,24 @@ mod command {
     pub(super) const COALESCE_SET: u8 = 20;
 }
 
-/// The first attribute of every request and answer: which device, and how to answer.
+/// The first attribute of every request and reply: the device, and flags for the reply.
 const HEADER: u16 = 1;
 
 /// Attributes of the header: `ETHTOOL_A_HEADER_*`.
 mod header {
     pub(super) const DEV_INDEX: u16 = 1;
     pub(super) const FLAGS: u16 = 3;
-    /// Bits come as words instead of as names.
+    /// Send bitsets as words instead of names.
     pub(super) const FLAG_COMPACT_BITSETS: u32 = 1;
-    /// The answer need not list what changed.
+    /// The reply need not list the changes.
     pub(super) const FLAG_OMIT_REPLY: u32 = 2;
 }
 
 /// `ETH_SS_FEATURES`: the names of the features, by bit.
 const FEATURE_NAMES: u32 = 4;
 
-/// How many features are taken. Kernel: 6.18, `include/linux/netdev_features.h` has 64 or fewer; later ones may have more.
+/// The maximum number of features. Kernel: 6.18, `include/linux/netdev_features.h` has at most 64; later
+/// kernels may have more.
 const FEATURES_MAX: u32 = 1024;
 
 /// Attributes of the channels: `ETHTOOL_A_CHANNELS_*`.
@@ -78,7 +79,8 @@ mod coalesce {
     pub(super) const USE_CQE_MODE_RX: u16 = 25;
 }
 
-/// Attributes of sets of strings: `ETHTOOL_A_STRSET_*`, `_STRINGSETS_*`, `_STRINGSET_*`, `_STRINGS_*` and `_STRING_*`.
+/// Attributes of string sets: `ETHTOOL_A_STRSET_*`, `_STRINGSETS_*`, `_STRINGSET_*`, `_STRINGS_*` and
+/// `_STRING_*`.
 mod strings {
     pub(super) const STRINGSETS: u16 = 2;
     pub(super) const STRINGSET: u16 = 1;
@@ -88,7 +90,7 @@ mod strings {
     pub(super) const VALUE: u16 = 2;
 }
 
-/// What `channels-get` says about a device: `ETHTOOL_A_CHANNELS_*`.
+/// The reply to `channels-get` for a device: `ETHTOOL_A_CHANNELS_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the attributes")]
 pub struct RawChannels {
@@ -102,7 +104,7 @@ pub struct RawChannels {
 }
 
 impl RawChannels {
-    /// Reads the body of an answer.
+    /// Parses a reply.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -125,7 +127,7 @@ impl RawChannels {
     }
 }
 
-/// What `rings-get` says about a device: `ETHTOOL_A_RINGS_*`.
+/// The reply to `rings-get` for a device: `ETHTOOL_A_RINGS_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the attributes")]
 pub struct RawRings {
@@ -137,7 +139,7 @@ pub struct RawRings {
 }
 
 impl RawRings {
-    /// Reads the body of an answer.
+    /// Parses a reply.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -158,7 +160,7 @@ impl RawRings {
     }
 }
 
-/// What `coalesce-get` says about a device: `ETHTOOL_A_COALESCE_*`.
+/// The reply to `coalesce-get` for a device: `ETHTOOL_A_COALESCE_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the attributes")]
 pub struct RawCoalesce {
@@ -174,7 +176,7 @@ pub struct RawCoalesce {
 }
 
 impl RawCoalesce {
-    /// Reads the body of an answer.
+    /// Parses a reply.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -199,23 +201,24 @@ impl RawCoalesce {
     }
 }
 
-/// What `features-get` says about a device: the features that are on, and those that were requested.
+/// The reply to `features-get` for a device: the active and the requested features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawFeatures {
     /// The device.
     pub ifindex: u32,
-    /// How many features there are (`ETHTOOL_A_BITSET_SIZE`).
+    /// The number of features (`ETHTOOL_A_BITSET_SIZE`).
     pub size: u32,
-    /// Their bits in words of 32 (`ETHTOOL_A_BITSET_VALUE` of `ETHTOOL_A_FEATURES_ACTIVE`), feature 0 lowest in the first.
+    /// The active features as 32-bit words (`ETHTOOL_A_BITSET_VALUE` of `ETHTOOL_A_FEATURES_ACTIVE`); feature
+    /// 0 is the lowest bit of the first word.
     pub active: Vec<u32>,
-    /// The features that were requested, whether they are on or not (`ETHTOOL_A_FEATURES_WANTED`), as `active`.
+    /// The requested features, active or not (`ETHTOOL_A_FEATURES_WANTED`), in the same format.
     pub wanted: Vec<u32>,
-    /// The features that the driver lets be switched (`ETHTOOL_A_FEATURES_HW`), as `active`.
+    /// The features that the driver can change (`ETHTOOL_A_FEATURES_HW`), in the same format.
     pub switchable: Vec<u32>,
 }
 
 impl RawFeatures {
-    /// Reads the body of an answer with compact bitsets.
+    /// Parses a reply with compact bitsets.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -261,15 +264,15 @@ impl RawFeatures {
         Some(has(&self.active, bit))
     }
 
-    /// Whether a feature is off for good: the driver does not let it be switched on (`[fixed]` of ethtool).
+    /// Whether a feature is permanently off because the driver cannot change it (`[fixed]` of ethtool).
     ///
     /// Kernel: 5.6, `net/core/dev.c` `__netdev_update_features()`, `hw_features`.
     pub fn is_lacking(&self, bit: u32) -> bool {
         !has(&self.active, bit) && !has(&self.wanted, bit) && !has(&self.switchable, bit)
     }
 
-    /// Whether a feature was requested: the bit that a write changes. One that the driver does not let be switched
-    /// (`[fixed]`) is as it is. `None` if there is no such feature.
+    /// Whether a feature was requested: the bit that a write changes. For a feature that the driver cannot
+    /// change (`[fixed]`), its current state. `None` if there is no such feature.
     ///
     /// Kernel: 5.6, `net/ethtool/features.c` `ethnl_set_features()`, `wanted_features`.
     pub fn is_requested(&self, bit: u32) -> Option<bool> {
@@ -290,7 +293,7 @@ fn ifindex(header: Attr<'_>) -> Result<u32, Malformed> {
     }
 }
 
-/// Reads the names of the features from the body of a `strset-get` answer: by bit, empty where there is none.
+/// Parses the feature names of a `strset-get` reply: by bit, empty for unnamed bits.
 fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
     use strings::{INDEX, STRINGS, STRINGSET, STRINGSETS, VALUE};
     let set =
@@ -314,7 +317,7 @@ fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
     Ok(names)
 }
 
-/// The `ethtool` family of one namespace.
+/// The `ethtool` family in one namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: NetlinkSocket,
@@ -322,7 +325,7 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// Opens it in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] on kernels without it (before 5.6, or without `CONFIG_ETHTOOL_NETLINK`).
@@ -332,36 +335,36 @@ impl Ethtool {
         Ok(Self { socket, family })
     }
 
-    /// The channels of all devices that have some.
+    /// Dumps the channels of all devices that have any.
     ///
     /// # Errors
-    /// As all dumps here: the kernel's refusal.
+    /// As for all dumps here: the kernel's error.
     pub fn channels(&mut self) -> Result<Vec<RawChannels>, KernelError> {
         self.dump("ethtool channels-get", command::CHANNELS_GET, RawChannels::parse)
     }
 
-    /// The rings of all devices that have some.
+    /// Dumps the rings of all devices that have any.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels`")]
     pub fn rings(&mut self) -> Result<Vec<RawRings>, KernelError> {
         self.dump("ethtool rings-get", command::RINGS_GET, RawRings::parse)
     }
 
-    /// The interrupt moderation of all devices that have some.
+    /// Dumps the interrupt moderation of all devices that have any.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels`")]
     pub fn coalesce(&mut self) -> Result<Vec<RawCoalesce>, KernelError> {
         self.dump("ethtool coalesce-get", command::COALESCE_GET, RawCoalesce::parse)
     }
 
-    /// The features of all devices.
+    /// Dumps the features of all devices.
     #[expect(clippy::missing_errors_doc, reason = "said at `channels`")]
     pub fn features(&mut self) -> Result<Vec<RawFeatures>, KernelError> {
         self.dump("ethtool features-get", command::FEATURES_GET, RawFeatures::parse)
     }
 
-    /// The names of the features, by bit.
+    /// Gets the names of the features, by bit.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn feature_names(&mut self) -> Result<Vec<String>, KernelError> {
         let mut body = self.family.body(command::STRSET_GET);
         body.nested(HEADER, |_| {});

@@ -1,11 +1,12 @@
-//! Notices of the kernel: devices, queues, drivers and CPUs that come, go or change.
+//! Kernel notifications about devices, queues, drivers and CPUs that appear, disappear or change.
 //!
-//! Each socket is of one network namespace, and becomes readable when there is a notice. A notice says only *that*
-//! something happened, and to which object: its state is observed afterwards. So a duplicate costs an observation, and a
-//! loss is repaired by observing everything ([`Notice::Lost`]).
+//! Each socket belongs to one network namespace, and becomes readable when there is a notification. A
+//! notification says only *that* something happened, and to which object; its state must be observed
+//! afterwards. So a duplicate costs one observation, and a lost one is repaired by observing everything
+//! ([`Notice::Lost`]).
 //!
-//! There are no notices of `napi-set`, of writes to sysfs (`threaded`, `napi_defer_hard_irqs`, `rps_cpus`, `xps_cpus`) and
-//! to `/proc/irq`, and of the parameters of epolls. These have to be polled.
+//! The kernel sends no notifications for `napi-set`, for writes to sysfs (`threaded`, `napi_defer_hard_irqs`,
+//! `rps_cpus`, `xps_cpus`) and `/proc/irq`, or for epoll parameters. These must be polled.
 
 mod multicast;
 mod uevent;
@@ -14,18 +15,20 @@ pub use multicast::Notices;
 
 use model::IfIndex;
 
-/// Something that happened.
+/// A notification.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Notice {
-    /// A device came, went, was renamed or changed its state. Kernel: `RTM_NEWLINK`, `RTM_DELLINK`, `NETDEV_CMD_DEV_*_NTF`.
+    /// A device was added, removed or renamed, or changed its state. Kernel: `RTM_NEWLINK`, `RTM_DELLINK`,
+    /// `NETDEV_CMD_DEV_*_NTF`.
     Link(IfIndex),
     /// A driver's settings were changed: channels, rings, moderation, features, RSS. Kernel: `ETHTOOL_MSG_*_NTF`.
     Ethtool(IfIndex),
-    /// Queues of the device with this name came or went: a reset of its driver, or other channels. Kernel: `struct
-    /// netdev_rx_queue`'s and `struct netdev_queue`'s kobject uevents.
+    /// Queues of the device with this name were added or removed, by a driver reset or a change of channels.
+    /// Kernel: kobject uevents of `struct netdev_rx_queue` and `struct netdev_queue`.
     Queues(String),
-    /// A CPU went on or off line. Kernel: `drivers/base/cpu.c` `cpu_device_up()`, uevents `online`, `offline`.
+    /// A CPU went online or offline. Kernel: `drivers/base/cpu.c` `cpu_device_up()`, uevents `online`,
+    /// `offline`.
     Cpu,
-    /// Notices were lost for lack of room: anything may have happened.
+    /// Notifications were lost because a buffer was full: anything may have happened.
     Lost,
 }

@@ -1,4 +1,4 @@
-//! The sockets on which the kernel sends notices, and how these are read.
+//! The sockets that receive kernel notifications.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,33 +19,34 @@ use crate::genl::{self, Family};
 use crate::message::Messages;
 use crate::{NetlinkSocket, Protocol};
 
-/// The longest notice: a link's, with all its attributes, is below two kilobytes without virtual functions.
+/// The longest notification. A link with all its attributes takes less than two kilobytes without virtual
+/// functions.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// How much the kernel keeps for us until we read: some thousand notices.
+/// The receive buffer: several thousand notifications.
 const BUFFERED_BYTES: usize = 1 << 20;
 
-/// How many datagrams are read in one turn; the rest is read in the next one.
+/// The maximum number of datagrams per read; the rest is read in the next one.
 const TURN_MAX: usize = 1024;
 
-/// `RTMGRP_LINK` as a bit of the address, and the messages of that group.
+/// `RTMGRP_LINK` as a bit of the address, and the messages in that group.
 const GROUP_LINK: u32 = 1;
 const NEW_LINK: u16 = 16;
 const DEL_LINK: u16 = 17;
-/// The bytes of `struct ifinfomsg`, and where the device's index is in it.
+/// The size of `struct ifinfomsg`, and the offset of the device's index.
 const LINK_HEADER_BYTES: usize = 16;
 const LINK_INDEX_AT: usize = 4;
 
-/// What the kernel itself multicasts as uevents; group 2 is udev's. Kernel: `lib/kobject_uevent.c`.
+/// The group of the kernel's own uevents; group 2 is udev's. Kernel: `lib/kobject_uevent.c`.
 const GROUP_KERNEL: u32 = 1;
 
 /// `NETDEV_A_DEV_IFINDEX`.
 const NETDEV_IFINDEX: u16 = 1;
-/// The header of every message of the family ethtool, and in it `ETHTOOL_A_HEADER_DEV_INDEX`.
+/// The header attribute of every ethtool message, and in it `ETHTOOL_A_HEADER_DEV_INDEX`.
 const ETHTOOL_HEADER: u16 = 1;
 const ETHTOOL_INDEX: u16 = 1;
 
-/// The kernel's notices in one network namespace.
+/// The kernel's notifications in one network namespace.
 #[derive(Debug)]
 pub struct Notices {
     sockets: Vec<NoticeSocket>,
@@ -58,7 +59,7 @@ struct NoticeSocket {
     socket: OwnedFd,
 }
 
-/// Which notices a socket receives.
+/// The kinds of notifications that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoticeFamily {
     Links,
@@ -68,10 +69,11 @@ enum NoticeFamily {
 }
 
 impl Notices {
-    /// Opens the sockets in a namespace. Notices that this kernel does not have are listed by [`Notices::missing`].
+    /// Opens the sockets in a namespace. [`Notices::missing`] lists notifications that this kernel does not
+    /// support.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, or the kernel sends no notices of links.
+    /// If the namespace cannot be entered, or the kernel sends no link notifications.
     pub fn of(netns: &Netns) -> Result<Self, KernelError> {
         netns.run(Self::here)?
     }
@@ -89,20 +91,20 @@ impl Notices {
         Ok(Self { sockets, missing })
     }
 
-    /// The notices that are unavailable, and why.
+    /// The notifications that are unavailable, and why.
     pub fn missing(&self) -> &[KernelError] {
         &self.missing
     }
 
-    /// The descriptors that become readable when there is a notice.
+    /// The descriptors that become readable when there is a notification.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(|socket| socket.socket.as_fd())
     }
 
-    /// The notices since the last call, each once. Does not wait.
+    /// The notifications since the last call, without duplicates. Does not block.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn take(&self) -> Result<BTreeSet<Notice>, KernelError> {
         let mut notices = BTreeSet::new();
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -126,13 +128,13 @@ impl NoticeSocket {
                 }
                 Err(errno) => return Err(KernelError::errno(format!("notices ({:?})", self.family), errno)),
             };
-            // Other programs may write to our port; only port 0 is the kernel.
+            // Other programs may send to our port; only port 0 is the kernel.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
             }
             if whole > taken || self.read(&buffer[..taken], notices).is_err() {
-                // A notice that cannot be read may be of anything.
+                // A notification that cannot be parsed may be about anything.
                 notices.insert(Notice::Lost);
             }
         }
@@ -177,12 +179,12 @@ fn link_index(body: &[u8]) -> Result<IfIndex, Malformed> {
     index.map(|bytes| IfIndex(u32::from_ne_bytes(*bytes))).ok_or(Malformed("a link without an index"))
 }
 
-/// A socket that listens to these groups and never waits.
+/// A non-blocking socket that is subscribed to these groups.
 fn socket(protocol: Option<Number>, groups: u32) -> Result<OwnedFd, KernelError> {
     let failed = |errno| KernelError::errno("a socket for the kernel's notices", errno);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(failed)?;
-    // The forced size takes CAP_NET_ADMIN; without it, the usual one serves until it is full.
+    // Exceeding the system's limit needs CAP_NET_ADMIN; without it, the default size is used.
     if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFERED_BYTES).is_err() {
         let _less = sockopt::set_socket_recv_buffer_size(&socket, BUFFERED_BYTES);
     }

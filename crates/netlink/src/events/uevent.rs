@@ -1,10 +1,10 @@
-//! Uevents of the kernel's objects: `ACTION@PATH`, and variables behind it.
+//! The kernel's uevents: `ACTION@PATH`, followed by variables.
 //!
 //! Kernel: 6.18, `lib/kobject_uevent.c` `kobject_uevent_env()`.
 
 use super::Notice;
 
-/// What a uevent means to us; `None` for the many that mean nothing.
+/// The notification for a uevent; `None` for the many that are irrelevant here.
 pub(super) fn notice(datagram: &[u8]) -> Option<Notice> {
     let head = datagram.split(|&byte| byte == 0).next()?;
     let (action, path) = std::str::from_utf8(head).ok()?.split_once('@')?;
@@ -14,7 +14,7 @@ pub(super) fn notice(datagram: &[u8]) -> Option<Notice> {
     if !matches!(action, "add" | "remove") {
         return None;
     }
-    // As in /devices/virtual/net/veth0/queues/rx-1.
+    // For example /devices/virtual/net/veth0/queues/rx-1.
     let (device, queue) = path.rsplit_once("/queues/")?;
     let is_queue = ["rx-", "tx-"].iter().any(|kind| queue.starts_with(kind));
     let name = device.rsplit('/').next().filter(|name| is_queue && !name.is_empty())?;

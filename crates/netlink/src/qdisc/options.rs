@@ -1,4 +1,4 @@
-//! The options of queueing disciplines: which attributes they are, and what the kernel gives them by itself.
+//! The options of qdiscs: their attributes and the kernel's defaults.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,25 @@ use model::qdisc::{Qdisc, QdiscKind, QdiscOption};
 use super::{QdiscDefaults, attribute};
 use crate::attr::{AttrBuf, Attrs, Malformed};
 
-/// `ETH_HLEN`: what the kernel adds to the largest packet for the size of a frame, on Ethernet.
+/// `ETH_HLEN`: the Ethernet header, which the kernel adds to the MTU for the size of a frame.
 const FRAME_HEADER_BYTES: u32 = 14;
 
-/// The smallest and the largest share of a flow that the kernel chooses by itself.
+/// The range of the quantum that the kernel chooses by default.
 const QUANTUM_BYTES: std::ops::RangeInclusive<u32> = 256..=1 << 20;
 
-/// How an option is written.
+/// The format of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// A `u32`.
     Word,
     /// A `u8`.
     Byte,
-    /// Microseconds that the kernel keeps in units of 1024 ns: what it shows is a little less than what was set.
+    /// Microseconds that the kernel stores in units of 1024 ns, so that it reports slightly less than was
+    /// set.
     CodelTime,
 }
 
-/// An option of a kind: its attribute, its form, and what the kernel gives it.
+/// An option of a kind: its attribute, its format, and the kernel's default.
 struct Known {
     option: QdiscOption,
     number: u16,
@@ -72,23 +73,24 @@ fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<Known> {
     all.into_iter().map(|(option, number, form, default)| Known { option, number, form, default }).collect()
 }
 
-/// Attributes that are no single number, and their defaults: other values cannot be recorded.
+/// Attributes that are not a single number, and their defaults: other values cannot be recorded.
 fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
     match kind {
         QdiscKind::Noqueue | QdiscKind::Pfifo | QdiscKind::PfifoFast => Vec::new(),
         QdiscKind::Fq => {
-            // `struct tc_prio_qopt`: the number of bands, and the band of each priority (`sch_default_prio2band`).
+            // `struct tc_prio_qopt`: the number of bands, and the band of each priority
+            // (`sch_default_prio2band`).
             let mut bands = 3_u32.to_ne_bytes().to_vec();
             bands.extend_from_slice(&[1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
             let weights = [9_u32 << 16, 3 << 16, 1 << 16];
             vec![(16, bands), (17, weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect())]
         }
-        // Which packets are marked early: any.
+        // The selector of packets to mark early: all.
         QdiscKind::FqCodel => vec![(10, vec![0]), (11, vec![0])],
     }
 }
 
-/// The options that are not the kernel's own choice; `None` if one of them is nothing that is known here.
+/// The options that differ from the kernel's defaults; `None` if one of them is unknown here.
 ///
 /// # Errors
 /// If an attribute is malformed.
@@ -99,7 +101,7 @@ pub(super) fn options(
 ) -> Result<Option<BTreeMap<QdiscOption, u32>>, Malformed> {
     let mut options = BTreeMap::new();
     match kind {
-        // What `pfifo_fast` says is the same everywhere.
+        // The options of `pfifo_fast` are always the same.
         QdiscKind::Noqueue | QdiscKind::PfifoFast => {}
         QdiscKind::Pfifo => {
             let limit = bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
@@ -132,7 +134,7 @@ pub(super) fn options(
     Ok(Some(options))
 }
 
-/// Writes a kind and its options behind the header of a request.
+/// Writes a kind and its options after the header of a request.
 pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefaults) {
     body.text(attribute::KIND, qdisc.kind.as_str());
     match qdisc.kind {
@@ -149,10 +151,10 @@ pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefault
                     let Some(&value) = qdisc.options.get(&option) else { continue };
                     match form {
                         Form::Word => nest.u32(number, value),
-                        // 0 or 1: the reader found it in one byte.
+                        // 0 or 1: it was read from one byte.
                         Form::Byte => nest.u8(number, u8::from(value != 0)),
-                        // The kernel cuts to units of 1024 ns, and shows whole microseconds of those: one more leads to
-                        // the same unit again, and is shown as before.
+                        // The kernel truncates to units of 1024 ns and reports whole microseconds. One
+                        // microsecond more results in the same unit, and so in the same reported value.
                         Form::CodelTime => nest.u32(number, value.saturating_add(1)),
                     };
                 }
@@ -167,7 +169,8 @@ mod test {
 
     const ETHERNET: QdiscDefaults = QdiscDefaults { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
 
-    /// What the kernel shows after `value` microseconds were set: `codel_time_to_us(codel_usecs(value))`.
+    /// The value that the kernel reports after `value` microseconds were set:
+    /// `codel_time_to_us(codel_usecs(value))`.
     fn codel_shows(value: u32) -> u64 {
         (((u64::from(value) * 1000) >> 10) << 10) / 1000
     }
