@@ -1,13 +1,13 @@
-//! `sched_setaffinity(2)` for as many CPUs as a kernel can have. rustix's set ends at 1024.
+//! `sched_setaffinity(2)` for any number of CPUs; rustix's set is limited to 1024.
 #![expect(unsafe_code, reason = "the C library takes the mask as a pointer and a length")]
 
 use model::CpuSet;
 use rustix::io::Errno;
 
-/// Lets a thread run on these CPUs only, as far as its cpuset allows.
+/// Restricts a thread to these CPUs, as far as its cpuset allows them.
 pub fn set_affinity(tid: libc::pid_t, cpus: &CpuSet) -> Result<(), Errno> {
-    // The kernel's mask is an array of `unsigned long`, CPU 0 in the lowest bit of the first: on the 64-bit
-    // machines that this room supports, the words of `CpuSet`.
+    // The kernel's mask is an array of `unsigned long`, CPU 0 in the lowest bit of the first. On 64-bit
+    // machines, the only ones supported here, these are the words of `CpuSet`.
     const { assert!(size_of::<libc::c_ulong>() == size_of::<u64>(), "mask words have 64 bits") };
     let words = cpus.words();
     // SAFETY: the kernel reads at most the given number of bytes from the words, and keeps no pointer to them.

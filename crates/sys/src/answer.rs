@@ -1,8 +1,8 @@
-//! What a system call answered.
+//! Return values of system calls.
 
 use rustix::io::Errno;
 
-/// Reads the C library's convention: less than zero means that `errno` says why.
+/// Converts the C library's convention: a negative value means that `errno` has the error.
 pub(crate) fn done(answer: libc::c_long) -> Result<(), Errno> {
     if answer >= 0 {
         return Ok(());

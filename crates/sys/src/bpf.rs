@@ -1,4 +1,4 @@
-//! What libbpf-rs does not offer of `bpf(2)`.
+//! Parts of `bpf(2)` that libbpf-rs does not offer.
 #![expect(unsafe_code, reason = "libbpf's functions take pointers")]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,37 +11,39 @@ use libbpf_sys::{
 };
 use rustix::io::Errno;
 
-/// What the kernel counted about a program's runs.
+/// Run statistics of a BPF program.
 #[derive(Clone, Copy, Debug)]
 pub struct RunStatistics {
-    /// How often it ran.
+    /// How often the program ran.
     pub runs: u64,
-    /// How long its runs took together, in nanoseconds.
+    /// The total run time, in nanoseconds.
     pub time_ns: u64,
-    /// How often it did not run, because it ran already.
+    /// How often it was skipped because it was already running on that CPU.
     pub recursion_misses: u64,
 }
 
-/// Takes what libbpf answers: a descriptor, or an error number less than zero.
+/// Converts libbpf's return value: a descriptor, or a negative error code.
 fn descriptor(answer: i32) -> Result<OwnedFd, Errno> {
     if answer < 0 {
         return Err(Errno::from_raw_os_error(-answer));
     }
-    // SAFETY: every caller passes the answer of a call that makes a new descriptor and keeps no copy of it.
+    // SAFETY: every caller passes the return value of a call that creates a descriptor and keeps no copy of
+    // it.
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
-/// Makes the kernel measure run times for as long as the descriptor is open.
+/// Enables run-time statistics for as long as the descriptor is open.
 pub fn enable_run_time_statistics() -> Result<OwnedFd, Errno> {
     // SAFETY: takes no pointers; the descriptor is new.
     descriptor(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) })
 }
 
-/// What was counted about a program.
+/// Returns the run statistics of a program.
 pub fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, Errno> {
     let mut info = bpf_prog_info::default();
     let mut length = u32::try_from(size_of::<bpf_prog_info>()).map_err(|_| Errno::OVERFLOW)?;
-    // SAFETY: `info` is zeroed, so it asks for no arrays, and `length` is its size; the kernel writes no more.
+    // SAFETY: `info` is zeroed, so it requests no arrays, and `length` is its size; the kernel writes no
+    // more.
     let answer = unsafe { bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
     if answer < 0 {
         return Err(Errno::from_raw_os_error(-answer));
@@ -53,9 +55,9 @@ pub fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, Errno> {
     })
 }
 
-/// A reader of what an `iter/task_file` program writes about the files of one thread.
+/// A reader for the output of an `iter/task_file` program about the files of one thread.
 ///
-/// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the number is one of the reader's pid namespace.
+/// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the tid is of the reader's pid namespace.
 pub fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Errno> {
     iterate(
         program,
@@ -63,21 +65,21 @@ pub fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Er
     )
 }
 
-/// A reader of what an `iter/task_file` program writes about the files of all processes.
+/// A reader for the output of an `iter/task_file` program about the files of all processes.
 ///
-/// Kernel: 5.8, `kernel/bpf/task_iter.c`; those of the reader's pid namespace.
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; only processes of the reader's pid namespace.
 pub fn iterate_all_files(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     iterate(program, bpf_iter_link_info::default())
 }
 
-/// A reader of what an `iter/task` program writes about all threads.
+/// A reader for the output of an `iter/task` program about all threads.
 ///
-/// Kernel: 5.8, `kernel/bpf/task_iter.c`; those of the reader's pid namespace.
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; only threads of the reader's pid namespace.
 pub fn iterate_all_tasks(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     iterate(program, bpf_iter_link_info::default())
 }
 
-/// Makes a program hold a map that it does not use itself.
+/// Makes a program hold a reference to a map that it does not use.
 ///
 /// Kernel: 5.10, `kernel/bpf/syscall.c` `bpf_prog_bind_map()`.
 pub fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -86,9 +88,9 @@ pub fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errn
     if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(()) }
 }
 
-/// A program's name, and the numbers of its maps.
+/// A program's name, and the ids of its maps.
 pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errno> {
-    /// More than any program of ours has.
+    /// More than any program here has.
     const MAPS_MAX: usize = 16;
     let mut maps = [0_u32; MAPS_MAX];
     let mut info = bpf_prog_info {
@@ -97,7 +99,7 @@ pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errn
         ..Default::default()
     };
     let mut length = u32::try_from(size_of::<bpf_prog_info>()).map_err(|_| Errno::OVERFLOW)?;
-    // SAFETY: `info` asks for one array, `maps`, and says how long that is; `length` is the size of `info`.
+    // SAFETY: `info` requests one array, `maps`, with its length; `length` is the size of `info`.
     let answer = unsafe { bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
     if answer < 0 {
         return Err(Errno::from_raw_os_error(-answer));
@@ -107,7 +109,7 @@ pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errn
     Ok((String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned(), maps[..known].to_vec()))
 }
 
-/// A reader of what an `iter/bpf_sk_storage_map` program writes about the sockets in a map.
+/// A reader for the output of an `iter/bpf_sk_storage_map` program about the sockets in a map.
 ///
 /// Kernel: 5.9, `net/core/bpf_sk_storage.c` `bpf_iter_attach_map()`.
 pub fn iterate_sockets_in(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
@@ -126,11 +128,11 @@ fn iterate(program: BorrowedFd<'_>, mut which: bpf_iter_link_info) -> Result<Own
     // SAFETY: the options and what they point to live until the call returns; the descriptor is new.
     let link =
         descriptor(unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, &raw const options) })?;
-    // SAFETY: takes no pointers; the descriptor is new, and keeps the link alive by itself.
+    // SAFETY: takes no pointers; the descriptor is new, and holds a reference to the link.
     descriptor(unsafe { bpf_iter_create(link.as_raw_fd()) })
 }
 
-/// The descriptor that becomes readable when a ring buffer has something.
+/// The descriptor that becomes readable when a ring buffer has data.
 pub fn ring_descriptor<'ring>(ring: &'ring RingBuffer<'_>) -> BorrowedFd<'ring> {
     // SAFETY: libbpf's descriptor stays open for as long as the ring buffer, which is borrowed for as long as the result.
     unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }

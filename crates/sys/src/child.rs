@@ -1,4 +1,4 @@
-//! A child that begins in another network namespace, and does not outlive the thread that started it.
+//! Starts a child in another network namespace, and kills it when the thread that started it exits.
 #![expect(unsafe_code, reason = "what happens between fork and exec has no safe wrapper")]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,31 +7,33 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-/// Lets the command begin in this network namespace, if one is given, and be killed when the thread that starts it ends, however that
-/// comes. The kernel takes the second back when the command changes its user or executes a setuid program.
+/// Makes the command start in this network namespace, if one is given, and be killed when the thread that
+/// starts it exits, for whatever reason. The kernel cancels the latter when the command changes its user or
+/// executes a setuid program.
 pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
     let parent = std::process::id();
-    // SAFETY: the closure only makes system calls, which are async-signal-safe, and allocates nothing: an error
-    // with a number needs no memory.
+    // SAFETY: the closure only makes system calls, which are async-signal-safe, and allocates nothing: an
+    // error from an errno needs no memory.
     unsafe {
         command.pre_exec(move || {
             if let Some(netns) = &netns {
                 done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
             }
             done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
-            // The parent may have ended before the line above; the signal is then never sent.
+            // The parent may have exited before the line above; the signal is then never sent.
             if u32::try_from(libc::getppid()) == Ok(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
         });
     }
 }
 
-/// Closes all descriptors but standard input, output and error. For the beginning of a program that was started with more than it
-/// shall have: a descriptor that something in this process owns must not be among them.
+/// Closes all descriptors except standard input, output and error. For the start of a program that may have
+/// inherited more descriptors than it should: nothing in this process may own one of them.
 ///
-/// Kernel: 5.9; on an older one nothing is closed.
+/// Kernel: 5.9; older kernels close nothing.
 pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: it takes numbers and no pointers. Nothing in this process owns a descriptor yet, as the caller promises.
+    // SAFETY: takes numbers and no pointers. Nothing in this process owns a descriptor yet, as the caller
+    // guarantees.
     unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0);
     }

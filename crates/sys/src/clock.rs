@@ -1,25 +1,26 @@
-//! The host's clocks. Rooms that decide take time as an argument; this is where it comes from.
-//! `clock_gettime(2)`: rustix takes a kernel without `getcpu` in its vDSO, as User-Mode Linux, for a broken one.
+//! The host's clocks. Code that makes decisions takes time as an argument; it comes from here. Calls
+//! `clock_gettime(2)` directly, because rustix mistakes a kernel without `getcpu` in its vDSO, such as
+//! User-Mode Linux, for a broken one.
 #![expect(unsafe_code, reason = "the C library writes the time through a pointer")]
 
 use model::Nanoseconds;
 
-/// Since some moment at boot, without the time that the host was suspended; the clock of BPF programs and of `perf`.
+/// Time since boot without suspend: the clock of BPF programs and of `perf`.
 pub fn monotonic() -> Nanoseconds {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Since boot, with the time that the host was suspended; the clock of a process's `starttime`.
+/// Time since boot including suspend: the clock of a process's `starttime`.
 pub fn since_boot() -> Nanoseconds {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// Since the beginning of 1970, if the clock was set correctly.
+/// Time since 1970, if the clock is set correctly.
 pub fn since_1970() -> Nanoseconds {
     read(libc::CLOCK_REALTIME)
 }
 
-/// How long a jiffy is: the resolution of the coarse clock, which moves by one.
+/// The length of a jiffy: the resolution of the coarse clock.
 pub fn tick() -> Nanoseconds {
     let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: as in `read`.
@@ -28,7 +29,7 @@ pub fn tick() -> Nanoseconds {
     span_of(tick)
 }
 
-/// How long the threads of a process have run, those that ended included. `None` if it is gone.
+/// The CPU time of a process, including threads that have exited. `None` if the process is gone.
 ///
 /// Kernel: 6.18, `include/linux/posix-timers_types.h` `CPUCLOCK_SCHED`; `kernel/time/posix-cpu-timers.c`
 /// `posix_cpu_clock_get()`.
@@ -46,10 +47,10 @@ fn span_of(time: libc::timespec) -> Nanoseconds {
     Nanoseconds(whole(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(whole(time.tv_nsec)))
 }
 
-/// What a clock says.
+/// Reads a clock.
 pub fn read(clock: libc::clockid_t) -> Nanoseconds {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the C library writes one timespec, which lives for the whole call, and keeps no pointer to it.
+    // SAFETY: the C library writes one timespec, which outlives the call, and keeps no pointer to it.
     let answer = unsafe { libc::clock_gettime(clock, &raw mut now) };
     assert_eq!(answer, 0, "clock {clock} is one that every Linux has");
     span_of(now)

@@ -1,4 +1,4 @@
-//! An epoll file: its busy-poll parameters, and a wait on it by a call that every kernel and every filter of calls knows.
+//! An epoll: its busy-poll parameters, and a wait that works on every kernel and with every seccomp filter.
 #![expect(
     unsafe_code,
     reason = "rustix leaves the meaning of an ioctl to its caller, and has one epoll wait for all programs"
@@ -13,7 +13,7 @@ use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 use crate::answer::done;
 
-/// `struct epoll_params`, as the kernel lays it out.
+/// `struct epoll_params` in the kernel's layout.
 ///
 /// Kernel: 6.9, `include/uapi/linux/eventpoll.h`.
 #[repr(C)]
@@ -21,15 +21,15 @@ use crate::answer::done;
 pub struct RawParams {
     /// How long one busy poll lasts, in microseconds.
     pub busy_poll_usecs: u32,
-    /// The most packets of one poll.
+    /// The maximum number of packets per poll.
     pub busy_poll_budget: u16,
-    /// Whether interrupts stay off while it is polled: 0 or 1.
+    /// Whether interrupts stay masked while polling: 0 or 1.
     pub prefer_busy_poll: u8,
-    /// [`EVENTS_ONLY`]; kernels that know no flags call it padding, and refuse all but 0 with `EINVAL`.
+    /// [`EVENTS_ONLY`]; in kernels without flags this is padding, and any value but 0 fails with `EINVAL`.
     pub flags: u8,
 }
 
-/// `epoll_wait` waits busily for events and polls no NAPI.
+/// `epoll_wait` busy-waits for events and polls no NAPI.
 ///
 /// Kernel: `kernel/epoll-event-busy-loop/`, `include/uapi/linux/eventpoll.h` `EPOLL_PARAMS_F_EVENTS_ONLY`.
 pub const EVENTS_ONLY: u8 = 1;
@@ -41,7 +41,8 @@ const EPOLL_IOC_TYPE: u8 = 0x8a;
 const EPIOCSPARAMS: Opcode = opcode::write::<RawParams>(EPOLL_IOC_TYPE, 1);
 const EPIOCGPARAMS: Opcode = opcode::read::<RawParams>(EPOLL_IOC_TYPE, 2);
 
-/// Reads the parameters. A file that is not an epoll, or a kernel before 6.9, answers `ENOTTY` or `EINVAL`.
+/// Reads the parameters. Fails with `ENOTTY` or `EINVAL` if the file is not an epoll, or the kernel is older
+/// than 6.9.
 pub fn params(epoll: impl AsFd) -> Result<RawParams, Errno> {
     // SAFETY: EPIOCGPARAMS writes one struct epoll_params, which RawParams mirrors; every bit pattern is valid.
     unsafe { ioctl(epoll, Getter::<EPIOCGPARAMS, RawParams>::new()) }
@@ -53,16 +54,16 @@ pub fn set_params(epoll: impl AsFd, params: RawParams) -> Result<(), Errno> {
     unsafe { ioctl(epoll, Setter::<EPIOCSPARAMS, RawParams>::new(params)) }
 }
 
-/// Waits for events by `epoll_wait(2)`, and replaces what `events` held with at most as many as it has room for. Waits at most
-/// this long, rounded up to whole milliseconds; `None` waits for as long as nothing comes. A caller that must wake at an exact
-/// time adds a timerfd to the epoll.
+/// Waits for events with `epoll_wait(2)`, and replaces the content of `events` with at most as many as its
+/// capacity. The timeout is rounded up to whole milliseconds; `None` waits indefinitely. A caller that must
+/// wake at an exact time adds a timerfd to the epoll.
 ///
-/// `epoll_pwait2(2)` counts nanoseconds, but is missing before Linux 5.11 and in some filters of system calls. The workspace
-/// builds rustix with the feature `linux_5_11`, which makes every wait of rustix such a call: programs that must run without it
-/// use this function.
+/// `epoll_pwait2(2)` has nanosecond resolution, but is missing before Linux 5.11 and in some seccomp filters.
+/// The workspace builds rustix with the feature `linux_5_11`, with which every wait of rustix is such a call.
+/// Programs that must run without it use this function.
 ///
 /// # Errors
-/// The kernel's; `EINTR` after a signal.
+/// The kernel's error; `EINTR` after a signal.
 pub fn wait_millis(
     epoll: impl AsFd,
     events: &mut Vec<Event>,
@@ -72,11 +73,12 @@ pub fn wait_millis(
         .map_or(-1, |at_most| i32::try_from(at_most.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
     events.clear();
     let room = i32::try_from(events.capacity()).unwrap_or(i32::MAX);
-    // SAFETY: `events` has room for this many `struct epoll_event`, which rustix's Event mirrors, and the kernel writes no more.
+    // SAFETY: `events` has room for this many `struct epoll_event`, which rustix's Event mirrors; the kernel
+    // writes no more.
     let ready =
         unsafe { libc::epoll_wait(epoll.as_fd().as_raw_fd(), events.as_mut_ptr().cast(), room, timeout) };
     done(ready.into())?;
-    // SAFETY: the kernel has written this many events, from the first on.
+    // SAFETY: the kernel has written this many events, starting with the first.
     unsafe { events.set_len(usize::try_from(ready).unwrap_or(0)) };
     Ok(())
 }

@@ -1,60 +1,60 @@
-//! What went wrong at the kernel, in the kernel's own words.
+//! Kernel errors, in the kernel's own words.
 
 use std::fmt;
 
 use model::{KernelVersion, Setting};
 
-/// An error number of the kernel, shown as `EOPNOTSUPP (Operation not supported)`.
+/// A kernel error code, displayed as `EOPNOTSUPP (Operation not supported)`.
 pub use rustix::io::Errno;
 
-/// A request that the kernel, or what stands between us and it, did not fulfil.
+/// A request that the kernel, or anything on the way to it, did not fulfil.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {cause}")]
 pub struct KernelError {
-    /// What was asked: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
+    /// What was requested: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
     pub what: String,
-    /// Why it was not fulfilled.
+    /// Why it failed.
     #[source]
     pub cause: Cause,
 }
 
-/// Why a request was not fulfilled.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The kernel refused with a number.
+    /// The kernel returned an error code.
     #[error("{}", Words(*.0))]
     Errno(Errno),
-    /// The kernel refused with a number and said why.
+    /// The kernel returned an error code and a message.
     #[error("{} \"{message}\"", Words(*.errno))]
     Extack {
-        /// The number.
+        /// The error code.
         errno: Errno,
-        /// The kernel's words, verbatim.
+        /// The kernel's message, verbatim.
         message: String,
     },
-    /// The kernel refused with a number, and we know what the caller or the object lacks.
+    /// The kernel returned an error code, and it is known what the caller or the object lacks.
     #[error("{}, needs {needs}", Words(*.errno))]
     Denied {
-        /// The number.
+        /// The error code.
         errno: Errno,
-        /// What it takes.
+        /// What is needed.
         needs: String,
     },
-    /// This kernel or this driver has no such thing.
+    /// This kernel or driver does not support the request.
     #[error("not supported here: needs {needs}{}", Since(*.since))]
     Absent {
-        /// What it takes.
+        /// What is needed.
         needs: String,
-        /// The first kernel that has it, where that is what is missing.
+        /// The first kernel that supports it, if the kernel is what is missing.
         since: Option<KernelVersion>,
     },
-    /// The object is no longer what it was: a process ended, a device went away, a descriptor was used again.
+    /// The object no longer exists: a process exited, a device was removed, a descriptor was reused.
     #[error("gone: {0}")]
     Gone(String),
-    /// The object is not there now and may come back as it was: a device's queue, while it has fewer.
+    /// The object does not exist now but may return: a queue of a device that currently has fewer.
     #[error("away: {0}")]
     Away(String),
-    /// The kernel took the value and has another one now.
+    /// The kernel accepted the value, but now has another one.
     #[error("wrote {} but read back {}", .wrote.value(), .found.value())]
     ReadBack {
         /// What was written.
@@ -62,18 +62,18 @@ pub enum Cause {
         /// What is in force.
         found: Box<Setting>,
     },
-    /// The kernel's answer is not what its interface promises.
+    /// The kernel's reply does not have the promised format.
     #[error("the answer is malformed: {0}")]
     Malformed(String),
 }
 
 impl KernelError {
-    /// A request that failed with an error number.
+    /// A request that failed with an error code.
     pub fn errno(what: impl Into<String>, errno: Errno) -> Self {
         Self { what: what.into(), cause: Cause::Errno(errno) }
     }
 
-    /// A request that failed with an I/O error; one without a number counts as malformed.
+    /// A request that failed with an I/O error; one without an error code counts as malformed.
     pub fn io(what: impl Into<String>, error: &std::io::Error) -> Self {
         let cause = match error.raw_os_error() {
             Some(raw) => Cause::Errno(Errno::from_raw_os_error(raw)),
@@ -82,27 +82,27 @@ impl KernelError {
         Self { what: what.into(), cause }
     }
 
-    /// A request for something that this kernel or driver lacks.
+    /// A request that this kernel or driver does not support.
     pub fn absent(what: impl Into<String>, needs: impl Into<String>, since: Option<KernelVersion>) -> Self {
         Self { what: what.into(), cause: Cause::Absent { needs: needs.into(), since } }
     }
 
-    /// A request about an object that is no longer there.
+    /// A request about an object that no longer exists.
     pub fn gone(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Gone(why.into()) }
     }
 
-    /// A request about an object that is not there now, and may be again.
+    /// A request about an object that does not exist now, but may return.
     pub fn away(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Away(why.into()) }
     }
 
-    /// An answer that could not be understood.
+    /// A reply that could not be parsed.
     pub fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
     }
 
-    /// The same error; if the kernel refused for lack of permission without a word more, with what it takes.
+    /// The same error. If permission was denied without a message, adds what is needed.
     #[must_use]
     pub fn needing(self, needs: &str) -> Self {
         match self.cause {
@@ -113,34 +113,34 @@ impl KernelError {
         }
     }
 
-    /// Whether the kernel refused for lack of permission.
+    /// Whether permission was denied.
     pub fn is_denied(&self) -> bool {
         self.cause.is_denied()
     }
 
-    /// Whether what the request was about is not there: no such object, no such device, or nothing that it could be of.
+    /// Whether the object of the request does not exist: the object itself, its device, or its process.
     pub fn is_absent(&self) -> bool {
         self.number().is_some_and(is_absent)
     }
 
-    /// Whether a signal ended a wait before anything came.
+    /// Whether a signal interrupted a wait.
     pub fn is_interrupted(&self) -> bool {
         self.number() == Some(Errno::INTR)
     }
 
-    /// The kernel's number, where it gave one.
+    /// The kernel's error code, if there is one.
     pub fn number(&self) -> Option<Errno> {
         self.cause.number()
     }
 }
 
 impl Cause {
-    /// Whether the kernel refused for lack of permission.
+    /// Whether permission was denied.
     pub fn is_denied(&self) -> bool {
         matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
     }
 
-    /// The kernel's number, where it gave one.
+    /// The kernel's error code, if there is one.
     fn number(&self) -> Option<Errno> {
         match self {
             Self::Errno(errno) | Self::Extack { errno, .. } | Self::Denied { errno, .. } => Some(*errno),
@@ -153,12 +153,12 @@ impl Cause {
     }
 }
 
-/// Whether a number says that what was named is not there.
+/// Whether an error code means that the object does not exist.
 pub const fn is_absent(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::NODEV | Errno::NOENT)
 }
 
-/// The kernel's name for a number and the C library's words for it.
+/// The name of an error code and the C library's text for it.
 struct Words(Errno);
 
 impl fmt::Display for Words {
@@ -184,7 +184,7 @@ impl fmt::Display for Since {
     }
 }
 
-/// The symbolic name of the numbers that the interfaces we use return.
+/// The symbolic name of the error codes that the interfaces used here return.
 fn name(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::PERM => "EPERM",

@@ -1,5 +1,5 @@
-//! What of `ethtool` is an ioctl only, or was one on kernels that are still in use: the receive hash and its contexts,
-//! the rules for single flows, and the interrupt moderation of single queues.
+//! Parts of `ethtool` that are only an ioctl, or were one on kernels that are still in use: RSS and its
+//! contexts, ntuple rules, and per-queue interrupt moderation.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
 #![expect(
@@ -29,26 +29,30 @@ const SRXCLSRLINS: u32 = 0x32;
 /// `ETH_RXFH_INDIR_NO_CHANGE`.
 const INDIR_NO_CHANGE: u32 = u32::MAX;
 
-/// The longest indirection table that is taken. Kernel: the largest of any driver in 6.18 has 4096 entries.
+/// The longest indirection table that is accepted. Kernel: the largest of any driver in 6.18 has 4096
+/// entries.
 const RSS_ENTRIES_MAX: u32 = 1 << 16;
 
-/// The longest hash key that is taken, in bytes. Kernel: 6.18, `include/linux/ethtool.h`; drivers have 40 or 52.
+/// The longest hash key that is accepted, in bytes. Kernel: 6.18, `include/linux/ethtool.h`; drivers have 40
+/// or 52.
 const RSS_KEY_BYTES_MAX: u32 = 1 << 10;
 
-/// The words of `struct ethtool_rxfh` before `rss_config`: cmd, rss_context, indir_size, key_size, four bytes, rsvd32.
+/// The number of words of `struct ethtool_rxfh` before `rss_config`: cmd, rss_context, indir_size, key_size,
+/// four bytes, rsvd32.
 const RXFH_WORDS: usize = 6;
 
 /// `ETH_RXFH_CONTEXT_ALLOC`.
 const CONTEXT_ALLOC: u32 = u32::MAX;
 
-/// Where `input_xfrm` is in its word of `struct ethtool_rxfh`, and `RXH_XFRM_NO_CHANGE` there. Kernel: 6.8; before, the
-/// byte must be 0.
+/// The position of `input_xfrm` in its word of `struct ethtool_rxfh`, and `RXH_XFRM_NO_CHANGE` there. Kernel:
+/// 6.8; in older kernels the byte must be 0.
 const XFRM_NO_CHANGE: [u8; 4] = [0, 0xff, 0, 0];
 
-/// The words of `struct ethtool_rxnfc`: `fs` from byte 16, `rule_cnt` and `rule_locs` at its end.
+/// The number of words of `struct ethtool_rxnfc`: `fs` starts at byte 16; `rule_cnt` and `rule_locs` are at
+/// the end.
 pub const RXNFC_WORDS: usize = 48;
 
-/// Where words of it are: `data`, `fs.location`, `rule_cnt` (which is `rss_context` of a rule), the first of `rule_locs`.
+/// Word offsets: `data`, `fs.location`, `rule_cnt` (for a rule, `rss_context`), the first of `rule_locs`.
 const RXNFC_DATA: usize = 2;
 /// See [`RXNFC_DATA`].
 const RXNFC_LOCATION: usize = 44;
@@ -57,28 +61,29 @@ const RXNFC_COUNT: usize = 46;
 /// See [`RXNFC_DATA`].
 const RXNFC_LOCATIONS: usize = 47;
 
-/// The words of `struct ethtool_coalesce`.
+/// The number of words of `struct ethtool_coalesce`.
 pub const COALESCE_WORDS: usize = 23;
 
-/// The queues that one question can be about. Kernel: `MAX_NUM_QUEUE`.
+/// The maximum number of queues in a per-queue request. Kernel: `MAX_NUM_QUEUE`.
 pub const QUEUES_MAX: usize = 4096;
 
-/// The words of `struct ethtool_per_queue_op` before its data: cmd, sub_command, the mask of queues.
+/// The number of words of `struct ethtool_per_queue_op` before its data: cmd, sub_command, the mask of
+/// queues.
 const PER_QUEUE_WORDS: usize = 2 + QUEUES_MAX / 32;
 
-/// The receive hash: the indirection table and the key.
+/// RSS: the indirection table and the hash key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawRss {
     /// The receive queue of each bucket of the indirection table.
     pub table: Vec<u32>,
     /// The bytes of the key.
     pub key: Vec<u8>,
-    /// Hash function and input transformation, as they are.
+    /// Hash function and input transformation, unchanged.
     kind: u32,
 }
 
-/// One request, whose first word is its command. The kernel reads and writes as much of it as its own fields say, so
-/// each caller below makes it as long as the fields that it fills in say.
+/// Sends one request, whose first word is its command. The kernel reads and writes as much of it as its size
+/// fields say, so each caller makes `words` at least that long.
 fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Errno> {
     // SAFETY: all-zero bytes are a valid `ifreq`: its name and its union are plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -89,14 +94,14 @@ fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Err
         *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: SIOCETHTOOL reads the `ifreq`, which lives until the call returns, and reads and writes the request that
-    // `ifru_data` points to, as far as the request's own sizes say; those are the length of `words` at most, which is
-    // borrowed for the call. The kernel keeps no pointer.
+    // SAFETY: SIOCETHTOOL reads the `ifreq`, which lives until the call returns, and reads and writes the
+    // request that `ifru_data` points to. The request's size fields bound the access; they are at most the
+    // length of `words`, which is borrowed for the call. The kernel keeps no pointer.
     let answer = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     super::answer::done(answer.into())
 }
 
-/// The receive hash of a device, or of a context of it; 0 is the device's own.
+/// Reads the RSS configuration of a device, or of one of its contexts; 0 is the default context.
 pub fn rss(socket: impl AsFd, device: &str, context: u32) -> Result<RawRss, Errno> {
     let mut sizes = [0; RXFH_WORDS];
     (sizes[0], sizes[1]) = (GRSSH, context);
@@ -117,20 +122,21 @@ pub fn rss(socket: impl AsFd, device: &str, context: u32) -> Result<RawRss, Errn
     })
 }
 
-/// What becomes of an indirection table.
+/// A change of an indirection table.
 #[derive(Clone, Copy, Debug)]
 pub enum Table<'a> {
-    /// It stays.
+    /// Keep the table.
     Keep,
-    /// It becomes what the kernel would make of it, and follows the number of queues from then on.
+    /// Reset it to the kernel's default, which follows the number of queues from then on.
     Reset,
-    /// It becomes this.
+    /// Set this table.
     Set(&'a [u32]),
 }
 
-/// Changes the indirection table, the key, or both; a key that is `None` stays.
+/// Changes the indirection table, the key, or both; `None` keeps the key.
 pub fn set_rss(socket: impl AsFd, device: &str, table: Table<'_>, key: Option<&[u8]>) -> Result<(), Errno> {
-    // Newer kernels have a byte for the input transformation where older ones want zero: what is read is right for both.
+    // Newer kernels have the input transformation in a byte that must be zero in older ones: the value that
+    // was read is right for both.
     let now = rss(socket.as_fd(), device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     words[0] = SRSSH;
@@ -158,7 +164,7 @@ pub fn set_rss(socket: impl AsFd, device: &str, table: Table<'_>, key: Option<&[
     request(socket, device, &mut words)
 }
 
-/// Makes a context of the receive hash with this table and whatever key the driver chooses; returns its id.
+/// Creates an RSS context with this table and a key that the driver chooses; returns its id.
 pub fn create_rss_context(socket: impl AsFd, device: &str, table: &[u32]) -> Result<u32, Errno> {
     let mut words = context_request(socket.as_fd(), device, CONTEXT_ALLOC)?;
     words[2] = u32::try_from(table.len()).map_err(|_| Errno::INVAL)?;
@@ -167,7 +173,7 @@ pub fn create_rss_context(socket: impl AsFd, device: &str, table: &[u32]) -> Res
     Ok(words[1])
 }
 
-/// Removes a context of the receive hash; EBUSY while a rule leads to it.
+/// Removes an RSS context; EBUSY while a rule refers to it.
 pub fn delete_rss_context(socket: impl AsFd, device: &str, context: u32) -> Result<(), Errno> {
     let mut words = context_request(socket.as_fd(), device, context)?;
     request(socket, device, &mut words)
@@ -178,14 +184,14 @@ fn context_request(socket: impl AsFd, device: &str, context: u32) -> Result<Vec<
     let now = rss(socket, device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     (words[0], words[1]) = (SRSSH, context);
-    // Only a kernel that knows the byte says anything but 0.
+    // Only kernels that know the byte return anything but 0.
     if now.kind & u32::from_ne_bytes(XFRM_NO_CHANGE) != 0 {
         words[4] = u32::from_ne_bytes(XFRM_NO_CHANGE);
     }
     Ok(words)
 }
 
-/// How many receive queues the hash may choose from.
+/// The number of receive queues that RSS can use.
 pub fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
     let mut words = [0; RXNFC_WORDS];
     words[0] = GRXRINGS;
@@ -193,8 +199,8 @@ pub fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
     Ok(words[RXNFC_DATA])
 }
 
-/// How many rules a device has, and the size of its table with the flag `RX_CLS_LOC_SPECIAL`; 0 where the driver does
-/// not say.
+/// The number of a device's rules, and the size of its table with the flag `RX_CLS_LOC_SPECIAL`; 0 if the
+/// driver does not report it.
 pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno> {
     let mut words = [0; RXNFC_WORDS];
     words[0] = GRXCLSRLCNT;
@@ -202,7 +208,8 @@ pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno>
     Ok((words[RXNFC_COUNT], words[RXNFC_DATA]))
 }
 
-/// The places of a device's rules, at most so many (EMSGSIZE if there are more), and the size of its table.
+/// The locations of a device's rules, at most `count` (EMSGSIZE if there are more), and the size of its
+/// table.
 pub fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Vec<u32>, u32), Errno> {
     let mut words = vec![0; RXNFC_WORDS + count as usize];
     (words[0], words[RXNFC_COUNT]) = (GRXCLSRLALL, count);
@@ -211,7 +218,7 @@ pub fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Ve
     Ok((words[RXNFC_LOCATIONS..][..there].to_vec(), words[RXNFC_DATA]))
 }
 
-/// The rule at a place, as the words of `struct ethtool_rxnfc`.
+/// The rule at a location, as the words of `struct ethtool_rxnfc`.
 pub fn rule(socket: impl AsFd, device: &str, location: u32) -> Result<[u32; RXNFC_WORDS], Errno> {
     let mut words = [0; RXNFC_WORDS];
     (words[0], words[RXNFC_LOCATION]) = (GRXCLSRULE, location);
@@ -219,7 +226,7 @@ pub fn rule(socket: impl AsFd, device: &str, location: u32) -> Result<[u32; RXNF
     Ok(words)
 }
 
-/// Adds a rule, or replaces the one at its place; returns its place.
+/// Adds a rule, or replaces the one at its location; returns the location.
 pub fn insert_rule(socket: impl AsFd, device: &str, rule: &[u32; RXNFC_WORDS]) -> Result<u32, Errno> {
     let mut words = *rule;
     words[0] = SRXCLSRLINS;
@@ -227,7 +234,7 @@ pub fn insert_rule(socket: impl AsFd, device: &str, rule: &[u32; RXNFC_WORDS]) -
     Ok(words[RXNFC_LOCATION])
 }
 
-/// Removes the rule at a place.
+/// Removes the rule at a location.
 pub fn delete_rule(socket: impl AsFd, device: &str, location: u32) -> Result<(), Errno> {
     let mut words = [0; RXNFC_WORDS];
     (words[0], words[RXNFC_LOCATION]) = (SRXCLSRLDEL, location);

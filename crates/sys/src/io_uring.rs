@@ -12,8 +12,9 @@ const IORING_REGISTER_NAPI: libc::c_uint = 27;
 /// Kernel: 6.9, `include/uapi/linux/io_uring.h` `IORING_UNREGISTER_NAPI`.
 const IORING_UNREGISTER_NAPI: libc::c_uint = 28;
 
-/// `struct io_uring_napi`. The fields after `prefer_busy_poll` are padding until 6.12, where they must be zero. Zeros
-/// mean `IO_URING_NAPI_REGISTER_OP` with `IO_URING_NAPI_TRACKING_DYNAMIC` since, which is what padding used to mean.
+/// `struct io_uring_napi`. Before 6.12, the fields after `prefer_busy_poll` are padding and must be zero.
+/// Since then, zeros mean `IO_URING_NAPI_REGISTER_OP` with `IO_URING_NAPI_TRACKING_DYNAMIC`, the behaviour of
+/// older kernels.
 ///
 /// Kernel: 6.13, `include/uapi/linux/io_uring.h`.
 #[repr(C)]
@@ -54,18 +55,20 @@ pub fn register_napi(ring: impl AsFd, usecs: u32, prefer_busy_poll: bool) -> Res
     register(ring, IORING_REGISTER_NAPI, &mut napi, 1)
 }
 
-/// Empties the ring's list of NAPIs, and makes it poll none until its application names one.
+/// Clears the ring's list of NAPIs, so that it polls none until its application registers one.
 pub fn register_no_napi(ring: impl AsFd) -> Result<(), Errno> {
     let mut napi = RawNapi { op_param: IO_URING_NAPI_TRACKING_STATIC, ..RawNapi::default() };
     register(ring, IORING_REGISTER_NAPI, &mut napi, 1)
 }
 
-/// Whether the kernel has [`register_no_napi`]: a request that it refuses in either case, and answers only if it has.
+/// Whether the kernel supports [`register_no_napi`]. Sends a request that fails either way, but writes a
+/// reply only if it is supported.
 ///
-/// Kernel: 6.13, `io_uring/napi.c` `io_register_napi()` writes the values in force back before it looks at `opcode`, and
-/// no NAPI has the id 0 that is to be removed; 6.12 refuses padding that is not zero before it writes anything.
+/// Kernel: 6.13, `io_uring/napi.c` `io_register_napi()` writes the current values back before it checks
+/// `opcode`, and no NAPI has the id 0 that the request removes. 6.12 rejects non-zero padding before it
+/// writes anything.
 pub fn tracks_by_name(ring: impl AsFd) -> Result<bool, Errno> {
-    /// Longer than any time in force, which the kernel caps at 10 ms.
+    /// Longer than any current value, which the kernel caps at 10 ms.
     const UNANSWERED: u32 = u32::MAX;
     let mut napi =
         RawNapi { busy_poll_to: UNANSWERED, opcode: IO_URING_NAPI_STATIC_DEL_ID, ..RawNapi::default() };
@@ -75,25 +78,25 @@ pub fn tracks_by_name(ring: impl AsFd) -> Result<bool, Errno> {
     }
 }
 
-/// Ends the ring's busy polling. NAPIs that it knows already may stay in its list.
+/// Disables the ring's busy polling. NAPIs that it already knows may stay in its list.
 pub fn unregister_napi(ring: impl AsFd) -> Result<(), Errno> {
     register(ring, IORING_UNREGISTER_NAPI, &mut RawNapi::default(), 1)
 }
 
-/// Asks the ring which operations it knows and throws the answer away: a request that changes nothing, and is
-/// refused where any request from outside is refused (`EEXIST`: the ring belongs to one task).
+/// Asks the ring which operations it supports and ignores the reply: changes nothing, and fails wherever
+/// requests from outside fail (`EEXIST`: the ring belongs to one task).
 pub fn probe(ring: impl AsFd) -> Result<(), Errno> {
     register(ring, IORING_REGISTER_PROBE, &mut RawProbe::default(), 0)
 }
 
-/// One request about one `argument` of the type that `opcode` asks for.
+/// Sends one request with one `argument` of the type that `opcode` requires.
 fn register<T>(
     ring: impl AsFd,
     opcode: libc::c_uint,
     argument: &mut T,
     count: libc::c_uint,
 ) -> Result<(), Errno> {
-    // SAFETY: the callers pair the opcode with the structure it reads and writes; the kernel touches no
+    // SAFETY: the callers pair the opcode with the structure that it reads and writes; the kernel accesses no
     // more than that structure (a probe with count 0 has no trailing operations) and keeps no pointer to it.
     let answer = unsafe {
         libc::syscall(

@@ -1,4 +1,4 @@
-//! Whether two descriptors of two processes are one open file.
+//! Compares descriptors of two processes with `kcmp(2)`.
 #![expect(unsafe_code, reason = "kcmp(2) has no wrapper")]
 
 use rustix::io::Errno;
@@ -6,8 +6,8 @@ use rustix::io::Errno;
 /// Kernel: 3.5, `include/uapi/linux/kcmp.h` `KCMP_FILE`.
 const KCMP_FILE: libc::c_int = 0;
 
-/// Whether descriptor `a.1` of process `a.0` and `b.1` of `b.0` are the same open file. Kernels without `CONFIG_KCMP`
-/// answer ENOSYS.
+/// Whether descriptor `a.1` of process `a.0` and `b.1` of `b.0` refer to the same open file. Fails with
+/// ENOSYS on kernels without `CONFIG_KCMP`.
 pub fn same_file(a: (u32, u32), b: (u32, u32)) -> Result<bool, Errno> {
     let [(pid_a, fd_a), (pid_b, fd_b)] =
         [a, b].map(|(pid, fd)| (libc::c_long::from(pid), libc::c_ulong::from(fd)));

@@ -1,8 +1,7 @@
-//! System calls that no dependency offers, each behind a safe function: the only room with `unsafe`.
+//! Safe wrappers for system calls that no dependency offers: the only crate with `unsafe`.
 //!
-//! With them stand what every room above needs to call the kernel at all: its error numbers as [`KernelError`], network
-//! namespaces, the clocks, sysfs and sysctls. What a call is for is decided elsewhere. The rooms that decide or speak to operators
-//! reach none of this but through `linux`.
+//! Also what every other crate needs to call the kernel: errors as [`KernelError`], network namespaces,
+//! clocks, sysfs and sysctls. Crates that make decisions use it only through `linux`.
 
 pub mod affinity;
 mod answer;

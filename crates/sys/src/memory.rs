@@ -1,18 +1,19 @@
-//! Advice about memory.
+//! `madvise(2)`.
 #![expect(unsafe_code, reason = "madvise takes an address")]
 
-/// The least page; a larger one makes no difference to advice.
+/// The smallest page size; larger pages make no difference for advice.
 const PAGE_BYTES: usize = 4096;
 
-/// Advises huge pages for the memory of this vector. A kernel without them, or with none free, gives small pages.
+/// Advises huge pages for the memory of this vector. If the kernel has none, it uses small pages.
 ///
 /// Kernel: `mm/madvise.c` `MADV_HUGEPAGE`, since 2.6.38.
 pub fn prefer_huge_pages(memory: &mut Vec<u8>) {
     let begin = memory.as_mut_ptr();
-    // The allocator's own note lies before the first byte, in the first page: the area shall be one for the kernel too.
+    // The allocator's header is before the first byte, in the first page: include it, so that the kernel sees
+    // one area.
     let before = begin.addr() % PAGE_BYTES;
     let length = (before + memory.capacity()).next_multiple_of(PAGE_BYTES);
-    // SAFETY: advice about huge pages changes no content of any page and unmaps none, of any owner; the kernel checks
-    // the range itself.
+    // SAFETY: advice about huge pages neither changes the content of any page nor unmaps one; the kernel
+    // checks the range.
     let _ = unsafe { libc::madvise(begin.wrapping_sub(before).cast(), length, libc::MADV_HUGEPAGE) };
 }

@@ -1,4 +1,4 @@
-//! The socket options of netlink, which rustix does not have.
+//! Netlink socket options that rustix does not support.
 #![expect(unsafe_code, reason = "setsockopt with options that rustix does not know")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,15 +9,15 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Switch {
-    /// Answers echo only the request's header. Since 4.3.
+    /// Replies echo only the request's header. Since 4.3.
     CapAck = libc::NETLINK_CAP_ACK,
-    /// Answers say what was wrong in words. Since 4.12.
+    /// Error replies contain a message. Since 4.12.
     ExtAck = libc::NETLINK_EXT_ACK,
-    /// Requests are checked strictly, and filters in them are obeyed. Since 4.20.
+    /// The kernel validates requests strictly and applies the filters in them. Since 4.20.
     StrictCheck = libc::NETLINK_GET_STRICT_CHK,
 }
 
-/// Turns a switch on.
+/// Enables a switch.
 pub fn turn_on(socket: impl AsFd, switch: Switch) -> Result<(), Errno> {
     set(socket, switch as libc::c_int, 1)
 }
@@ -29,7 +29,7 @@ pub fn join(socket: impl AsFd, group: u32) -> Result<(), Errno> {
 
 fn set(socket: impl AsFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
     let length: libc::socklen_t = 4;
-    // SAFETY: `value` is a live number of four bytes and `length` its size; the kernel only reads it.
+    // SAFETY: `value` is a live four-byte number and `length` its size; the kernel only reads it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -11,19 +11,19 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::KernelError;
 
-/// Where `ip netns` keeps names of namespaces.
+/// The directory of named namespaces (`ip netns`).
 const NAMED: &str = "/run/netns";
 
-/// How many processes are looked at to find a namespace that has no name.
+/// The maximum number of processes that are searched for a namespace without a name.
 const PROCESSES_MAX: usize = 65_536;
 
-/// A network namespace. It lives as long as this does, even without processes.
+/// A network namespace. Holding it keeps the namespace alive, even without processes.
 #[derive(Debug)]
 pub struct Netns {
     file: OwnedFd,
     id: NetnsId,
     path: PathBuf,
-    /// A mount of its sysfs, once it was observed, so that the next observation finds what this one looked up.
+    /// A mount of its sysfs from an earlier observation, which preserves cached lookups for the next one.
     sysfs: OnceLock<OwnedFd>,
 }
 
@@ -31,13 +31,13 @@ impl Netns {
     /// The calling thread's namespace.
     ///
     /// # Errors
-    /// If `/proc` is not there.
+    /// If `/proc` is not available.
     pub fn own() -> Result<Self, KernelError> {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// A new namespace, with nothing in it but a loopback device that is down. It is gone when this is dropped,
-    /// unless a process has gone there meanwhile.
+    /// Creates a namespace that contains only a loopback device, which is down. It is destroyed when this is
+    /// dropped, unless a process has entered it.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN.
@@ -58,7 +58,7 @@ impl Netns {
     /// The namespace of a process.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the process ended; EACCES without permission to trace it.
+    /// [`crate::Cause::Gone`] if the process has exited; EACCES without permission to trace it.
     pub fn of_process(pid: Pid) -> Result<Self, KernelError> {
         Self::at(Path::new(&format!("/proc/{pid}/ns/net"))).map_err(|error| match error.number() {
             Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
@@ -68,10 +68,10 @@ impl Netns {
         })
     }
 
-    /// The namespace with this name, as `ip netns` knows it.
+    /// The namespace with this name, as in `ip netns`.
     ///
     /// # Errors
-    /// ENOENT if there is none; EINVAL if the name is not a name but a path.
+    /// ENOENT if there is none; EINVAL if the name is a path.
     pub fn named(name: &str) -> Result<Self, KernelError> {
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
             return Err(KernelError::errno(format!("network namespace `{name}`"), rustix::io::Errno::INVAL));
@@ -79,20 +79,20 @@ impl Netns {
         Self::at(&Path::new(NAMED).join(name))
     }
 
-    /// The namespace that this file stands for.
+    /// The namespace that this file refers to.
     ///
     /// # Errors
     /// If it cannot be opened, or is not a network namespace (EINVAL).
     pub fn at(path: &Path) -> Result<Self, KernelError> {
         let what = || format!("network namespace {}", path.display());
-        // Not a file of the kernel's, it may be a pipe, and must not be waited for.
+        // The file may be a pipe instead of an nsfs file, and must not block.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| KernelError::errno(what(), errno))?;
         Self::of_file(file, path.to_owned())
     }
 
-    /// The namespace that an open file stands for; `path` is what it is called.
+    /// The namespace of an open file; `path` is its name in messages.
     ///
     /// # Errors
     /// EINVAL if it is not a network namespace.
@@ -102,20 +102,20 @@ impl Netns {
         Ok(Self { file, id, path, sysfs: OnceLock::new() })
     }
 
-    /// The same namespace by a descriptor of its own.
+    /// A second handle of the same namespace.
     ///
     /// # Errors
-    /// If `/proc` is not there, or no descriptor is left.
+    /// If `/proc` is not available, or no descriptor is left.
     pub fn again(&self) -> Result<Self, KernelError> {
         Ok(Self { path: self.path.clone(), ..Self::at(&descriptor(self.file.as_raw_fd()))? })
     }
 
-    /// Where another process of the same user opens this namespace, for as long as this is not dropped.
+    /// A path by which another process of the same user can open this namespace while this handle exists.
     pub fn path_for_others(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
-    /// The namespace of a descriptor that this process was started with.
+    /// The namespace of a descriptor that this process inherited.
     ///
     /// # Errors
     /// As [`Netns::at`].
@@ -123,11 +123,11 @@ impl Netns {
         Self::at(&descriptor(descriptor_number))
     }
 
-    /// The namespace with this number: the caller's own, a named one, one that a process is in, and, if it is none of
-    /// these, one that is mounted anywhere or that a process holds open.
+    /// Finds the namespace with this id: the caller's own, a named one, a process's, or else one that is
+    /// mounted anywhere or held open by a process.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if none of these has it.
+    /// [`crate::Cause::Gone`] if none of these has the id.
     pub fn with_id(id: NetnsId) -> Result<Self, KernelError> {
         let own = Self::own()?;
         if own.id == id {
@@ -144,7 +144,8 @@ impl Netns {
             })
     }
 
-    /// All namespaces that a name, a mount, a process or a descriptor of a process leads to, each once.
+    /// All namespaces that are reachable by a name, a mount, a process or a process's descriptor, without
+    /// duplicates.
     pub fn all() -> impl Iterator<Item = Self> {
         let mut seen = BTreeSet::new();
         known_files()
@@ -154,27 +155,27 @@ impl Netns {
             .filter_map(|(_, path)| Self::at(&path).ok())
     }
 
-    /// The file by which it was opened.
+    /// The path by which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its number.
+    /// The namespace's id.
     pub const fn id(&self) -> NetnsId {
         self.id
     }
 
-    /// Keeps a mount of its sysfs for as long as this lives, if there is none yet.
+    /// Keeps a mount of its sysfs for the lifetime of this handle, if there is none yet.
     pub(crate) fn keep_sysfs(&self, mount: impl FnOnce() -> Option<OwnedFd>) {
         if self.sysfs.get().is_none()
             && let Some(mount) = mount()
         {
-            // Another thread may have set one, which is as good.
+            // Another thread may have set one, which is equivalent.
             let _ = self.sysfs.set(mount);
         }
     }
 
-    /// Moves the calling thread into the namespace, for good, unless it is there.
+    /// Moves the calling thread into the namespace permanently, unless it is already there.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN there and here.
@@ -188,8 +189,8 @@ impl Netns {
         })
     }
 
-    /// Does something inside the namespace and comes back with its result: on a thread of its own that goes
-    /// there, or on the calling thread if that is there already. Sockets opened inside stay inside.
+    /// Runs a function inside the namespace and returns its result. Uses a separate thread, unless the
+    /// calling thread is already there. Sockets that are opened inside stay inside.
     ///
     /// # Errors
     /// As [`Netns::enter`].
@@ -208,7 +209,7 @@ impl Netns {
         })
     }
 
-    /// Whether the calling thread is in the namespace with this number.
+    /// Whether the calling thread is in the namespace with this id.
     pub fn is_current(id: NetnsId) -> bool {
         rustix::fs::stat("/proc/thread-self/ns/net").is_ok_and(|stat| stat.st_ino == id.0)
     }
@@ -220,8 +221,8 @@ impl AsFd for Netns {
     }
 }
 
-/// The files that stand for namespaces, with the namespace's number: those with names, and those of processes. A stat
-/// gives the number without opening, and so without the cost of a descriptor per process.
+/// The files that refer to namespaces, with the namespace's id: named ones, and those of processes. A stat
+/// returns the id without opening the file, which would cost a descriptor per process.
 fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
     let of_processes = processes().map(|pid| Path::new("/proc").join(pid).join("ns/net"));
@@ -231,19 +232,20 @@ fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     })
 }
 
-/// The file by which a descriptor of this process is opened again.
+/// The path by which a descriptor of this process can be reopened.
 fn descriptor(number: RawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{number}"))
 }
 
-/// The files that namespaces are mounted on, wherever that is, with the namespace's number.
+/// The files that namespaces are mounted on, with the namespace's id.
 fn mounted_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     use std::os::unix::ffi::OsStringExt;
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let lines: Vec<(NetnsId, PathBuf)> = mounts
         .split(|byte| *byte == b'\n')
         .filter_map(|line| {
-            // Kernel: `fs/proc_namespace.c` `show_mountinfo()`: the fourth word is the root of the mount, the fifth its place.
+            // Kernel: `fs/proc_namespace.c` `show_mountinfo()`: the fourth word is the root of the mount, the
+            // fifth its mount point.
             let mut words = line.split(|byte| *byte == b' ').skip(3);
             let number = number_of(std::str::from_utf8(words.next()?).ok()?)?;
             Some((number, PathBuf::from(std::ffi::OsString::from_vec(unescaped(words.next()?)))))
@@ -257,7 +259,7 @@ fn number_of(link: &str) -> Option<NetnsId> {
     link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(NetnsId)
 }
 
-/// A path of `/proc/self/mountinfo`, where blanks and backslashes are written as `\ooo`.
+/// A path in `/proc/self/mountinfo`, where white space and backslashes are written as `\ooo`.
 fn unescaped(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -278,7 +280,8 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The files of namespaces that processes hold open, as a lab does with its client's, with the namespace's number.
+/// The namespace files that processes hold open, for example a lab's client namespace, with the namespace's
+/// id.
 fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     processes().map(|pid| Path::new("/proc").join(pid).join("fd")).flat_map(|directory| {
         let descriptors: Vec<_> = entries(&directory).collect();
@@ -290,14 +293,14 @@ fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     })
 }
 
-/// The processes, by their directories' names.
+/// The processes, by the names of their directories.
 fn processes() -> impl Iterator<Item = std::ffi::OsString> {
     entries(Path::new("/proc"))
         .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
         .take(PROCESSES_MAX)
 }
 
-/// The number of a namespace's file; EINVAL if the file is something else.
+/// The id of a namespace file; EINVAL if the file is something else.
 fn id_of(file: &OwnedFd) -> Result<NetnsId, rustix::io::Errno> {
     /// Kernel: `include/uapi/linux/magic.h` `NSFS_MAGIC`.
     const NSFS_MAGIC: u64 = 0x6e73_6673;
@@ -308,7 +311,7 @@ fn id_of(file: &OwnedFd) -> Result<NetnsId, rustix::io::Errno> {
     Ok(NetnsId(rustix::fs::fstat(file)?.st_ino))
 }
 
-/// The names in a directory; none if it is not there.
+/// The names in a directory; empty if the directory does not exist.
 fn entries(directory: &Path) -> impl Iterator<Item = std::ffi::OsString> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name())
 }

@@ -1,4 +1,4 @@
-//! The process at the other end of a unix socket, and its groups.
+//! The credentials and groups of the peer of a unix socket.
 #![expect(
     unsafe_code,
     reason = "SO_PEERGROUPS has no safe wrapper, and that of SO_PEERCRED cannot hold pid 0"
@@ -8,30 +8,31 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// How many groups are read. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is 65536, which no real user has.
+/// The maximum number of groups that are read. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is
+/// 65536, which no real user reaches.
 const GROUPS_MAX: usize = 4096;
 
-/// A peer, as it was when it connected.
+/// A peer's credentials at the time it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its pid; 0 if this pid namespace does not see it.
+    /// Its pid; 0 if it is not visible in this pid namespace.
     pub pid: u32,
-    /// Its effective user.
+    /// Its effective uid.
     pub uid: u32,
-    /// Its effective group.
+    /// Its effective gid.
     pub gid: u32,
 }
 
-/// The process that connected.
+/// Returns the credentials of the process that connected.
 ///
 /// Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.
 ///
 /// # Errors
-/// The kernel's, for what is no socket.
+/// The kernel's error, if this is not a socket.
 pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
-    // SAFETY: the kernel writes at most `bytes` bytes, which is the size of `found`; both pointers are to live locals.
+    // SAFETY: the kernel writes at most `bytes` bytes, the size of `found`; both pointers are to live locals.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -45,7 +46,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
     Ok(PeerCredentials { pid: u32::try_from(found.pid).unwrap_or(0), uid: found.uid, gid: found.gid })
 }
 
-/// All groups but the first of the process that connected, as they were then.
+/// All supplementary groups of the process that connected, at that time.
 ///
 /// Kernel: 4.13, `net/core/sock.c` `sk_getsockopt()`, `SO_PEERGROUPS`.
 ///
@@ -54,8 +55,8 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
 pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0_u32; GROUPS_MAX];
     let mut bytes = libc::socklen_t::try_from(std::mem::size_of_val(groups.as_slice())).unwrap_or(0);
-    // SAFETY: the kernel writes at most `bytes` bytes, which is the size of `groups`, and says in `bytes` how many; both
-    // pointers are to live locals.
+    // SAFETY: the kernel writes at most `bytes` bytes, the size of `groups`, and stores the actual size in
+    // `bytes`; both pointers are to live locals.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

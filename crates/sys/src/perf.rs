@@ -5,12 +5,12 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
-/// What is counted. Kernel: `include/uapi/linux/perf_event.h` `PERF_TYPE_*`, and the `config` of each.
+/// The event. Kernel: `include/uapi/linux/perf_event.h` `PERF_TYPE_*`, and the `config` of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfEvent {
-    /// CPU cycles, by the processor's own counter: `PERF_COUNT_HW_CPU_CYCLES`.
+    /// CPU cycles, by the hardware counter: `PERF_COUNT_HW_CPU_CYCLES`.
     Cycles,
-    /// Nanoseconds on a CPU, by the kernel: `PERF_COUNT_SW_TASK_CLOCK`. Every machine has it.
+    /// Nanoseconds on a CPU, by the kernel: `PERF_COUNT_SW_TASK_CLOCK`. Available on every machine.
     TaskClock,
 }
 
@@ -23,7 +23,7 @@ impl PerfEvent {
     }
 }
 
-/// The first 64 bytes of `struct perf_event_attr`, which every kernel takes (`PERF_ATTR_SIZE_VER0`).
+/// The first 64 bytes of `struct perf_event_attr`, which every kernel accepts (`PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
 struct Attributes {
     kind: u32,
@@ -40,10 +40,10 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64, "PERF_ATTR_SIZE_VER0");
 
-/// Begins to count an event of a thread, and of threads that it starts from now on, on whichever CPU they run.
+/// Counts an event of a thread, and of threads that it starts from now on, on any CPU.
 ///
-/// What is read from the descriptor is three `u64`: the count, for how many nanoseconds the counter was wanted, and
-/// for how many of them it had a place in the hardware.
+/// Reading the descriptor returns three `u64`: the count, the time that the counter was enabled, and the time
+/// that it was running on the hardware, both in nanoseconds.
 pub fn count(tid: libc::pid_t, event: PerfEvent) -> Result<OwnedFd, Errno> {
     /// `PERF_FLAG_FD_CLOEXEC`.
     const FD_CLOEXEC: libc::c_ulong = 1 << 3;

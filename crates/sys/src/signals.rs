@@ -1,4 +1,4 @@
-//! Signals that end a command, as a descriptor that can be polled.
+//! Signals that end a command, delivered through a descriptor that can be polled.
 #![expect(unsafe_code, reason = "sigaction(2) has no safe wrapper")]
 
 use std::fs::File;
@@ -11,53 +11,55 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::error::KernelError;
 
-/// A signal that asks a command to end.
+/// A signal that requests a command to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGINT, as Ctrl-C sends it.
+    /// SIGINT, sent by Ctrl-C.
     Interrupt,
     /// SIGTERM.
     Terminate,
-    /// SIGHUP: the terminal is gone.
+    /// SIGHUP: the terminal was closed.
     HangUp,
 }
 
-/// A signal as it arrived.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// Whether the kernel sent it, as a terminal's Ctrl-C, and so to the whole process group.
+    /// Whether the kernel sent it (for example a terminal's Ctrl-C), and so sent it to the whole process
+    /// group.
     pub to_group: bool,
 }
 
-/// The signals that ask this process to end. They no longer end it by themselves, for as long as it lives; a command
-/// that this process starts gets them as usual, because handlers do not outlive `exec`.
+/// Catches the signals that request this process to end. They no longer terminate it, for as long as the
+/// process lives; its children get them as usual, because handlers are reset by `exec`.
 #[derive(Debug)]
 pub struct Signals {
     arrived: File,
 }
 
-/// The writing end, for the handler; -1 before there is one.
+/// The write end of the pipe, for the handler; -1 until it is opened.
 static WRITING_END: AtomicI32 = AtomicI32::new(-1);
 
 const CAUGHT: [(libc::c_int, Signal); 3] =
     [(libc::SIGINT, Signal::Interrupt), (libc::SIGTERM, Signal::Terminate), (libc::SIGHUP, Signal::HangUp)];
 
-/// The bit of a written byte that says that the kernel sent the signal. Signal numbers are smaller.
+/// The bit of a written byte that marks a signal from the kernel. Signal numbers are smaller.
 const FROM_KERNEL: u8 = 0x80;
 
 impl Signals {
-    /// Catches SIGINT, SIGTERM and SIGHUP from now on. A signal that the caller inherited as ignored (as `nohup` does
-    /// with SIGHUP) stays ignored.
+    /// Catches SIGINT, SIGTERM and SIGHUP from now on. A signal that was inherited as ignored (SIGHUP under
+    /// `nohup`) stays ignored.
     ///
     /// # Errors
-    /// If there are no descriptors left, or this process catches them already.
+    /// If no descriptors are left, or this process already catches them.
     pub fn catch() -> Result<Self, KernelError> {
         Self::catch_with(&[])
     }
 
-    /// The same, and SIGHUP also where the caller inherited it as ignored: for a daemon that does not end by it.
+    /// Like [`Signals::catch`], but catches SIGHUP even if it was inherited as ignored: for a daemon, which
+    /// does not exit on it.
     ///
     /// # Errors
     /// As [`Signals::catch`].
@@ -80,7 +82,7 @@ impl Signals {
         Ok(Self { arrived: File::from(reading) })
     }
 
-    /// The next signal that arrived; `None` if there is none yet.
+    /// The next received signal; `None` if there is none.
     pub fn take(&mut self) -> Option<Arrived> {
         let mut byte = [0];
         let read = self.arrived.read(&mut byte).ok()?;
@@ -91,7 +93,7 @@ impl Signals {
 }
 
 impl Signal {
-    /// The number, as `kill -l` lists it.
+    /// The signal's number, as listed by `kill -l`.
     pub const fn number(self) -> i32 {
         match self {
             Self::Interrupt => libc::SIGINT,
@@ -109,8 +111,8 @@ impl AsFd for Signals {
 
 fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io::Errno> {
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null new action only reads the present one into `old`, which is large enough for it; all-zero is a
-    // valid `sigaction`, so it may be read even if the call failed.
+    // SAFETY: with a null new action, the call only stores the current one in `old`, which is large enough
+    // for it. All zeros are a valid `sigaction`, so it may be read even if the call failed.
     let old = unsafe {
         libc::sigaction(number, std::ptr::null(), old.as_mut_ptr());
         old.assume_init()
@@ -123,7 +125,7 @@ fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io:
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: `action` is initialised, and `note` has the signature that SA_SIGINFO asks for and calls only
+    // SAFETY: `action` is initialised; `note` has the signature that SA_SIGINFO requires and calls only
     // async-signal-safe functions.
     let result = unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) };
     if result == 0 {
@@ -134,13 +136,13 @@ fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io:
     }
 }
 
-/// Writes the signal's number into the pipe. If the pipe is full, enough has been said.
+/// Writes the signal's number to the pipe. If the pipe is full, the process has been notified often enough.
 extern "C" fn note(number: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel hands a valid `siginfo_t` to a handler with SA_SIGINFO.
+    // SAFETY: with SA_SIGINFO, the kernel passes a valid `siginfo_t` to the handler.
     let from_kernel = unsafe { (*info).si_code } == libc::SI_KERNEL;
     let byte = u8::try_from(number).unwrap_or(0) | if from_kernel { FROM_KERNEL } else { 0 };
-    // SAFETY: errno is thread-local, and is put back because the interrupted code may be about to read it; write(2)
-    // is async-signal-safe, and the descriptor stays open for the life of the process.
+    // SAFETY: errno is thread-local, and is restored because the interrupted code may be about to read it;
+    // write(2) is async-signal-safe, and the descriptor stays open for the life of the process.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(WRITING_END.load(Ordering::SeqCst), (&raw const byte).cast(), 1);

@@ -1,50 +1,51 @@
-//! What the kernel reports of a socket by `getsockopt()`, and how a receive from it busy-polls.
+//! Socket options that rustix lacks, among them the busy-poll parameters of a socket.
 #![expect(unsafe_code, reason = "getsockopt and setsockopt work through a pointer")]
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// Kernel: 4.12, `include/uapi/asm-generic/socket.h`, which x86 and arm64 use.
+/// Kernel: 4.12, `include/uapi/asm-generic/socket.h`, used by x86 and arm64.
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
-/// Kernel: 5.14, `include/uapi/asm-generic/socket.h`, which x86 and arm64 use.
+/// Kernel: 5.14, `include/uapi/asm-generic/socket.h`, used by x86 and arm64.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// Kernel: 5.11, `include/uapi/asm-generic/socket.h`, which x86 and arm64 use.
+/// Kernel: 5.11, `include/uapi/asm-generic/socket.h`, used by x86 and arm64.
 const SO_BUSY_POLL: libc::c_int = 46;
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
 
-/// How long a receive from the socket polls before it sleeps, in microseconds.
+/// How long a receive call on the socket polls before it sleeps, in microseconds.
 ///
 /// Kernel: 3.11, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` without `CONFIG_NET_RX_BUSY_POLL`.
 pub fn busy_poll(socket: impl AsFd) -> Result<u32, Errno> {
     option(socket, libc::SOL_SOCKET, SO_BUSY_POLL).map(u32::from_ne_bytes)
 }
 
-/// Whether interrupts stay off while the socket is polled.
+/// Whether interrupts stay masked while the socket is polled.
 ///
 /// Kernel: 5.11, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` before.
 pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, Errno> {
     option(socket, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL).map(|value| i32::from_ne_bytes(value) != 0)
 }
 
-/// Sets how long a receive polls. EINVAL beyond [`i32::MAX`].
+/// Sets how long a receive call polls. EINVAL beyond [`i32::MAX`].
 ///
 /// Kernel: 6.18, `net/core/sock.c` `sk_setsockopt()`.
 pub fn set_busy_poll(socket: impl AsFd, usecs: u32) -> Result<(), Errno> {
     set(socket, SO_BUSY_POLL, i32::try_from(usecs).map_err(|_| Errno::INVAL)?)
 }
 
-/// Sets whether interrupts stay off while the socket is polled. EPERM without CAP_NET_ADMIN.
+/// Sets whether interrupts stay masked while the socket is polled. EPERM without CAP_NET_ADMIN.
 ///
 /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()`.
 pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), Errno> {
     set(socket, SO_PREFER_BUSY_POLL, i32::from(prefer))
 }
 
-/// Sets how many packets one poll takes. EPERM for more than it was without CAP_NET_ADMIN. The kernel does not report it.
+/// Sets the maximum number of packets per poll. Raising it needs CAP_NET_ADMIN (EPERM). The kernel does not
+/// report it.
 ///
 /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()`.
 pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), Errno> {
@@ -54,36 +55,36 @@ pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), Errno
 fn set(socket: impl AsFd, name: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
     let length = libc::socklen_t::try_from(size_of_val(&value)).map_err(|_| Errno::INVAL)?;
     let socket = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads `length` bytes from `value`, which has as many.
+    // SAFETY: the kernel reads `length` bytes from `value`, which is that long.
     let answer =
         unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, name, (&raw const value).cast(), length) };
     super::answer::done(answer.into())
 }
 
-/// The NAPI that the socket's last packet came through; 0 for none, which includes the numbers below
-/// `MIN_NAPI_ID` that the kernel itself uses for CPUs.
+/// The NAPI of the socket's last packet; 0 for none. Values below `MIN_NAPI_ID`, which the kernel uses for
+/// CPUs, are returned as 0.
 ///
 /// Kernel: 4.12, `net/core/sock.c` `sk_getsockopt()`.
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<u32, Errno> {
     option(socket, libc::SOL_SOCKET, SO_INCOMING_NAPI_ID).map(u32::from_ne_bytes)
 }
 
-/// The cookie of the namespace that the socket is in: no other namespace of this boot has it, before or after.
+/// The cookie of the socket's namespace, which is unique until the next boot.
 ///
 /// Kernel: 5.14, `net/core/sock.c` `sk_getsockopt()`; `ENOPROTOOPT` before.
 pub fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE).map(u64::from_ne_bytes)
 }
 
-/// The state of a TCP socket, as sock-diag reports it: the first byte of `struct tcp_info`.
+/// The state of a TCP socket, with the values of sock-diag: the first byte of `struct tcp_info`.
 ///
-/// Kernel: `net/ipv4/tcp.c` `do_tcp_getsockopt()`, which writes as much of `TCP_INFO` as is asked for; the states are in
-/// `include/net/tcp_states.h`.
+/// Kernel: `net/ipv4/tcp.c` `do_tcp_getsockopt()`, which writes only as much of `TCP_INFO` as is requested;
+/// the states are in `include/net/tcp_states.h`.
 pub fn tcp_state(socket: impl AsFd) -> Result<u8, Errno> {
     option(socket, libc::IPPROTO_TCP, libc::TCP_INFO).map(|[state]| state)
 }
 
-/// An option of so many bytes; EINVAL if the kernel has fewer.
+/// Reads an option of exactly `BYTES` bytes; EINVAL if the kernel's is shorter.
 fn option<const BYTES: usize>(
     socket: impl AsFd,
     level: libc::c_int,
@@ -92,7 +93,8 @@ fn option<const BYTES: usize>(
     let wanted = libc::socklen_t::try_from(BYTES).map_err(|_| Errno::INVAL)?;
     let (mut value, mut length) = ([0_u8; BYTES], wanted);
     let socket = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel writes at most `length` bytes to `value`, which has as many, and its count to `length`.
+    // SAFETY: the kernel writes at most `length` bytes to `value`, which is that long, and stores the actual
+    // size in `length`.
     let answer = unsafe { libc::getsockopt(socket, level, name, value.as_mut_ptr().cast(), &raw mut length) };
     super::answer::done(answer.into())?;
     if length == wanted { Ok(value) } else { Err(Errno::INVAL) }

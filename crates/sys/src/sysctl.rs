@@ -1,7 +1,7 @@
-//! Numbers of `/proc/sys/net/core` that hold for the whole host.
+//! Host-wide sysctls in `/proc/sys/net/core`.
 //!
-//! They are shown in the initial network namespace alone (6.18, `net/core/sysctl_net_core.c` `net_core_table`), so in
-//! any other there are none.
+//! Only the initial network namespace shows them (6.18, `net/core/sysctl_net_core.c` `net_core_table`); in
+//! any other the result is empty.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn path(sysctl: Sysctl) -> String {
     format!("/proc/sys/net/core/{sysctl}")
 }
 
-/// All of them, as the calling thread's namespace shows them.
+/// Reads all sysctls that are visible in the calling thread's namespace.
 pub fn all(unread: &mut Vec<Unread>) -> BTreeMap<Sysctl, u64> {
     let mut found = BTreeMap::new();
     for &sysctl in Sysctl::ALL {
@@ -29,7 +29,8 @@ pub fn all(unread: &mut Vec<Unread>) -> BTreeMap<Sysctl, u64> {
     found
 }
 
-/// The CPUs that new receive queues of the calling thread's namespace hand packets to; none on kernels without the number.
+/// The CPUs that new receive queues of the calling thread's namespace use for RPS; empty on kernels without
+/// this sysctl.
 ///
 /// Kernel: 6.3, `net/core/sysctl_net_core.c` `rps_default_mask_sysctl()`.
 pub fn rps_default_mask(unread: &mut Vec<Unread>) -> CpuSet {
@@ -48,10 +49,10 @@ pub fn rps_default_mask(unread: &mut Vec<Unread>) -> CpuSet {
     }
 }
 
-/// One of them.
+/// Reads a sysctl.
 ///
 /// # Errors
-/// ENOENT in another namespace than the initial one, and on kernels without it.
+/// ENOENT outside the initial namespace, and on kernels without it.
 pub fn read(sysctl: Sysctl) -> Result<u64, KernelError> {
     let path = path(sysctl);
     let text = std::fs::read_to_string(&path).map_err(|error| KernelError::io(&*path, &error))?;
@@ -60,10 +61,10 @@ pub fn read(sysctl: Sysctl) -> Result<u64, KernelError> {
         .map_err(|_| KernelError::malformed(path, format!("`{}` is not a number", text.trim())))
 }
 
-/// Changes one of them.
+/// Writes a sysctl.
 ///
 /// # Errors
-/// The kernel's refusal; EINVAL for a value that it does not take.
+/// The kernel's error; EINVAL for an invalid value.
 pub fn write(sysctl: Sysctl, value: u64) -> Result<(), KernelError> {
     let path = path(sysctl);
     std::fs::write(&path, value.to_string())

@@ -1,8 +1,8 @@
-//! Sysfs as one network namespace sees it.
+//! Sysfs as seen from a network namespace.
 //!
-//! `/sys/class/net` shows the devices of the namespace that `/sys` was mounted in, which is seldom the one that is
-//! observed. So sysfs is mounted again, inside the namespace and detached from the file system tree: no other process
-//! sees it, and it is gone when its descriptor is closed.
+//! `/sys/class/net` shows the devices of the namespace in which `/sys` was mounted, which is rarely the
+//! observed one. So sysfs is mounted again inside the namespace, detached from the file system tree: no other
+//! process sees the mount, and it disappears when its descriptor is closed.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -16,28 +16,28 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use crate::error::KernelError;
 use crate::netns::Netns;
 
-/// The longest text that a file of sysfs has: one page. Kernel: `fs/sysfs/file.c` `sysfs_kf_seq_show()`.
+/// The maximum size of a sysfs file: one page. Kernel: `fs/sysfs/file.c` `sysfs_kf_seq_show()`.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// Sysfs of one network namespace.
 #[derive(Debug)]
 pub struct SysFs {
     root: OwnedFd,
-    /// The path of `root` below `/sys`, with a stroke at its end; empty for `/sys` itself.
+    /// The path of `root` relative to `/sys`, with a trailing slash; empty for `/sys` itself.
     below: String,
 }
 
 impl SysFs {
-    /// Sysfs of this namespace.
+    /// Opens the sysfs of a namespace.
     ///
     /// # Errors
-    /// As [`SysFs::open_here`], and if the namespace cannot be entered.
+    /// As for [`SysFs::open_here`], and if the namespace cannot be entered.
     pub fn open(netns: &Netns) -> Result<Self, KernelError> {
         netns.run(Self::open_here)?
     }
 
-    /// Sysfs of the calling thread's namespace. A caller that may not mount gets `/sys` if its process is in
-    /// that namespace too, for then this is most likely what `/sys` shows.
+    /// Opens the sysfs of the calling thread's namespace. A caller that may not mount gets `/sys` if its
+    /// process is in the same namespace, because `/sys` then most likely shows it.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN in another namespace than the process's own.
@@ -60,11 +60,12 @@ impl SysFs {
         Self { root, below: String::new() }
     }
 
-    /// The same from a directory on, by whose path those of its files are then shorter: to walk there from `/sys`, over the
-    /// link that each device's name is, takes longer than to read a file. `None` where there is no such directory.
+    /// A view of a subdirectory, with shorter paths for its files. Walking there from `/sys`, through the
+    /// symbolic link of each device's name, takes longer than reading a file. `None` if there is no such
+    /// directory.
     ///
     /// # Errors
-    /// The kernel's number, unless it says that there is no such directory.
+    /// The kernel's error, unless the directory does not exist.
     pub fn below(&self, path: &str) -> Result<Option<Self>, KernelError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(&self.root, path, flags, Mode::empty()) {
@@ -74,31 +75,31 @@ impl SysFs {
         }
     }
 
-    /// A path, as it is from the root of all files.
+    /// The absolute path, for messages.
     pub fn shown(&self, path: &str) -> String {
         format!("/sys/{}{path}", self.below)
     }
 
-    /// Keeps what the kernel has looked up of it for as long as `netns` lives. While there is one mount, another one of the
-    /// same namespace finds that: without, each of its files and directories is created again.
+    /// Keeps the kernel's cached lookups for as long as `netns` lives. While one mount exists, another mount
+    /// of the same namespace shares its cache; otherwise the kernel creates each file and directory again.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
     pub fn keep_with(&self, netns: &Netns) {
         netns.keep_sysfs(|| self.root.try_clone().ok());
     }
 
-    /// The text of a file, by its path below `/sys`, without white space around it.
+    /// Reads a file by its path below `/sys`, without surrounding white space.
     ///
     /// # Errors
-    /// The kernel's number.
+    /// The kernel's error.
     pub fn read(&self, path: &str) -> Result<String, KernelError> {
         read(&self.root, path).map_err(|errno| KernelError::errno(self.shown(path), errno))
     }
 
-    /// The text of a file that not every host has; `None` where it is not there.
+    /// Reads a file that not every host has; `None` if it does not exist.
     ///
     /// # Errors
-    /// The kernel's number, unless it says that there is no such thing.
+    /// The kernel's error, unless the file does not exist.
     pub fn read_if_any(&self, path: &str) -> Result<Option<String>, KernelError> {
         match read(&self.root, path) {
             Ok(text) => Ok(Some(text)),
@@ -107,20 +108,20 @@ impl SysFs {
         }
     }
 
-    /// The last part of what a symbolic link points to; `None` where there is no link.
+    /// The last component of a symbolic link's target; `None` if there is no link.
     pub fn link_name(&self, path: &str) -> Option<String> {
         self.link_path(path)?.rsplit('/').next().map(str::to_owned)
     }
 
-    /// What a symbolic link points to; `None` where there is no link.
+    /// The target of a symbolic link; `None` if there is no link.
     pub fn link_path(&self, path: &str) -> Option<String> {
         readlinkat(&self.root, path, Vec::new()).ok()?.into_string().ok()
     }
 
-    /// The names in a directory, sorted; none where it is not there.
+    /// The names in a directory, sorted; empty if the directory does not exist.
     ///
     /// # Errors
-    /// The kernel's number, unless it says that there is no such directory.
+    /// The kernel's error, unless the directory does not exist.
     pub fn list(&self, path: &str) -> Result<Vec<String>, KernelError> {
         let failed = |errno| KernelError::errno(self.shown(path), errno);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -138,10 +139,10 @@ impl SysFs {
         Ok(names)
     }
 
-    /// The directory of a device, held open: it stays this device's, whatever its name becomes.
+    /// The directory of a device, held open: it stays the same device's even if that is renamed.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if no device has this name, or another one has it than the one meant.
+    /// [`crate::Cause::Gone`] if no device has this name, or a different device has it.
     pub fn device(&self, name: &str, ifindex: IfIndex) -> Result<DeviceDir, KernelError> {
         let path = format!("class/net/{name}");
         let gone = || KernelError::gone(name, format!("no device has index {ifindex} and this name"));
@@ -164,10 +165,10 @@ pub struct DeviceDir {
 }
 
 impl DeviceDir {
-    /// The text of a file, without white space around it.
+    /// Reads a file, without surrounding white space.
     ///
     /// # Errors
-    /// The kernel's number.
+    /// The kernel's error.
     pub fn read(&self, file: &str) -> Result<String, KernelError> {
         read(&self.directory, file).map_err(|errno| self.failed(file, errno))
     }
@@ -175,7 +176,7 @@ impl DeviceDir {
     /// Writes a file.
     ///
     /// # Errors
-    /// The kernel's number.
+    /// The kernel's error.
     pub fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         openat(&self.directory, file, flags, Mode::empty())
@@ -187,7 +188,7 @@ impl DeviceDir {
     /// The inode number of the directory.
     ///
     /// # Errors
-    /// The kernel's number.
+    /// The kernel's error.
     pub fn number(&self) -> Result<u64, KernelError> {
         let stat = rustix::fs::fstat(&self.directory);
         stat.map(|stat| stat.st_ino).map_err(|errno| self.failed(".", errno))
@@ -198,7 +199,7 @@ impl DeviceDir {
     }
 }
 
-/// A mount of sysfs that is attached nowhere.
+/// A detached sysfs mount (fsmount without move_mount).
 fn mount() -> Result<OwnedFd, Errno> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -208,7 +209,7 @@ fn mount() -> Result<OwnedFd, Errno> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Whether the calling thread is where its process's first thread is.
+/// Whether the calling thread is in the network namespace of its process's main thread.
 fn in_the_processs_own() -> bool {
     match (rustix::fs::stat("/proc/thread-self/ns/net"), rustix::fs::stat("/proc/self/ns/net")) {
         (Ok(thread), Ok(process)) => thread.st_ino == process.st_ino,

@@ -1,4 +1,4 @@
-//! The first process of a pid namespace, which does nothing but live as long as its lifeline is held open.
+//! Starts the init process of a pid namespace, which only waits until its lifeline is closed.
 #![expect(unsafe_code, reason = "unshare(2) and fork(2) have no safe wrappers")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,23 +6,23 @@ use std::os::fd::{AsFd, AsRawFd};
 use model::Pid;
 use rustix::io::Errno;
 
-/// Gives the calling thread a network namespace of its own. Other threads stay where they are.
+/// Moves the calling thread to a new network namespace. Other threads are not affected.
 pub fn unshare_network() -> Result<(), Errno> {
     // SAFETY: takes no pointers, and changes nothing that other threads share with this one.
     super::answer::done(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into())
 }
 
-/// Starts the first process of a new pid namespace. It keeps the calling thread's other namespaces and nothing else
-/// of this process but `lifeline`, the reading end of a pipe: when the writing end is closed, it ends,
-/// and the kernel kills everything else in the pid namespace, under any user.
+/// Starts the init process of a new pid namespace. It keeps the calling thread's other namespaces, and of
+/// this process only `lifeline`, the read end of a pipe. When the write end is closed, it exits, and the
+/// kernel kills all other processes in the pid namespace, whatever their user.
 ///
-/// The calling thread can start no threads from then on, and its child processes begin in the new namespace.
+/// The calling thread cannot start threads afterwards, and its child processes start in the new namespace.
 pub fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
-    // SAFETY: takes no pointers. It changes where this thread's next children begin, and nothing else.
+    // SAFETY: takes no pointers. It only affects where this thread's later children start.
     super::answer::done(unsafe { libc::unshare(libc::CLONE_NEWPID) }.into())?;
     let lifeline = lifeline.as_fd().as_raw_fd();
-    // SAFETY: the child calls only functions that are async-signal-safe, as it must with locks of other threads
-    // frozen in whatever state they were, and it never returns.
+    // SAFETY: the child never returns, and calls only async-signal-safe functions, as it must: locks of other
+    // threads may be held.
     let pid = unsafe { libc::fork() };
     match pid {
         0 => keep(lifeline),
@@ -33,16 +33,16 @@ pub fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
     }
 }
 
-/// What that process does until its lifeline closes.
+/// Runs in that process until its lifeline closes.
 fn keep(lifeline: libc::c_int) -> ! {
-    // SAFETY: every pointer is to a live local or to a string with its closing zero; `sigfillset` initialises the set
-    // before it is used. All of these calls are async-signal-safe.
+    // SAFETY: every pointer is to a live local or to a NUL-terminated string; `sigfillset` initialises the
+    // set before it is used. All calls are async-signal-safe.
     unsafe {
-        // Signals that end the process that started us are not for us: its end is what we wait for.
+        // Block all signals: only the end of the lifeline ends this process.
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
-        // Orphans of the namespace become our children; their exit status is not needed.
+        // Orphans of the namespace become children of this process; their exit status is not needed.
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::prctl(libc::PR_SET_NAME, c"netpolicy-lab".as_ptr());
         if lifeline != 0 && libc::dup2(lifeline, 0) < 0 {
@@ -52,7 +52,8 @@ fn keep(lifeline: libc::c_int) -> ! {
             libc::_exit(1);
         }
         let mut byte = 0_u8;
-        // Nothing is ever written: the pipe is read to its end. Signals are blocked, so nothing else ends the wait.
+        // Nothing is ever written: the read ends at end-of-file. Signals are blocked, so nothing else
+        // interrupts it.
         while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
         libc::_exit(0)
     }
