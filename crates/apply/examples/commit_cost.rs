@@ -1,4 +1,4 @@
-//! How long a transaction takes on a disk, apart from the host: `commit_cost DIRECTORY [STEPS]`.
+//! Measures how long a transaction takes on a disk, without a host: `commit_cost DIRECTORY [STEPS]`.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use model::{
 
 const ROUNDS: usize = 50;
 
-/// A host that answers immediately.
+/// A host that responds immediately.
 struct Memory(Vec<Setting>);
 
 impl Knobs for Memory {

@@ -1,4 +1,4 @@
-//! Brings a plan into force as one transaction: all of it, or nothing.
+//! Applies a plan as one transaction: all of it or nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::transaction_name::TransactionName;
 use crate::undo::{HostState, Undone, read};
 use crate::unreadable::Unreadable;
 
-/// Brings a plan into force, step by step, and holds it for a decision.
+/// Applies a plan step by step, and holds it for a decision.
 ///
-/// Nothing is written before every old value was read again and matched the plan, and before the journal has the whole
-/// plan on disk. Each step is recorded, written, read back and compared; all are compared again after the last. After any
-/// failure, all steps that were begun are undone before this returns.
+/// Nothing is written until every old value has been read again and matches the plan, and the journal has the
+/// whole plan on disk. Each step is recorded, written, read back and compared; after the last step, all
+/// settings are compared again. After any failure, all steps that were begun are undone before this returns.
 ///
 /// # Errors
-/// What failed, and how the host stands now.
+/// What failed, and the resulting state of the host.
 pub fn commit<'k, K: Knobs>(
     plan: Plan,
     kernel: &'k mut K,
@@ -45,7 +45,7 @@ pub fn commit<'k, K: Knobs>(
     let object_cookies = kernel.object_cookies(&plan);
     let pending =
         journal.begin(&lock, asked, plan, object_cookies).map_err(|e| CommitError::untouched(e.into()))?;
-    // From here on, also a panic in the host's code leads through an undo.
+    // From here on, even a panic in the host's code leads to an undo.
     let mut held = Held::begun(kernel, lock, pending);
     match held.take_steps() {
         Ok(()) => Ok(held),
@@ -53,11 +53,11 @@ pub fn commit<'k, K: Knobs>(
     }
 }
 
-/// Whether a commit of this plan would be refused before it writes anything: by the options, by what other transactions claim, or
-/// by what holds a queue. What the settings are now is not compared.
+/// Checks whether a commit of this plan would be refused before it writes anything, because of the options,
+/// other transactions' claims, or the holder of a queue. Current values are not compared.
 ///
 /// # Errors
-/// The refusal; nothing was changed.
+/// The refusal. Nothing was changed.
 pub fn refuse_early<K: Knobs>(
     plan: &Plan,
     kernel: &mut K,
@@ -112,8 +112,8 @@ fn take_step<K: Knobs>(
     Ok(())
 }
 
-/// Reads every setting again after the last step: a driver may have reset its device for a later step, and lost what an
-/// earlier step had set. An object that is gone by now is not an error.
+/// Reads every setting again after the last step: a driver may have reset its device for a later step, and
+/// lost what an earlier step had set. An object that has disappeared meanwhile is not an error.
 fn verify_all<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     let of = pending.steps();
     for step in 0..of {
@@ -138,9 +138,9 @@ fn verify_all<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), CommitF
     Ok(())
 }
 
-/// A transaction that awaits confirmation, or whose program was killed, must be decided before its knobs are changed
-/// again: its undo would find a newer value and leave it. The same holds for a transaction that another program owns, and
-/// for an unreadable one, whose standing and often whose changes are unknown.
+/// A transaction that awaits confirmation, or whose program was killed, must be decided before its knobs are
+/// changed again: its undo would find a newer value and leave it. The same applies to a transaction that
+/// another program owns, and to an unreadable one, whose standing and often whose changes are unknown.
 fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
     let (live, unreadable) = journal.live_and_unreadable()?;
     for transaction in unreadable {
@@ -170,8 +170,8 @@ fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<()
 }
 
 impl Journal {
-    /// The knobs that a commit would refuse, each with the reason in words: their transaction is undecided, owned by
-    /// another program, or unreadable.
+    /// The knobs that a commit would refuse, each with the reason in words: their transaction is undecided,
+    /// owned by another program, or unreadable.
     ///
     /// # Errors
     /// As [`Journal::history`].
@@ -204,7 +204,7 @@ const fn is_undecided(standing: Standing) -> bool {
     matches!(standing, Standing::Unfinished | Standing::HeldUntil(_))
 }
 
-/// A queue may have got a holder since the plan was made: who holds one is read again.
+/// A queue may have acquired a holder since the plan was made, so the holders are read again.
 fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     for (step, of) in plan.steps.iter().enumerate() {
         let changes: Vec<&Change> = of.changes().iter().collect();
@@ -220,8 +220,8 @@ fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result
     Ok(())
 }
 
-/// Reads every old value again. A knob that the plan changes twice must come to its second change with the
-/// value that the first one gives it.
+/// Reads every old value again. For a knob that the plan changes twice, the second change must start from the
+/// value that the first one sets.
 fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     let mut drifted = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
@@ -243,7 +243,7 @@ fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(
     if drifted.is_empty() { Ok(()) } else { Err(CommitFault::Drifted(drifted)) }
 }
 
-/// The value that a knob has once all steps before this one are done, if one of them changes it.
+/// The value of a knob after all steps before this one, if one of them changes it.
 fn last_change_before(plan: &Plan, index: usize, knob: &Setting) -> Option<Setting> {
     let earlier = plan.steps[..index].iter().rev().flat_map(Step::changes);
     earlier.map(Change::to).find(|to| to.same_knob(knob)).cloned()
@@ -254,7 +254,7 @@ fn drifts(planned: &[Setting], found: Vec<Setting>) -> Vec<Drift> {
     pairs.map(|(planned, found)| Drift { planned: planned.clone(), found }).collect()
 }
 
-/// What a commit may do that it does not do unasked.
+/// What a commit may only do if explicitly allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
     /// Change settings whose old value cannot be written back.
@@ -279,12 +279,12 @@ impl Allow {
     }
 }
 
-/// A setting that has another value than the plan was made for.
+/// A setting that no longer has the value the plan was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The value that the plan was made for.
+    /// The value the plan was made for.
     pub planned: Setting,
-    /// The value that it has.
+    /// The current value.
     pub found: Setting,
 }
 
@@ -295,35 +295,35 @@ impl fmt::Display for Drift {
     }
 }
 
-/// A plan that did not come into force: why, and how the host stands now.
+/// A plan that was not applied: why, and the resulting state of the host.
 #[derive(Debug)]
 pub struct CommitError<E> {
     /// What failed.
     pub fault: Box<CommitFault<E>>,
-    /// How the host stands.
+    /// The state of the host.
     pub host: HostState,
-    /// What the undo came to, change by change; empty if nothing had been written.
+    /// The result of the undo, change by change; empty if nothing had been written.
     pub undone: Undone,
-    /// The transaction, where one had begun.
+    /// The transaction, if one was started.
     pub transaction: Option<TransactionName>,
-    /// The script that undoes it without netpolicy, where one had begun.
+    /// The script that undoes it without netpolicy, if one was started.
     pub undo_script: Option<PathBuf>,
 }
 
-/// Why a plan did not come into force.
+/// Why a plan was not applied.
 #[derive(Debug)]
 pub enum CommitFault<E> {
-    /// These changes cannot be undone, and were not allowed.
+    /// These changes cannot be undone, which was not allowed.
     Irreversible(Vec<Change>),
-    /// These changes disturb traffic, and were not allowed.
+    /// These changes disrupt traffic, which was not allowed.
     Disruptive(Vec<Change>),
-    /// An earlier transaction has changed one of these knobs, and is undecided.
+    /// An earlier, undecided transaction has changed one of these knobs.
     Undecided {
         /// The earlier transaction.
         name: TransactionName,
-        /// How it stands: unfinished or held.
+        /// Its standing: unfinished or held.
         standing: Standing,
-        /// What it did to the knob.
+        /// How it changed the knob.
         knob: Box<Change>,
     },
     /// A running program owns one of these knobs, and restores it when it exits.
@@ -332,41 +332,42 @@ pub enum CommitFault<E> {
         name: TransactionName,
         /// The program.
         by: Pid,
-        /// What it did to the knob.
+        /// How it changed the knob.
         knob: Box<Change>,
     },
-    /// A transaction that may be in force cannot be read, and may have changed one of these knobs.
+    /// A transaction that may be in force is unreadable, and may have changed one of these knobs.
     Unreadable {
-        /// The transaction, and what is wrong with its journal.
+        /// The transaction, and the fault in its journal.
         transaction: Box<Unreadable>,
-        /// What it did to a knob, where it is known what it was to do.
+        /// How it may have changed a knob, if its plan is known.
         knob: Option<Box<Change>>,
     },
-    /// A daemon's earlier transaction was rolled back while it made this plan: it must look first what that means.
+    /// One of the daemon's earlier transactions was rolled back while it made this plan: it must observe the
+    /// host again.
     RolledBackMeanwhile {
         /// The earlier transaction.
         name: TransactionName,
     },
-    /// A change would take a queue from what holds it.
+    /// A change would take a queue from its holder.
     QueueConflict(Box<QueueConflict>),
-    /// The host is not as it was when the plan was made.
+    /// The host has changed since the plan was made.
     Drifted(Vec<Drift>),
-    /// The host refused.
+    /// The host returned an error.
     Host {
         /// The step, counted from 0.
         step: usize,
-        /// How many steps the plan has.
+        /// The number of steps in the plan.
         of: usize,
-        /// What was tried.
+        /// The operation that failed.
         doing: Doing,
-        /// The host's answer.
+        /// The host's error.
         cause: E,
     },
-    /// The kernel took a value and has another one now.
+    /// The kernel accepted a value but now has another one.
     ReadBack {
         /// The step, counted from 0.
         step: usize,
-        /// How many steps the plan has.
+        /// The number of steps in the plan.
         of: usize,
         /// What was written.
         wrote: Box<Setting>,
@@ -377,14 +378,14 @@ pub enum CommitFault<E> {
     Journal(JournalError),
 }
 
-/// What a host was asked for.
+/// An operation on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// The values before the step.
+    /// Reading the values before the step.
     Reading,
-    /// The step.
+    /// Writing the step.
     Writing,
-    /// The values after the step.
+    /// Reading the values after the step.
     ReadingBack,
 }
 
@@ -462,13 +463,13 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
     }
 }
 
-/// Each on a line of its own, below the line that announces them.
+/// Each item on its own line, indented.
 fn indented(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
     items.into_iter().map(|item| format!("\n  {item}")).collect()
 }
 
 impl<E: fmt::Display> fmt::Display for CommitError<E> {
-    /// What failed, then how the host stands.
+    /// What failed, then the state of the host.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n{}", self.fault, self.undone)?;
         match (&self.host, &self.undo_script) {
@@ -481,7 +482,7 @@ impl<E: fmt::Display> fmt::Display for CommitError<E> {
 }
 
 impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
-    /// The host's or the journal's own error. Its words are part of this error's.
+    /// The host's or the journal's error, whose text is also part of this error's.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.fault {
             CommitFault::Host { cause, .. } => Some(cause),

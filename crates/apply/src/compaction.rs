@@ -1,10 +1,11 @@
-//! Compaction: folds a daemon's many small transactions into one. One daemon at a time owns a journal.
+//! Compaction: folds a daemon's many small transactions into one. Only one daemon at a time uses a journal.
 //!
-//! A daemon commits on every event, for years. Each of its transactions is complete, so that a kill at any moment leaves
-//! nothing that cannot be undone. When there are more than [`FOLD_MAX`], they are folded into one that changes each knob
-//! from its first value to its last. One rename puts it in place, decided, with the names of the transactions that it
-//! replaces; every reader ignores these from then on. So the length of a daemon's journal depends on the settings in
-//! force, not on its uptime, and so does the number of steps of a rollback.
+//! A daemon commits on every event, for years. Each of its transactions is complete, so that everything can
+//! be undone after a kill at any moment. When there are more than [`FOLD_MAX`], they are folded into one that
+//! changes each knob from its first value to its last. One rename puts it in place, as decided, with the
+//! names of the transactions that it replaces; every reader ignores those from then on. So the length of a
+//! daemon's journal, and the number of steps of a rollback, depend on the settings in force and not on the
+//! daemon's uptime.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,30 +21,29 @@ use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
 use crate::verdicts::Verdicts;
 
-/// How many transactions of a daemon there may be before they are folded into one.
+/// The maximum number of a daemon's transactions before they are folded into one.
 pub const FOLD_MAX: usize = 16;
 
 /// The identity of a knob: its object and its name.
 pub type Knob = (Object, &'static str);
 
 impl Journal {
-    /// From here on, a commit is refused if one of these is not in force any more.
+    /// From now on, a commit is refused if one of these is no longer in force.
     pub fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         if let Some(kept) = self.daemon_lock() {
             kept.rely_on(names);
         }
     }
 
-    /// Folds a daemon's kept transactions into one; a single one is rewritten if it has changes that are `gone` (settings
-    /// of processes that have ended). Omits these, and knobs that have their first value again. `None` if there was
-    /// nothing to fold, or the result is empty.
+    /// Folds a daemon's kept transactions into one. A single transaction is rewritten if it has changes that
+    /// are `gone` (settings of processes that have exited). Omits these, and knobs that have their first
+    /// value again. Returns `None` if there was nothing to fold, or the result is empty.
     ///
     /// A change by another program is a barrier: only transactions newer than every foreign one with which they share a
     /// knob are folded.
     ///
-    /// # Errors
-    /// If another process is writing, or a file cannot be written. Then either nothing has changed, or the old
-    /// transactions remain beside the one that replaces them, and are ignored.
+    /// If another process is writing, or a file cannot be written. Either nothing has changed then, or the
+    /// old transactions remain next to the one that replaces them, and are ignored.
     pub fn fold(
         &self,
         asked: &Asked,
@@ -53,7 +53,7 @@ impl Journal {
         self.fold_under(&lock, asked, gone)
     }
 
-    /// The same, under the lock.
+    /// Like [`Journal::fold`], with the lock already held.
     pub(crate) fn fold_under(
         &self,
         lock: &Lock,
@@ -93,18 +93,18 @@ impl Journal {
             let verdicts: Vec<_> =
                 folded.iter().flat_map(|transaction| transaction.judgements().iter().cloned()).collect();
             if !verdicts.is_empty() {
-                // Undo needs none of them: where they cannot be written, the fold stands without.
+                // Undo does not need the verdicts: if they cannot be written, the fold is still valid.
                 let _without = Verdicts::write(&self.directory().join(name.to_string()), &verdicts);
             }
         }
-        // The newest first: what a kill leaves can still be undone to the first values.
+        // Newest first: if this is interrupted, the remaining ones can still be undone to the first values.
         for name in replaces.into_iter().rev() {
             self.remove(lock, name)?;
         }
         Ok(folded_name)
     }
 
-    /// The daemon's transactions that can be one, the oldest first.
+    /// The daemon's transactions that can be folded, oldest first.
     fn foldable(&self) -> Result<Vec<Transaction>, JournalError> {
         let mut foldable = Vec::new();
         let live = self.live()?;
@@ -126,7 +126,7 @@ impl Journal {
     }
 }
 
-/// The knob of a change.
+/// The knob that a change is about.
 pub(crate) fn knob(change: &Change) -> Knob {
     (change.to().object(), change.to().knob())
 }
@@ -139,7 +139,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The net effect of these transactions, the oldest first.
+    /// The net effect of these transactions, given oldest first.
     pub fn of<'t>(transactions: impl IntoIterator<Item = &'t Transaction>) -> Self {
         let mut ledger = Self::default();
         for transaction in transactions {
@@ -162,7 +162,7 @@ impl Ledger {
         }
     }
 
-    /// The change of a knob from its first value to its last; `None` if it has none.
+    /// The change of a knob from its first value to its last; `None` if there is none.
     pub fn get(&self, knob: &Knob) -> Option<&Change> {
         self.changes.get(knob).map(|(_, change)| change)
     }
@@ -172,22 +172,22 @@ impl Ledger {
         self.changes.remove(knob);
     }
 
-    /// All that is held, by knob.
+    /// All changes, by knob.
     pub fn iter(&self) -> impl Iterator<Item = (&Knob, &Change)> {
         self.changes.iter().map(|(knob, (_, change))| (knob, change))
     }
 
-    /// How many knobs are held.
+    /// The number of knobs.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// Whether nothing is held.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// All that is held and not gone as one plan, in the order in which the knobs were first changed.
+    /// All changes that are not gone as one plan, in the order in which the knobs were first changed.
     fn plan(&self, gone: impl Fn(&Change) -> bool) -> Plan {
         let mut in_order: Vec<&(u64, Change)> =
             self.changes.values().filter(|(_, change)| !gone(change)).collect();

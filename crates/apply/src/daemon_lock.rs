@@ -1,4 +1,4 @@
-//! A daemon's lock on its journal, and what it knows of the transactions in it.
+//! A daemon's lock on its journal, and its cache of the transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::log::{JOURNAL, JournalError};
 use crate::transaction::Transaction;
 use crate::transaction_name::TransactionName;
 
-/// The file that the daemon keeps locked while it runs.
+/// The file that a running daemon keeps locked.
 const LOCK_FILE: &str = "daemon";
 
 /// A daemon's lock on its journal, and its cache of the transactions.
@@ -26,7 +26,7 @@ pub(crate) struct DaemonLock {
 struct Known {
     /// Transactions that will not change any more.
     settled: BTreeSet<TransactionName>,
-    /// Transactions that may change, with the length of the journal that they were read from.
+    /// Transactions that may change, with the journal length at which they were read.
     live: BTreeMap<TransactionName, Transaction>,
     /// Transactions that the daemon's plans assume to be in force.
     relied_on: BTreeSet<TransactionName>,
@@ -43,12 +43,13 @@ impl DaemonLock {
         Ok(Self { _lock: lock, known: Mutex::default() })
     }
 
-    /// The daemon that runs on this journal, if there is one.
+    /// The daemon that uses this journal, if any.
     pub(crate) fn holder(directory: &Path) -> Option<Pid> {
         Lock::holder(&directory.join(LOCK_FILE))
     }
 
-    /// Of `names`, the transactions that may be in force, the oldest first, and the unreadable ones. `read` reads one.
+    /// Of `names`, the transactions that may be in force, oldest first, and the unreadable ones. `read` reads
+    /// a transaction.
     pub(crate) fn live(
         &self,
         names: Vec<TransactionName>,
@@ -85,12 +86,12 @@ impl DaemonLock {
         (live, unread)
     }
 
-    /// From here on, these are relied on.
+    /// From now on, the daemon relies on these.
     pub(crate) fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).relied_on = names.into_iter().collect();
     }
 
-    /// A transaction that is relied on and is not in force.
+    /// A transaction that the daemon relies on but that is not in force.
     pub(crate) fn missing_among(&self, live: &[Transaction]) -> Option<TransactionName> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let there: BTreeSet<TransactionName> = live.iter().map(Transaction::name).collect();
@@ -98,7 +99,7 @@ impl DaemonLock {
     }
 }
 
-/// A journal only grows, except that a torn last line may be replaced by a line of the same length.
+/// A journal only grows, except that a torn last line may be replaced by one of the same length.
 fn is_as_it_was(known: &Transaction) -> bool {
     let bytes = std::fs::metadata(known.directory().join(JOURNAL)).map(|metadata| metadata.len());
     known.torn_bytes() == 0

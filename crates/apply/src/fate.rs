@@ -1,41 +1,41 @@
-//! What became of a change when it was undone.
+//! The result of undoing a change.
 
 use model::Setting;
 use serde::{Deserialize, Serialize};
 
-/// What became of one change when it was undone.
+/// The result of undoing one change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Fate {
-    /// The setting had its old value already.
+    /// The setting already had its old value.
     AlreadyBack,
-    /// It was put back, and reads back so.
+    /// It was restored, and reads back as restored.
     Restored,
-    /// Its object is gone, and the setting with it.
+    /// Its object no longer exists.
     Gone,
     /// Another program has set it since; it was left alone.
     LeftAlone {
-        /// The value they gave it.
+        /// The foreign value.
         found: Setting,
     },
-    /// It could not be put back.
+    /// It could not be restored.
     Stuck {
-        /// The value it was last seen with, where it was.
+        /// The value it was last seen with, if it was read.
         found: Option<Setting>,
         /// Whether an undo may have written it.
         written: bool,
-        /// Why, in the kernel's own words.
+        /// The reason, with the kernel's error.
         cause: String,
     },
 }
 
-/// A step to be undone, and what is known of it beyond the plan.
+/// A step to undo, with what is known about it beyond the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
-    /// The step's place in the plan.
+    /// The step's index in the plan.
     pub(crate) step: usize,
-    /// Whether it may have been written in part.
+    /// Whether it may have been partly written.
     pub(crate) under_way: bool,
-    /// The fates of its changes in an earlier undo; empty if there was none.
+    /// The results of its changes in an earlier undo; empty if there was none.
     pub(crate) earlier: Vec<Fate>,
 }

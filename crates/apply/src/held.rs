@@ -16,41 +16,41 @@ use crate::undo::{HostState, Undone, UndoneChange, in_force_unrecorded, undo_ste
 
 /// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or
 /// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
-///
+/// While it exists, no other transaction can be written on this host.
 /// While it lives, no other transaction can be written on this host.
 #[must_use = "a plan that is not kept is rolled back"]
 pub struct Held<'k, K: Knobs> {
     pub(crate) kernel: &'k mut K,
     /// `None` for an empty plan, and once decided.
     pub(crate) pending: Option<Pending>,
-    /// Held for its drop: other writers may go on when the plan is decided.
+    /// Held until drop: other writers may proceed once the plan is decided.
     _lock: Option<Lock>,
 }
 
-/// The plan is rolled back: that it stays could not be recorded, and what is not recorded is not kept.
+/// The plan was rolled back because the decision to keep it could not be recorded.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}; without that record nothing can stay. {undone}")]
 pub struct KeepError {
     /// Why it could not be recorded.
     pub cause: JournalError,
-    /// What the roll back came to.
+    /// The result of the rollback.
     pub undone: Undone,
-    /// How the host stands.
+    /// The state of the host.
     pub host: HostState,
 }
 
 impl<'k, K: Knobs> Held<'k, K> {
-    /// What an empty plan comes to: there is nothing to keep and nothing to undo.
+    /// An empty plan: nothing to keep and nothing to undo.
     pub(crate) fn nothing(kernel: &'k mut K) -> Self {
         Self { kernel, pending: None, _lock: None }
     }
 
-    /// A transaction that has begun. Its steps are taken under this guard.
+    /// A transaction that has begun. Its steps are executed under this guard.
     pub(crate) fn begun(kernel: &'k mut K, lock: Lock, pending: Pending) -> Self {
         Self { kernel, pending: Some(pending), _lock: Some(lock) }
     }
 
-    /// Its transaction; `None` for an empty plan, which needs none.
+    /// The transaction; `None` for an empty plan, which needs none.
     pub fn transaction(&self) -> Option<TransactionName> {
         self.pending.as_ref().map(Pending::name)
     }
@@ -60,24 +60,25 @@ impl<'k, K: Knobs> Held<'k, K> {
         self.pending.as_ref().map(Pending::undo_script)
     }
 
-    /// The host, to measure or to look: writing past the transaction would look like the work of another program.
+    /// The host, for measurements and observation. Writing outside the transaction would look like another
+    /// program's write.
     pub fn kernel(&mut self) -> &mut K {
         self.kernel
     }
 
-    /// Lets the plan stay.
+    /// Keeps the plan.
     ///
     /// # Errors
-    /// If that cannot be recorded: the plan is rolled back then.
+    /// If this cannot be recorded; the plan is then rolled back.
     pub fn keep(self) -> Result<(), KeepError> {
         self.decide(Record::Committed)
     }
 
-    /// Lets the plan stay until a time since boot; [`crate::Journal::confirm`] lets it stay for good. A guard process
-    /// must watch the deadline and call [`crate::Journal::roll_back_if_unconfirmed`].
+    /// Keeps the plan until a time since boot; [`crate::Journal::confirm`] keeps it permanently. A guard
+    /// process must watch the deadline and call [`crate::Journal::roll_back_if_unconfirmed`].
     ///
     /// # Errors
-    /// If that cannot be recorded: the plan is rolled back then.
+    /// If this cannot be recorded; the plan is then rolled back.
     pub fn hold_until(self, deadline: Nanoseconds) -> Result<(), KeepError> {
         self.decide(Record::HeldUntil { deadline })
     }
@@ -91,10 +92,10 @@ impl<'k, K: Knobs> Held<'k, K> {
         })
     }
 
-    /// Puts everything back.
+    /// Restores all settings.
     ///
     /// # Errors
-    /// [`RollBackError::Incomplete`] if a setting could not be put back; all others have been.
+    /// [`RollBackError::Incomplete`] if a setting could not be restored; all others have been.
     pub fn roll_back(mut self) -> Result<Undone, RollBackError> {
         let Some(mut pending) = self.pending.take() else { return Ok(Undone::default()) };
         let undone = pending.undo(self.kernel, Why::NotKept);
@@ -105,7 +106,7 @@ impl<'k, K: Knobs> Held<'k, K> {
 impl<K: Knobs> Drop for Held<'_, K> {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
-            // The journal has the result. There is no caller to return it to.
+            // The journal has the result; drop cannot return it.
             let _recorded = pending.undo(self.kernel, Why::Dropped);
         }
     }
@@ -117,15 +118,15 @@ impl<K: Knobs> std::fmt::Debug for Held<'_, K> {
     }
 }
 
-/// A transaction that this process writes on: the open end of its journal, and how far it has come. What is on
-/// disk and what is here change together. Its owner holds the journal's lock.
+/// A transaction that this process is writing: its open journal, and its progress. The state on disk and in
+/// memory change together. The owner holds the journal's lock.
 #[derive(Debug)]
 pub(crate) struct Pending {
     name: TransactionName,
     log: Log,
     plan: Plan,
     progress: Progress,
-    /// Changes of steps that the journal does not record, and that may have been written.
+    /// Changes of steps that the journal does not record, but that may have been written.
     unrecorded: Vec<Change>,
 }
 
@@ -134,14 +135,14 @@ impl Pending {
         Self { name, log, plan, progress: Progress::begun(), unrecorded: Vec::new() }
     }
 
-    /// Continues a transaction of another process, which must have been read under the lock.
+    /// Continues another process's transaction, which must have been read under the lock.
     pub(crate) fn reopen(transaction: Transaction) -> Result<Self, JournalError> {
         let name = transaction.name();
         let (log, plan, progress) = transaction.reopen()?;
         Ok(Self { name, log, plan, progress, unrecorded: Vec::new() })
     }
 
-    /// The same, with changes that the journal does not record. An undo checks and reports these too.
+    /// Adds changes that the journal does not record. An undo also checks and reports these.
     pub(crate) fn with_unrecorded(self, unrecorded: Vec<Change>) -> Self {
         Self { unrecorded, ..self }
     }
@@ -162,13 +163,13 @@ impl Pending {
         self.log.directory().join(crate::log::UNDO_SCRIPT)
     }
 
-    /// Removes the transaction from the journal if all of it was undone and the journal cannot record that. On a full
-    /// disk it would otherwise block these knobs for every program. Returns whether it was removed.
+    /// Removes the transaction from the journal if all of it was undone and the journal cannot record that.
+    /// Otherwise a full disk would block these knobs for every program. Returns whether it was removed.
     pub(crate) fn discard_if_unrecorded(&self, undone: &Undone) -> bool {
         undone.unrecorded.is_some() && undone.is_complete() && self.log.discard()
     }
 
-    /// Records something, so that a kill of this process cannot take it back.
+    /// Adds a record that survives a kill of this process.
     pub(crate) fn note(&mut self, record: Record) -> Result<(), JournalError> {
         self.log.append(&record)?;
         let follows = self.progress.follow(&self.plan, &record);
@@ -176,14 +177,14 @@ impl Pending {
         Ok(())
     }
 
-    /// Records something, so that a loss of power cannot take it back either.
+    /// Adds a record that survives a power loss.
     pub(crate) fn note_durably(&mut self, record: Record) -> Result<(), JournalError> {
         self.note(record)?;
         self.log.sync()
     }
 
-    /// Undoes all steps that were begun, the last first. It continues after a failure, also if the journal can no longer
-    /// be written: the host comes first.
+    /// Undoes all steps that were begun, last first. It continues after a failure, even if the journal can no
+    /// longer be written: restoring the host takes precedence.
     pub(crate) fn undo<K: Knobs>(&mut self, kernel: &mut K, why: Why) -> Undone {
         let steps = self.progress.to_undo();
         let mut undone = Undone {
@@ -209,14 +210,14 @@ impl Pending {
         undone
     }
 
-    /// A gap in the journal would make it unreadable: after the first record that is lost, none is written.
+    /// A gap would make the journal unreadable: after the first lost record, none is written.
     fn note_if_recording(&mut self, record: Record, undone: &mut Undone) {
         if undone.unrecorded.is_none() {
             undone.unrecorded = self.note(record).err().map(Box::new);
         }
     }
 
-    /// An undo as an answer: whole, or an error that says what is left.
+    /// Converts an undo to a result: success, or an error that lists what is left.
     pub(crate) fn answer(&self, undone: Undone) -> Result<Undone, RollBackError> {
         if undone.is_complete() {
             Ok(undone)

@@ -22,8 +22,8 @@ use crate::unreadable::{Unreadable, whole_script};
 
 /// The directory of the transactions: `/var/lib/netpolicy/journal` by default.
 ///
-/// Each is a directory with a journal and an undo script. A directory appears when its transaction has begun,
-/// and with the whole plan in it; it is never changed but by lines added to its journal.
+/// Each transaction is a directory with a journal and an undo script. The directory appears, with the whole
+/// plan in it, when its transaction begins. Afterwards, only lines are added to its journal.
 #[derive(Clone, Debug)]
 pub struct Journal {
     directory: PathBuf,
@@ -33,12 +33,12 @@ pub struct Journal {
     daemon: Option<Arc<DaemonLock>>,
 }
 
-/// All transactions that there are.
+/// All transactions.
 #[derive(Debug, Default)]
 pub struct History {
-    /// Those that can be read, the oldest first.
+    /// The readable transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// Those that cannot.
+    /// The unreadable ones.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -55,7 +55,7 @@ impl Journal {
         }
     }
 
-    /// The same journal, waiting for another writer for this long instead of five seconds.
+    /// The same journal with a different timeout for another writer; the default is five seconds.
     #[must_use]
     pub fn waiting(mut self, for_at_most: Duration) -> Self {
         let retries = for_at_most.as_nanos() / LOCK_RETRY_AFTER.as_nanos();
@@ -63,8 +63,8 @@ impl Journal {
         self
     }
 
-    /// The same journal, for a command that owns its transactions until it exits. As long as this journal or a clone of
-    /// it lives, other programs can neither change their knobs nor roll them back.
+    /// The same journal, for a command that owns its transactions until it exits. While this journal or a
+    /// clone of it exists, other programs can neither change their knobs nor roll them back.
     ///
     /// # Errors
     /// If the lock file cannot be created in the directory, or another process is writing.
@@ -74,13 +74,14 @@ impl Journal {
         Ok(Self { session, ..self })
     }
 
-    /// The same journal, for the daemon. As long as this journal or a clone of it lives, no other daemon can use it.
+    /// The same journal, for the daemon. While this journal or a clone of it exists, no other daemon can use
+    /// it.
     ///
     /// Its transactions are marked as the daemon's, so that the next daemon finds them. Reads are cached, since a daemon
     /// commits often: a settled transaction is read once, and a live one again only when its file has grown.
     ///
     /// # Errors
-    /// [`JournalError::Kept`] if another daemon runs on it.
+    /// [`JournalError::Kept`] if another daemon uses it.
     pub fn kept_by_this_daemon(self) -> Result<Self, JournalError> {
         create_directory(&self.directory)?;
         let daemon = Some(Arc::new(DaemonLock::take(&self.directory)?));
@@ -88,7 +89,7 @@ impl Journal {
         Ok(Self { daemon, ..self })
     }
 
-    /// The daemon that runs on this journal, if there is one.
+    /// The daemon that uses this journal, if any.
     pub fn daemon(&self) -> Option<Pid> {
         DaemonLock::holder(&self.directory)
     }
@@ -98,8 +99,8 @@ impl Journal {
         transaction.begin().owned_by.filter(|program| is_held(&self.directory, *program))
     }
 
-    /// Whether the owner of this transaction ended before it rolled the transaction back or completed it. Also true for
-    /// live transactions of this process.
+    /// Whether this transaction's owner exited before it rolled the transaction back or completed it. Also
+    /// true for live transactions of this process.
     pub fn is_abandoned(&self, transaction: &Transaction) -> bool {
         let Begin { owned_by: Some(program), left_in_force, .. } = transaction.begin() else {
             return false;
@@ -120,12 +121,12 @@ impl Journal {
         Ok(live)
     }
 
-    /// The directory.
+    /// The journal's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The process that is writing a transaction right now, if one is.
+    /// The process that is currently writing a transaction, if any.
     pub fn writer(&self) -> Option<Pid> {
         Lock::holder(&self.lock_file())
     }
@@ -133,7 +134,7 @@ impl Journal {
     /// Reads a transaction.
     ///
     /// # Errors
-    /// If there is none of this name, or its journal is not what was written.
+    /// If there is no transaction with this name, or its journal is damaged.
     pub fn transaction(&self, name: TransactionName) -> Result<Transaction, JournalError> {
         let directory = self.directory.join(name.to_string());
         if !directory.is_dir() {
@@ -149,7 +150,7 @@ impl Journal {
     /// Reads all transactions of the journal.
     ///
     /// # Errors
-    /// If the directory cannot be read. A journal without a directory is one without transactions.
+    /// If the directory cannot be read. A missing directory is an empty journal.
     pub fn history(&self) -> Result<History, JournalError> {
         let mut history = History::default();
         for name in self.names()? {
@@ -162,8 +163,8 @@ impl Journal {
         Ok(history)
     }
 
-    /// Removes the oldest transactions that are rolled back or of an earlier boot, until `keep` of them are left.
-    /// Transactions that may be in force stay, and so do unreadable ones. Returns how many were removed.
+    /// Removes the oldest transactions that are rolled back or from an earlier boot, until `keep` of them are
+    /// left. Transactions that may be in force, and unreadable ones, are kept. Returns how many were removed.
     ///
     /// # Errors
     /// If another process is writing, or a directory cannot be removed.
@@ -179,7 +180,7 @@ impl Journal {
         Ok(surplus)
     }
 
-    /// The newest transaction, by name: none is read.
+    /// The newest transaction, by name only.
     ///
     /// # Errors
     /// As [`Journal::history`].
@@ -187,7 +188,7 @@ impl Journal {
         Ok(self.names()?.last().copied())
     }
 
-    /// Removes a transaction that was rolled back. Any other stays. Returns whether it was removed.
+    /// Removes a transaction if it was rolled back. Returns whether it was removed.
     ///
     /// # Errors
     /// If another process is writing, or the directory cannot be read or removed.
@@ -205,7 +206,7 @@ impl Journal {
         self.live_and_unreadable().map(|(live, _)| live)
     }
 
-    /// The transactions that may be in force, the newest first, and the unreadable ones that may be in force.
+    /// The live transactions, newest first, and the unreadable ones that may be in force.
     pub(crate) fn live_and_unreadable(&self) -> Result<(Vec<Transaction>, Vec<Unreadable>), JournalError> {
         let (mut live, mut unreadable) = match &self.daemon {
             Some(daemon) => {
@@ -239,13 +240,13 @@ impl Journal {
         Ok(live)
     }
 
-    /// Takes the lock for writing.
+    /// Acquires the write lock.
     pub(crate) fn lock(&self) -> Result<Lock, JournalError> {
         create_directory(&self.directory)?;
         Lock::take(&self.lock_file(), self.lock_retries_max)
     }
 
-    /// Begins a transaction, under the lock. When this returns, everything that its undo needs is on disk.
+    /// Begins a transaction, with the lock held. On return, everything that its undo needs is on disk.
     pub(crate) fn begin(
         &self,
         lock: &Lock,
@@ -255,7 +256,7 @@ impl Journal {
     ) -> Result<Pending, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
-        // Distinguishes programs that begin in the same microsecond; the lock does the rest.
+        // Distinguishes programs that begin in the same microsecond.
         let tag = u16::try_from(std::process::id() & 0xffff).unwrap_or(0);
         let name = TransactionName::after(newest, asked.at, tag);
         let begin = Begin {
@@ -275,7 +276,7 @@ impl Journal {
         Ok(Pending::begun(name, log, plan))
     }
 
-    /// Which boot this is.
+    /// The current boot's id.
     pub(crate) fn boot_id(&self) -> &str {
         &self.boot_id
     }
@@ -285,8 +286,8 @@ impl Journal {
         self.daemon.as_deref()
     }
 
-    /// Deletes transactions that another one replaces, and that a killed daemon did not delete; the newest first, as
-    /// [`Journal::fold`] does.
+    /// Deletes replaced transactions that a killed daemon did not delete; newest first, as in
+    /// [`Journal::fold`].
     fn remove_replaced(&self, lock: &Lock) -> Result<(), JournalError> {
         let names = self.names()?;
         let all = names.iter().filter_map(|name| self.transaction(*name).ok());
@@ -296,10 +297,10 @@ impl Journal {
         left.copied().try_for_each(|name| self.remove(lock, name))
     }
 
-    /// Removes the directory of a transaction that is settled or replaced by another.
+    /// Removes the directory of a transaction that is settled or replaced.
     pub(crate) fn remove(&self, _lock: &Lock, name: TransactionName) -> Result<(), JournalError> {
         let directory = self.directory.join(name.to_string());
-        // Renamed first, so that a kill in between leaves no transaction without its journal.
+        // Renamed first, so that an interruption leaves no transaction without its journal.
         let unborn = self.directory.join(format!("{UNBORN}{name}"));
         fs::rename(&directory, &unborn).map_err(io_error(&directory, "remove"))?;
         fs::remove_dir_all(&unborn).map_err(io_error(&unborn, "remove"))
@@ -317,7 +318,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The names of all transactions, the oldest first.
+    /// The names of all transactions, oldest first.
     pub(crate) fn names(&self) -> Result<Vec<TransactionName>, JournalError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -338,7 +339,7 @@ impl Journal {
     }
 }
 
-/// Removes transactions from the list that another one replaces: a daemon was killed while it deleted them.
+/// Drops replaced transactions from the list: a daemon was killed while it deleted them.
 fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
     let replaced: BTreeSet<TransactionName> =
         transactions.iter().flat_map(|transaction| transaction.begin().replaces.iter().copied()).collect();
@@ -346,13 +347,13 @@ fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
 }
 
 impl History {
-    /// The newest transaction whose changes may be in force: what `rollback` without a name takes back.
+    /// The newest transaction that may be in force: what `rollback` without a name undoes.
     pub fn newest_live(&self) -> Option<&Transaction> {
         self.transactions.iter().rev().find(|t| t.standing().is_live())
     }
 
-    /// A transaction that cannot be read and is newer than this one, or any if there is none: one that may be in force,
-    /// and may have changed what this one did.
+    /// An unreadable transaction that may be in force and is newer than this one (or any, if `name` is
+    /// `None`): it may have changed the same knobs.
     pub fn unreadable_after(&self, name: Option<TransactionName>) -> Option<&Unreadable> {
         self.unreadable
             .iter()
@@ -360,7 +361,7 @@ impl History {
             .find(|unreadable| unreadable.may_be_in_force() && name.is_none_or(|name| unreadable.name > name))
     }
 
-    /// Transactions that did not complete: their program was killed, or is still writing.
+    /// Incomplete transactions: their program was killed, or is still writing.
     pub fn unfinished(&self) -> impl Iterator<Item = &Transaction> {
         self.transactions.iter().filter(|t| t.standing() == Standing::Unfinished)
     }

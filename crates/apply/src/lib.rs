@@ -1,17 +1,18 @@
 //! Commits a plan as one transaction, and rolls it back.
 //!
-//! This room knows the order of operations: old values are recorded before they are changed, steps are undone in
-//! reverse, and values that other programs set since are left alone. It must not know what a knob means, nor how it
-//! is accessed: it sees a host through the trait [`Knobs`]. The wall is held by its dependencies (the model
-//! is the only room below), by `forbid(unsafe_code)`, and by its tests, which commit on a host that exists in
-//! memory only and fails at every step. The one exception is `undo_script.rs`, which must speak to a host
-//! without netpolicy, and so knows every knob by name. Files are opened for the journal alone; clocks are not
-//! read: a caller passes a [`Moment`].
+//! This crate defines the order of operations: old values are recorded before they are changed, steps are
+//! undone in reverse, and values that other programs have set since are left alone. It does not know what a
+//! knob means or how it is accessed: it sees a host through the trait [`Knobs`]. This is enforced by its
+//! dependencies (`model` is the only other crate), by `forbid(unsafe_code)`, and by its tests, which commit
+//! on an in-memory host that fails at every step. The one exception is `undo_script.rs`, which works without
+//! netpolicy and so knows every knob by name. Only the journal's files are opened, and no clock is read: the
+//! caller passes a [`Moment`].
 //!
-//! Read in this order: `knobs.rs` (the host), `undo.rs` (the one rule by which a setting is put back), `commit.rs`
-//! and `held.rs` (a transaction in this process), `record.rs` and `log.rs` (what is on disk), `transaction.rs`,
-//! `journal.rs` and `recover.rs` (all transactions: history, roll back, confirm), `undo_script.rs` (the way back
-//! without netpolicy), `verdicts.rs` (what measurements said of a transaction). What is durable when, and why, is argued in docs/decisions/0002-journal.md.
+//! Read in this order: `knobs.rs` (the host), `undo.rs` (how a setting is restored), `commit.rs` and
+//! `held.rs` (a transaction in this process), `record.rs` and `log.rs` (the files), `transaction.rs`,
+//! `journal.rs` and `recover.rs` (all transactions: history, rollback, confirmation), `undo_script.rs` (undo
+//! without netpolicy), `verdicts.rs` (measured verdicts on a transaction). docs/decisions/0002-journal.md
+//! explains what is durable when, and why.
 #![forbid(unsafe_code)]
 
 mod commit;

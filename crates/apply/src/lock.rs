@@ -1,4 +1,4 @@
-//! One writer at a time.
+//! The journal's write lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,32 +14,32 @@ use rustix::io::Errno;
 use crate::log::JournalError;
 use crate::regular;
 
-/// How long to wait before the lock is tried again.
+/// The interval between attempts to acquire the lock.
 pub const LOCK_RETRY_AFTER: Duration = Duration::from_millis(20);
-/// How often the lock is tried again: 5 seconds in all.
+/// The maximum number of further attempts: 5 seconds in total.
 pub const LOCK_RETRIES_MAX: u32 = 250;
 
-/// The longest text in the lock file that is read: a pid has at most 10 digits.
+/// The maximum number of bytes that are read from the lock file: a pid has at most 10 digits.
 const HOLDER_BYTES_MAX: u64 = 32;
 
-/// The right to write: held from before a plan is checked until its transaction is decided, or while one is
-/// rolled back or confirmed. The kernel takes it back when the process ends, however it ends.
+/// The right to write: held from the checks of a plan until its transaction is decided, or while one is
+/// rolled back or confirmed. The kernel releases it when the process exits, for whatever reason.
 ///
-/// It is a `flock(2)` on a file whose text is the holder's pid. The file itself stays for ever: a lock file that
-/// is removed can be locked twice.
+/// A `flock(2)` on a file that contains the holder's pid. The file is never removed: a lock file that is
+/// removed can be locked twice.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
 }
 
 impl Lock {
-    /// Takes the lock, waiting for another holder for a bounded time.
+    /// Acquires the lock; waits a bounded time for another holder.
     pub(crate) fn take(path: &Path, retries_max: u32) -> Result<Self, JournalError> {
         let failed = |doing| move |source| JournalError::Io { file: path.to_owned(), doing, source };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = match regular::open(path, &mut options) {
-            // It can be locked all the same.
+            // The file can still be locked.
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => regular::open_to_read(path),
             file => file,
         }
@@ -59,7 +59,7 @@ impl Lock {
                 Err(errno) => return Err(failed("lock")(errno.into())),
             }
         }
-        // The pid is for messages only. A full disk has no room for it, and must not prevent an undo.
+        // The pid is only for messages. A full disk has no room for it, which must not prevent an undo.
         let _best_effort =
             file.set_len(0).and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
         Ok(Self { file })
@@ -77,7 +77,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The lock itself goes with the descriptor.
+        // The lock itself is released with the descriptor.
         let _best_effort = self.file.set_len(0);
     }
 }

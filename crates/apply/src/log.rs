@@ -1,6 +1,7 @@
-//! One transaction's files: a journal that grows line by line, and the script that undoes it without us.
+//! The files of a transaction: a journal to which lines are appended, and a script that undoes it without
+//! netpolicy.
 //!
-//! Which writes must be durable, and why the others need not be, is argued in docs/decisions/0002-journal.md.
+//! docs/decisions/0002-journal.md explains which writes must be durable, and why the others need not be.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,13 +20,13 @@ use crate::transaction_name::TransactionName;
 pub(crate) const JOURNAL: &str = "journal.jsonl";
 /// The script's file name.
 pub(crate) const UNDO_SCRIPT: &str = "undo.sh";
-/// How the name of a directory begins that is not yet a transaction.
+/// The prefix of a directory that is not yet a transaction.
 pub(crate) const UNBORN: &str = ".new-";
 
-/// The longest journal that is written or read. A plan of 10 000 changes takes 3 to 4 MiB.
+/// The maximum length of a journal. A plan of 10 000 changes takes 3 to 4 MiB.
 pub const JOURNAL_BYTES_MAX: u64 = 16 << 20;
 
-/// What is wrong with a journal.
+/// An error of the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file could not be read or written.
@@ -33,28 +34,29 @@ pub enum JournalError {
     Io {
         /// The file or directory.
         file: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A line in the middle is not what was written.
+    /// A line before the last is not what was written.
     #[error("{}:{line}: {why}", file.display())]
     Corrupt {
         /// The journal.
         file: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault in the line.
         why: LineError,
     },
-    /// The journal has lost its first line, which was whole before the transaction had a name: it was damaged since.
+    /// The journal has no first line. It was complete before the transaction had a name, so the file was
+    /// damaged later.
     #[error("{} has lost its first line", file.display())]
     Headless {
         /// The journal.
         file: PathBuf,
     },
-    /// The journal would grow, or has grown, beyond [`JOURNAL_BYTES_MAX`].
+    /// The journal would exceed, or exceeds, [`JOURNAL_BYTES_MAX`].
     #[error("{} has {bytes} bytes, the limit is {JOURNAL_BYTES_MAX}", file.display())]
     TooLong {
         /// The journal.
@@ -65,23 +67,23 @@ pub enum JournalError {
     /// A transaction's journal cannot be read.
     #[error("{error}; {}", WayBack(script.as_deref()))]
     Unread {
-        /// What is wrong with it.
+        /// The cause.
         error: Box<JournalError>,
-        /// The script beside it, where that is a file.
+        /// Its undo script, if that is a file.
         script: Option<PathBuf>,
     },
     /// Another process is writing.
     #[error("another netpolicy process holds the journal lock{}; waited {} s", Holder(*holder), waited.as_secs_f32())]
     Busy {
-        /// Its number, where it could be read.
+        /// Its pid, if it could be read.
         holder: Option<Pid>,
-        /// How long it was waited for.
+        /// How long this process waited.
         waited: Duration,
     },
-    /// Another daemon runs on this journal.
+    /// Another daemon uses this journal.
     #[error("another daemon uses {}{}", directory.display(), Holder(*by))]
     Kept {
-        /// Its number, where it could be read.
+        /// Its pid, if it could be read.
         by: Option<Pid>,
         /// The journal.
         directory: PathBuf,
@@ -89,15 +91,15 @@ pub enum JournalError {
     /// There is no such transaction.
     #[error("there is no transaction {name} in {}", directory.display())]
     NoSuchTransaction {
-        /// The name that was asked for.
+        /// The requested name.
         name: TransactionName,
-        /// Where it was looked for.
+        /// The directory that was searched.
         directory: PathBuf,
     },
 }
 
 impl JournalError {
-    /// Whether the kernel refused for lack of permission.
+    /// Whether permission was denied.
     pub fn is_denied(&self) -> bool {
         match self {
             Self::Io { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
@@ -112,7 +114,7 @@ impl JournalError {
     }
 }
 
-/// How a transaction is undone whose journal cannot be read.
+/// How to undo a transaction whose journal cannot be read.
 struct WayBack<'a>(Option<&'a Path>);
 
 impl std::fmt::Display for WayBack<'_> {
@@ -132,27 +134,27 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// The open end of a journal.
+/// A journal that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
     file: File,
     /// The number of the next line.
     seq: u64,
-    /// Where the whole lines end.
+    /// The length of the complete lines.
     whole_bytes: u64,
-    /// Whether part of a line may stand behind them.
+    /// Whether a partial line may follow them.
     torn: bool,
     /// Whether the file system is read-only: a failed disk must not prevent an undo.
     read_only: bool,
-    /// The script, until it and the directories are synced too.
+    /// The script, until it and the directories are synced.
     script: Option<File>,
 }
 
 impl Log {
-    /// Makes a transaction's directory with its script and the first line of its journal. When this returns, another process can
-    /// read all of it, and the disk has taken the first line, which alone is enough to undo; before, there is no such
-    /// transaction at all. [`Log::sync`] makes the rest outlive a loss of power.
+    /// Creates a transaction's directory with its script and the first line of its journal. On return, other
+    /// processes can read all of it, and the first line is on disk, which is enough to undo; before that, the
+    /// transaction does not exist. [`Log::sync`] makes the rest survive a power loss.
     pub(crate) fn create(
         state: &Path,
         name: TransactionName,
@@ -173,7 +175,7 @@ impl Log {
         log
     }
 
-    /// As [`Log::create`], of a transaction that has come to its decision already: with these records behind the first.
+    /// Like [`Log::create`], for a transaction that is already decided: with these records after the first.
     pub(crate) fn create_decided(
         state: &Path,
         name: TransactionName,
@@ -195,7 +197,8 @@ impl Log {
         created
     }
 
-    /// Removes the transaction's directory. It is renamed first, so that a kill cannot leave part of a transaction.
+    /// Removes the transaction's directory. It is renamed first, so that an interruption cannot leave part of
+    /// a transaction.
     pub(crate) fn discard(&self) -> bool {
         let directory = self.directory();
         let Some(name) = directory.file_name() else { return false };
@@ -226,7 +229,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Opens a journal to write on.
+    /// Opens a journal for writing.
     pub(crate) fn reopen(
         directory: &Path,
         lines: u64,
@@ -244,7 +247,7 @@ impl Log {
         Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0, read_only, script: None })
     }
 
-    /// Adds a record. When this returns, it can be read by others even if this process is killed.
+    /// Appends a record. On return, other processes can read it even if this process is killed.
     pub(crate) fn append(&mut self, record: &Record) -> Result<(), JournalError> {
         if self.read_only {
             return Err(io_error(&self.path, "write")(io::ErrorKind::ReadOnlyFilesystem.into()));
@@ -254,7 +257,7 @@ impl Log {
         if bytes > JOURNAL_BYTES_MAX {
             return Err(JournalError::TooLong { file: self.path.clone(), bytes });
         }
-        // A line that was cut short, by us or by the one before us, must not end up in the middle.
+        // A line that was cut short, by this process or an earlier one, must not end up in the middle.
         if self.torn {
             self.file.set_len(self.whole_bytes).map_err(io_error(&self.path, "truncate"))?;
         }
@@ -266,7 +269,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all that was added outlive a loss of power, and so the transaction.
+    /// Makes everything that was added, and so the transaction, survive a power loss.
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
         let new = self.script.is_some();
         self.sync_inside()?;
@@ -276,7 +279,7 @@ impl Log {
         }
     }
 
-    /// The same, but for the name that the transaction has.
+    /// Like [`Log::sync`], except for the transaction's name.
     fn sync_inside(&mut self) -> Result<(), JournalError> {
         if let Some(script) = &self.script {
             script.sync_all().map_err(io_error(&self.directory().join(UNDO_SCRIPT), "sync"))?;
@@ -294,7 +297,7 @@ impl Log {
     }
 }
 
-/// All that a journal says.
+/// The content of a journal.
 #[derive(Debug)]
 pub(crate) struct Transcript {
     pub(crate) begin: Begin,
@@ -321,7 +324,7 @@ impl Transcript {
         }
     }
 
-    /// The first line of the journal in a transaction's directory, whatever the others are.
+    /// The first line of the journal in a transaction's directory, whatever follows.
     pub(crate) fn head(directory: &Path) -> Option<Begin> {
         let file = regular::open_to_read(&directory.join(JOURNAL)).ok()?;
         let mut line = Vec::new();
@@ -332,8 +335,8 @@ impl Transcript {
         }
     }
 
-    /// Reads a journal. Total: any bytes give an answer. A last line without its newline was cut short and does
-    /// not count; `None` without a whole first line. An error comes with its line, counted from 1.
+    /// Parses a journal. Total: any bytes give a result. A last line without a newline was cut short and is
+    /// ignored; `None` without a complete first line. An error has its line number, from 1.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, (usize, LineError)> {
         let whole_length = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
         let (whole, torn) = bytes.split_at(whole_length);
@@ -369,9 +372,10 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Creates a directory that only its owner may read: commands in the journal may hold secrets.
+/// Creates a directory that only its owner may read: commands in the journal may contain secrets.
 ///
-/// One that it is in, and that is not there yet, may be passed through: a daemon's socket is beside its journal.
+/// Missing parent directories are created so that others may traverse them: a daemon's socket is next to its
+/// journal.
 pub(crate) fn create_directory(path: &Path) -> Result<(), JournalError> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(io_error(parent, "create"))?;

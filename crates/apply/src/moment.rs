@@ -1,14 +1,14 @@
-//! When something happened, by both of the host's clocks. This room reads neither.
+//! A moment, by both of the host's clocks. This crate reads neither.
 
 use std::fmt;
 
 use model::Nanoseconds;
 use serde::{Deserialize, Serialize};
 
-/// One reading of the wall clock and of the clock that counts since boot.
+/// A reading of the wall clock and of the boot-time clock.
 ///
-/// Messages show the first. Deadlines use the second: it cannot be set, continues during suspend, and restarts
-/// at a reboot, which voids a transaction.
+/// Messages show the former. Deadlines use the latter: it cannot be set, continues during suspend, and
+/// restarts at a reboot, which voids a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moment {
@@ -26,7 +26,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// A wall-clock time in the parts that people write.
+/// A wall-clock time, split into its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Utc {
     pub(crate) year: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Utc {
     pub(crate) micro: u64,
 }
 
-/// The last microsecond of the year 9999: later times have no four-digit year, and count as this one.
+/// The last microsecond of the year 9999: later times, which have no four-digit year, count as this one.
 pub(crate) const UNIX_MICROS_MAX: u64 = 253_402_300_799_999_999;
 
 impl Utc {
@@ -49,7 +49,7 @@ impl Utc {
     /// Days in 400 years.
     const ERA_DAYS: u64 = 146_097;
 
-    /// The parts of a time; at most [`UNIX_MICROS_MAX`] counts.
+    /// Splits a time; later ones than [`UNIX_MICROS_MAX`] count as that.
     ///
     /// The calendar is Gregorian. Years are counted from March, so that the leap day is the last of its year;
     /// see Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
@@ -74,7 +74,7 @@ impl Utc {
         }
     }
 
-    /// The time with these parts; `None` if there is no such time since 1970.
+    /// Joins the parts; `None` if there is no such time since 1970.
     pub(crate) fn to_unix_micros(self) -> Option<u64> {
         let year_from_march = self.year.checked_sub(u64::from(self.month <= 2))?;
         let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
@@ -87,7 +87,7 @@ impl Utc {
             + self.minute * 60
             + self.second;
         let unix_micros = seconds * Self::MICROS_PER_SECOND + self.micro;
-        // What is not a date (a thirteenth month, a 31st of February) comes back as another date.
+        // An invalid date (a thirteenth month, 31 February) is converted to a different one.
         (unix_micros <= UNIX_MICROS_MAX && Self::from_unix_micros(unix_micros) == self).then_some(unix_micros)
     }
 }

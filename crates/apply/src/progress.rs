@@ -1,4 +1,4 @@
-//! How far a transaction has come, by its records.
+//! The progress of a transaction, from its records.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use model::{Nanoseconds, Plan};
 use crate::fate::{Begun, Fate};
 use crate::record::{Ending, LineError, Record, Why};
 
-/// How far a transaction has come. Each record moves it on, or cannot stand where it stands.
+/// The progress of a transaction. Each record advances it, or is invalid at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// How many steps were tried. They are tried in order.
+    /// The number of steps that were tried, in order.
     pub(crate) tried: usize,
-    /// How many of them are done: all, or all but the last.
+    /// The number of steps that are done: all that were tried, or all but the last.
     pub(crate) done: usize,
-    /// The fates of the steps that were undone.
+    /// The results of the steps that were undone.
     pub(crate) undone: BTreeMap<usize, Vec<Fate>>,
     pub(crate) phase: Phase,
     pub(crate) why: Option<Why>,
 }
 
-/// What a transaction is doing, or what became of it.
+/// The current phase of a transaction, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Writing,
@@ -32,12 +32,12 @@ pub(crate) enum Phase {
 }
 
 impl Progress {
-    /// A transaction that has begun, and has done nothing yet.
+    /// A transaction that has begun but not done anything yet.
     pub(crate) fn begun() -> Self {
         Self { tried: 0, done: 0, undone: BTreeMap::new(), phase: Phase::Writing, why: None }
     }
 
-    /// Goes on by one record after the first.
+    /// Advances by one record after the first.
     pub(crate) fn follow(&mut self, plan: &Plan, record: &Record) -> Result<(), LineError> {
         let all_done = self.phase == Phase::Writing && self.done == plan.steps.len();
         let follows = match record {

@@ -1,14 +1,14 @@
-//! What a journal says, line by line.
+//! The records of a journal.
 //!
-//! A journal is a file of JSON lines. Each has its number, one record, and the check sum of all that stands
+//! A journal is a file of JSON lines. Each has a sequence number, one record, and the checksum of everything
 //! before it on the line:
 //!
 //! ```json
 //! {"seq":2,"record":{"done":{"step":0}},"crc":"dc1c081a"}
 //! ```
 //!
-//! The check sum stands last, at a fixed place, so that it covers the bytes as they are and not some way of
-//! writing them again. Any JSON tool can read the file; nothing but this room writes it.
+//! The checksum comes last, at a fixed position, so that it covers the bytes as they are and not a
+//! re-serialisation of them. Any JSON tool can read the file; only this crate writes it.
 
 use std::fmt;
 
@@ -20,70 +20,72 @@ use crate::knobs::ObjectCookies;
 use crate::moment::Moment;
 use crate::transaction_name::TransactionName;
 
-/// The version of the journal's format that this program writes, and the only one it reads.
+/// The version of the journal's format that this program writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
 
 /// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Record {
-    /// What will be done, and what was before. Durable before the first write.
+    /// The planned changes with their old values. Durable before the first write.
     Begin(Box<Begin>),
     /// A step is about to be written.
     Tried {
-        /// Its place in the plan, counted from 0.
+        /// The step's index in the plan, from 0.
         step: usize,
     },
     /// The step was written and reads back as wanted.
     Done {
-        /// Its place in the plan, counted from 0.
+        /// The step's index in the plan, from 0.
         step: usize,
     },
-    /// All steps are done and shall stay.
+    /// All steps are done and are to be kept.
     Committed,
-    /// All steps are done and shall stay only if they are confirmed in time.
+    /// All steps are done and are kept only if they are confirmed in time.
     HeldUntil {
         /// The deadline: time since boot.
         deadline: Nanoseconds,
     },
-    /// A held transaction shall stay.
+    /// A held transaction was confirmed.
     Confirmed {
-        /// When that was said.
+        /// The time of the confirmation.
         at: Moment,
     },
-    /// The steps are about to be undone, the last first.
+    /// The steps are about to be undone, last first.
     Undoing {
-        /// For what cause.
+        /// The reason.
         why: Why,
     },
-    /// What became of a step's changes when they were undone.
+    /// The results of undoing a step's changes.
     Undone {
-        /// The step's place in the plan, counted from 0.
+        /// The step's index in the plan, from 0.
         step: usize,
-        /// The fate of each change, in the step's order.
+        /// The result of each change, in the step's order.
         fates: Vec<Fate>,
     },
-    /// The undo has come to its end.
+    /// The undo has ended.
     Closed {
-        /// Which.
+        /// How it ended.
         ending: Ending,
     },
 }
 
-/// The head of a transaction: all that it takes to undo it.
+/// The head of a transaction: everything that is needed to undo it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Begin {
     /// The journal's format: [`FORMAT`].
     pub format: u32,
-    /// The boot that the transaction belongs to: `/proc/sys/kernel/random/boot_id`. Settings do not outlive it.
+    /// The id of the boot that the transaction belongs to: `/proc/sys/kernel/random/boot_id`. Settings do not
+    /// survive a reboot.
     pub boot_id: String,
-    /// Who asked, when, and for what.
+    /// Who requested it, when, and why.
     pub asked: Asked,
-    /// The program that owns the transaction until it exits, if there is one.
+    /// The program that owns the transaction until it exits, if any.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "attended_by", alias = "owned_by")]
     pub owned_by: Option<Pid>,
-    /// Whether that program leaves the transaction in force when it exits. Otherwise it rolls it back.
+    /// Whether that program leaves the transaction in force when it exits. Otherwise it rolls the transaction
+    /// back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_in_force: bool,
     /// Whether a daemon made it, and maintains its settings while it runs.
@@ -101,20 +103,20 @@ pub struct Begin {
     pub plan: Plan,
 }
 
-/// Who asked for a transaction, when, and for what.
+/// Who requested a transaction, when, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// When.
+    /// The time of the request.
     pub at: Moment,
-    /// The command, as the operator typed it.
+    /// The command as typed.
     pub command: String,
-    /// The kernel: `uname -r`.
+    /// The kernel's release: `uname -r`.
     pub kernel_release: String,
     /// The version of netpolicy.
     pub netpolicy: String,
-    /// The time since boot by which the transaction must be kept or confirmed, or else it is undone, even if
-    /// its program is killed before that. `None` for a transaction without a deadline.
+    /// The time since boot by which the transaction must be kept or confirmed. Otherwise it is undone, even
+    /// if its program is killed earlier. `None` for a transaction without a deadline.
     pub deadline: Option<Nanoseconds>,
 }
 
@@ -124,72 +126,72 @@ pub struct Asked {
 pub enum Why {
     /// A step failed.
     Failed {
-        /// What went wrong, in words.
+        /// The error, in words.
         cause: String,
     },
-    /// Its program decided against it.
+    /// Its program decided not to keep it.
     NotKept,
     /// Its program failed before it decided.
     Dropped,
     /// An operator requested it.
     Asked {
-        /// When.
+        /// The time of the request.
         at: Moment,
     },
     /// It was not confirmed in time.
     Expired {
-        /// When that was noticed.
+        /// The time at which this was noticed.
         at: Moment,
     },
 }
 
-/// How an undo came out.
+/// The result of an undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Everything that was ours is as it was.
+    /// Everything that was set has its old value again.
     RolledBack,
-    /// Some settings could not be put back.
+    /// Some settings could not be restored.
     Incomplete,
 }
 
 /// Why some bytes are not a journal line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The line does not end in a check sum.
+    /// The line has no checksum at its end.
     #[error("the line has no checksum at its end")]
     NoCheckSum,
-    /// The check sum is not that of the line.
+    /// The line's checksum is wrong.
     #[error("the checksum is {found:08x}, and the line's is {computed:08x}")]
     CheckSum {
-        /// What the line says.
+        /// The checksum in the line.
         found: u32,
-        /// What it should say.
+        /// The checksum of the line.
         computed: u32,
     },
-    /// The check sum is right, but this program does not understand the record.
+    /// The checksum is right, but this program does not understand the record.
     #[error("not a record: {0}")]
     NotARecord(String),
-    /// The journal is of another format.
+    /// The journal has another format.
     #[error("the journal is of format {found}, this program reads format {FORMAT}")]
     Format {
-        /// The format that it says it has.
+        /// The journal's format.
         found: u32,
     },
-    /// The line's number does not follow that of the line before.
+    /// The line's number does not follow the previous one.
     #[error("the line has number {found} where {expected} should stand")]
     Sequence {
-        /// What the line says.
+        /// The number in the line.
         found: u64,
-        /// What it should say.
+        /// The expected number.
         expected: u64,
     },
-    /// The record cannot stand here: no such step, or a step done that was not tried.
+    /// The record is invalid at this position: there is no such step, or a step is done that was not tried.
     #[error("record \"{0}\" is not valid at this position")]
     OutOfPlace(&'static str),
 }
 
-/// The text between a record and its check sum, and the text after it.
+/// The text between a record and its checksum, and the text after it.
 const CRC_OPENS: &[u8] = b",\"crc\":\"";
 const CRC_CLOSES: &[u8] = b"\"}";
 const CRC_DIGITS: usize = 8;
@@ -207,7 +209,7 @@ struct LineIn {
     record: Record,
 }
 
-/// What every format of the journal must have in its first line.
+/// The fields that the first line has in every format of the journal.
 #[derive(Deserialize)]
 struct AnyFormat {
     record: AnyRecord,
@@ -223,10 +225,10 @@ struct AnyBegin {
     format: u32,
 }
 
-/// A record as a line, with its closing newline.
+/// A record as a line, with a trailing newline.
 pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
     let mut line = serde_json::to_vec(&LineOut { seq, record }).expect("a record has no map with odd keys");
-    line.pop(); // The closing brace comes after the check sum.
+    line.pop(); // The closing brace comes after the checksum.
     let crc = crc32fast::hash(&line);
     line.extend_from_slice(CRC_OPENS);
     line.extend_from_slice(format!("{crc:0CRC_DIGITS$x}").as_bytes());
@@ -235,7 +237,7 @@ pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
     line
 }
 
-/// Reads a line, without its newline: its number and its record. Total: any bytes give an answer.
+/// Parses a line without its newline: its number and its record. Total: any bytes give a result.
 ///
 /// # Errors
 /// If the bytes are not a line that [`encode_line`] could have written.
@@ -270,7 +272,7 @@ fn split_check_sum(line: &[u8]) -> Option<(&[u8], u32)> {
 }
 
 impl Record {
-    /// The record's name, as it stands in the journal.
+    /// The record's name in the journal.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Begin(_) => "begin",

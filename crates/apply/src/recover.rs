@@ -1,7 +1,7 @@
-//! Decides on transactions of other processes: rolls them back, confirms them, lets deadlines pass.
+//! Decides other processes' transactions: rolls them back, confirms them, lets deadlines expire.
 //!
-//! Every decision takes the lock first and reads the journal again under it. Of two concurrent decisions (a `confirm`
-//! and the guard that waits for it), one acts and the other sees the result.
+//! Every decision acquires the lock first and reads the journal again under it. Of two concurrent decisions
+//! (a `confirm` and the guard that waits for it), one acts and the other sees the result.
 
 use model::{Change, Judgement, Nanoseconds};
 
@@ -20,12 +20,12 @@ use crate::verdicts::Verdicts;
 /// Why a transaction was not confirmed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfirmError {
-    /// It does not wait for a confirmation.
+    /// The transaction does not await confirmation.
     #[error("nothing to confirm: {name} is {standing}")]
     NotHeld {
         /// The transaction.
         name: TransactionName,
-        /// How it stands.
+        /// Its standing.
         standing: Standing,
     },
     /// The deadline has passed, and the transaction is about to be rolled back.
@@ -33,7 +33,7 @@ pub enum ConfirmError {
     Expired {
         /// The transaction.
         name: TransactionName,
-        /// By how much.
+        /// How long ago.
         late: Nanoseconds,
     },
     /// The journal could not be read or written, or another process has it.
@@ -49,23 +49,23 @@ fn coarse(span: Nanoseconds) -> Nanoseconds {
 /// What a guard found at a transaction's deadline.
 #[derive(Debug)]
 pub enum Expiry {
-    /// The deadline is still to come.
+    /// The deadline is still ahead.
     NotYet {
-        /// In this much time.
+        /// The remaining time.
         remaining: Nanoseconds,
     },
-    /// Nothing is waited for: it was confirmed, kept or rolled back.
+    /// Nothing to do: the transaction was confirmed, kept or rolled back.
     Settled(Standing),
-    /// It was not confirmed, and is rolled back now.
+    /// It was not confirmed, and has now been rolled back.
     RolledBack(Undone),
 }
 
 impl Journal {
-    /// Rolls a transaction back, of any program, whether or not it completed.
+    /// Rolls back a transaction of any program, whether or not it completed.
     ///
     /// # Errors
-    /// [`RollBackError::Overlaid`] if a newer transaction changed the same knob, [`RollBackError::Incomplete`] if
-    /// a setting could not be put back: calling this again tries those once more.
+    /// [`RollBackError::Overlaid`] if a newer transaction changed the same knob,
+    /// [`RollBackError::Incomplete`] if a setting could not be restored: calling this again retries those.
     pub fn roll_back<K: Knobs>(
         &self,
         name: TransactionName,
@@ -80,12 +80,12 @@ impl Journal {
         self.undo(transaction, kernel, Why::Asked { at })
     }
 
-    /// Rolls back all that daemons have set and is in force. Those of their transactions that can be one
-    /// ([`Journal::fold`]) are undone as one: a value that another program set and the daemon repaired is not restored, so
-    /// each knob gets its value before the first of them. Returns what was undone, the newest first.
+    /// Rolls back all daemon transactions that are in force. Those that can be folded ([`Journal::fold`]) are
+    /// undone as one: each knob gets the value it had before the first of them, not a foreign value that the
+    /// daemon has repaired in between. Returns what was undone, newest first.
     ///
     /// # Errors
-    /// As [`Self::roll_back`], with what was undone until then, which stays so.
+    /// As for [`Self::roll_back`], with what had been undone before; that remains undone.
     pub fn roll_back_daemons<K: Knobs>(
         &self,
         kernel: &mut K,
@@ -103,9 +103,9 @@ impl Journal {
         undone: &mut Vec<(TransactionName, Undone)>,
     ) -> Result<(), RollBackError> {
         let lock = self.lock()?;
-        // Each turn undoes at least one, or finds none.
+        // Each iteration undoes at least one transaction, or finds none.
         for _ in 0..=self.kept_by_daemon()?.len() {
-            // A full disk has no room for it, and must not prevent an undo.
+            // A full disk has no room for it, which must not prevent an undo.
             let _folded = self.fold_under(&lock, asked, |_| false);
             let Some(newest) = self.kept_by_daemon()?.pop() else { break };
             let name = newest.name();
@@ -117,10 +117,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes what measurements said of a transaction, however it stands.
+    /// Records a measured verdict on a transaction, whatever its standing.
     ///
     /// # Errors
-    /// If there is no such transaction, or the verdict cannot be written. The transaction is as before then.
+    /// If there is no such transaction, or the verdict cannot be written. The transaction is unchanged then.
     pub fn note_judgement(&self, name: TransactionName, judgement: &Judgement) -> Result<(), JournalError> {
         let _lock = self.lock()?;
         let transaction = self.transaction(name)?;
@@ -129,10 +129,10 @@ impl Journal {
         Verdicts::write(transaction.directory(), &verdicts)
     }
 
-    /// Lets a held transaction stay. Confirming twice is not an error.
+    /// Keeps a held transaction. Confirming twice is not an error.
     ///
     /// # Errors
-    /// If it is not held, or its deadline has passed: then the guard has it.
+    /// If it is not held, or its deadline has passed and the guard will roll it back.
     pub fn confirm(&self, name: TransactionName, at: Moment) -> Result<(), ConfirmError> {
         let _lock = self.lock()?;
         let transaction = self.transaction(name)?;
@@ -153,11 +153,11 @@ impl Journal {
         }
     }
 
-    /// Rolls a transaction back if its deadline has passed without a confirmation. A transaction with a deadline
-    /// whose program was killed counts as unconfirmed too.
+    /// Rolls a transaction back if its deadline has passed without a confirmation. A transaction with a
+    /// deadline whose program was killed also counts as unconfirmed.
     ///
     /// # Errors
-    /// As [`Self::roll_back`].
+    /// As for [`Self::roll_back`].
     pub fn roll_back_if_unconfirmed<K: Knobs>(
         &self,
         name: TransactionName,
@@ -175,7 +175,7 @@ impl Journal {
         self.undo(transaction, kernel, Why::Expired { at }).map(Expiry::RolledBack)
     }
 
-    /// Undoes what is left of a transaction that was read under the lock.
+    /// Undoes the rest of a transaction that was read under the lock.
     fn undo<K: Knobs>(
         &self,
         transaction: Transaction,
@@ -192,8 +192,8 @@ impl Journal {
         pending.answer(undone)
     }
 
-    /// The changes of a transaction that its journal does not record, except knobs that a newer live transaction has
-    /// changed.
+    /// The changes of a transaction that its journal does not record, except for knobs that a newer live
+    /// transaction has changed.
     fn unrecorded(&self, transaction: &Transaction) -> Result<Vec<Change>, JournalError> {
         let mut unrecorded: Vec<Change> = transaction.unrecorded_changes().cloned().collect();
         if !unrecorded.is_empty() {
@@ -205,7 +205,7 @@ impl Journal {
         Ok(unrecorded)
     }
 
-    /// A transaction of which something is left to undo.
+    /// Returns a transaction that still has something to undo.
     fn undoable(&self, name: TransactionName) -> Result<Transaction, RollBackError> {
         let transaction = self.transaction(name)?;
         let standing = transaction.standing();
@@ -216,7 +216,7 @@ impl Journal {
         }
     }
 
-    /// The newest live transaction that has changed a knob of this one since, and what it did to it.
+    /// The newest live transaction that has changed one of this one's knobs since, and its change.
     fn overlay(&self, older: &Transaction) -> Result<Option<(TransactionName, Change)>, JournalError> {
         for newer in self.live()?.into_iter().take_while(|t| t.name() > older.name()) {
             let knob = newer

@@ -1,5 +1,5 @@
-//! Opens regular files only. A user who can write to the journal's directory could put a pipe in a file's place, and
-//! opening a pipe blocks.
+//! Opens regular files only. A user with write access to the journal's directory could replace a file by a
+//! pipe, and opening a pipe blocks.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 /// Does not block on a pipe, and does not make a terminal the controlling one.
 const WITHOUT_BLOCKING: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits().cast_signed();
 
-/// Opens a regular file, and refuses anything else.
+/// Opens a regular file, and rejects anything else.
 ///
 /// # Errors
-/// The kernel's refusal, or what stands in the file's place.
+/// The kernel's error, or the type of the file.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = match options.custom_flags(WITHOUT_BLOCKING).open(path) {
         // A pipe without a reader, or a socket.
@@ -28,10 +28,10 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if kind.is_file() { Ok(file) } else { Err(no_file(kind)) }
 }
 
-/// Opens a file to read it.
+/// Opens a file for reading.
 ///
 /// # Errors
-/// As [`open`].
+/// As for [`open`].
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().read(true))
 }

@@ -1,4 +1,4 @@
-//! Why a transaction was not, or not wholly, rolled back.
+//! Why a transaction was not, or not completely, rolled back.
 
 use std::path::PathBuf;
 
@@ -9,20 +9,20 @@ use crate::transaction::Standing;
 use crate::transaction_name::TransactionName;
 use crate::undo::Undone;
 
-/// Why a transaction was not, or not wholly, rolled back.
+/// Why a transaction was not, or not completely, rolled back.
 #[derive(Debug, thiserror::Error)]
 pub enum RollBackError {
-    /// Some settings could not be put back; all others were.
+    /// Some settings could not be restored; all others were.
     #[error("{undone}\nTo undo the rest by hand: {}", undo_script.display())]
     Incomplete {
         /// The transaction.
         name: TransactionName,
-        /// What the undo came to.
+        /// The result of the undo.
         undone: Undone,
         /// The script that undoes it without netpolicy.
         undo_script: PathBuf,
     },
-    /// A newer transaction changed the same knob: its value is not this one's to undo.
+    /// A newer transaction has changed the same knob, and must be undone first.
     #[error(
         "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
          Roll {newer} back first. Nothing was changed.",
@@ -31,9 +31,9 @@ pub enum RollBackError {
     Overlaid {
         /// The transaction.
         name: TransactionName,
-        /// The newer one.
+        /// The newer transaction.
         newer: TransactionName,
-        /// What the newer one did to the knob.
+        /// How the newer transaction changed the knob.
         knob: Box<Change>,
     },
     /// A running program owns it, and rolls it back when it exits.
@@ -44,12 +44,12 @@ pub enum RollBackError {
         /// The program.
         by: Pid,
     },
-    /// There is nothing of it to undo.
+    /// There is nothing to undo.
     #[error("nothing to undo: {name} is {standing}")]
     NothingToUndo {
         /// The transaction.
         name: TransactionName,
-        /// How it stands.
+        /// Its standing.
         standing: Standing,
     },
     /// The journal could not be read or written, or another process has it.

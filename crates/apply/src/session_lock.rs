@@ -1,9 +1,9 @@
-//! Programs that own their transactions while they run, and end them at exit.
+//! Programs that own their transactions while they run, and end them when they exit.
 //!
-//! A transaction that is kept stays until someone rolls it back, and other programs may build upon it. A transaction
-//! that a running command owns ends at a moment that no other program can predict. A second program that changed the same
-//! knobs would be left with half of its settings, and the owner could not restore its own. So other programs are refused
-//! these knobs until the owner exits.
+//! A transaction that is kept stays until someone rolls it back, and other programs may build on it. A
+//! transaction that a running command owns ends at a moment that no other program can predict. A second
+//! program that changed the same knobs would be left with half of its settings, and the owner could not
+//! restore its own. So other programs are refused these knobs until the owner exits.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,7 +17,7 @@ use crate::lock::{LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, io_error};
 use crate::regular;
 
-/// How the name of a lock file begins; the pid of its owner follows.
+/// The prefix of a lock file's name; the owner's pid follows.
 const PREFIX: &str = "attended-by-";
 
 /// How often the lock is tried while another process tests it.
@@ -32,19 +32,19 @@ pub enum AtExit {
     Leave,
 }
 
-/// A lock on a file named after this process, held while the process owns transactions. The kernel releases the lock
-/// when the process ends, for whatever reason; its transactions then have no owner.
+/// A lock on a file named after this process, held while the process owns transactions. The kernel releases
+/// the lock when the process exits, for whatever reason; its transactions then have no owner.
 #[derive(Debug)]
 pub(crate) struct SessionLock {
     /// What the process does with its transactions when it exits.
     pub(crate) at_exit: AtExit,
     path: PathBuf,
-    /// Held for its lock.
+    /// Held only for its lock.
     _file: File,
 }
 
 impl SessionLock {
-    /// Takes the lock for this process.
+    /// Acquires the lock for this process.
     pub(crate) fn take(_lock: &Lock, journal: &Path, at_exit: AtExit) -> Result<Self, JournalError> {
         let path = lock_file(journal, own_pid());
         let mut options = OpenOptions::new();
@@ -59,8 +59,9 @@ impl SessionLock {
         Err(io_error(&path, "lock")(std::io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Removes `path` if it is the lock file of a program that was killed. The caller holds the journal's lock, and so does
-    /// [`take`](Self::take): a file that is not locked yet cannot be mistaken for a stale one.
+    /// Removes `path` if it is the lock file of a program that was killed. The caller holds the journal's
+    /// lock, as does [`take`](Self::take), so a file that is not locked yet cannot be mistaken for a stale
+    /// one.
     pub(crate) fn sweep(_lock: &Lock, path: &Path) {
         let is_stale = path
             .file_name()
@@ -77,12 +78,12 @@ impl SessionLock {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // A file without a lock has no meaning, so a failure does no harm.
+        // A file without a lock has no meaning, so a failure is harmless.
         let _best_effort = fs::remove_file(&self.path);
     }
 }
 
-/// Whether a program other than this one runs and holds its lock.
+/// Whether another program is running and holds its lock.
 pub(crate) fn is_held(journal: &Path, program: Pid) -> bool {
     program != own_pid()
         && regular::open_to_read(&lock_file(journal, program))

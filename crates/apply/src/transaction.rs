@@ -1,4 +1,4 @@
-//! A transaction as its journal records it: its name, its progress, and its standing.
+//! A transaction as its journal records it: its name, progress and standing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,23 +17,23 @@ use crate::transaction_name::TransactionName;
 use crate::undo::{Undone, UndoneChange};
 use crate::verdicts::Verdicts;
 
-/// How a transaction stands.
+/// The standing of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// Its program is still writing, or was killed. [`crate::Journal::writer`] distinguishes the two.
     Unfinished,
-    /// Its changes are in force and shall stay.
+    /// Its changes are in force, permanently.
     Kept,
     /// Its changes are in force until this time since boot, unless they are confirmed.
     HeldUntil(Nanoseconds),
-    /// Its changes were held, and then confirmed.
+    /// Its changes were held and then confirmed.
     Confirmed,
     /// Its changes were undone.
     RolledBack,
-    /// Its changes were undone, but some settings could not be put back.
+    /// Its changes were undone, but some settings could not be restored.
     RollbackIncomplete,
-    /// The host has been booted since: its changes are gone, and there is nothing to undo.
+    /// The host has been rebooted since: its changes are gone, and there is nothing to undo.
     Rebooted,
 }
 
@@ -86,7 +86,8 @@ impl Transaction {
         Ok(Self::from_transcript(name, transcript, directory, boot_id, Verdicts::read(directory)))
     }
 
-    /// Reads a transaction from the bytes of its journal, without its verdicts; `None` if they are no journal.
+    /// Reads a transaction from the bytes of its journal, without its verdicts; `None` if they are not a
+    /// journal.
     pub fn from_journal(name: TransactionName, bytes: &[u8], boot_id: &str) -> Option<Self> {
         let transcript = Transcript::from_bytes(bytes).ok()??;
         Some(Self::from_transcript(name, transcript, Path::new(""), boot_id, Verdicts::default()))
@@ -105,17 +106,17 @@ impl Transaction {
         Self { name, directory, begin, progress, lines, whole_bytes, torn_bytes, rebooted, verdicts }
     }
 
-    /// Its name.
+    /// The transaction's name.
     pub fn name(&self) -> TransactionName {
         self.name
     }
 
-    /// What was asked, by whom, and the whole plan.
+    /// The request and the whole plan.
     pub fn begin(&self) -> &Begin {
         &self.begin
     }
 
-    /// How it stands.
+    /// The transaction's standing.
     pub fn standing(&self) -> Standing {
         if self.rebooted {
             return Standing::Rebooted;
@@ -130,17 +131,18 @@ impl Transaction {
         }
     }
 
-    /// What measurements said of it, the oldest first; at most [`VERDICTS_MAX`](crate::VERDICTS_MAX).
+    /// The measured verdicts on it, oldest first; at most [`VERDICTS_MAX`](crate::VERDICTS_MAX).
     pub fn judgements(&self) -> &[Judgement] {
         &self.verdicts.known
     }
 
-    /// Why that cannot be read, where there is something.
+    /// Why its verdicts could not be read, if so.
     pub fn unread_judgements(&self) -> Option<&str> {
         self.verdicts.unread.as_deref()
     }
 
-    /// The time since boot by which it must be confirmed or finished; `None` where nothing is waited for.
+    /// The time since boot by which it must be confirmed or finished; `None` if it has no deadline or is
+    /// decided.
     pub fn deadline(&self) -> Option<Nanoseconds> {
         match self.standing() {
             Standing::HeldUntil(deadline) => Some(deadline),
@@ -153,7 +155,7 @@ impl Transaction {
         }
     }
 
-    /// Whether it should have been confirmed or finished by now, and was not.
+    /// Whether its deadline has passed without a decision.
     pub fn expired(&self, now: Moment) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= now.since_boot)
     }
@@ -163,7 +165,7 @@ impl Transaction {
         self.progress.why.as_ref()
     }
 
-    /// What its undo has come to so far.
+    /// The result of its undo so far.
     pub fn undone(&self) -> Undone {
         let changes = self
             .progress
@@ -176,7 +178,7 @@ impl Transaction {
         Undone { changes, unrecorded: None }
     }
 
-    /// The changes that may be in force: begun, and not undone.
+    /// The changes that may be in force: begun but not undone.
     pub fn live_changes(&self) -> impl Iterator<Item = &Change> {
         let live = self.standing().is_live();
         self.begin.plan.steps.iter().take(self.progress.tried).enumerate().filter(move |_| live).flat_map(
@@ -194,12 +196,12 @@ impl Transaction {
         )
     }
 
-    /// How many bytes its journal has.
+    /// The length of its journal in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.whole_bytes + self.torn_bytes
     }
 
-    /// Whether its verdicts are those that were read.
+    /// Whether its verdicts are unchanged since they were read.
     pub(crate) fn has_the_same_verdicts(&self) -> bool {
         self.verdicts.is_as_it_was(&self.directory)
     }
@@ -209,12 +211,13 @@ impl Transaction {
         self.begin.plan.steps.iter().skip(self.progress.tried).flat_map(model::Step::changes)
     }
 
-    /// Bytes of a last line that was torn by a kill or a loss of power. What it would have recorded did not happen.
+    /// The length of a torn last line, after a kill or a power loss. What it would have recorded did not
+    /// happen.
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }
 
-    /// Its directory.
+    /// The transaction's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -224,7 +227,7 @@ impl Transaction {
         self.directory.join(crate::log::UNDO_SCRIPT)
     }
 
-    /// The open end of its journal, its plan, and how far it has come: what it takes to go on with it.
+    /// Its open journal, plan and progress, to continue it.
     pub(crate) fn reopen(self) -> Result<(Log, Plan, Progress), JournalError> {
         let log = Log::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
         Ok((log, self.begin.plan.clone(), self.progress))

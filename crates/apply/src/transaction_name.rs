@@ -1,4 +1,4 @@
-//! What a transaction and its directory are called.
+//! The name of a transaction and its directory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use crate::moment::{Moment, UNIX_MICROS_MAX, Utc};
 
 /// The name of a transaction and of its directory: `20261121T040500.123456Z-1a2b`.
 ///
-/// Names sort in the order of the transactions. The first part is the time of the transaction (UTC), or one microsecond
-/// after the previous one if the clock was set back. The second part identifies the program.
+/// Names sort in the order of the transactions. The first part is the time of the transaction (UTC), or one
+/// microsecond after the previous one if the clock was set back. The second part identifies the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionName {
     unix_micros: u64,
@@ -21,12 +21,12 @@ impl TransactionName {
         self.tag
     }
 
-    /// Whether both were made by one run of a program, as far as their names say.
+    /// Whether both names were created by the same program run, judging by the names.
     pub const fn is_of_same_program(self, other: Self) -> bool {
         self.tag == other.tag
     }
 
-    /// The name of a transaction that begins at this moment, after all others.
+    /// The name of a transaction that begins at this moment; it sorts after all others.
     pub(crate) fn after(newest: Option<Self>, at: Moment, tag: u16) -> Self {
         let earliest = newest.map_or(0, |n| n.unix_micros + 1);
         Self { unix_micros: at.unix_micros.max(earliest).min(UNIX_MICROS_MAX), tag }
@@ -41,7 +41,7 @@ impl fmt::Display for TransactionName {
     }
 }
 
-/// A text that is not the name of a transaction.
+/// The error for text that is not the name of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a transaction: they look like 20261121T040500.123456Z-1a2b")]
 pub struct NotATransaction(pub String);
@@ -68,7 +68,7 @@ impl FromStr for TransactionName {
         let unix_micros = utc.to_unix_micros().ok_or_else(wrong)?;
         let tag = text.get(24..).and_then(|t| u16::from_str_radix(t, 16).ok()).ok_or_else(wrong)?;
         let name = Self { unix_micros, tag };
-        // Writing it again checks all that stands between the numbers.
+        // Formatting it again checks everything between the numbers.
         if name.to_string() == text { Ok(name) } else { Err(wrong()) }
     }
 }

@@ -1,10 +1,11 @@
-//! The one rule by which a setting is put back, and what is said about it afterwards.
+//! How a setting is restored, and how the result is reported.
 //!
-//! Undo replays recorded values and is careful with what is not ours. A setting that has its old value needs
-//! nothing. One that has the value we gave it is put back. One that has any other value was set by someone
-//! else since, and stays. There are two exceptions. The step that was under way when the transaction stopped
-//! may have been half written, or rounded by the kernel, so whatever it has now is ours and is put back. And a
-//! setting that an earlier undo wrote and left stuck is still ours while it has the value it was left with.
+//! Undo replays recorded values and respects foreign ones. A setting that has its old value needs nothing.
+//! One that has the value that was written is restored. One with any other value was set by another program
+//! since, and is left alone. There are two exceptions. The step that was in progress when the transaction
+//! stopped may have been partly written, or rounded by the kernel, so it is restored whatever its value. And
+//! a setting that an earlier undo wrote but could not restore is still ours as long as it has the value it
+//! was left with.
 
 use std::fmt;
 
@@ -14,51 +15,52 @@ use crate::fate::{Begun, Fate};
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 
-/// One change and its fate.
+/// A change and the result of undoing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UndoneChange {
-    /// The change as it was made.
+    /// The original change.
     pub change: Change,
-    /// What became of it.
+    /// The result.
     pub fate: Fate,
 }
 
-/// What an undo came to, change by change, in the order of undoing.
+/// The result of an undo, change by change, in the order of undoing.
 #[derive(Debug, Default)]
 pub struct Undone {
     /// The changes that had been begun.
     pub changes: Vec<UndoneChange>,
-    /// Why the journal does not have all of this, if so. The host is as [`Self::changes`] says all the same.
+    /// Why the journal does not record all of this, if so. The host is nevertheless as [`Self::changes`]
+    /// states.
     pub unrecorded: Option<Box<JournalError>>,
 }
 
-/// A setting that could not be put back.
+/// A setting that could not be restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The change that could not be undone.
     pub change: Change,
-    /// The value it has now, where that can be read.
+    /// The current value, if it can be read.
     pub found: Option<Setting>,
-    /// Why, in the kernel's own words.
+    /// The reason, with the kernel's error.
     pub cause: String,
 }
 
-/// How a host stands after a transaction failed.
+/// The state of the host after a failed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostState {
-    /// Nothing was written, or nothing of it took effect.
+    /// Nothing was written, or nothing took effect.
     Unchanged,
-    /// What was written has been undone.
+    /// Everything that was written has been undone.
     Restored,
-    /// These settings could not be put back.
+    /// These settings could not be restored.
     NotRestored(Vec<Stuck>),
 }
 
 impl Begun {
-    /// Whether a value that is neither the old nor the new one is ours all the same.
+    /// Whether a value that is neither the old nor the new one is still ours.
     fn claims(&self, change: usize, found: &Setting) -> bool {
         let left_so = |fate: &Fate| match fate {
-            // Written, and then not to be read: it may have been left with anything.
+            // It was written and could not be read afterwards, so it may have any value.
             Fate::Stuck { found: then, written: true, .. } => then.as_ref().is_none_or(|then| then == found),
             Fate::Stuck { written: false, .. }
             | Fate::AlreadyBack
@@ -69,7 +71,7 @@ impl Begun {
         self.under_way || self.earlier.get(change).is_some_and(left_so)
     }
 
-    /// The fate of a change that cannot be read: as an earlier undo left it, with the new cause.
+    /// The result for a change that cannot be read: as an earlier undo left it, with the new cause.
     fn still_stuck(&self, change: usize, error: &impl fmt::Display) -> Fate {
         let cause = error.to_string();
         match self.earlier.get(change).cloned() {
@@ -86,7 +88,7 @@ fn read_one<K: Knobs>(kernel: &mut K, like: &Setting) -> Result<Setting, K::Erro
     Ok(found.swap_remove(0))
 }
 
-/// Undoes one step: one read, one write of all that is ours, one read to see that it holds. Gives the fate of
+/// Undoes one step: reads, writes everything that is ours, and reads again to verify. Returns the result of
 /// each change, in the step's order.
 pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) -> Vec<Fate> {
     let changes = step.changes();
@@ -94,7 +96,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
         Ok(found) => found.into_iter().map(Ok).collect(),
         Err(error) if K::is_gone(&error) => return vec![Fate::Gone; changes.len()],
         Err(error) if changes.len() == 1 => vec![Err(error)],
-        // One of them cannot be read, and the error is its alone: the others are looked at without it.
+        // One of them cannot be read: read each separately, so that the error affects only that one.
         Err(_) => changes.iter().map(|change| read_one(kernel, change.from())).collect(),
     };
     let mut ours = Vec::with_capacity(changes.len());
@@ -122,7 +124,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
             false
         }
     });
-    // The last written is the first put back.
+    // The last one written is the first to be restored.
     ours.reverse();
     if !ours.is_empty() {
         put_back(kernel, changes, &ours, &mut fates);
@@ -130,17 +132,17 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
     fates
 }
 
-/// Why putting a change back would take a queue from what holds it now, if so. Where that cannot be read, nothing is known to
-/// hold one.
+/// Why restoring a change would take a queue from its current holder, if so. If holders cannot be read, none
+/// is assumed.
 fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
     let back = change.clone().inverse();
     let taken = kernel.queue_conflict(&[&back]).ok().flatten()?;
     Some(format!("{taken}, and {back} {}", taken.how))
 }
 
-/// A change that the journal does not record, but that is in force: the journal's end was lost, or another program set
-/// the same value. The two cannot be distinguished, so the value stays and is reported. `None` if the change is not in
-/// force, as after a program was killed before that step.
+/// A change that is in force although the journal does not record it: either the end of the journal was lost,
+/// or another program set the same value. The two cannot be told apart, so the value stays and is reported.
+/// `None` if the change is not in force, as when a program was killed before that step.
 pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
     let found = read(kernel, std::slice::from_ref(change.to())).ok()?.pop()?;
     (found == *change.to() && found != *change.from()).then(|| UndoneChange {
@@ -153,7 +155,7 @@ pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> 
 const UNRECORDED: &str =
     "the journal does not record this write: its end was lost, or another program set this value";
 
-/// A setting that is ours is stuck until it has been seen to be back.
+/// A setting that is ours counts as stuck until it reads back as restored.
 fn put_back_later(found: Setting) -> Fate {
     Fate::Stuck { found: Some(found), written: false, cause: "not written yet".to_owned() }
 }
@@ -163,7 +165,7 @@ fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates:
         |which: &[usize]| -> Vec<Setting> { which.iter().map(|&i| changes[i].from().clone()).collect() };
     let refused = kernel.write(&from(ours)).err();
     look(kernel, changes, ours, refused.as_ref(), fates);
-    // One setting that the kernel will not take must not keep the others of its step from going back.
+    // One setting that the kernel rejects must not prevent the others of its step from being restored.
     if refused.is_some_and(|e| !K::is_gone(&e)) && ours.len() > 1 {
         for &one in ours {
             if matches!(fates[one], Fate::Stuck { .. }) {
@@ -174,7 +176,8 @@ fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates:
     }
 }
 
-/// Reads what was written and settles its fate. What counts is what is in force, not what the write reported.
+/// Reads what was written and determines the result. What counts is the value in force, not the result of the
+/// write.
 fn look<K: Knobs>(
     kernel: &mut K,
     changes: &[Change],
@@ -220,12 +223,12 @@ pub(crate) fn read<K: Knobs>(kernel: &mut K, like: &[Setting]) -> Result<Vec<Set
 }
 
 impl Undone {
-    /// Whether everything that was ours is as it was.
+    /// Whether everything that was ours has been restored.
     pub fn is_complete(&self) -> bool {
         self.stuck().next().is_none()
     }
 
-    /// What could not be put back.
+    /// The settings that could not be restored.
     pub fn stuck(&self) -> impl Iterator<Item = Stuck> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::Stuck { found, cause, .. } => {
@@ -235,7 +238,7 @@ impl Undone {
         })
     }
 
-    /// What another program has set since, and the value they gave it.
+    /// The settings that another program has set since, with the foreign value.
     pub fn left_alone(&self) -> impl Iterator<Item = (&Change, &Setting)> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::LeftAlone { found } => Some((change, found)),
@@ -243,15 +246,15 @@ impl Undone {
         })
     }
 
-    /// How many settings have this fate.
+    /// How many settings have such a result.
     pub fn count(&self, like: impl Fn(&Fate) -> bool) -> usize {
         self.changes.iter().filter(|c| like(&c.fate)).count()
     }
 
-    /// How the host stands now.
+    /// The state of the host.
     pub fn host(&self) -> HostState {
         let stuck: Vec<Stuck> = self.stuck().collect();
-        // What was begun may have been refused before it changed anything.
+        // A step that was begun may have failed before it changed anything.
         if self.changes.iter().all(|change| change.fate == Fate::AlreadyBack) {
             HostState::Unchanged
         } else if stuck.is_empty() {

@@ -1,7 +1,7 @@
-//! Undo without netpolicy: a shell script that a tired operator can read.
+//! Undo without netpolicy: a shell script that is easy to read.
 //!
-//! It does what [`crate::undo`] does, with the tools of a common distribution. This is the one file of this room
-//! that knows what each knob is: one file a family.
+//! It does what [`crate::undo`] does, with tools of a common distribution. This is the only module of this
+//! crate that knows each knob: one file per family.
 
 mod irq;
 mod kthread;
@@ -20,8 +20,8 @@ use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
 use crate::transaction_name::TransactionName;
 
-/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: they are chosen by
-/// others and must not become commands in a script that root runs.
+/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: others
+/// choose them, and they must not become commands in a script that root runs.
 pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     let asked = &begin.asked;
     let mut parts = BTreeSet::new();
@@ -61,34 +61,34 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     )
 }
 
-/// One line of the script, and the functions that it calls.
+/// A line of the script, and the functions that it calls.
 struct Call {
     needs: Vec<Part>,
     line: String,
 }
 
 impl Call {
-    /// A call in a network namespace: of a function with these words behind what the change is about, and its two values.
+    /// A call in a network namespace. `of` follows the description of the change; the two values come last.
     fn in_netns(needs: &[Part], words: &Words, netns: NetnsId, function: &str, of: &str) -> Self {
         let Words { what, set, old } = words;
         let needs = [&[Part::Device, Part::Netns], needs].concat();
         Self { needs, line: format!("in_netns {netns} {function} {what} {of} {set} {old}") }
     }
 
-    /// The same anywhere.
+    /// A call outside any particular namespace.
     fn anywhere(needs: &[Part], words: &Words, function: &str, of: &str) -> Self {
         let Words { what, set, old } = words;
         Self { needs: needs.to_vec(), line: format!("{function} {what} {of} {set} {old}") }
     }
 
-    /// A file of a device in sysfs, which `function` writes.
+    /// A call of `function`, which writes a device's file in sysfs.
     fn device_file(words: &Words, device: DeviceId, which: &str, file: &str) -> Self {
         let needs = [Part::File, Part::DeviceFile];
         Self::in_netns(&needs, words, device.netns, "device_file", &format!("{which} {file}"))
     }
 }
 
-/// What a change is about and its two values, each as one word of the shell.
+/// The description of a change and its two values, each as one shell word.
 struct Words {
     what: String,
     /// The value that the transaction set.
@@ -97,7 +97,8 @@ struct Words {
     old: String,
 }
 
-/// The call that takes a change back. One file a family says how each knob is written by a shell; the table of knobs, how its value is spelled.
+/// The call that undoes a change. The families' files define how a shell writes each knob; the table of knobs
+/// defines how its value is spelled.
 fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     let words = Words {
         what: quoted(&format!("{}: {}", change.to().object(), change.to().knob())),
@@ -127,7 +128,7 @@ fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     }
 }
 
-/// A device as the script knows it: by its index, and by what no other device has, where that was noted.
+/// A device as the script identifies it: by its index, and by its cookie if one was recorded.
 fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
     match object_cookies.get(&device_cookie_name(device)).and_then(|number| number.parse::<u64>().ok()) {
         Some(number) => format!("{}:{number}", device.ifindex),
@@ -135,17 +136,17 @@ fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
     }
 }
 
-/// The boot that a script belongs to, where its text says so.
+/// The boot id in a script's text, if any.
 pub(crate) fn boot_of(script: &str) -> Option<&str> {
     script.lines().find_map(|line| line.strip_prefix("boot='")?.strip_suffix('\''))
 }
 
-/// A text on one line: a name may have a newline in it, and after a newline a comment is over.
+/// A text on one line: a newline in a name would end a comment.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if model::is_misleading(c) { '?' } else { c }).collect()
 }
 
-/// A text as one word of the shell.
+/// A text as one shell word.
 fn quoted(text: &str) -> String {
     format!("'{}'", one_line(text).replace('\'', r"'\''"))
 }

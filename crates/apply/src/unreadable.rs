@@ -1,4 +1,4 @@
-//! Transactions whose journal cannot be read, and what is still known of them.
+//! Transactions whose journal cannot be read, and what is still known about them.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::regular;
 use crate::transaction_name::TransactionName;
 use crate::undo_script::boot_of;
 
-/// The mark that a script leaves beside itself when it has put everything back.
+/// The marker file that a script creates next to itself when it has restored everything.
 pub(crate) const UNDONE: &str = "undone";
 
-/// How much of a script is looked through for the boot that it belongs to: it stands near its beginning.
+/// How much of a script is searched for the boot id, which is near its beginning.
 const SCRIPT_HEAD_BYTES_MAX: u64 = 16 << 10;
 
 /// A transaction whose journal cannot be read.
@@ -23,16 +23,16 @@ const SCRIPT_HEAD_BYTES_MAX: u64 = 16 << 10;
 pub struct Unreadable {
     /// The transaction.
     pub name: TransactionName,
-    /// What is wrong with its journal.
+    /// The fault in its journal.
     pub error: JournalError,
-    /// What it was to do, where the first line is whole.
+    /// Its plan, if the first line is intact.
     plan: Option<Plan>,
-    /// Whether it is known to be of an earlier boot, or put back by its script.
+    /// Whether it is known to be from an earlier boot, or undone by its script.
     settled: bool,
 }
 
 impl Unreadable {
-    /// What is known of the transaction in this directory.
+    /// What is known about the transaction in this directory.
     pub(crate) fn of(name: TransactionName, directory: &Path, error: JournalError, boot_id: &str) -> Self {
         let begin = Transcript::head(directory);
         let boot = match &begin {
@@ -44,12 +44,12 @@ impl Unreadable {
         Self { name, error, plan: begin.map(|begin| begin.plan), settled }
     }
 
-    /// Whether it may be in force: it is not known to be of an earlier boot, or put back by its script.
+    /// Whether it may be in force: it is not known to be from an earlier boot, or undone by its script.
     pub const fn may_be_in_force(&self) -> bool {
         !self.settled
     }
 
-    /// The script that undoes it without netpolicy, where there is one.
+    /// The script that undoes it without netpolicy, if it exists.
     pub fn undo_script(&self) -> Option<&Path> {
         match &self.error {
             JournalError::Unread { script, .. } => script.as_deref(),
@@ -57,13 +57,13 @@ impl Unreadable {
         }
     }
 
-    /// What it was to do, as far as that is known.
+    /// Its planned changes, as far as they are known.
     pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
         self.plan.iter().flat_map(Plan::changes)
     }
 
-    /// What it may have done to a knob of this plan: `Some(Some(change))` where it is known, `Some(None)` where it may be
-    /// any change, and `None` if it shares no knob with the plan.
+    /// How it may have changed a knob of this plan: `Some(Some(change))` if that is known, `Some(None)` if it
+    /// may be any change, and `None` if it shares no knob with the plan.
     pub(crate) fn touches(&self, plan: &Plan) -> Option<Option<Change>> {
         let Some(theirs) = &self.plan else { return Some(None) };
         let ours = |theirs: &&Change| plan.changes().any(|change| change.to().same_knob(theirs.to()));

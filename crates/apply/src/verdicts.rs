@@ -1,7 +1,8 @@
-//! Verdicts on a transaction, in a file of their own beside its journal.
+//! Verdicts on a transaction, in a separate file next to its journal.
 //!
-//! Undo needs none of them, so they are not records of the journal: a version of netpolicy that knows no verdicts reads, keeps and undoes
-//! the transaction as any other, and a damaged file costs the verdicts alone.
+//! Undo needs none of them, so they are not records of the journal. A version of netpolicy that does not know
+//! verdicts reads, keeps and undoes the transaction like any other, and a damaged file loses only the
+//! verdicts.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -17,13 +18,13 @@ use crate::regular;
 /// The file's name.
 const VERDICTS: &str = "verdicts.json";
 
-/// How it is called until it is whole.
+/// The file's name until it is complete.
 const UNFINISHED: &str = ".verdicts.json";
 
-/// The most verdicts that are kept of a transaction: the newest.
+/// The maximum number of verdicts per transaction; the newest are kept.
 pub const VERDICTS_MAX: usize = 8;
 
-/// The longest file that is read. Eight verdicts take about 20 KiB.
+/// The maximum size of the file. Eight verdicts take about 20 KiB.
 const BYTES_MAX: u64 = 256 << 10;
 
 #[derive(Deserialize)]
@@ -37,19 +38,19 @@ struct FileOut<'a> {
     verdicts: &'a [Judgement],
 }
 
-/// What a transaction's file of verdicts says.
+/// The verdicts in a transaction's file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Verdicts {
-    /// The oldest first.
+    /// The verdicts, oldest first.
     pub(crate) known: Vec<Judgement>,
-    /// Why the file could not be read.
+    /// Why the file could not be read, if so.
     pub(crate) unread: Option<String>,
-    /// How long the file is.
+    /// The size of the file.
     bytes: u64,
 }
 
 impl Verdicts {
-    /// Those in a transaction's directory. Most have none.
+    /// Reads the verdicts in a transaction's directory. Most have none.
     pub(crate) fn read(directory: &Path) -> Self {
         let path = directory.join(VERDICTS);
         let file = match regular::open_to_read(&path) {
@@ -68,13 +69,13 @@ impl Verdicts {
         }
     }
 
-    /// Whether the file in this directory is as long as it was.
+    /// Whether the file in this directory has the same size as before.
     pub(crate) fn is_as_it_was(&self, directory: &Path) -> bool {
         let bytes = fs::metadata(directory.join(VERDICTS)).map_or(0, |metadata| metadata.len());
         bytes == self.bytes
     }
 
-    /// Writes them, without the oldest of too many. The file is whole at any moment.
+    /// Writes the verdicts, without the oldest if there are too many. The file is complete at any moment.
     pub(crate) fn write(directory: &Path, verdicts: &[Judgement]) -> Result<(), JournalError> {
         let verdicts = &verdicts[verdicts.len().saturating_sub(VERDICTS_MAX)..];
         let (unfinished, path) = (directory.join(UNFINISHED), directory.join(VERDICTS));

@@ -1,4 +1,4 @@
-//! Kernel threads of NAPIs: `taskset`, `chrt`, `renice` and `uclampset` on the thread that there is.
+//! Kernel threads of NAPIs: `taskset`, `chrt`, `renice` and `uclampset` on the current thread.
 
 use model::{KthreadKnob, RxQueue};
 

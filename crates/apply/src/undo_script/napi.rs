@@ -1,4 +1,4 @@
-//! NAPIs: netdev netlink for one, a file in sysfs for all of a device.
+//! NAPIs: netdev netlink for a single one, a file in sysfs for all NAPIs of a device.
 
 use model::{NapiKnob, RxQueue};
 

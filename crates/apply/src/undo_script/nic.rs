@@ -39,7 +39,7 @@ pub(super) fn call(words: &Words, device: DeviceId, which: &str, knob: &NicKnob)
     }
 }
 
-/// A knob that ethtool writes, as ethtool spells it.
+/// A call for a knob that ethtool writes, with ethtool's name for it.
 pub(super) fn by_ethtool(words: &Words, device: DeviceId, which: &str, kind: &str, word: &str) -> Call {
     let of = format!("{which} {kind} {}", quoted(word));
     Call::in_netns(&[Part::Nic, Part::Ethtool], words, device.netns, "by_ethtool", &of)

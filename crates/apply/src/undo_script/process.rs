@@ -1,4 +1,4 @@
-//! What processes own.
+//! Settings of processes.
 
 use model::{EpollId, ProcessKnob, RingId, SocketId, ThreadId};
 

@@ -1,9 +1,10 @@
-//! Queueing disciplines in the words of `tc qdisc`.
+//! Qdiscs, in the syntax of `tc qdisc`.
 
 use model::qdisc::{Qdisc, QdiscOption, Qdiscs};
 
-/// The commands that bring disciplines about, without the device: `replace root fq limit 100`. What is there goes first, for
-/// one of the same kind would keep options that are not named. What cannot be recorded as a whole has none.
+/// The commands that set up qdiscs, without the device: `replace root fq limit 100`. Existing qdiscs are
+/// deleted first, because one of the same kind would keep options that are not given. Empty for a
+/// configuration that cannot be recorded completely.
 pub(super) fn commands(qdiscs: &Qdiscs) -> Vec<String> {
     let del = || "del root".to_owned();
     match qdiscs {
@@ -33,7 +34,7 @@ fn words(qdisc: &Qdisc) -> String {
     words
 }
 
-/// An option with its unit, or the word that switches it.
+/// An option with its unit, or the keyword that switches it.
 fn option_words(kind: model::QdiscKind, option: QdiscOption, value: u32) -> String {
     let switch = |on: &str, off: &str| if value != 0 { on } else { off }.to_owned();
     match option {
@@ -41,14 +42,15 @@ fn option_words(kind: model::QdiscKind, option: QdiscOption, value: u32) -> Stri
         QdiscOption::HorizonDrop => switch("horizon_drop", "horizon_cap"),
         QdiscOption::Ecn => switch("ecn", "noecn"),
         QdiscOption::BucketsLog => format!("buckets {}", 1_u64.checked_shl(value).unwrap_or(0)),
-        // Bytes a second, where tc takes bits.
+        // In bytes per second; tc expects bits.
         QdiscOption::Maxrate | QdiscOption::LowRateThreshold => {
             format!("{option} {}bit", u64::from(value) * 8)
         }
         QdiscOption::RefillDelay | QdiscOption::Horizon | QdiscOption::OffloadHorizon => {
             format!("{option} {value}us")
         }
-        // The kernel cuts these to units of 1024 ns and shows a little less; one more leads to the same unit.
+        // The kernel truncates these to units of 1024 ns and reports slightly less; one more results in the
+        // same unit.
         QdiscOption::Target | QdiscOption::Interval => format!("{option} {}us", u64::from(value) + 1),
         QdiscOption::CeThreshold if kind == model::QdiscKind::FqCodel => {
             format!("{option} {}us", u64::from(value) + 1)

@@ -1,4 +1,4 @@
-//! A host whose settings are files, so that they outlive the program that sets them, as the kernel's do.
+//! A host whose settings are files, so that they outlive the program that sets them, like the kernel's.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use apply::Knobs;
 use model::Setting;
 
-/// How long a setting takes to be written: long enough to be killed in.
+/// How long a write takes: long enough to be killed in it.
 const WRITE_TAKES: Duration = Duration::from_micros(300);
 
 pub(crate) struct FileHost {
@@ -47,7 +47,7 @@ impl FileHost {
         self.directory.join(name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"))
     }
 
-    /// A setting has its old value or its new one, as in the kernel.
+    /// A setting has either its old or its new value, as in the kernel.
     fn put(&self, setting: &Setting) -> io::Result<()> {
         let file = self.file(setting);
         let new = file.with_extension("new");

@@ -1,4 +1,4 @@
-//! A real program is killed with SIGKILL at any time, and another puts the host back.
+//! A real program is killed with SIGKILL at any time, and another one restores the host.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,11 +17,11 @@ use model::{
 use crate::file_host::FileHost;
 use crate::test;
 
-/// Names the directory to the program that is to be killed.
+/// Passes the directory to the program that is to be killed.
 pub(crate) const VICTIM: &str = "NETPOLICY_TEST_COMMITS_IN";
 
 const KILLS: u32 = 60;
-/// The longest life of a victim: about two of its rounds.
+/// The maximum lifetime of a victim: about two of its rounds.
 const LIFE_MICROS_MAX: u64 = 40_000;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -57,7 +57,7 @@ pub(crate) fn journal(directory: &Path) -> Journal {
     Journal::new(directory.join("journal"), "this-boot")
 }
 
-/// What the victim does: commits, keeps and rolls back in turn, commits and drops the transaction, and so on for ever.
+/// The victim: commits, keeps and rolls back, then commits and drops the transaction, in an endless loop.
 pub(crate) fn commit_until_killed(directory: &Path) -> ! {
     let (journal, mut host) = (journal(directory), FileHost::open(&directory.join("host")));
     announce();
@@ -103,7 +103,7 @@ fn kill_many() -> Result<(), Failed> {
         assert!(standing.iter().all(|&s| s == Standing::RolledBack), "kill {kill}: {standing:?}");
     }
     fs::remove_dir_all(&base)?;
-    // Were the kills to miss, they would prove nothing.
+    // If the kills missed, they would prove nothing.
     assert!(
         found_unfinished > 10 && found_changed > 10,
         "{found_unfinished} unfinished, {found_changed} changed"
@@ -111,7 +111,8 @@ fn kill_many() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long a victim lives: spread over the whole range, the same in every run (Knuth's multiplicative hash).
+/// The lifetime of a victim: spread over the whole range, the same in every run (Knuth's multiplicative
+/// hash).
 pub(crate) fn life(kill: u32) -> Duration {
     Duration::from_micros((u64::from(kill.wrapping_mul(2_654_435_769)) * LIFE_MICROS_MAX) >> 32)
 }

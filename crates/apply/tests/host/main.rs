@@ -1,7 +1,7 @@
-//! Programs that are killed, and scripts that are run: what a transaction is worth to another process.
+//! Tests that kill programs and run scripts: what other processes can do with a transaction.
 //!
-//! What a test needs of the machine it names, and a machine that lacks it skips the test loudly: it is listed as
-//! ignored, with the reason, and counted.
+//! Each test names what it needs from the machine. A machine that lacks it skips the test: the test is listed
+//! as ignored with the reason, and counted.
 
 mod file_host;
 mod kill_nine;

@@ -1,4 +1,5 @@
-//! A program that owns its transactions until it exits, and other programs while it runs and after it was killed.
+//! A program that owns its transactions until it exits, and other programs while it runs and after it was
+//! killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,19 +24,20 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Passes the directory to the process of a successor.
+/// Passes the directory to a successor's process.
 pub(crate) const SUCCESSOR: &str = "NETPOLICY_TEST_TAKES_OVER_IN";
 
 const SUCCESSORS: u32 = 40;
 
-/// What a successor does: rolls back abandoned transactions, also its own of the round before, and commits; for ever.
+/// A successor: rolls back abandoned transactions, including its own of the previous round, and commits, in
+/// an endless loop.
 pub(crate) fn take_over_until_killed(directory: &Path) -> ! {
     let journal = journal(directory).owned_by_session(AtExit::RollBack).expect("owns");
     let mut host = FileHost::open(&directory.join("host"));
     announce();
     loop {
         for transaction in journal.abandoned().expect("reads") {
-            // Another successor may be faster, here and below.
+            // Another successor may have been faster, here and below.
             let _done_already = journal.roll_back(transaction.name(), &mut host, asked().at);
         }
         if let Ok(held) = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()) {
@@ -52,7 +54,7 @@ fn taken_over() -> Result<(), Failed> {
     let journal = journal(&base);
     let (mut found, mut changed) = (0, 0);
     for kill in 0..SUCCESSORS {
-        // Two at the same time, of which each finds what the last two left.
+        // Two at a time; each finds what the previous two left.
         let mut both = Vec::new();
         for _ in 0..2 {
             let program =
@@ -84,7 +86,7 @@ fn taken_over() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the owner does: commits and keeps twice, the second on top of the first, and stays.
+/// The owner: commits and keeps twice, the second time on top of the first, and stays.
 pub(crate) fn own_until_killed(directory: &Path) -> ! {
     let journal = journal(directory).owned_by_session(AtExit::RollBack).expect("owns");
     let mut host = FileHost::open(&directory.join("host"));
@@ -98,7 +100,7 @@ pub(crate) fn own_until_killed(directory: &Path) -> ! {
     }
 }
 
-/// The first change of the plan once more, from its new value to its old one.
+/// The first change of the plan in reverse, from its new value to its old one.
 fn on_top() -> Plan {
     let plan = plan();
     let change = plan.changes().next().expect("a change");

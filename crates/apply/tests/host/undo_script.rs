@@ -1,4 +1,4 @@
-//! The undo script, run by a real shell on things that the test has made.
+//! The undo script, run by a real shell on objects that the test has created.
 
 mod stage;
 mod steering;
@@ -235,7 +235,8 @@ fn shellcheck_is_content() -> Result<(), Failed> {
             Setting::Host(HostKnob::Sysctl(Sysctl::NetdevBudget, 600)),
         ),
     ];
-    // Each alone has the functions that it needs and no others, and all together have all.
+    // Each script has the functions that it needs and no others, and the script of all changes has all of
+    // them.
     for changes in every.iter().map(std::slice::from_ref).chain([every.as_slice()]) {
         let stage = Stage::new(changes)?;
         let output = Command::new("shellcheck").arg(stage.script()).output()?;
@@ -280,7 +281,7 @@ fn names_stay_names() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The `echo` of some shells interprets backslashes: as an escape sequence, or as the end of what it prints.
+/// The `echo` of some shells interprets backslashes, as escape sequences or as the end of the output.
 fn backslashes_stay(shell: &[&str]) -> Result<(), Failed> {
     for name in [r"\033]0;own\007", r"ok: is 0/0/0\c", r"\0\a\b\e\f\n\r\t"] {
         let process = ProcessId { pid: Pid(u32::MAX), started: 1, comm: Label::new(name) };
@@ -324,7 +325,7 @@ fn a_thread_goes_back() -> Result<(), Failed> {
     assert!(status == 0 && said.contains("left alone"), "{said}");
     assert_eq!(child.affinity()?, only(second).to_string());
 
-    // The number of a thread may be used again; what started at another time is another thread.
+    // A thread's number may be reused; a different start time means a different thread.
     drop(child);
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("gone"), "{said}");
@@ -392,7 +393,7 @@ fn a_ring_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Its options are written and read as a process of its own sees them; its budget no one can read without BPF.
+/// The options are written and read by a separate process; the budget cannot be read without BPF.
 fn a_socket_goes_back() -> Result<(), Failed> {
     let child = Child::python(SOCKET)?;
     let said = child.said();
@@ -434,7 +435,7 @@ time.sleep(600)
 ";
 
 fn a_device_goes_back() -> Result<(), Failed> {
-    // A namespace that lives as long as the child, with a device of its own.
+    // A namespace that lives as long as the child, with its own device.
     let child = Child::run(
         "unshare",
         &[
@@ -514,7 +515,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
 
 fn a_napi_goes_back() -> Result<(), Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
-    // The loopback device is there; its NAPI is the stand-in's.
+    // The loopback device is real; its NAPI is that of the fake `ynl`.
     let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
     let queue = RxQueue { device, index: QueueIndex(2) };
     let changes = [
@@ -556,7 +557,7 @@ fn a_napi_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The thread is a process of ours, which the stand-in names as the NAPI's; the tools are the real ones.
+/// The thread is a process of the test, which the fake `ynl` reports as the NAPI's; the tools are real.
 fn a_kernel_thread_goes_back() -> Result<(), Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
@@ -600,7 +601,7 @@ fn a_kernel_thread_goes_back() -> Result<(), Failed> {
         "{said}"
     );
 
-    // A NAPI that has no thread any more has nothing to put back.
+    // A NAPI without a thread has nothing to restore.
     std::fs::write(stage.directory().join("napi.json"), r#"{"id": 517}"#)?;
     let (status, said) = stage.run_with(&["--by-hand"], &[("YNL", "ynl")])?;
     assert!(status == 0 && said.matches("gone").count() == 2, "{said}");
@@ -614,7 +615,7 @@ fn field_of_stat(child: &Child, number: usize) -> Result<String, Failed> {
     Ok(fields.split(' ').nth(number - 3).ok_or("no such field")?.to_owned())
 }
 
-/// Stands in for the kernel's `ynl`, with the same arguments and answers, on a NAPI that is a file.
+/// A fake of the kernel's `ynl` with the same arguments and output; the NAPI is a file.
 const YNL: &str = r#"#!/usr/bin/env python3
 import json, os, sys
 a = sys.argv[1:]

@@ -1,4 +1,4 @@
-//! A daemon's journal: one daemon at a time, many small transactions, and one in their place.
+//! A daemon's journal: one daemon at a time, many small transactions, and one that replaces them.
 
 use std::fs;
 
@@ -122,7 +122,7 @@ fn a_commit_is_refused_when_what_it_relies_on_was_rolled_back() {
     keep(&daemon, one(gro(0, 0, 10)), &mut host);
 }
 
-/// A kill between the rename and the last removal leaves old ones beside the new one.
+/// A kill between the rename and the last removal leaves old transactions next to the new one.
 #[test]
 fn old_ones_that_a_kill_left_beside_the_new_one_count_no_more_and_are_swept() {
     let (scene, mut host) = (Scene::new(), host_of(2));
@@ -217,8 +217,8 @@ fn what_another_command_has_built_upon_a_daemons_is_not_undone_beneath_it() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// However commits, folds and what others set follow each other: one rollback of it all gives the host that was
-    /// there first, if the daemon's value was the last.
+    /// Whatever the sequence of commits, folds and foreign writes: one rollback of everything restores the
+    /// original host, if the last value is the daemon's.
     #[test]
     fn whatever_was_repaired_one_rollback_leads_back_to_the_first_value(
         acts in proptest::collection::vec((0_u32..3, 0_u64..4, proptest::option::of(4_u64..9), any::<bool>()), 1..24),
@@ -252,8 +252,8 @@ proptest! {
         prop_assert_eq!(sorted(&host.settings), sorted(&before));
     }
 
-    /// However commits and folds follow each other: rolling back all that is left gives the host that was there first,
-    /// and there are never more transactions than commits since the last fold, and one.
+    /// Whatever the sequence of commits and folds: rolling back everything that is left restores the original
+    /// host, and there are never more transactions than commits since the last fold, plus one.
     #[test]
     fn folding_at_any_time_does_not_change_the_result_of_a_rollback(
         acts in proptest::collection::vec((0_u32..3, 0_u64..4, any::<bool>()), 1..24),

@@ -1,4 +1,4 @@
-//! What an operator reads when something goes wrong.
+//! The error messages that an operator sees.
 
 use apply::{Journal, JournalError, RollBackError};
 use insta::assert_snapshot;
@@ -7,7 +7,8 @@ use model::{IrqKnob, IrqNumber, Plan, Setting, Step};
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, change, cpus, gro, host_for, latency_plan, second};
 
-/// What a commit says on a host with these faults. Directories and pids are of this run, and do not belong here.
+/// The message of a commit on a host with these faults, without directories and pids, which differ between
+/// runs.
 fn says(plan: Plan, faults: impl IntoIterator<Item = Fault>) -> String {
     let scene = Scene::new();
     let mut host = FaultyHost::new(&host_for(&plan));

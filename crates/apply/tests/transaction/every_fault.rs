@@ -1,4 +1,4 @@
-//! Every step of a commit fails in every way, and the host is as it was.
+//! Every step of a commit fails in every way, and the host is restored.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use model::{Change, IrqKnob, Plan, Setting, Step};
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, asked, gro, host_after, host_for, latency_plan, second};
 
-/// How often a fault-free commit reads and writes.
+/// The number of reads and writes of a fault-free commit.
 fn reads_and_writes(plan: &Plan) -> (usize, usize) {
     let mut host = FaultyHost::new(&host_for(plan));
     Scene::new().keep(plan.clone(), &mut host);
@@ -39,7 +39,7 @@ fn a_commit_on_a_device_that_is_reset_on_the_way_is_in_force_or_fails() {
         let mut host = FaultyHost::new(&before).with(reset);
         let outcome = scene.commit(plan.clone(), &mut host).map(|held| held.keep().expect("keeps"));
         match outcome {
-            // Of the last look, that at one object may come before the reset, and that at another after it.
+            // In the final check, one object may be read before the reset and another after it.
             Ok(()) if n < reads - plan.steps.len() => {
                 assert_eq!(host.settings, host_after(&plan, &before), "read {n}, {}", step.object());
             }
@@ -79,7 +79,7 @@ fn a_commit_failing_at_any_step_in_any_way_leaves_the_host_as_it_was() {
         let mut host = FaultyHost::new(&before).with(fault.clone());
         let error = scene.commit(plan.clone(), &mut host).expect_err("fails");
         assert_eq!(host.settings, before, "{fault:?}");
-        // A write that was refused outright changed nothing; the journal and the undo know that, too.
+        // A write that was rejected changed nothing, as the journal and the undo also know.
         let wrote = host.writes > 0 && !matches!(fault, Fault::RefuseWrite(0));
         let expected = if wrote { HostState::Restored } else { HostState::Unchanged };
         assert_eq!(error.host, expected, "{fault:?}");
@@ -119,7 +119,7 @@ fn an_undo_that_cannot_finish_names_every_setting_left_wrong() {
         }
         assert_eq!(matches!(error.host, HostState::NotRestored(_)), !named.is_empty(), "{fault:?}");
 
-        // When the host works again, what is left is put back from the journal.
+        // When the host works again, the rest is restored from the journal.
         let mut host = host.healed();
         for transaction in scene.journal.history().expect("reads").transactions {
             let expected = if named.is_empty() { Standing::RolledBack } else { Standing::RollbackIncomplete };
@@ -331,7 +331,7 @@ fn an_empty_plan_touches_neither_host_nor_journal() {
 #[test]
 fn a_plan_that_cannot_be_journalled_changes_nothing() {
     let (scene, plan) = (Scene::new(), latency_plan());
-    // A file where the journal's directory should be.
+    // A file in place of the journal's directory.
     std::fs::create_dir_all(scene.journal.directory().parent().expect("a parent")).expect("creates");
     std::fs::write(scene.journal.directory(), "").expect("writes");
     let before = host_for(&plan);
@@ -347,7 +347,7 @@ fn a_step_that_the_kernel_takes_only_in_parts_goes_back_in_parts() {
     let before = host_for(&plan);
     let mut host = FaultyHost::new(&before);
     let name = scene.keep(plan, &mut host);
-    // The second write of the undo is the first of the queues, three settings in one call.
+    // The second write of the undo is the first one to the queues, three settings in one call.
     let mut host = host.healed().with(Fault::RefuseWrite(2));
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     assert_eq!(host.settings, before);
@@ -357,7 +357,7 @@ fn a_step_that_the_kernel_takes_only_in_parts_goes_back_in_parts() {
 fn a_setting_that_an_undo_left_with_a_third_value_is_put_back_by_the_next() {
     let plan = latency_plan();
     let before = host_for(&plan);
-    // The undo's write lands rounded; then it is seen so, or cannot be read back.
+    // The undo's write is rounded; then it reads back as such, or cannot be read back.
     for unseen in [None, Some(Fault::RefuseRead(1))] {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before);
@@ -365,7 +365,7 @@ fn a_setting_that_an_undo_left_with_a_third_value_is_put_back_by_the_next() {
         let mut host = host.healed().with(Fault::Round(0));
         host.faults.extend(unseen);
         assert!(scene.journal.roll_back(name, &mut host, second(1)).is_err());
-        // A second undo that cannot even look forgets nothing.
+        // A second undo that cannot even read forgets nothing.
         let mut host = host.healed().with(Fault::RefuseReadsFrom(0));
         assert!(scene.journal.roll_back(name, &mut host, second(2)).is_err());
         let mut host = host.healed();

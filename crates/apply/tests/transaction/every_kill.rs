@@ -1,4 +1,4 @@
-//! A program is killed at every point of its journal, and another one puts the host back.
+//! A program is killed at every byte of its journal, and another one restores the host.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use model::{Plan, Setting};
 use crate::faulty_host::{Fault, FaultyHost, Timeline, journal_file};
 use crate::scene::{Scene, gro, host_for, latency_plan, second};
 
-/// A run that went to its end: its whole journal, and what the host was set to meanwhile.
+/// A completed run: its whole journal, and the states of the host during it.
 struct Run {
     scene: Scene,
     name: TransactionName,
@@ -28,7 +28,7 @@ fn run(plan: &Plan, fault: Option<Fault>, decide: impl FnOnce(&Scene, &mut Fault
 }
 
 impl Run {
-    /// Kills the run at every byte of its journal, and rolls back. Gives how many different ends there were.
+    /// Kills the run at every byte of its journal, and rolls back. Returns the number of different states.
     fn kill_everywhere(&self, before: &[Setting]) -> usize {
         let first_line = self.journal.iter().position(|&b| b == b'\n').expect("a first line") + 1;
         let mut ends = 0;
@@ -50,7 +50,7 @@ impl Run {
         fs::write(file, &self.journal[..length]).expect("writes");
     }
 
-    /// Where a line ends.
+    /// The ends of the lines.
     fn ends_of_lines(&self) -> Vec<usize> {
         self.journal.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect()
     }
@@ -118,7 +118,7 @@ fn killed_anywhere_while_a_knob_is_changed_twice_the_host_goes_back() {
 
 #[test]
 fn killed_again_anywhere_while_rolling_back_after_a_kill_the_host_goes_back() {
-    // One step of one setting and one of several: all that a kill can split.
+    // One step with one setting and one with several: every case that a kill can split.
     let plan = Plan { steps: vec![latency_plan().steps[0].clone(), latency_plan().steps[1].clone()] };
     let before = host_for(&plan);
     let first = run(&plan, None, |scene, host| {
@@ -185,7 +185,7 @@ fn a_change_in_force_that_a_cut_journal_does_not_record_is_reported_and_left() {
     assert!(undone.to_string().contains("the journal does not record this write"), "{undone}");
     assert!(undo_script.is_file());
 
-    // Put back by the script, there is nothing left to say.
+    // After the script has restored it, there is nothing left to report.
     let mut host = FaultyHost::new(&before);
     let undone = whole.scene.journal.roll_back(whole.name, &mut host, second(10)).expect("rolls back");
     assert_eq!((undone.changes.len(), host.writes), (0, 0));
@@ -228,7 +228,7 @@ fn a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line() {
             },
             other => panic!("{other:?}"),
         }
-        // A line that is missing is damage too.
+        // A missing line is damage too.
         let missing = [&whole.journal[..start], &whole.journal[end..]].concat();
         fs::write(&file, &missing).expect("writes");
         let read = whole.scene.journal.transaction(whole.name);

@@ -1,4 +1,4 @@
-//! A host in memory that fails on demand.
+//! An in-memory host that fails on demand.
 
 use std::fmt;
 use std::fs;
@@ -13,64 +13,64 @@ use model::{
     SteerTo, TxQueueKnob,
 };
 
-/// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
+/// A fault of a host. Reads and writes are counted separately, from 0.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// This read is refused.
+    /// This read fails.
     RefuseRead(usize),
-    /// This read and all later ones are refused.
+    /// This read and all later ones fail.
     RefuseReadsFrom(usize),
-    /// This write is refused, and nothing is written.
+    /// This write fails, and nothing is written.
     RefuseWrite(usize),
-    /// This write and all later ones are refused.
+    /// This write and all later ones fail.
     RefuseWritesFrom(usize),
-    /// This write is reported as refused, but lands.
+    /// This write takes effect, but is reported as failed.
     LoseAck(usize),
-    /// Of this write only the first setting lands, and it is reported as refused.
+    /// Only the first setting of this write takes effect, and the write is reported as failed.
     WriteFirstOnly(usize),
-    /// This write is reported as done, but lands with other values.
+    /// This write is reported as successful, but sets other values.
     Round(usize),
-    /// Before this read, the object that it asks for goes away.
+    /// The object disappears before this read.
     VanishBeforeRead(usize),
-    /// Before this write, the object that it is for goes away.
+    /// The object disappears before this write.
     VanishBeforeWrite(usize),
-    /// Before this read, another program sets this.
+    /// Another program writes this setting before this read.
     ForeignBeforeRead(usize, Setting),
-    /// This write ends in a panic, with nothing written.
+    /// This write panics, with nothing written.
     PanicInWrite(usize),
 }
 
-/// A host.
+/// An in-memory host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultyHost {
-    /// Everything that is set on it.
+    /// Its settings.
     pub(crate) settings: Vec<Setting>,
-    /// What it does wrong.
+    /// Its faults.
     pub(crate) faults: Vec<Fault>,
-    /// How often it was read.
+    /// The number of reads so far.
     pub(crate) reads: usize,
-    /// How often it was written.
+    /// The number of writes so far.
     pub(crate) writes: usize,
-    /// What holds queues of its device.
+    /// The holders of its device's queues.
     pub(crate) holders: Vec<QueueHolder>,
     /// The cookies of its objects.
     pub(crate) object_cookies: ObjectCookies,
-    /// The cookies that it was last asked to recall.
+    /// The cookies of the last `recall`.
     pub(crate) recalled: ObjectCookies,
-    /// What it was set to while the journal grew, if a test records it.
+    /// The host's states while the journal grew, if a test records them.
     pub(crate) timeline: Option<Timeline>,
 }
 
-/// What a host was set to, by the length of the journal at the time.
+/// The states of a host, by the length of the journal at the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
-    /// The journal that is watched.
+    /// The directory of the watched journal.
     pub(crate) journal_directory: PathBuf,
-    /// The length of the journal from which on the host was set so.
+    /// The states, each with the journal length from which it applies.
     pub(crate) states: Vec<(u64, Vec<Setting>)>,
 }
 
-/// What the host says when it refuses.
+/// The host's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostError {
     pub(crate) what: String,
@@ -96,12 +96,12 @@ impl FaultyHost {
         self
     }
 
-    /// The same host, as reliable as a host should be.
+    /// The same host without faults.
     pub(crate) fn healed(&self) -> Self {
         Self::new(&self.settings)
     }
 
-    /// Sets something, past everyone.
+    /// Writes a setting as another program would.
     pub(crate) fn set(&mut self, setting: &Setting) {
         if let Some(timeline) = &mut self.timeline {
             timeline.note(&self.settings);
@@ -217,7 +217,7 @@ impl Knobs for FaultyHost {
     }
 }
 
-/// The same knob with another value, which no test plans for.
+/// The same knob with another value that no test plans for.
 pub(crate) fn nudged(setting: &Setting) -> Setting {
     let mut setting = setting.clone();
     match &mut setting {
@@ -307,7 +307,7 @@ impl Timeline {
         self.states.push((length, settings.to_vec()));
     }
 
-    /// What the host can have been set to when the journal had this length.
+    /// The possible states of the host when the journal had this length.
     pub(crate) fn states_at(&self, length: u64) -> impl Iterator<Item = &[Setting]> {
         let until = self.states.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
         self.states

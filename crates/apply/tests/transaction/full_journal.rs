@@ -1,4 +1,4 @@
-//! The journal takes no more lines, at any of its lines, and the host goes back all the same.
+//! The journal runs full at any of its lines, and the host is still restored.
 
 use apply::{Allow, Asked, CommitFault, HostState, JOURNAL_BYTES_MAX, JournalError, KeepError};
 use model::{Plan, Setting, Step};
@@ -16,7 +16,7 @@ enum Failed {
     Keep(KeepError),
 }
 
-/// Commits and keeps, with a command so long that the journal has room for this many lines.
+/// Commits and keeps, with a command so long that the journal has room for only this many lines.
 fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
     let mut host = FaultyHost::new(&host_for(&plan()));
     let scene = Scene::new();
@@ -33,7 +33,7 @@ fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
         Err(error) => Err(Failed::Commit(*error.fault, error.host)),
     };
     let left = host.settings.clone();
-    // What could not be recorded as undone is not in the way of the next.
+    // A transaction that was undone but could not be recorded must not block the next one.
     if outcome.is_err() {
         scene.keep(plan(), &mut host);
     }
@@ -48,7 +48,7 @@ fn a_journal_that_is_full_at_any_line_lets_nothing_stay() {
         let (outcome, settings) = with_room_for(lines);
         assert_eq!(settings, before, "room for {lines} lines");
         match (lines, outcome.expect_err("there is no room")) {
-            // Nothing of it is on disk, or the first step was not noted: nothing was written.
+            // Nothing is on disk, or the first step was not recorded: nothing was written.
             (0 | 1, Failed::Commit(CommitFault::Journal(JournalError::TooLong { .. }), host)) => {
                 assert_eq!(host, HostState::Unchanged);
             }

@@ -1,4 +1,4 @@
-//! Several transactions on one host: who owns which knob, and who may write.
+//! Several transactions on one host: which one owns a knob, and who may write.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
@@ -22,7 +22,7 @@ fn standings(journal: &Journal) -> Vec<Standing> {
     journal.history().expect("reads").transactions.iter().map(apply::Transaction::standing).collect()
 }
 
-/// Three transactions: the second goes on where the first ended, the third is about another queue.
+/// Three transactions: the second continues where the first ended, the third is about another queue.
 pub(crate) fn three(scene: &Scene, host: &mut FaultyHost) -> [TransactionName; 3] {
     [one(gro(0, 0, 10)), one(gro(0, 10, 20)), one(gro(1, 0, 30))].map(|plan| scene.keep(plan, host))
 }
@@ -157,7 +157,7 @@ fn a_knob_of_a_transaction_that_was_killed_half_way_is_not_changed_until_that_is
         matches!(&*error.fault, CommitFault::Undecided { name: n, standing: Standing::Unfinished, .. } if *n == name),
         "{error}"
     );
-    // Other knobs are free.
+    // Other knobs are not blocked.
     scene.commit(one(gro(1, 0, 10)), &mut host).expect("commits").keep().expect("keeps");
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     scene.commit(one(gro(0, 0, 20)), &mut host).expect("commits").keep().expect("keeps");
@@ -212,7 +212,7 @@ fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
 }
 
-/// Puts something else in a file's place.
+/// Replaces a file by something else.
 pub(crate) fn replaced(file: &Path, by: &str) {
     let _not_there = std::fs::remove_file(file).or_else(|_| std::fs::remove_dir(file));
     match by {

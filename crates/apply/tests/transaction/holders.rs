@@ -1,4 +1,4 @@
-//! Queues that something keeps for itself: every kind of holder against every change that would take a queue away.
+//! Held queues: every kind of holder against every change that would take a queue away.
 
 use apply::{Allow, CommitFault, Fate, HostState, RollBackError, TransactionName};
 use model::host::{Confidence, HolderKind, HolderProcess, QueueHolder};
@@ -11,7 +11,7 @@ use model::{
 use crate::faulty_host::FaultyHost;
 use crate::scene::{Scene, asked, change, process, queue, second};
 
-/// The queue that is held in this file.
+/// The queue that is held in these tests.
 const HELD: QueueIndex = QueueIndex(1);
 
 const EVERYTHING: Allow = Allow { irreversible: true, disruptive: true };
@@ -44,7 +44,7 @@ fn flow() -> FlowMatch {
     FlowMatch::Ip4(IpFlow { destination_port: Some(11_211), ..IpFlow::all(Transport::Tcp) })
 }
 
-/// Every change that takes queue 1 of the device away from what holds it.
+/// Every change that takes queue 1 of the device from its holder.
 fn taking() -> Vec<Change> {
     let mut found = Vec::new();
     for kind in [ChannelKind::Combined, ChannelKind::Rx, ChannelKind::Tx] {
@@ -59,7 +59,7 @@ fn taking() -> Vec<Change> {
     }
     let flag = FlagName::new("legacy-rx").expect("a name");
     found.push(nic(NicKnob::PrivateFlag(flag, false), NicKnob::PrivateFlag(flag, true)));
-    // Both ways: its packets are taken away, or others are put in.
+    // Both directions: its packets are steered away, or other packets are steered to it.
     found.push(nic(NicKnob::RssTable(vec![0, 1, 2, 3]), NicKnob::RssTable(vec![0, 0, 2, 3])));
     found.push(nic(NicKnob::RssTable(vec![0, 0, 2, 3]), NicKnob::RssTable(vec![0, 1, 2, 3])));
     let span = QueueSpan { first: 1, count: 2 };
@@ -75,7 +75,7 @@ fn taking() -> Vec<Change> {
     found
 }
 
-/// Changes of the same device that leave the queue as it is.
+/// Changes of the same device that leave the queue alone.
 fn leaving() -> Vec<Change> {
     let other = QueueSpan { first: 2, count: 2 };
     vec![

@@ -1,4 +1,4 @@
-//! A transaction on a host that exists in memory only, and fails in every way a host can fail.
+//! Transactions on an in-memory host that fails in every way a host can fail.
 
 mod compaction;
 mod confirm;

@@ -1,4 +1,4 @@
-//! Any plan, on any host, with any faults.
+//! Property tests: any plan, on any host, with any faults.
 
 use apply::{Allow, CommitFault, HostState};
 use model::setting::Threading;
@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use crate::faulty_host::{Fault, FaultyHost};
 use crate::scene::{Scene, asked, change, cpus, epoll, host_after, process, queue, second, thread};
 
-/// Every kind of knob, on a few objects each, with a value from a small number: the same knobs in the same order
-/// for any numbers.
+/// Every kind of knob, on a few objects each, with values derived from these numbers: always the same knobs
+/// in the same order.
 fn settings(numbers: &[u32; 19]) -> Vec<Setting> {
     let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(3), name: Label::new("eth1") };
     let ring = RingId { process: process(), fd: Fd(9) };
@@ -55,7 +55,7 @@ fn settings(numbers: &[u32; 19]) -> Vec<Setting> {
     ]
 }
 
-/// The plan that leads from one host to another, as a planner would make it: what differs, by object.
+/// The plan from one host state to another, as a planner would make it: the differences, by object.
 fn diff(from: &[Setting], to: &[Setting]) -> Plan {
     let mut steps: Vec<(Object, Vec<Change>)> = Vec::new();
     for (from, to) in from.iter().zip(to).filter(|(from, to)| from != to) {
@@ -81,7 +81,7 @@ fn hosts() -> impl Strategy<Value = (Vec<Setting>, Plan)> {
     })
 }
 
-/// One of the faults after which everything can still be put back.
+/// A fault after which everything can still be restored.
 fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         (0_usize..24).prop_map(Fault::RefuseWrite),
@@ -112,13 +112,13 @@ proptest! {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before);
         host.faults.clone_from(&faults);
-        // Faults that did not hit the commit hit the rollback.
+        // Faults that did not occur in the commit occur in the rollback.
         let outcome = match scene.commit(plan.clone(), &mut host) {
             Ok(held) => held.roll_back().map_or_else(|_| "incomplete", |_| "restored"),
             Err(error) => if matches!(error.host, HostState::NotRestored(_)) { "incomplete" } else { "restored" },
         };
         prop_assert!(outcome == "incomplete" || host.settings == before);
-        // What is left is tried again on a host that fails in other ways, and then on one that does not.
+        // The rest is retried on a host with other faults, and then on one without.
         for faults in [later_faults, Vec::new()] {
             host = host.healed();
             host.faults = faults;
@@ -139,7 +139,7 @@ proptest! {
         let mut host = FaultyHost::new(&before);
         scene.keep(plan.clone(), &mut host);
         let (after, writes) = (host.settings.clone(), host.writes);
-        // The plan made for the host as it is now is empty; the old plan is refused.
+        // The plan made for the host's current state is empty; the old plan is refused.
         let held = scene.commit(diff(&after, &host_after(&plan, &before)), &mut host).expect("commits");
         prop_assert_eq!(held.transaction(), None);
         held.keep().expect("keeps");

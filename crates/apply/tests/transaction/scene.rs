@@ -1,4 +1,4 @@
-//! A host, a plan for it, and a journal that goes away with the test.
+//! A host, a plan for it, and a journal that is removed with the test.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::faulty_host::{FaultyHost, HostError};
 
-/// A journal in a directory of its own.
+/// A journal in its own directory.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) journal: Journal,
@@ -22,7 +22,7 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        // In memory where there is such a place: thousands of transactions would wait for the disk.
+        // In memory if possible: thousands of transactions would wait for the disk.
         let base = [Path::new("/dev/shm"), Path::new(env!("CARGO_TARGET_TMPDIR"))];
         let base = base.into_iter().find(|d| d.is_dir()).expect("a directory to work in");
         let directory = TempDir::with_prefix_in("netpolicy-apply-", base).expect("a directory");
@@ -43,7 +43,7 @@ impl Scene {
         apply::commit(plan, host, &self.journal, &asked(), Allow::default())
     }
 
-    /// Commits and keeps, and gives the transaction's name.
+    /// Commits and keeps, and returns the transaction's name.
     pub(crate) fn keep(&self, plan: Plan, host: &mut FaultyHost) -> TransactionName {
         let held = self.commit(plan, host).expect("commits");
         let name = held.transaction().expect("a transaction");
@@ -52,7 +52,7 @@ impl Scene {
     }
 }
 
-/// A moment this many seconds into the scene.
+/// A moment, this many seconds into the scene.
 pub(crate) fn second(second: u64) -> Moment {
     let unix_micros = 1_795_233_900_123_456 + second * 1_000_000;
     Moment { unix_micros, since_boot: Nanoseconds((1_000 + second) * 1_000_000_000) }
@@ -113,7 +113,7 @@ fn queue_step(index: u32) -> Step {
     ])
 }
 
-/// What `latency` is for memcached, in small: two queues, one epoll, one thread and one interrupt.
+/// A small version of `latency` for memcached: two queues, one epoll, one thread and one interrupt.
 pub(crate) fn latency_plan() -> Plan {
     let wanted =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
@@ -138,7 +138,7 @@ pub(crate) fn latency_plan() -> Plan {
     }
 }
 
-/// A host as a plan expects it, with one more queue that the plan has nothing to do with.
+/// A host as a plan expects it, with one more queue that is not in the plan.
 pub(crate) fn host_for(plan: &Plan) -> Vec<Setting> {
     let mut settings = vec![Setting::Napi(queue(9), NapiKnob::GroFlushTimeout(Nanoseconds(5)))];
     for change in plan.changes() {

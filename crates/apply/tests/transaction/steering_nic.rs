@@ -1,5 +1,5 @@
-//! A NIC whose contexts and rules are made, numbered and removed as a kernel and its driver do it, with every fault that
-//! they have: a plan that makes them fails at each step in each way, and the NIC is as it was.
+//! A NIC whose contexts and rules are created, numbered and removed as by a kernel and its driver, with their
+//! faults. A plan that creates them fails at each step in each way, and the NIC is restored.
 
 use apply::{HostState, Knobs};
 use model::{
@@ -10,24 +10,24 @@ use model::{
 use crate::faulty_host::HostError;
 use crate::scene::{Scene, asked, change, second};
 
-/// How many entries a table has.
+/// The number of entries in a table.
 const ENTRIES: usize = 8;
 
-/// How many rules there is room for.
+/// The maximum number of rules.
 const ROOM: u32 = 4;
 
-/// What a NIC does instead of what it was asked for, at the n-th write.
+/// A fault of the NIC at the n-th write.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// It is refused.
+    /// The write fails.
     Refuse(usize),
-    /// It is done, and reported as refused.
+    /// The write takes effect, but is reported as failed.
     LoseAck(usize),
-    /// A rule goes elsewhere, a context is over other queues: the driver rounds.
+    /// The driver rounds: a rule goes elsewhere, a context has other queues.
     Round(usize),
-    /// Before it, the NIC is reset: all that was made is gone, also what was there before.
+    /// The NIC is reset before the write: all contexts and rules are lost, including earlier ones.
     Reset(usize),
-    /// Before it, another program creates a context with the queues of ours.
+    /// Before the write, another program creates a context with the same queues.
     Twin(usize),
 }
 
@@ -64,7 +64,7 @@ fn refused(what: &Setting, why: &str) -> HostError {
 }
 
 impl Nic {
-    /// What is on it, whatever it does wrong.
+    /// The NIC's state, regardless of faults.
     fn state(&self) -> (Vec<Context>, Vec<Placed>) {
         let mut rules = self.rules.clone();
         rules.sort_by_key(|rule| rule.location);
@@ -171,7 +171,7 @@ impl Knobs for Nic {
             let rounds = matches!(self.fault, Some(Fault::Round(n)) if n == this);
             match setting {
                 Setting::Nic(_, NicKnob::RssContext(queues, there)) => {
-                    // The kernel's writer looks at what it made, and removes what it could not find again.
+                    // The kernel's writer checks what it created, and removes what it could not find again.
                     if rounds && *there {
                         return Err(refused(setting, "its driver made another table"));
                     }
@@ -206,7 +206,7 @@ fn rule(text: &str) -> FlowRule {
     text.parse().expect("a rule")
 }
 
-/// A NIC with a context, a rule that leads there, and one that drops.
+/// A NIC with a context, a rule that refers to it, and a rule that drops.
 fn before() -> Nic {
     let mut nic = Nic::default();
     nic.create(QueueSpan { first: 0, count: 2 });
@@ -218,7 +218,7 @@ fn before() -> Nic {
     nic
 }
 
-/// Two contexts, a rule into each, and another way for what was dropped.
+/// Two contexts, a rule for each, and a new target for what was dropped.
 fn plan() -> Plan {
     let there = |queues| {
         change(

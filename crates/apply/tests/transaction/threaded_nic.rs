@@ -1,6 +1,7 @@
-//! A NIC whose NAPIs are polled by kernel threads as a kernel and its drivers do it: threads that appear late, die and are
-//! recreated with other numbers, and a driver that refuses half of a change, rounds it, resets itself or drops the link in
-//! the middle. A plan for `threaded-busy` fails at each step in each way, and the whole NIC is as it was.
+//! A NIC whose NAPIs are polled by kernel threads as with a real kernel and driver: threads that appear late,
+//! die and are recreated with other pids, and a driver that rejects half of a change, rounds it, resets
+//! itself or drops the link in the middle. A plan for `threaded-busy` fails at each step in each way, and the
+//! whole NIC is restored.
 
 use apply::{HostState, Knobs};
 use model::{
@@ -11,25 +12,26 @@ use model::{
 use crate::faulty_host::HostError;
 use crate::scene::{Scene, asked, change, cpus, queue, second};
 
-/// Reads after which a thread that was asked for is there.
+/// The number of reads until a requested thread exists.
 const LATE_READS: usize = 2;
 
-/// What happens instead of what was asked for, or before it. Reads and writes are counted together, from 0.
+/// A fault of the NIC. Reads and writes are counted together, from 0.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// This is refused.
+    /// This call fails.
     Refuse(usize),
-    /// It is done, and reported as refused.
+    /// This call takes effect, but is reported as failed.
     LoseAck(usize),
-    /// Of a write only the first setting lands, and it is reported as refused.
+    /// Only the first setting of a write takes effect, and the write is reported as failed.
     Half(usize),
-    /// It is reported as done, but lands with other values.
+    /// This call is reported as successful, but sets other values.
     Round(usize),
-    /// Before it the NIC is reset: its NAPIs are recreated, and what was set on each of them is lost.
+    /// The NIC is reset before this call: its NAPIs are recreated, and their settings are lost.
     Reset(usize),
-    /// Before it the threads die and new ones start with default attributes; the NAPIs keep their settings.
+    /// Before this call, the threads die and new ones start with default attributes; the NAPIs keep their
+    /// settings.
     Threads(usize),
-    /// Before it the link goes down, and the NAPIs with it.
+    /// The link goes down before this call, and the NAPIs disappear with it.
     Down(usize),
 }
 
@@ -52,14 +54,14 @@ struct Napi {
 #[derive(Clone, Debug)]
 struct Nic {
     napis: Vec<Napi>,
-    /// Reads until the threads that were asked for are there.
+    /// The number of reads until the requested threads exist.
     awaited: usize,
     up: bool,
     fault: Option<Fault>,
     calls: usize,
 }
 
-/// What a thread begins with.
+/// A new thread.
 fn begins() -> Thread {
     Thread { cpus: cpus(0..4), scheduling: Scheduling::Other(0) }
 }
@@ -68,14 +70,14 @@ fn idle() -> Napi {
     Napi { threading: Threading::Off, defer: 0, flush: Nanoseconds(0), thread: None }
 }
 
-/// A NIC of two queues, the second of which already has a thread and a CPU.
+/// A NIC with two queues, the second of which already has a thread and a CPU.
 fn before() -> Nic {
     let thread = Thread { cpus: cpus([3]), scheduling: Scheduling::Other(-5) };
     let second = Napi { threading: Threading::On, defer: 7, thread: Some(thread), ..idle() };
     Nic { napis: vec![idle(), second], awaited: 0, up: true, fault: None, calls: 0 }
 }
 
-/// A NIC as it comes, without anybody's values: what a reset leaves is this.
+/// A NIC with default values: the state after a reset.
 fn fresh() -> Nic {
     Nic { napis: vec![idle(), idle()], ..before() }
 }
@@ -110,7 +112,7 @@ impl Nic {
     fn napi(&mut self, queue: RxQueue) -> Result<&mut Napi, HostError> {
         match self.up {
             true => Ok(&mut self.napis[usize::try_from(queue.index.0).expect("small")]),
-            // The device is there and its NAPIs are not: their settings come back with them.
+            // The device exists but its NAPIs do not: their settings return with them.
             false => Err(HostError { what: format!("{queue}: its device has no NAPI now"), gone: false }),
         }
     }
@@ -170,7 +172,7 @@ impl Nic {
 
 fn rounded(setting: &Setting) -> Setting {
     match setting.clone() {
-        // No driver polls without a pause where it was not asked to; some poll by thread where they should without a pause.
+        // No driver busy-polls unless requested; some poll by thread when busy polling was requested.
         Setting::Napi(queue, NapiKnob::Threaded(Threading::BusyPoll)) => {
             Setting::Napi(queue, NapiKnob::Threaded(Threading::On))
         }
@@ -210,7 +212,7 @@ impl Knobs for Nic {
         if matches!(fault, Some(Fault::Refuse(_))) {
             return Err(failed());
         }
-        // As the writer for real threads does: it looks for one until it is there.
+        // Like the writer for real threads: looks for a thread until it exists.
         if settings.iter().any(|one| {
             matches!(
                 one,
@@ -235,7 +237,7 @@ impl Knobs for Nic {
     }
 }
 
-/// Threads that poll without a pause on both queues of this NIC, each on a CPU of its own, in a class of its own.
+/// Busy-polling threads on both queues of this NIC, each with its own CPU and class.
 fn plan(nic: &Nic) -> Plan {
     let mut now = Nic { fault: None, ..nic.clone() };
     let mut to = |setting: Setting| change(now.value(&setting).expect("is up"), setting);
@@ -255,7 +257,7 @@ fn plan(nic: &Nic) -> Plan {
     Plan { steps: steps.into_iter().map(Step::new).collect() }
 }
 
-/// How often a commit without faults reads and writes.
+/// The number of reads and writes of a fault-free commit.
 fn calls(nic: &Nic) -> usize {
     let (scene, mut nic) = (Scene::new(), nic.clone());
     let plan = plan(&nic);
@@ -296,7 +298,7 @@ fn a_driver_that_refuses_half_or_rounds_at_any_step_leaves_the_nic_as_it_was() {
             let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
             let outcome = outcome.map(|held| held.keep().expect("keeps"));
             match (fault, outcome) {
-                // Reads round nothing, refuse no half and lose no acknowledgement.
+                // Reads round nothing, reject no half and lose no acknowledgement.
                 (Fault::LoseAck(_) | Fault::Half(_) | Fault::Round(_), Ok(())) => {
                     assert!(are_busy(&nic), "{fault:?}: {nic:?}");
                 }
@@ -318,7 +320,7 @@ fn a_nic_that_resets_itself_meanwhile_is_busy_or_as_a_reset_leaves_it() {
         let steps = plan.steps.len();
         let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
         match outcome.map(|held| held.keep().expect("keeps")) {
-            // Of the last look, that at one queue may come before the reset.
+            // In the final check, one queue may be read before the reset.
             Ok(()) if n < all - steps => assert!(are_busy(&nic), "call {n}: {nic:?}"),
             Ok(()) => {}
             Err(error) => {
@@ -347,8 +349,8 @@ fn threads_that_die_meanwhile_are_placed_again_or_all_is_as_it_was() {
     }
 }
 
-/// While the link is down there is no NAPI to put anything back on. Their settings come back with the link, and then
-/// so does the undo.
+/// While the link is down there is no NAPI to restore. The NAPIs' settings return with the link, and then
+/// they can be undone.
 #[test]
 fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
     for n in 0..calls(&before()) {

@@ -1,4 +1,4 @@
-//! The script that undoes a transaction without netpolicy, as a text. That it works is tested in `tests/host`.
+//! The text of the undo script. `tests/host` tests that it works.
 
 use apply::{Begin, FORMAT, TransactionName, device_cookie_name, undo_script};
 use model::setting::Threading;

@@ -75,7 +75,7 @@ fn a_knob_of_a_transaction_that_cannot_be_read_is_not_changed_until_its_script_h
     assert_eq!((transaction.name, knob.as_ref()), (name, &gro(0, 0, 10)));
     assert!(error.to_string().contains("undo.sh"), "{error}");
     assert_eq!(host.settings, before);
-    // What it was to do is in its first line, and other knobs are free.
+    // Its plan is in its first line, and other knobs are not blocked.
     scene.commit(one(gro(1, 0, 10)), &mut host).expect("commits").keep().expect("keeps");
 
     std::fs::write(file.with_file_name("undone"), "").expect("the script's mark");
@@ -95,7 +95,7 @@ fn no_knob_is_changed_over_a_transaction_that_has_lost_its_plan_and_is_of_this_b
     let history = scene.journal.history().expect("reads");
     assert!(history.unreadable[0].may_be_in_force());
 
-    // The script says which boot it belongs to.
+    // The script contains its boot id.
     let later = scene.after_reboot();
     let history = later.history().expect("reads");
     assert!(!history.unreadable[0].may_be_in_force() && history.unreadable_after(None).is_none());

@@ -1,4 +1,4 @@
-//! What measurements said of a transaction: kept beside its journal, and never in the way of its undo.
+//! Measured verdicts on a transaction: stored next to its journal, and irrelevant for its undo.
 
 use std::fs;
 

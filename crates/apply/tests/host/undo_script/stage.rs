@@ -1,4 +1,4 @@
-//! A directory with a script in it, and children for it to work on.
+//! A directory with a script, and child processes for it to work on.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,13 +13,14 @@ use tempfile::TempDir;
 
 pub(crate) const TRANSACTION: &str = "20261121T040500.123456Z-1a2b";
 
-/// The programs that a script may use on a Debian with essential and required packages alone, but for perl, which is one.
+/// The programs that a script may use on a Debian with only essential and required packages, except perl,
+/// which is one of them.
 const PLAIN: [&str; 14] = [
     "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
     "sort", "wc",
 ];
 
-/// Where a script is run: its directory comes first in PATH, and is where it works.
+/// The directory in which a script runs; it is also the first entry of PATH.
 pub(crate) struct Stage {
     directory: TempDir,
 }
@@ -38,7 +39,7 @@ impl Stage {
         Self::with_cookies(boot_id, command, changes, ObjectCookies::new())
     }
 
-    /// With cookies, which later objects of the same number do not have.
+    /// Creates a stage with cookies that later objects with the same number do not have.
     pub(crate) fn knowing(object_cookies: ObjectCookies, changes: &[Change]) -> Result<Self, Failed> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Self::with_cookies(boot_id.trim(), "netpolicy set device eth0 latency", changes, object_cookies)
@@ -80,7 +81,7 @@ impl Stage {
         self.directory().join("undo.sh")
     }
 
-    /// Puts a program where the script finds it first.
+    /// Adds a program that the script finds first.
     pub(crate) fn program(&self, name: &str, text: &str) -> Result<(), Failed> {
         let file = self.directory().join("bin").join(name);
         fs::write(&file, text)?;
@@ -91,7 +92,7 @@ impl Stage {
         self.run_with(arguments, &[])
     }
 
-    /// Runs the script where a plain Debian's programs are and these, and no others.
+    /// Runs the script with only the programs of a minimal Debian, plus these.
     pub(crate) fn run_where_only(&self, others: &[&str]) -> Result<(i32, String), Failed> {
         let directory = self.directory().join(format!("only-{}", others.join("-")));
         let _there_already = fs::create_dir(&directory);
@@ -111,12 +112,12 @@ impl Stage {
         ))
     }
 
-    /// Runs the script: its exit status, and all that it said.
+    /// Runs the script; returns its exit status and its output.
     pub(crate) fn run_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Result<(i32, String), Failed> {
         self.run_by_with(&["sh"], arguments, env)
     }
 
-    /// As [`Stage::run`], by this shell.
+    /// Like [`Stage::run`], with this shell.
     pub(crate) fn run_by(&self, shell: &[&str], arguments: &[&str]) -> Result<(i32, String), Failed> {
         self.run_by_with(shell, arguments, &[])
     }
@@ -139,7 +140,7 @@ impl Stage {
     }
 }
 
-/// A process that is there to be changed, and ends with the test.
+/// A process for the script to change, which ends with the test.
 pub(crate) struct Child {
     process: std::process::Child,
     said: String,
@@ -150,7 +151,7 @@ impl Child {
         Self::run("python3", &["-c", program])
     }
 
-    /// Starts a program and waits for its first line.
+    /// Starts a program and waits for its first line of output.
     pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<Self, Failed> {
         let mut process = Command::new(program).args(arguments).stdout(Stdio::piped()).spawn()?;
         let mut said = String::new();
@@ -158,7 +159,7 @@ impl Child {
         Ok(Self { process, said: said.trim().to_owned() })
     }
 
-    /// Its first line.
+    /// Its first line of output.
     pub(crate) fn said(&self) -> &str {
         &self.said
     }
@@ -171,7 +172,7 @@ impl Child {
         Ok(ProcessId { pid: Pid(pid), started, comm: Label::new("child") })
     }
 
-    /// Its first thread.
+    /// Its main thread.
     pub(crate) fn thread(&self) -> Result<ThreadId, Failed> {
         let process = self.process()?;
         Ok(ThreadId { process, tid: process.pid, started: process.started, comm: process.comm })
@@ -195,7 +196,7 @@ impl Child {
         Ok(fs::metadata(format!("/proc/{}/ns/net", self.process.id()))?.ino())
     }
 
-    /// The number of a device's directory in sysfs, in its network namespace.
+    /// The inode number of a device's directory in sysfs, in the child's network namespace.
     pub(crate) fn number(&self, device: &str) -> Result<String, Failed> {
         let netns = format!("--net=/proc/{}/ns/net", self.process.id());
         let stat = format!("mount -t sysfs sysfs /sys && stat -Lc %i /sys/class/net/{device}");
@@ -204,7 +205,7 @@ impl Child {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The index of a device in its network namespace.
+    /// The index of a device in the child's network namespace.
     pub(crate) fn ifindex(&self, device: &str) -> Result<u32, Failed> {
         let netns = format!("--net=/proc/{}/ns/net", self.process.id());
         let output = Command::new("nsenter").args([&netns, "ip", "-o", "link", "show", device]).output()?;

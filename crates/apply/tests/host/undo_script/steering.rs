@@ -1,5 +1,5 @@
-//! The undo script on contexts, rules, tables and queueing disciplines: the first three on a stand-in for `ethtool` that
-//! prints as ethtool 6.1 does, the last on a real device.
+//! The undo script on RSS contexts, rules, tables and qdiscs: the first three with a fake `ethtool` that
+//! prints like ethtool 6.1, the last on a real device.
 
 use libtest_mimic::Failed;
 use model::{
@@ -10,12 +10,12 @@ use model::{
 use super::change;
 use super::stage::{Child, Stage};
 
-/// The flow of a rule's text.
+/// Parses the flow of a rule.
 pub(super) fn flow(text: &str) -> Result<FlowMatch, Failed> {
     Ok(format!("{text} drop").parse::<FlowRule>()?.flow)
 }
 
-/// The loopback device, on which the stand-in works.
+/// The loopback device, which the fake `ethtool` works on.
 fn loopback() -> Result<DeviceId, Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     Ok(DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") })
@@ -62,7 +62,7 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.matches("already").count() == 4, "{said}");
 
-    // A context that another program's rule points to stays, and the script reports that.
+    // A context that another program's rule refers to stays, and the script reports that.
     std::fs::write(&nic, format!("context 5 2 3 2 3\nrule 1 tcp4 dst-port 81 context 5\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 5 && said.contains("rss-context 2-3: present: NOT put back: should be no"), "{said}");
@@ -81,10 +81,10 @@ pub(super) fn a_table_goes_back() -> Result<(), Failed> {
         )
     };
     for (was, expected) in [
-        // What the driver would make by itself is asked for as such.
+        // The driver's default is requested as a default.
         ([0, 1, 2, 3], "default 0 1 2 3\n"),
         ([0, 1, 2, 0], "table 0 1 2 0\n"),
-        // Blocks, as of `ethtool -X DEV weight 3 0 1` and of igb's driver.
+        // Contiguous blocks, as from `ethtool -X DEV weight 3 0 1` and from the igb driver.
         ([0, 0, 0, 2], "table 0 0 0 2\n"),
         ([0, 0, 1, 1], "table 0 0 1 1\n"),
     ] {
@@ -103,7 +103,7 @@ pub(super) fn a_table_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Stands in for `ethtool` on a NIC that is a file, with ethtool 6.1's arguments and answers.
+/// A fake `ethtool` with the arguments and output of ethtool 6.1; the NIC is a file.
 const ETHTOOL: &str = r#"#!/bin/sh
 # Most questions are for contexts that are not there: no Python for these.
 if [ "$1 $3" = "-x context" ] && ! grep -q "^context $4 " "${0%/*}/../nic"; then
