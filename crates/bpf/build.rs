@@ -6,8 +6,8 @@ use std::process::Command;
 
 /// Compiles each `src/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which `src/NAME` includes.
 ///
-/// Clang alone does it: the types of the kernel that our programs read are written down in `vmlinux_min.h`, and
-/// libbpf's headers come with the libbpf that is linked.
+/// Only clang is needed: `vmlinux_min.h` declares the kernel types that the programs read, and libbpf's
+/// headers come with the libbpf that is linked.
 fn main() {
     const PROGRAMS: [&str; 9] = [
         "app_requests",
@@ -20,16 +20,16 @@ fn main() {
         "softirqs",
         "wire",
     ];
-    /// What more than one program includes.
+    /// Headers that several programs include.
     const HEADERS_OF_ALL: [&str; 6] =
         ["vmlinux_min.h", "compat.bpf.h", "poller.bpf.h", "process.bpf.h", "buckets.h", "buckets.bpf.h"];
-    /// What applications include; the programs answer by the same numbers.
+    /// Headers for applications; the programs use the same numbers.
     const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let source = Path::new("src");
     let out = PathBuf::from(variable("OUT_DIR"));
-    // As libbpf's bpf_tracing.h spells architectures.
+    // Architecture names of libbpf's bpf_tracing.h.
     let architecture = match variable("CARGO_CFG_TARGET_ARCH").as_str() {
         "x86_64" => "x86",
         "aarch64" => "arm64",
@@ -50,11 +50,11 @@ fn main() {
         println!("cargo::rerun-if-changed={}", source.join(name).display());
         let mut command = Command::new(&clang);
         command.args(["-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror"]);
-        // BPF_PROG() names every argument of a tracepoint, whether it is used or not.
+        // BPF_PROG() names every argument of a tracepoint, used or not.
         command.arg("-Wno-unused-parameter");
         command.arg(format!("-D__TARGET_ARCH_{architecture}"));
         command.arg("-I").arg(variable("DEP_BPF_INCLUDE")).arg("-I").arg(HEADERS);
-        // The object is the same wherever it is built.
+        // Makes the object independent of the build directory.
         command.arg("-fdebug-compilation-dir=.");
         command.arg(format!("-ffile-prefix-map={}=libbpf", variable("DEP_BPF_INCLUDE")));
         command.arg("-c").arg(source.join(name).join(format!("{name}.bpf.c")));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The bucket that a span is counted in. */
+/* The histogram bucket of a span. */
 #ifndef __BUCKETS_BPF_H__
 #define __BUCKETS_BPF_H__
 
 #include "buckets.h"
 
-/* Not inlined: the verifier would follow each of its ways for each span. */
+/* Not inlined: the verifier would otherwise follow every path for each span. */
 __noinline __u32 bucket_of(__u64 span)
 {
 	__u32 rest, power = 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What kernels differ in, and what our programs make of it. Each function
- * names the release or the commit that made the difference.
+ * Differences between kernels. Each function names the release or commit that
+ * introduced the difference.
  */
 #ifndef __COMPAT_BPF_H__
 #define __COMPAT_BPF_H__
 
 /*
  * How long a NAPI's interrupt may stay masked; 0 before Linux 6.13, which
- * has no such timeout: "net: Add control functions for irq suspension".
+ * introduced the timeout: "net: Add control functions for irq suspension".
  */
 static __always_inline __u64 napi_irq_suspend_ns(struct napi_struct *napi)
 {
@@ -18,8 +18,8 @@ static __always_inline __u64 napi_irq_suspend_ns(struct napi_struct *napi)
 }
 
 /*
- * How many polls in a row must find nothing before the IRQ is enabled again;
- * 0 before Linux 6.13, where only the device has the value: "net: napi: Make
+ * How many consecutive empty polls until the IRQ is enabled again; 0 before
+ * Linux 6.13, where only the device has the value: "net: napi: Make
  * napi_defer_hard_irqs per-NAPI".
  */
 static __always_inline __u32 napi_defer_hard_irqs(struct napi_struct *napi)
@@ -30,8 +30,8 @@ static __always_inline __u32 napi_defer_hard_irqs(struct napi_struct *napi)
 }
 
 /*
- * How long the NAPI's timer runs otherwise; 0 before Linux 6.13, where only
- * the device has the value: "net: napi: Make gro_flush_timeout per-NAPI".
+ * The period of the NAPI's timer otherwise; 0 before Linux 6.13, where only the
+ * device has the value: "net: napi: Make gro_flush_timeout per-NAPI".
  */
 static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 {
@@ -41,9 +41,9 @@ static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 }
 
 /*
- * Whether the NAPI's timer runs: its interrupt stays masked until it expires.
- * Linux 6.18 has bits, of which the lowest is HRTIMER_STATE_ENQUEUED; kernels
- * that made a flag of them are read by it.
+ * Whether the NAPI's timer is pending: its interrupt stays masked until the
+ * timer expires. Linux 6.18 has state bits, the lowest of which is
+ * HRTIMER_STATE_ENQUEUED; for kernels with a flag instead, the flag is read.
  */
 static __always_inline bool napi_timer_runs(struct napi_struct *napi)
 {
@@ -54,19 +54,19 @@ static __always_inline bool napi_timer_runs(struct napi_struct *napi)
 	return false;
 }
 
-/* Where the timer of a NAPI has when it expires, as a number; 0 where that is not known. */
+/* The address of the expiry time of a NAPI's timer; 0 if unknown. */
 static __always_inline __u64 napi_timer_expires_at(struct napi_struct *napi)
 {
 	return bpf_core_field_exists(napi->timer.node.expires) ? (__u64)&napi->timer.node.expires : 0;
 }
 
 /*
- * Whether the task's own stack may carry softirqs now, because the interrupt
+ * Whether softirqs may now run on the task's own stack because the interrupt
  * that raised them came from user mode. x86 handles such interrupts, and the
- * softirqs after them, on the task's stack, which is empty then: Linux 5.8,
- * arch/x86/include/asm/irq_stack.h. The user's registers decide: only in a
- * system call do they have a number in orig_ax, and -1 otherwise. arm64 and
- * the others change stacks for softirqs in every case.
+ * softirqs after them, on the task's stack, which is then empty: Linux 5.8,
+ * arch/x86/include/asm/irq_stack.h. The user registers tell: orig_ax is a
+ * number only in a system call, and -1 otherwise. arm64 and other architectures
+ * always switch stacks for softirqs.
  */
 static __always_inline bool stack_may_carry_softirqs(struct pt_regs *user)
 {
@@ -77,7 +77,7 @@ static __always_inline bool stack_may_carry_softirqs(struct pt_regs *user)
 #endif
 }
 
-/* The NAPI an epoll polls; without CONFIG_NET_RX_BUSY_POLL there is none. */
+/* The NAPI that an epoll polls; without CONFIG_NET_RX_BUSY_POLL there is none. */
 static __always_inline __u32 epoll_napi_id(struct eventpoll *ep)
 {
 	return bpf_core_field_exists(ep->napi_id) ? BPF_CORE_READ(ep, napi_id) : 0;
@@ -91,25 +91,25 @@ static __always_inline bool epoll_has_params(struct eventpoll *ep)
 	       bpf_core_field_exists(ep->prefer_busy_poll);
 }
 
-/* In no release: kernel/epoll-event-busy-loop/. */
+/* Not released: kernel/epoll-event-busy-loop/. */
 static __always_inline bool epoll_events_only(struct eventpoll *ep)
 {
 	return bpf_core_field_exists(ep->events_only) && BPF_CORE_READ(ep, events_only);
 }
 
-/* How many packets one poll of a socket takes. Linux 5.11: "net: Add SO_BUSY_POLL_BUDGET socket option". */
+/* The busy-poll budget of a socket. Linux 5.11: "net: Add SO_BUSY_POLL_BUDGET socket option". */
 static __always_inline __u16 sock_busy_poll_budget(struct sock *sk)
 {
 	return bpf_core_field_exists(sk->sk_busy_poll_budget) ? sk->sk_busy_poll_budget : 0;
 }
 
-/* Whether it is a subflow of MPTCP; without CONFIG_MPTCP none is. Linux 5.6. */
+/* Whether this is an MPTCP subflow; never without CONFIG_MPTCP. Linux 5.6. */
 static __always_inline bool is_mptcp(struct tcp_sock *tcp)
 {
 	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp;
 }
 
-/* The NAPI of a socket's last packet, likewise. */
+/* The NAPI of a socket's last packet; 0 without CONFIG_NET_RX_BUSY_POLL. */
 static __always_inline __u32 sock_napi_id(struct sock *sk)
 {
 	return bpf_core_field_exists(sk->sk_napi_id) ? sk->sk_napi_id : 0;

@@ -1,4 +1,4 @@
-//! What our programs cost the machine.
+//! The cost of the BPF programs.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -7,21 +7,21 @@ use sys::error::KernelError;
 
 use super::loaded::Loaded;
 
-/// How long a program has run, while [`Statistics`] were on.
+/// The run time of a program while [`Statistics`] were enabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunTime {
     /// The program's name.
     pub program: String,
-    /// How often it ran.
+    /// How often the program ran.
     pub runs: u64,
-    /// How long all these runs took together. Reading the clock is in it: a program that does
-    /// nothing takes 43 ns on the machine where this was written.
+    /// The total time of these runs, including the cost of reading the clock: an empty program took 43 ns on
+    /// our test machine.
     pub time: Nanoseconds,
-    /// How often it should have run but was running already on that CPU.
+    /// How often it was skipped because it was already running on that CPU.
     pub missed: u64,
 }
 
-/// While this lives, the kernel measures every BPF program's run time, which costs a little by itself.
+/// Enables run-time statistics for all BPF programs while it exists, which has a small cost itself.
 ///
 /// Kernel: 5.8, `bpf(BPF_ENABLE_STATS)`.
 #[derive(Debug)]
@@ -31,10 +31,10 @@ pub struct Statistics(
 );
 
 impl Statistics {
-    /// Begins to measure.
+    /// Enables the statistics.
     ///
     /// # Errors
-    /// The kernel's, without CAP_SYS_ADMIN.
+    /// The kernel's error, without CAP_SYS_ADMIN.
     pub fn enable() -> Result<Self, KernelError> {
         sys::bpf::enable_run_time_statistics()
             .map(Self)
@@ -42,7 +42,7 @@ impl Statistics {
     }
 }
 
-/// The run times of the programs of an object.
+/// The run times of an object's programs.
 pub(super) fn run_times(loaded: &Loaded) -> Result<Vec<RunTime>, KernelError> {
     let programs = loaded.object().progs().filter(|program| program.autoload());
     programs

@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 
 use sys::error::KernelError;
 
-/// How many bytes one `read(2)` asks for. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills at most eight pages.
+/// The size of a `read(2)`. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills at most eight pages.
 const READ_BYTES: usize = 32 << 10;
 
-/// Everything that an iterator writes, up to a number of bytes.
+/// Reads an iterator's whole output, up to `bytes_max`.
 pub(super) fn bytes(iterator: OwnedFd, bytes_max: u64) -> Result<Vec<u8>, KernelError> {
     let what = "BPF iterator";
     let mut file = File::from(iterator);
     let mut bytes = Vec::with_capacity(READ_BYTES);
     loop {
-        // `read_to_end` would begin with small buffers; the kernel starts over for each.
+        // `read_to_end` would start with small buffers, for each of which the kernel starts over.
         let have = bytes.len();
         bytes.resize(have + READ_BYTES, 0);
         let more = match file.read(&mut bytes[have..]) {

@@ -1,9 +1,10 @@
-//! Our BPF programs: who polled which NAPI, how long requests took, the epolls of a process, events of processes, requests of
-//! applications.
+//! BPF programs: who polled which NAPI, how long requests took, the epolls of a process, process events,
+//! application requests.
 //!
-//! Each room below is C beside the Rust that loads it, with one header that is all they share. The programs count
-//! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `app_requests`, which applications rely on: a
-//! program lives as long as the process that loaded it, however that ends, and any number of processes may load their own.
+//! Each module has its C program next to the Rust that loads it, and one header that both share. The programs
+//! count and copy; what the counts mean is decided elsewhere. Only `app_requests` is pinned, because
+//! applications rely on it. All other programs live as long as the process that loaded them, and several
+//! processes can load their own copies.
 #![forbid(unsafe_code)]
 
 pub mod app_requests;
@@ -24,7 +25,7 @@ pub use cost::{RunTime, Statistics};
 pub use delivery::DeliveryCounter;
 pub use epolls::EpollScanner;
 
-/// Whether pids in the kernel are pids here: whether this process is in the initial pid namespace.
+/// Whether kernel pids are valid here: whether this process is in the initial pid namespace.
 ///
 /// Kernel: 6.18, `include/uapi/linux/nsfs.h` `PID_NS_INIT_INO`.
 fn in_initial_pid_namespace() -> bool {

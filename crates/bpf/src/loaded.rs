@@ -1,4 +1,4 @@
-//! A BPF object in the kernel, and the kernel's words where it refused one.
+//! A loaded BPF object, and the kernel's messages if loading failed.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,21 +12,21 @@ use libbpf_rs::{
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
-/// What loading a program takes.
+/// What is needed to load programs.
 const CAPABILITIES: &str = "CAP_BPF and CAP_PERFMON";
 
-/// The most that is kept of what libbpf and the verifier say, in bytes. The verifier ends with what is wrong, so
-/// the end is kept.
+/// The maximum number of bytes kept of libbpf's and the verifier's messages. The end is kept, because the
+/// verifier's error comes last.
 const WORDS_BYTES_MAX: usize = 4096;
 
 thread_local! {
     static WORDS: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// An object that is loaded. Dropping it takes its programs out of the kernel.
+/// A loaded object. Dropping it unloads its programs.
 pub(super) struct Loaded {
     name: &'static str,
-    // Links go before the programs that they attach.
+    // Links are dropped before the programs that they attach.
     links: Vec<(String, Link)>,
     object: Object,
 }
@@ -38,7 +38,7 @@ impl fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// Loads an object as the compiler left it, after `prepare` has had its say.
+    /// Loads a compiled object after `prepare` has configured it.
     pub(super) fn load(
         name: &'static str,
         bytes: &[u8],
@@ -58,12 +58,12 @@ impl Loaded {
         Ok(Self { name, links: Vec::new(), object })
     }
 
-    /// Attaches every program to what its section names.
+    /// Attaches every program as its section specifies.
     pub(super) fn attach(&mut self) -> Result<(), KernelError> {
         self.attach_by(|_| true, |program| program.attach())
     }
 
-    /// Attaches the programs with wanted names only.
+    /// Attaches only the programs with wanted names.
     pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
         self.attach_by(wanted, |program| program.attach())
     }
@@ -98,7 +98,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// Pins every attachment into a directory of a BPF file system, under the program's name: they outlive this.
+    /// Pins every attachment in a directory of a BPF file system, under the program's name, so that they
+    /// outlive this object.
     pub(super) fn pin_links(&mut self, directory: &Path) -> Result<(), KernelError> {
         for (name, link) in &mut self.links {
             let path = directory.join(&name);
@@ -107,7 +108,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Pins a map into a directory of a BPF file system, under its name.
+    /// Pins a map in a directory of a BPF file system, under its name.
     pub(super) fn pin_map(&mut self, name: &str, directory: &Path) -> Result<(), KernelError> {
         let path = directory.join(name);
         let mut map = self.object.maps_mut().find(|map| map.name() == name).ok_or_else(|| {
@@ -116,7 +117,7 @@ impl Loaded {
         map.pin(&path).map_err(|_| refused(format!("pin {}", path.display())))
     }
 
-    /// Detaches every program; they stay loaded, and their maps keep what is in them.
+    /// Detaches every program; they stay loaded, and their maps keep their content.
     pub(super) fn detach(&mut self) {
         self.links.clear();
     }
@@ -126,14 +127,14 @@ impl Loaded {
         &self.object
     }
 
-    /// One of its programs.
+    /// Returns a program by name.
     pub(super) fn program(&self, name: &str) -> Result<Program<'_>, KernelError> {
         self.object.progs().find(|program| program.name() == name).ok_or_else(|| {
             KernelError::malformed(format!("BPF programs {}", self.name), format!("no program {name}"))
         })
     }
 
-    /// One of its maps.
+    /// Returns a map by name.
     pub(super) fn map(&self, name: &'static str) -> Result<Table<'_>, KernelError> {
         let map = self.object.maps().find(|map| map.name() == name);
         let map = map.ok_or_else(|| {
@@ -143,7 +144,7 @@ impl Loaded {
     }
 }
 
-/// One map of an object.
+/// A map of an object.
 pub(super) struct Table<'a> {
     name: &'static str,
     map: libbpf_rs::Map<'a>,
@@ -155,14 +156,14 @@ impl<'a> Table<'a> {
         &self.map
     }
 
-    /// Sets the value of a key.
+    /// Sets the value for a key.
     pub(super) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), KernelError> {
         self.map
             .update(key, value, MapFlags::ANY)
             .map_err(|_| refused(format!("BPF map {}: update", self.name)))
     }
 
-    /// Removes a key; one that is not there is no error.
+    /// Removes a key; a missing key is not an error.
     pub(super) fn remove(&self, key: &[u8]) -> Result<(), KernelError> {
         match self.map.delete(key) {
             Ok(()) => Ok(()),
@@ -171,32 +172,32 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value for a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KernelError> {
         let value = self.map.lookup(key, MapFlags::ANY);
         value.map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
     }
 
-    /// The values of a key, one for each CPU.
+    /// The per-CPU values for a key.
     pub(super) fn get_per_cpu(&self, key: &[u8]) -> Result<Vec<Vec<u8>>, KernelError> {
         let values = self.map.lookup_percpu(key, MapFlags::ANY);
         values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
     }
 
-    /// Sets the values of a key, one for each CPU.
+    /// Sets the per-CPU values for a key.
     pub(super) fn set_per_cpu(&self, key: &[u8], values: &[Vec<u8>]) -> Result<(), KernelError> {
         self.map
             .update_percpu(key, values, MapFlags::ANY)
             .map_err(|_| refused(format!("BPF map {}: update", self.name)))
     }
 
-    /// The keys; never more than the map can hold, even while it changes.
+    /// The keys; never more than the map's capacity, even if it changes meanwhile.
     pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
         self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))
     }
 }
 
-/// The error of the last call on this thread: the number that libbpf left in `errno`, and its message.
+/// The error of the last call on this thread: libbpf's `errno`, and its message.
 pub(super) fn refused(what: String) -> KernelError {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let errno = Errno::from_raw_os_error(number);
@@ -205,9 +206,9 @@ pub(super) fn refused(what: String) -> KernelError {
     KernelError { what, cause }
 }
 
-/// What libbpf said, on one line, without what it says whenever it may not load anything: that it could not raise a limit, and
-/// advice about that limit. Since Linux 5.11 programs and maps are not counted there (`kernel/bpf/syscall.c`
-/// `bpf_map_save_memcg()`). What is missing then is a capability.
+/// libbpf's messages on one line. Omits those that it always prints when loading is not permitted: a failed
+/// attempt to raise RLIMIT_MEMLOCK, and advice about that limit. Since Linux 5.11 the limit does not apply to
+/// programs and maps (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`); a capability is missing instead.
 fn words_of(said: &str) -> String {
     const ADVICE: &str = " Make sure your kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.";
     let lines = said.lines().map(|line| line.trim_start_matches("libbpf: ").replace(ADVICE, ""));
@@ -217,7 +218,7 @@ fn words_of(said: &str) -> String {
     lines.filter(|line| !is_of_limit(line)).collect::<Vec<_>>().join("; ")
 }
 
-/// Makes libbpf pass its messages to us, and not print them.
+/// Redirects libbpf's messages from stderr to this module.
 fn listen_to_libbpf() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,27 +1,27 @@
-//! Structures that a BPF program and we share, read and written by the place of each field.
+//! Structures that BPF programs and user space share, read and written by field offset.
 //!
-//! A test of each room compares every member's name, place and shape with what the compiler put into the object, and another that
-//! no structure of a shared header is left out.
+//! A test in each module compares the name, offset and type of every member with the compiled object; another
+//! checks that no structure of a shared header is missing.
 
-/// A layout of bytes, which must be the same on both sides.
+/// A memory layout, which must be the same on both sides.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// A number of so many bytes.
+    /// A number of this many bytes.
     Number(usize),
-    /// So many of one shape behind each other.
+    /// This many consecutive elements of a type.
     Array(Box<Shape>, usize),
-    /// A structure of so many bytes: the name and the place of each member.
+    /// A structure of this size: the name and offset of each member.
     Struct(usize, Vec<(String, usize, Shape)>),
 }
 
-/// What a field may be: numbers, and arrays of them. In the byte order of this machine, as BPF has it.
+/// The types of fields: numbers and arrays of numbers, in native byte order, as in BPF.
 pub(super) trait Field: Sized {
-    /// Reads it; zeros for bytes that are not there.
+    /// Reads the field; missing bytes are zero.
     fn take(bytes: &[u8]) -> Self;
-    /// Writes it over as many bytes.
+    /// Writes the field.
     fn put(&self, bytes: &mut [u8]);
-    /// How it is laid out.
+    /// The field's layout.
     #[cfg(test)]
     fn shape() -> Shape;
 }
@@ -60,21 +60,21 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 }
 
-/// A structure as C lays it out.
+/// A structure in C layout.
 pub(super) trait Mirrored: Field {
-    /// How many bytes it has.
+    /// The structure's size in bytes.
     const BYTES: usize = size_of::<Self>();
 
-    /// Its name in the header.
+    /// The structure's name in the header.
     #[cfg(test)]
     const NAME: &'static str;
 
-    /// Reads it from a map's value.
+    /// Parses a map's value.
     fn of(bytes: &[u8]) -> Self {
         Self::take(bytes)
     }
 
-    /// The bytes of a map's value.
+    /// The structure as a map's value.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::BYTES];
         self.put(&mut bytes);
@@ -82,7 +82,7 @@ pub(super) trait Mirrored: Field {
     }
 }
 
-/// Defines structures as C lays them out, with a reader and a writer of their bytes.
+/// Defines structures in C layout, with a parser and a writer.
 macro_rules! mirrored {
     ($($(#[$meta:meta])* struct $name:ident = $c:literal { $($field:ident: $type:ty),* $(,)? })*) => { $(
         $(#[$meta])*
@@ -120,13 +120,13 @@ macro_rules! mirrored {
 }
 pub(super) use mirrored;
 
-/// A `char` array that ends at its first zero: the name of a device or a task.
+/// A NUL-terminated `char` array: the name of a device or a task.
 pub(super) fn name(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A test that structures are as their compiled object has them.
+/// A test that structures match the compiled object.
 #[cfg(test)]
 macro_rules! same_as_compiled {
     ($object:expr, $($name:ident),* $(,)?) => {
@@ -140,7 +140,7 @@ macro_rules! same_as_compiled {
 #[cfg(test)]
 pub(super) use same_as_compiled;
 
-/// How a structure here differs from that of the same name in a compiled object; `None` if it does not.
+/// How a structure differs from the one with the same name in a compiled object; `None` if it does not.
 #[cfg(test)]
 pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
     use libbpf_rs::btf::{Btf, types};
@@ -152,7 +152,7 @@ pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
     (there != here).then(|| format!("struct {} is {there:?} there and {here:?} here", T::NAME))
 }
 
-/// What the BTF of an object says of its types.
+/// The types in an object's BTF.
 #[cfg(test)]
 mod compiled {
     use libbpf_rs::btf::types::{Array, Enum, Int, MemberAttr, Struct};

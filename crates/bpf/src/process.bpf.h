@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What programs share that follow processes by the scheduler's tracepoints. Include it after vmlinux_min.h. */
+/*
+ * For programs that follow processes with the scheduler's tracepoints. Include
+ * it after vmlinux_min.h.
+ */
 #ifndef __PROCESS_BPF_H__
 #define __PROCESS_BPF_H__
 
-/* What found a buffer or a table full. */
+/* Events that were lost because a buffer or a map was full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -20,13 +23,13 @@ static __always_inline void count_lost(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* At sched_process_fork: a thread is born into its own process. */
+/* At sched_process_fork: the child is a new process, not a thread. */
 static __always_inline bool is_new_process(struct task_struct *child)
 {
 	return child->pid == child->tgid;
 }
 
-/* At sched_process_exit: do_exit() has counted this thread out before it comes there. */
+/* At sched_process_exit: do_exit() has already decremented the live thread count. */
 static __always_inline bool was_last_thread(struct task_struct *task)
 {
 	return !task->signal->live.counter;

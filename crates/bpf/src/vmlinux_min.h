@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The kernel's types, as far as our programs read them.
+ * The parts of the kernel's types that the programs read.
  *
- * Every record carries preserve_access_index: libbpf looks the members up by
- * name in the BTF of the kernel that is running, so what matters here is the
- * name and the type of a member, not its place. Written by hand, so that the
- * build needs neither bpftool nor the BTF of the machine that builds.
+ * Every record has preserve_access_index: libbpf finds members by name in the
+ * BTF of the running kernel. So only a member's name and type matter here, not
+ * its offset. Written by hand, so that the build needs neither bpftool nor the
+ * build machine's BTF.
  */
 #ifndef __VMLINUX_H__
 #define __VMLINUX_H__
@@ -55,7 +55,7 @@ enum sk_action {
 	SK_PASS = 1,
 };
 
-/* include/uapi/linux/bpf.h; programs are shown this instead of struct sk_reuseport_kern. */
+/* include/uapi/linux/bpf.h; programs get this instead of struct sk_reuseport_kern. */
 struct sk_reuseport_md {
 	void *data;
 	void *data_end;
@@ -90,7 +90,7 @@ struct sk_reuseport_md {
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000
 
-/* include/uapi/linux/bpf.h: what a program of a cgroup sees of a socket, at fixed places. */
+/* include/uapi/linux/bpf.h: a cgroup program's view of a socket, at fixed offsets. */
 struct bpf_sock {
 	__u32 bound_dev_if;
 	__u32 family;
@@ -308,7 +308,7 @@ struct inet_connection_sock {
 	} icsk_ack;
 };
 
-/* By bpf_skc_to_tcp_sock(). */
+/* From bpf_skc_to_tcp_sock(). */
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;

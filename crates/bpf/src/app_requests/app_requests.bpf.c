@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * SO_NETPOLICY and PR_SET_NETPOLICY on a kernel that has neither: cgroup
- * programs implement the socket option, and a program at the LSM hook of
- * prctl() implements that. They check and store the requested policies; user
- * space decides what these mean.
+ * Implements SO_NETPOLICY and PR_SET_NETPOLICY on a kernel that has neither:
+ * cgroup programs handle the socket option, and a program on the LSM hook of
+ * prctl() handles the latter. They validate and store the requested policies;
+ * user space decides what these mean.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -13,16 +13,16 @@
 #include "../process.bpf.h"
 #include "app_requests.h"
 
-/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+/* For the object's BTF, which a test compares with the Rust structures. */
 const struct request_record *described_request_record __attribute__((unused));
 const struct asker *described_asker __attribute__((unused));
 
 #define TASKS_MAX 65536
 #define USERS_MAX 4096
-/* A power of two, and whole pages of any size. */
+/* A power of two, and a multiple of any page size. */
 #define ASKED_BYTES (64 << 10)
 
-/* Requests of one user that are reported, in nanoseconds. */
+/* Maximum number of reported requests per user and window, in nanoseconds. */
 #define REPORTS_MAX 100
 #define REPORT_WINDOW_NS 1000000000ULL
 
@@ -41,17 +41,20 @@ const struct asker *described_asker __attribute__((unused));
 #define CAP_NET_ADMIN 12
 
 /*
- * Options longer than this are not shown to programs whole; the kernel takes
- * the caller's own bytes if optlen is set to 0. kernel/bpf/cgroup.c.
+ * Programs do not see longer options completely; with optlen set to 0 the
+ * kernel uses the caller's bytes. kernel/bpf/cgroup.c.
  */
 #define SHOWN_BYTES_MAX 4096
 
-/* The key for users who are not in `allowed`. */
+/* The key for users without an entry in `allowed`. */
 #define ANY_USER ((__u32)-1)
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The context of cgroup/setsockopt and getsockopt: include/uapi/linux/bpf.h, so its places are fixed. */
+/*
+ * The context of cgroup/setsockopt and getsockopt: UAPI
+ * (include/uapi/linux/bpf.h), so its layout is fixed.
+ */
 struct bpf_sockopt {
 	struct bpf_sock *sk;
 	void *optval;
@@ -62,13 +65,13 @@ struct bpf_sockopt {
 	__s32 retval;
 };
 
-/* The policy of a socket. */
+/* A socket's policy. */
 struct socket_request {
 	__u32 policy;
 	__u32 source;
 };
 
-/* The policies of sockets. An accepted socket gets its listener's. */
+/* Policies of sockets. An accepted socket inherits its listener's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -76,7 +79,7 @@ struct {
 	__type(value, struct socket_request);
 } sockets SEC(".maps");
 
-/* The policies of processes, by tgid; children are added, processes that exit are removed. */
+/* Policies of processes, by tgid. Children are added, exiting processes removed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -85,13 +88,16 @@ struct {
 	__type(value, __u32);
 } tasks SEC(".maps");
 
-/* The processes that requested a policy, for a daemon. Without a reader it fills up, and drops the rest. */
+/*
+ * Processes that requested a policy, for the daemon. Without a reader it fills
+ * up, and further ones are dropped.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, ASKED_BYTES);
 } asked SEC(".maps");
 
-/* How many requests of a user were reported since when. */
+/* The number of a user's reported requests in the current window. */
 struct report_rate {
 	__u64 since;
 	__u64 count;
@@ -104,7 +110,7 @@ struct {
 	__type(value, struct report_rate);
 } rates SEC(".maps");
 
-/* Which policies a user may choose in this cgroup: a bit for each number. */
+/* The policies that a user may choose in this cgroup: one bit per number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -113,7 +119,7 @@ struct {
 	__type(value, __u32);
 } allowed SEC(".maps");
 
-/* The cgroup where task_asks answers. */
+/* The cgroup in which task_asks handles prctl(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
 	__uint(max_entries, 1);
@@ -131,7 +137,7 @@ static __always_inline bool is_policy(__u32 policy)
 	return policy <= NET_POLICY_LATENCY || policy == NET_POLICY_POWER;
 }
 
-/* Whether the caller administers the network of the whole machine, not of a user namespace. */
+/* Whether the caller has CAP_NET_ADMIN in the initial user namespace. */
 static __always_inline bool is_administrator(void)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -140,7 +146,7 @@ static __always_inline bool is_administrator(void)
 
 	if (BPF_CORE_READ(cred, user_ns, level))
 		return false;
-	/* Before Linux 6.3 two words of 32 bits, which is the same in little endian. */
+	/* Two 32-bit words before Linux 6.3, which is the same in little endian. */
 	if (bpf_core_read(&capabilities, sizeof(capabilities), &cred->cap_effective))
 		return false;
 	return capabilities & (1ULL << CAP_NET_ADMIN);
@@ -154,13 +160,13 @@ static __always_inline bool may_choose(__u32 policy)
 
 	if (!set)
 		set = bpf_map_lookup_elem(&allowed, &any_user);
-	/* NONE is what the kernel does without a policy. */
+	/* NONE is the kernel's default. */
 	if (policy == NET_POLICY_NONE || (set && (*set & (1U << (policy & 31)))))
 		return true;
 	return is_administrator();
 }
 
-/* 0, or why not. */
+/* 0, or an error. */
 static __always_inline int judged(__u32 policy)
 {
 	if (!is_policy(policy))
@@ -168,7 +174,7 @@ static __always_inline int judged(__u32 policy)
 	return may_choose(policy) ? 0 : -EPERM;
 }
 
-/* Whether another request of this user is reported now: one user must not keep the daemon at work. */
+/* Whether to report another request of this user now: a user must not keep the daemon busy. */
 static __always_inline bool may_report(void)
 {
 	__u32 user = (__u32)bpf_get_current_uid_gid();
@@ -180,7 +186,7 @@ static __always_inline bool may_report(void)
 		bpf_map_update_elem(&rates, &user, &first, BPF_ANY);
 		return true;
 	}
-	/* Two CPUs at once may report one more. */
+	/* Two CPUs at once may report one too many. */
 	if (now - rate->since >= REPORT_WINDOW_NS) {
 		rate->since = now;
 		rate->count = 0;
@@ -192,8 +198,8 @@ static __always_inline bool may_report(void)
 }
 
 /*
- * Reports that the caller has requested another policy than before. What a user requests beyond its rate is stored all the same,
- * and found when the requests are read.
+ * Reports that the caller has changed its policy. Requests beyond the rate
+ * limit are still stored, and found when the requests are next read.
  */
 static __always_inline void report(void)
 {
@@ -204,7 +210,7 @@ static __always_inline void report(void)
 	bpf_ringbuf_output(&asked, &asker, sizeof(asker), 0);
 }
 
-/* Ends the system call with an error. */
+/* Makes the system call return an error. */
 static __always_inline int refuse(int error)
 {
 	bpf_set_retval(error);
@@ -249,7 +255,7 @@ int set_socket(struct bpf_sockopt *ctx)
 	request->source = REQUEST_OWN;
 	if (is_other)
 		report();
-	/* The kernel itself is not asked. */
+	/* Skip the kernel's own handler. */
 	ctx->optlen = -1;
 	return 1;
 }
@@ -270,7 +276,7 @@ int get_socket(struct bpf_sockopt *ctx)
 	request = bpf_sk_storage_get(&sockets, sk, 0, 0);
 	*value = request ? request->policy : NET_POLICY_NONE;
 	ctx->optlen = sizeof(int);
-	/* The kernel itself has said ENOPROTOOPT. */
+	/* The kernel's own handler returned ENOPROTOOPT. */
 	bpf_set_retval(0);
 	return 1;
 }
@@ -321,9 +327,9 @@ static __always_inline int get_task(bool rest)
 }
 
 /*
- * Where security modules may answer a prctl(): what is not 0 is the answer.
- * 0 would mean that it goes on and finds the number unknown; that is why the
- * answers of netpolicy.h are never 0. A program of type LSM may only refuse.
+ * Security modules may answer a prctl() here: a non-zero value is its result.
+ * With 0, prctl() would continue and fail with an unknown option, so the
+ * results in netpolicy.h are never 0. A program of type LSM could only deny.
  */
 SEC("?fmod_ret/security_task_prctl")
 int BPF_PROG(task_asks, int option, unsigned long arg2, unsigned long arg3, unsigned long arg4,
@@ -376,7 +382,7 @@ int socket_requests(struct bpf_iter__bpf_sk_storage_map *ctx)
 	record.inode = socket ? BPF_CORE_READ(socket, file, f_inode, i_ino) : 0;
 	record.policy = request->policy;
 	record.source = request->source;
-	/* A socket without a file waits in a listener's queue, or is being closed. */
+	/* A socket without a file is in a listener's queue, or is being closed. */
 	if (record.inode)
 		bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* All that app_requests.bpf.c and app_requests/ share; the numbers of policies are those of include/netpolicy.h. */
+/* Shared by app_requests.bpf.c and app_requests/. The policy numbers are in include/netpolicy.h. */
 #ifndef __APP_REQUESTS_H__
 #define __APP_REQUESTS_H__
 
 enum request_source {
-	REQUEST_OWN = 1,		/* setsockopt() on the socket, or on the listener that it came from. */
-	REQUEST_OF_TASK = 2,	/* The process that made it had requested one. */
+	REQUEST_OWN = 1,		/* setsockopt() on the socket, or on the listener that accepted it. */
+	REQUEST_OF_TASK = 2,	/* Inherited from the process that created it. */
 };
 
-/* An open socket with a requested policy: what the iterator writes. */
+/* An open socket with a requested policy, as written by the iterator. */
 struct request_record {
 	__u64 inode;
 	__u32 policy;

@@ -1,4 +1,4 @@
-//! A cgroup that programs are attached to.
+//! A cgroup that programs can be attached to.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use sys::error::KernelError;
 /// Kernel: `include/uapi/linux/magic.h` `CGROUP2_SUPER_MAGIC`.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-/// The most cgroups that are looked at to find one by its number.
+/// The maximum number of cgroups that are searched for an id.
 const LOOKED_AT_MAX: usize = 100_000;
 
-/// A cgroup of the unified hierarchy, held open.
+/// An open cgroup of the unified hierarchy.
 #[derive(Debug)]
 pub struct Cgroup {
     directory: OwnedFd,
@@ -21,15 +21,15 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Opens a cgroup: by its directory, or by its path below the root of the hierarchy, as in
+    /// Opens a cgroup by its directory, or by its path relative to the root of the hierarchy, such as
     /// `system.slice/memcached.service`.
     ///
     /// # Errors
-    /// If there is none, or it belongs to a hierarchy of version 1, which takes no programs for sockets.
+    /// If it does not exist, or belongs to cgroup v1, which has no socket programs.
     pub fn open(path: &Path) -> Result<Self, KernelError> {
         let root = root()?;
         let below = root.join(path.strip_prefix("/").unwrap_or(path));
-        // A directory that is none of this hierarchy is refused as that, not looked for below it.
+        // A directory outside this hierarchy is rejected as such instead of being searched below it.
         let path = if path.starts_with(&root) || !below.exists() && path.is_absolute() && path.exists() {
             path.to_owned()
         } else {
@@ -47,19 +47,19 @@ impl Cgroup {
         Ok(Self { directory, id: stat.st_ino, path })
     }
 
-    /// Its number, which no other cgroup of this boot gets.
+    /// The cgroup's id, unique until the next boot.
     ///
     /// Kernel: 5.5, `kernel/cgroup/cgroup.c` `cgroup_id()`: the inode of its directory.
     pub const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its directory.
+    /// The cgroup's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of the cgroup with a number; `None` if it was removed.
+    /// The path of the cgroup with this id; `None` if it was removed.
     pub(super) fn path_of(id: u64) -> Option<PathBuf> {
         use std::os::unix::fs::{DirEntryExt, MetadataExt};
         let root = root().ok()?;
@@ -92,7 +92,7 @@ impl AsFd for Cgroup {
     }
 }
 
-/// Where the unified hierarchy is mounted.
+/// The mount point of the unified hierarchy.
 fn root() -> Result<PathBuf, KernelError> {
     const MOUNTS: &str = "/proc/self/mounts";
     let mounts = std::fs::read_to_string(MOUNTS).map_err(|error| KernelError::io(MOUNTS, &error))?;

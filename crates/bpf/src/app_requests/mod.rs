@@ -1,6 +1,6 @@
 //! `SO_NETPOLICY` and `PR_SET_NETPOLICY`: the policies that applications request for their sockets and themselves.
 //!
-//! The numbers are those of `include/netpolicy.h`; what they mean is decided elsewhere.
+//! The numbers are defined in `include/netpolicy.h`; their meaning is decided elsewhere.
 
 mod cgroup;
 mod reader;

@@ -1,4 +1,4 @@
-//! Applications' requests as a daemon reads them: repeatedly, and immediately when a process requests a policy.
+//! Reads applications' requests for a daemon: repeatedly, and immediately when a process requests a policy.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -14,21 +14,21 @@ use sys::error::KernelError;
 use super::store::{RequestStore, asker, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
 use crate::loaded::{Loaded, refused};
 
-/// Reads a store of requests, which may be created and removed meanwhile.
+/// Reads a store of requests, which may be created or removed at any time.
 #[derive(Debug)]
 pub struct RequestReader {
     store: RequestStore,
     opened: Option<Opened>,
 }
 
-/// The tables and programs of a registry, held open.
+/// The open maps and programs of a registry.
 struct Opened {
-    /// The inode of the registry: another one has other tables.
+    /// The inode of the registry: another registry has other maps.
     registry: u64,
     tasks: MapHandle,
     sockets: MapHandle,
     iterator: Loaded,
-    /// `None` where an older netpolicy has made the registry.
+    /// `None` if an older netpolicy created the registry.
     asked: Option<(RingBuffer<'static>, Receiver<Pid>)>,
 }
 
@@ -39,16 +39,16 @@ impl fmt::Debug for Opened {
 }
 
 impl RequestReader {
-    /// A reader of this store. Opens nothing yet.
+    /// A reader for this store. Opens nothing yet.
     pub fn of(store: RequestStore) -> Self {
         Self { store, opened: None }
     }
 
-    /// Opens the store if it was created since, and closes it if it was removed. Returns whether it opened another one,
-    /// which has its own [`RequestReader::descriptor`].
+    /// Opens the store if it has been created, and closes it if it was removed. Returns whether it opened a
+    /// different store, which has a different [`RequestReader::descriptor`].
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn refresh(&mut self) -> Result<bool, KernelError> {
         let directory = self.store.registry();
         let Ok(registry) = std::fs::metadata(&directory).map(|found| found.ino()) else {
@@ -65,22 +65,22 @@ impl RequestReader {
         Ok(true)
     }
 
-    /// Whether there is a store to read.
+    /// Whether the store is open.
     pub fn is_open(&self) -> bool {
         self.opened.is_some()
     }
 
-    /// Becomes readable when a process requests a policy; `None` where the store does not report that.
+    /// Becomes readable when a process requests a policy; `None` if the store does not report that.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let (ring, _) = self.opened.as_ref()?.asked.as_ref()?;
         Some(sys::bpf::ring_descriptor(ring))
     }
 
-    /// The processes that requested a policy since the last call. Of two readers of one store each gets some of them: the
-    /// others are found by [`RequestReader::requests`].
+    /// The processes that requested a policy since the last call. If a store has two readers, each gets only
+    /// some of them; [`RequestReader::requests`] finds the others.
     ///
     /// # Errors
-    /// The kernel's, which means that the buffer is gone.
+    /// The kernel's error, which means that the buffer is gone.
     pub fn asked(&mut self) -> Result<Vec<Pid>, KernelError> {
         let Some((ring, processes)) = self.opened.as_ref().and_then(|opened| opened.asked.as_ref()) else {
             return Ok(Vec::new());
@@ -93,10 +93,10 @@ impl RequestReader {
         }
     }
 
-    /// All requests on this machine, those of processes first.
+    /// All requests on this host, those of processes first.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn requests(&self) -> Result<Vec<AppRequest>, KernelError> {
         let Some(opened) = &self.opened else { return Ok(Vec::new()) };
         let tasks = tasks_in(&opened.tasks).into_iter();

@@ -1,9 +1,10 @@
-//! The store of applications' requests: programs and maps in the kernel, pinned in a directory so that they outlive a
+//! The store of applications' requests: BPF programs and maps, pinned in a directory so that they outlive a
 //! command.
 //!
-//! `DIRECTORY/registry` holds what all cgroups share: the maps of sockets and processes, and the programs that copy a
-//! process's policy to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and the policies that users may
-//! request there. Each is created under another name and renamed when it is complete.
+//! `DIRECTORY/registry` holds what all cgroups share: the maps of sockets and processes, and the programs
+//! that copy a process's policy to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and
+//! the policies that users may request there. Each is created under a temporary name and renamed when
+//! complete.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +30,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// `sizeof(struct request_record)`.
 const RECORD_BYTES: usize = RawRequest::BYTES;
-/// The most that one scan of the sockets reads: four million records.
+/// The maximum size of a socket scan: four million records.
 const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `ANY_USER` of `app_requests.bpf.c`.
 const ANY_USER: u32 = u32::MAX;
@@ -39,45 +40,46 @@ const SHARED_PROGRAMS: [&str; 2] = ["process_forked", "process_exited"];
 const CGROUP_PROGRAMS: [&str; 3] = ["set_socket", "get_socket", "socket_made"];
 const PRCTL_PROGRAM: &str = "task_asks";
 
-/// The policies that a user may request in a cgroup: bit N for number N.
+/// The policies that a user may request in a cgroup: bit N is number N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The user; `None` for all users without an entry.
     pub uid: Option<u32>,
-    /// The set. Number 0 is always allowed, and every number with CAP_NET_ADMIN in the initial user namespace.
+    /// The policies. Number 0 is always allowed, and with CAP_NET_ADMIN in the initial user namespace all
+    /// numbers are.
     pub numbers: u32,
 }
 
 /// An enabled cgroup: its processes may request policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
-    /// Its number.
+    /// The cgroup's id.
     pub id: u64,
-    /// Its directory; `None` if it was removed.
+    /// The cgroup's directory; `None` if it was removed.
     pub path: Option<PathBuf>,
     /// Which users may request which policies.
     pub choices: Vec<Choice>,
-    /// Whether `prctl` is answered too.
+    /// Whether `prctl` is handled as well.
     pub prctl: bool,
 }
 
-/// Where a socket's policy comes from.
+/// The origin of a socket's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSource {
-    /// `setsockopt` on it, or on the listener that it was accepted from.
+    /// `setsockopt` on the socket, or on the listener that accepted it.
     Own,
-    /// The process that made it.
+    /// The process that created it.
     Task,
 }
 
 /// A socket with a requested policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketRequest {
-    /// Its inode.
+    /// The socket's inode.
     pub inode: u64,
     /// The policy's number.
     pub number: u32,
-    /// Where it comes from.
+    /// The policy's origin.
     pub source: RequestSource,
 }
 
@@ -91,21 +93,23 @@ impl RequestStore {
     /// The default directory.
     pub const DIRECTORY: &'static str = "/sys/fs/bpf/netpolicy";
 
-    /// The directory of the pins.
+    /// The directory of the pinned objects.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The store that is pinned in a directory. The directory need not exist yet; its parent must be on a BPF file system.
+    /// The store that is pinned in this directory. The directory need not exist; its parent must be on a BPF
+    /// file system.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Enables a cgroup; if it is enabled already, only its `choices` change. Returns why `prctl` is unavailable, if it is.
+    /// Enables a cgroup; if it is already enabled, changes only its `choices`. Returns why `prctl` is
+    /// unavailable, if so.
     ///
     /// # Errors
-    /// [`Cause::Absent`] without a BPF file system, kernel BTF or the initial pid namespace;
-    /// EEXIST if a cgroup above or below it is enabled, since both would answer; else the kernel's refusal.
+    /// [`Cause::Absent`] without a BPF file system, kernel BTF or the initial pid namespace; EEXIST if an
+    /// ancestor or descendant is enabled, since both would handle the option; otherwise the kernel's error.
     pub fn enable(&self, cgroup: &Cgroup, choices: &[Choice]) -> Result<Option<KernelError>, KernelError> {
         self.register()?;
         let own = self.of_cgroup(cgroup.id());
@@ -128,10 +132,10 @@ impl RequestStore {
         Ok(self.enable_prctl(cgroup).err())
     }
 
-    /// Enables `prctl` in an enabled cgroup. Its choices stay as they are.
+    /// Enables `prctl` in an enabled cgroup. Its choices are unchanged.
     ///
     /// # Errors
-    /// The kernel's refusal, where it lets no program answer `prctl`.
+    /// The kernel's error, if no program may handle `prctl`.
     pub fn enable_prctl(&self, cgroup: &Cgroup) -> Result<(), KernelError> {
         let own = self.of_cgroup(cgroup.id());
         if own.join(PRCTL_PROGRAM).exists() {
@@ -140,16 +144,17 @@ impl RequestStore {
         self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
     }
 
-    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. The policies of its sockets are removed with
-    /// the last cgroup, if no process has one by then. False if it was not enabled.
+    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. With the last cgroup, the
+    /// policies of its sockets are removed, unless a process still has one. Returns false if it was not
+    /// enabled.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn disable(&self, id: u64) -> Result<bool, KernelError> {
         let own = self.of_cgroup(id);
         for name in CGROUP_PROGRAMS {
-            // Without this the kernel detaches a little after the last pin is gone. There is none where the cgroup was
-            // removed.
+            // Otherwise the kernel detaches some time after the last pin is removed. There is no link if the
+            // cgroup was removed.
             let _ = Link::open(own.join(name)).and_then(|link| link.detach());
         }
         let was = remove(&own)?;
@@ -160,15 +165,15 @@ impl RequestStore {
     fn end_if_unused(&self) -> Result<(), KernelError> {
         if self.enabled_ids()?.is_empty() && self.tasks()?.is_empty() {
             remove(&self.registry())?;
-            let _ = std::fs::remove_dir(&self.directory); // one that holds other things stays
+            let _ = std::fs::remove_dir(&self.directory); // stays if it is not empty
         }
         Ok(())
     }
 
-    /// The enabled cgroups, by number.
+    /// The enabled cgroups, by id.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn enabled(&self) -> Result<Vec<Enabled>, KernelError> {
         self.enabled_ids()?
             .into_iter()
@@ -181,16 +186,16 @@ impl RequestStore {
             .collect()
     }
 
-    /// The processes with a policy, and its number.
+    /// The processes with a policy, and the policy's number.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn tasks(&self) -> Result<BTreeMap<Pid, u32>, KernelError> {
         let tasks = pinned_if_any(&self.registry().join("tasks"))?;
         Ok(tasks.as_ref().map(tasks_in).unwrap_or_default())
     }
 
-    /// Sets the policy of a process, which its children will inherit; `None` removes it.
+    /// Sets the policy of a process, which future children inherit; `None` removes it.
     ///
     /// # Errors
     /// As [`RequestStore::enable`].
@@ -208,7 +213,8 @@ impl RequestStore {
             },
         };
         match done {
-            // A process that exited before its entry was written does not remove it: the next one with its pid would get it.
+            // A process that exited before its entry was written does not remove it, and the next process
+            // with its pid would get it.
             Ok(()) if number.is_some() && has_ended(process) => self.set_task(process, None),
             Ok(()) if number.is_some() => Ok(()),
             Ok(()) => self.end_if_unused(),
@@ -217,10 +223,10 @@ impl RequestStore {
         }
     }
 
-    /// How many children did not inherit a policy because the map was full.
+    /// The number of children that did not inherit a policy because the map was full.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn lost(&self) -> Result<u64, KernelError> {
         let Some(lost) = pinned_if_any(&self.registry().join("lost"))? else { return Ok(0) };
         let value =
@@ -231,7 +237,7 @@ impl RequestStore {
     /// The open sockets with a policy.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn sockets(&self) -> Result<Vec<SocketRequest>, KernelError> {
         let Some(sockets) = pinned_if_any(&self.registry().join("sockets"))? else { return Ok(Vec::new()) };
         sockets_in(&iterator()?, &sockets)
@@ -254,7 +260,7 @@ impl RequestStore {
         Ok(ids)
     }
 
-    /// Makes what all cgroups share, unless it is there.
+    /// Creates what all cgroups share, unless it exists.
     fn register(&self) -> Result<(), KernelError> {
         if self.registry().exists() {
             return Ok(());
@@ -272,15 +278,15 @@ impl RequestStore {
         making.becomes(&self.registry())
     }
 
-    /// Loads programs for a cgroup, and attaches them.
+    /// Loads the programs for a cgroup, and attaches them.
     fn load_for(&self, cgroup: &Cgroup) -> Result<Loaded, KernelError> {
         let mut loaded = self.load(&CGROUP_PROGRAMS, &SHARED_MAPS.map(|name| (name, self.registry())))?;
         loaded.attach_to_cgroup(cgroup.as_fd(), |_| true)?;
         Ok(loaded)
     }
 
-    /// Loads the program that answers `prctl` in a cgroup, and attaches it. What may be chosen is the cgroup's table in
-    /// `own`.
+    /// Loads the program that handles `prctl` in a cgroup, and attaches it. It uses the cgroup's table of
+    /// choices in `own`.
     fn load_prctl_for(&self, cgroup: &Cgroup, own: &Path) -> Result<Loaded, KernelError> {
         let shared = SHARED_MAPS.map(|name| (name, self.registry()));
         let mut loaded = self
@@ -298,7 +304,7 @@ impl RequestStore {
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
                 let pinned = reused.iter().find(|(reused, _)| *reused == name);
-                // What an older netpolicy has made may lack one.
+                // A registry of an older netpolicy may lack one.
                 let pinned =
                     pinned.map(|(name, directory)| directory.join(name)).filter(|path| path.exists());
                 if let Some(pinned) = pinned {
@@ -309,20 +315,20 @@ impl RequestStore {
         })
     }
 
-    /// An enabled cgroup above or below this one.
+    /// An enabled ancestor or descendant of this cgroup.
     fn related(&self, cgroup: &Cgroup) -> Result<Option<PathBuf>, KernelError> {
         let paths = self.enabled_ids()?.into_iter().filter_map(Cgroup::path_of);
         let related = |path: &PathBuf| cgroup.path().starts_with(path) || path.starts_with(cgroup.path());
         Ok(paths.into_iter().find(related))
     }
 
-    /// A directory for what is being made. Those of processes that are gone are removed.
+    /// A temporary directory for new pins. Removes those of processes that have exited.
     fn making(&self) -> Result<Making, KernelError> {
         const PREFIX: &str = "making_";
         let what = |path: &Path| format!("directory {}", path.display());
         let parent = self.directory.parent().unwrap_or(Path::new("/"));
         let file_system = statfs(parent).map_err(|errno| KernelError::errno(what(parent), errno))?;
-        // The type's sign differs between architectures; the magic has 32 bits.
+        // The type's signedness depends on the architecture; the magic has 32 bits.
         if u64::try_from(file_system.f_type).map_or(true, |kind| kind & 0xffff_ffff != BPF_FS_MAGIC) {
             let needs = "a BPF file system there (mount -t bpf bpf /sys/fs/bpf)";
             return Err(KernelError::absent(what(parent), needs, None));
@@ -340,8 +346,8 @@ impl RequestStore {
     }
 }
 
-/// Creates a directory, unless it is there and no other user can change what is in it: where a BPF file system is mounted without
-/// a mode, everyone can create directories in it.
+/// Creates a directory. An existing one is accepted if no other user can change its content: on a BPF file
+/// system mounted without a mode, anyone can create directories.
 fn create_own(directory: &Path) -> Result<(), KernelError> {
     let what = || format!("directory {}", directory.display());
     let failed = |error: &std::io::Error| KernelError::io(what(), error).needing("CAP_SYS_ADMIN");
@@ -364,14 +370,14 @@ impl fmt::Display for RequestStore {
     }
 }
 
-/// A directory that is removed unless it becomes what it was made for.
+/// A temporary directory, removed on drop unless it was renamed.
 struct Making(PathBuf);
 
 impl Making {
     fn becomes(self, path: &Path) -> Result<(), KernelError> {
         match std::fs::rename(&self.0, path) {
             Ok(()) => Ok(()),
-            // Another process was faster, and its directory is as good.
+            // Another process was faster; its directory is equivalent.
             Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
                 Ok(())
             }
@@ -382,11 +388,11 @@ impl Making {
 
 impl Drop for Making {
     fn drop(&mut self) {
-        let _ = remove(&self.0); // it is not there any more if it became what it should
+        let _ = remove(&self.0); // it no longer exists if it was renamed
     }
 }
 
-/// Whether a process has ended. A zombie counts, too: it has no executable.
+/// Whether a process has exited. Zombies count as exited: they have no executable.
 fn has_ended(process: Pid) -> bool {
     let link = std::fs::read_link(format!("/proc/{process}/exe"));
     link.is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -400,7 +406,7 @@ fn autoload(open: &mut OpenObject, names: &[&str]) {
     }
 }
 
-/// The program that reads the sockets. It needs no map of its own: the caller passes one.
+/// The program that reads the sockets. The caller passes the map.
 pub(super) fn iterator() -> Result<Loaded, KernelError> {
     Loaded::load("app_requests", OBJECT, |open| {
         for mut map in open.maps_mut() {
@@ -420,12 +426,12 @@ pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<S
     Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_request).collect())
 }
 
-/// The processes with a policy, and its number.
+/// The processes with a policy, and the policy's number.
 pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
     let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
     let mut found = BTreeMap::new();
     for key in tasks.keys().take(most) {
-        // One that ended meanwhile has none.
+        // A process that has exited meanwhile has none.
         if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
             found.insert(Pid(u32::take(&key)), u32::take(&value));
         }
@@ -444,7 +450,8 @@ pub(super) fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelErro
 fn write_choices(allowed: &impl MapCore, choices: &[Choice]) -> Result<(), KernelError> {
     let failed = |_| refused("BPF map allowed".to_owned());
     let key = |choice: &Choice| choice.uid.unwrap_or(ANY_USER).to_ne_bytes();
-    // First adds the new choices, then removes the old ones: a user who is in both is never refused in between.
+    // New choices are added before old ones are removed, so that a user who is in both is never refused in
+    // between.
     for choice in choices {
         allowed.update(&key(choice), &choice.numbers.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
     }
@@ -508,7 +515,7 @@ fn names_in(directory: &Path) -> Result<Vec<String>, KernelError> {
     }
 }
 
-/// Removes a directory of pins. False if there was none.
+/// Removes a directory of pins. Returns false if it does not exist.
 fn remove(directory: &Path) -> Result<bool, KernelError> {
     let failed = |error: &std::io::Error| KernelError::io(format!("remove {}", directory.display()), error);
     for name in names_in(directory)? {

@@ -1,4 +1,4 @@
-//! The counting programs in the kernel.
+//! Loads the counting programs and reads their maps.
 
 use std::time::{Duration, Instant};
 
@@ -13,36 +13,36 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/delivery.bpf.o"));
 
-/// The only key of a map with one entry, and the first index of an array.
+/// The only key of a one-entry map, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];
 
-/// Counts, from its loading until it is dropped, who polled which NAPI of this host, in all network namespaces.
+/// Counts who polled which NAPI of this host, in all network namespaces, from load to drop.
 ///
-/// Any number of processes may count at the same time, each for itself. Needs CAP_BPF and CAP_PERFMON.
+/// Several processes can count at the same time, independently. Needs CAP_BPF and CAP_PERFMON.
 ///
-/// A poll takes about 50 ns longer while it is counted, nearly all of it the kernel's way to any program on a
-/// tracepoint. A server of tiny requests that takes a poll for each loses 2 to 5 % of its throughput (`cargo bench
-/// --bench delivery_cost`). So who watches for long takes samples, as [`super::Sampler`] does: after
-/// [`DeliveryCounter::pause`] it costs nothing.
+/// A counted poll takes about 50 ns longer, nearly all of it the overhead of calling any program on a
+/// tracepoint. A server of tiny requests with one poll each loses 2 to 5 % of its throughput (`cargo bench
+/// --bench delivery_cost`). So long observations should sample, as [`super::Sampler`] does: after
+/// [`DeliveryCounter::pause`] there is no cost.
 #[derive(Debug)]
 pub struct DeliveryCounter {
     loaded: Loaded,
     timers_hidden: bool,
     pids_known: bool,
-    /// Since when it counts; `None` while it pauses.
+    /// Since when it has been counting; `None` while paused.
     since: Option<Instant>,
-    /// How long it had counted before that.
+    /// The time counted before that.
     counted: Duration,
-    /// How many snapshots were taken; the programs keep the longest timer of each interval between them.
+    /// The number of snapshots; the programs keep the longest timer of each interval between them.
     interval: u64,
 }
 
 impl DeliveryCounter {
-    /// Loads the programs and begins to count.
+    /// Loads the programs and starts to count.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF and on PREEMPT_RT, where softirqs have no stack of their own to
-    /// identify them by; else the kernel's refusal with the verifier's words.
+    /// [`sys::Cause::Absent`] without kernel BTF, and on PREEMPT_RT, where softirqs have no separate stack to
+    /// identify them by; otherwise the kernel's error with the verifier's message.
     pub fn load() -> Result<Self, KernelError> {
         if rustix::system::uname().version().to_bytes().windows(10).any(|w| w == b"PREEMPT_RT") {
             let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
@@ -61,17 +61,17 @@ impl DeliveryCounter {
         })
     }
 
-    /// Stops counting until [`DeliveryCounter::resume`]; what was counted stays.
+    /// Stops counting until [`DeliveryCounter::resume`]; the counts are kept.
     pub fn pause(&mut self) {
         self.loaded.detach();
         self.counted = self.counted();
         self.since = None;
     }
 
-    /// Goes on counting.
+    /// Resumes counting.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn resume(&mut self) -> Result<(), KernelError> {
         if self.since.is_none() {
             self.loaded.attach()?;
@@ -80,23 +80,23 @@ impl DeliveryCounter {
         Ok(())
     }
 
-    /// How long it has counted, without its pauses.
+    /// The time counted, without pauses.
     fn counted(&self) -> Duration {
         self.counted + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether the NAPI timers cannot be watched, see [`model::Delivered::timers_hidden`].
+    /// Whether the NAPI timers cannot be traced, see [`model::Delivered::timers_hidden`].
     pub fn timers_hidden(&self) -> bool {
         self.timers_hidden
     }
 
-    /// Reads what was counted so far, and begins a new interval.
+    /// Reads the counts so far, and starts a new interval.
     ///
-    /// The tables are read while the kernel goes on counting: a poll of that moment may be in one count of the
-    /// snapshot and not yet in another.
+    /// The maps are read while the kernel keeps counting: a poll at that moment may be in one count of the
+    /// snapshot but not yet in another.
     ///
     /// # Errors
-    /// The kernel's, which means that the tables are gone.
+    /// The kernel's error, which means that the maps are gone.
     pub fn snapshot(&mut self) -> Result<Snapshot, KernelError> {
         let ended = self.interval;
         self.interval += 1;
@@ -117,10 +117,10 @@ impl DeliveryCounter {
         Ok(snapshot)
     }
 
-    /// What the programs cost so far, where [`crate::Statistics`] are on.
+    /// The cost of the programs so far, while [`crate::Statistics`] are enabled.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn run_times(&self) -> Result<Vec<RunTime>, KernelError> {
         run_times(&self.loaded)
     }
@@ -140,7 +140,7 @@ fn configure(open: &mut OpenObject, napi_watchdog: Option<u64>) -> libbpf_rs::Re
     Ok(())
 }
 
-/// The address of a function of the kernel; `None` where it has none with this name or hides all addresses.
+/// The address of a kernel function; `None` if there is none with this name, or the kernel hides addresses.
 ///
 /// Kernel: 6.18, `kernel/kallsyms.c` `s_show()`: `ffffffff81e609e0 t napi_watchdog`, zeros where hidden.
 fn address_of(function: &str) -> Option<u64> {

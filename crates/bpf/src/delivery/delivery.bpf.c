@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who polled a NAPI, and where.
+ * Counts who polled a NAPI, and in which context.
  *
- * One program per poll, two that look at the NAPI's timer; nothing runs at
- * softirq entry and exit. That a task polled by itself is seen from the stack
- * it did it on, see polls_by_itself().
+ * One program per poll, and two for the NAPI's timer; nothing runs at softirq
+ * entry and exit. The stack shows whether a task polled by itself, see
+ * polls_by_itself().
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -14,7 +14,7 @@
 #include "../poller.bpf.h"
 #include "delivery.h"
 
-/* Ids are never reused while a counter lives: 4096 outlast many resets. */
+/* Ids are not reused while a counter exists: 4096 are enough for many resets. */
 #define NAPIS_MAX 4096
 #define POLLERS_MAX 16384
 
@@ -22,7 +22,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct delivery_config config SEC(".rodata.config");
 
-/* Incremented by the reader that takes a snapshot. */
+/* Incremented by the reader for each snapshot. */
 volatile __u64 interval SEC(".data.interval");
 
 struct {
@@ -97,8 +97,8 @@ static __always_inline struct napi_counts *counts_of(struct napi_struct *napi, _
 }
 
 /*
- * Whether the IRQ stays masked when an application that polled this NAPI has
- * found nothing: busy_poll_stop() arms the timer instead of enabling it.
+ * Whether the IRQ stays masked after an application polled this NAPI and found
+ * nothing: busy_poll_stop() then arms the timer instead of enabling the IRQ.
  */
 static __always_inline bool keeps_masked(struct napi_struct *napi)
 {
@@ -120,16 +120,15 @@ static __always_inline void count_application(struct napi_struct *napi, __u32 id
 			count_lost();
 			return;
 		}
-		counts_of(napi, id); /* The device's name is kept there. */
+		counts_of(napi, id); /* This also records the device's name. */
 	}
 	count(polls, work);
 }
 
 /*
- * Whether this softirq is the one that napi_resume_irqs() raised: no
- * interrupt, for the IRQ is still masked. The application has found no event
- * after its poll; the softirq polls once more before the system call goes
- * on, or in ksoftirqd if that runs.
+ * Whether napi_resume_irqs() raised this softirq, not an interrupt: the IRQ is
+ * still masked. The application's poll found no event; the softirq polls once
+ * more before the system call continues, or in ksoftirqd if that runs.
  */
 static __always_inline bool resumes(struct napi_struct *napi, __u32 last_poller, struct task_struct *task)
 {
@@ -150,7 +149,7 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 	if (!budget) /* netpoll: reaps transmitted packets, receives none. */
 		return 0;
 	if (!id) {
-		/* The backlog has no device; the others only transmit. */
+		/* The backlog has no device; other NAPIs without one only transmit. */
 		struct host_counts *all = napi->dev ? 0 : host_counts();
 
 		if (all)
@@ -191,7 +190,7 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 	return 0;
 }
 
-/* The NAPI whose timer this is; 0 for all other timers of the host. */
+/* The NAPI of this timer; 0 for all other timers. */
 static __always_inline struct napi_struct *napi_of(struct hrtimer *timer)
 {
 	if (!config.napi_watchdog || (__u64)timer->function != config.napi_watchdog)
@@ -231,8 +230,9 @@ int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 		longest->ns = span;
 
 	/*
-	 * The span was set moments ago, so it is a little short of the value
-	 * it came from: the nearer of the two. Equal ones decide nothing.
+	 * The span was set moments ago, so it is slightly shorter than the
+	 * setting it came from: use the nearer of the two. If they are equal,
+	 * it cannot be told.
 	 */
 	suspend = napi_irq_suspend_ns(napi);
 	if (suspend && distance(span, suspend) < distance(span, napi_gro_flush_ns(napi)))
@@ -253,8 +253,8 @@ int BPF_PROG(napi_timer_expired, struct hrtimer *timer)
 		return 0;
 	counts->timer_expired++;
 	/*
-	 * napi_watchdog() schedules the NAPI on this CPU, unless it is being
-	 * polled already or has a thread to do so.
+	 * napi_watchdog() schedules the NAPI on this CPU, unless it is already
+	 * being polled or has a thread.
 	 */
 	if (!(BPF_CORE_READ(napi, state) & NAPIF_STATE_SCHED) && !BPF_CORE_READ(napi, thread))
 		counts->timer_due = 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * All that delivery.bpf.c and delivery/mod.rs share. Times are
- * CLOCK_MONOTONIC, in nanoseconds. Every value is per CPU.
+ * Shared by delivery.bpf.c and delivery/mod.rs. Times are CLOCK_MONOTONIC, in
+ * nanoseconds. Every value is per CPU.
  */
 #ifndef __DELIVERY_H__
 #define __DELIVERY_H__
@@ -12,14 +12,14 @@ struct delivery_config {
 	__u64 napi_watchdog;
 };
 
-/* Calls of a poll function, and what they returned as work. */
+/* Calls of a poll function, and the work that they returned. */
 struct polls {
 	__u64 polls;
 	__u64 packets;
 	__u64 empty;
 };
 
-/* The longest span a timer was armed with, in one interval. */
+/* The longest span that a timer was armed with in an interval. */
 struct longest_span {
 	__u64 ns;
 	__u64 interval;
@@ -33,11 +33,11 @@ struct napi_counts {
 	__u64 timer_armed;
 	__u64 timer_expired;
 	__u64 suspended;
-	/* By interval & 1: one is being written while the other is read. */
+	/* By interval & 1: one is written while the other is read. */
 	struct longest_span longest[2];
-	/* The timer expired here, and the polls it caused are not over. */
+	/* The timer expired on this CPU, and its polls have not ended. */
 	__u64 timer_due;
-	/* The process that polled here last and suspends the IRQ; 0: none. */
+	/* The last process that polled on this CPU and suspends the IRQ; 0: none. */
 	__u64 last_poller;
 	char device[16];
 };
@@ -48,10 +48,10 @@ struct poller {
 	__u32 tgid;
 };
 
-/* The map host, of one entry. */
+/* The map host, with one entry. */
 struct host_counts {
 	struct polls backlog;
-	/* Events without a place in a table. */
+	/* Events that were not counted because a map was full. */
 	__u64 lost;
 };
 

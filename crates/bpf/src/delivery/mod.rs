@@ -1,8 +1,8 @@
-//! Who polled which NAPI, and where, as counts since the programs were loaded.
+//! Who polled which NAPI, and in which context, as counts since load.
 //!
-//! Three programs on tracepoints (`napi_poll`, `hrtimer_start`, `hrtimer_expire_entry`) count into tables by NAPI
-//! and by process, each CPU into its own copy. A [`DeliveryCounter`] holds them in the kernel; two of its
-//! [`Snapshot`]s make a [`model::Delivered`].
+//! Three programs on tracepoints (`napi_poll`, `hrtimer_start`, `hrtimer_expire_entry`) count by NAPI and by
+//! process, per CPU. A [`DeliveryCounter`] keeps them loaded; the difference of two [`Snapshot`]s is a
+//! [`model::Delivered`].
 
 mod counter;
 mod sampler;

@@ -1,4 +1,4 @@
-//! Counting a part of the time, so that it costs the server next to nothing.
+//! Counts for part of the time, so that the cost is negligible.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -10,22 +10,25 @@ use sys::error::KernelError;
 use super::counter::DeliveryCounter;
 use super::snapshot::between;
 
-/// How long is counted at a stretch: many batches of any application that has traffic worth judging.
+/// The length of a sample: many batches of any application with enough traffic to judge.
 const COUNTED: Duration = Duration::from_millis(50);
 
-/// How long is paused between two stretches. Counting all the time costs a server of tiny requests up to 5 % of its
-/// throughput, and so does turning the programs on and off ten times a second: each turn patches the kernel's text
-/// and stops all CPUs for a moment (`cargo xtask bench counting` measures both). Once a second costs next to nothing.
+/// The pause between samples. Counting all the time costs a server of tiny requests up to 5 % of its
+/// throughput. So does attaching and detaching the programs ten times a second: each time, the kernel patches
+/// its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). Once a second costs
+/// next to nothing.
 const PAUSED: Duration = Duration::from_millis(950);
 
-/// The pause before the first stretch: traffic has settled by then, and a short span still gets one stretch.
+/// The pause before the first sample: traffic has settled by then, and a short span still gets a sample.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// A [`DeliveryCounter`] that counts a twentieth of the time, on a thread of its own. Between [`Sampler::begin`] and
-/// [`Sampler::end`] it alternates between counting and pausing; otherwise it costs nothing.
+/// A [`DeliveryCounter`] that counts five percent of the time, on a separate thread. Between
+/// [`Sampler::begin`] and [`Sampler::end`] it alternates between counting and pausing; otherwise it costs
+/// nothing.
 ///
-/// What it says is of the time that was counted ([`Delivered::interval`]): rates and shares are those of the whole
-/// span as far as the traffic was alike, totals are not. A span shorter than a quarter of a second may have no sample.
+/// The result covers the time that was counted ([`Delivered::interval`]). Rates and shares are representative
+/// of the whole span if the traffic was uniform; totals are not. A span shorter than a quarter of a second
+/// may have no sample.
 #[derive(Debug)]
 pub struct Sampler {
     orders: Option<Sender<Order>>,
@@ -41,10 +44,10 @@ enum Order {
 }
 
 impl Sampler {
-    /// Loads the programs. Nothing is counted yet.
+    /// Loads the programs without counting.
     ///
     /// # Errors
-    /// As [`DeliveryCounter::load`].
+    /// As for [`DeliveryCounter::load`].
     pub fn load() -> Result<Self, KernelError> {
         let mut counter = DeliveryCounter::load()?;
         counter.pause();
@@ -61,7 +64,7 @@ impl Sampler {
         Ok(Self { orders: Some(orders), samples, thread: Some(thread), sampling: false })
     }
 
-    /// Begins to sample; restarts if it was begun and not ended.
+    /// Starts sampling; restarts it if it was not ended.
     pub fn begin(&mut self) {
         if self.sampling {
             drop(self.end());
@@ -70,13 +73,13 @@ impl Sampler {
         self.order(Order::Begin);
     }
 
-    /// Ends sampling, and says what was counted since [`Sampler::begin`].
+    /// Ends sampling, and returns the counts since [`Sampler::begin`].
     ///
     /// # Errors
-    /// The kernel's, if it did not let the programs count on.
+    /// The kernel's error, if counting could not be resumed.
     ///
     /// # Panics
-    /// If sampling was not begun, which is a fault of the caller.
+    /// If sampling was not started: a bug in the caller.
     pub fn end(&mut self) -> Result<Delivered, KernelError> {
         assert!(std::mem::take(&mut self.sampling), "only what was begun can be ended");
         self.order(Order::End);
@@ -84,21 +87,21 @@ impl Sampler {
     }
 
     fn order(&self, order: Order) {
-        // The thread ends only when it is dropped, or by a panic, which `recv` then reports.
+        // The thread exits only on drop or by a panic, which `recv` then reports.
         let _ = self.orders.as_ref().map(|orders| orders.send(order));
     }
 }
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        self.orders = None; // the thread's end of the line
+        self.orders = None; // closes the channel, which ends the thread
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Counts and pauses in turn until something else is ordered.
+/// Alternates between counting and pausing until the next order.
 fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<Delivered, KernelError> {
     let no_order_within = |span| matches!(ordered.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     let before = counter.snapshot()?;
@@ -117,7 +120,7 @@ fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<De
         counter.pause();
     };
     if counted.is_err() {
-        // The order to end is still to come, and must not be taken for one that follows it.
+        // The pending order to end must not be mistaken for a later one.
         let _ = ordered.recv();
     }
     let after = counter.snapshot();

@@ -1,4 +1,4 @@
-//! What was counted up to a moment, and the difference of two such moments.
+//! Counts up to a moment, and the difference of two such snapshots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use model::{Delivered, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
 
 use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 
-/// What a [`super::DeliveryCounter`] has counted since it was loaded.
+/// The counts of a [`super::DeliveryCounter`] since load.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// How long was counted.
+    /// The time counted.
     counted: Duration,
-    /// The interval that this snapshot ended.
+    /// The interval that ended with this snapshot.
     interval: u64,
     timers_hidden: bool,
     napis: BTreeMap<NapiId, NapiCounts>,
-    /// Polls in task context, by process; `None` for a process that is not of our pid namespace.
+    /// Polls in task context, by process; `None` for a process outside our pid namespace.
     pollers: BTreeMap<(NapiId, Option<Pid>), PollCounts>,
     backlog: PollCounts,
     lost: u64,
 }
 
-/// `struct napi_counts` of all CPUs together.
+/// `struct napi_counts`, summed over all CPUs.
 #[derive(Clone, Debug, Default)]
 struct NapiCounts {
     device: String,
@@ -32,7 +32,7 @@ struct NapiCounts {
     timer_armed: u64,
     timer_expired: u64,
     suspended: u64,
-    /// The longest span of the interval that the snapshot ended.
+    /// The longest span in the interval that ended with the snapshot.
     longest: Nanoseconds,
 }
 
@@ -134,10 +134,10 @@ mirrored! {
     }
 }
 
-/// What was counted between two snapshots of the same counter, without NAPIs that were neither polled nor had their timer
-/// armed. The interval is the time that was counted, without pauses, so that counts by interval are rates.
+/// The counts between two snapshots of the same counter, without NAPIs that were neither polled nor had their
+/// timer armed. The interval is the time counted, without pauses, so that counts divided by it are rates.
 ///
-/// `timer_armed_max` is of the interval that `later` ended: of the time since the snapshot before it.
+/// `timer_armed_max` covers the interval that ended with `later`, since the snapshot before it.
 pub fn between(earlier: &Snapshot, later: &Snapshot) -> Delivered {
     let interval = later.counted.saturating_sub(earlier.counted);
     let none = NapiCounts::default();
@@ -192,7 +192,7 @@ mod test {
 
     same_as_compiled!(super::super::counter::OBJECT, Polls, LongestSpan, RawCounts, Poller, HostCounts);
 
-    /// A value as the BPF program writes it: numbers, and at last a name.
+    /// A value as the BPF program writes it: numbers, then a name.
     fn value(numbers: &[u64], name: &str) -> Vec<u8> {
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let mut field = [0; 16];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The epolls and the sockets among a process's files, read in the kernel: one
+ * Reads the epolls and sockets among a process's files in the kernel: one
  * system call per page of records instead of several per descriptor.
  */
 #include "../vmlinux_min.h"
@@ -10,7 +10,7 @@
 #include "../compat.bpf.h"
 #include "epolls.h"
 
-/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+/* For the object's BTF, which a test compares with the Rust structures. */
 const struct epoll_record *described_epoll_record __attribute__((unused));
 const struct socket_record *described_socket_record __attribute__((unused));
 
@@ -19,10 +19,10 @@ char LICENSE[] SEC("license") = "GPL";
 static const char EPOLL_NAME[] = "[eventpoll]";
 
 /*
- * An epoll is known by the name of its anonymous inode. Its file operations
- * would be surer, but their address is a data symbol, which kernels without
- * CONFIG_KALLSYMS_ALL do not export. Only the kernel creates files on
- * anon_inodefs, and only epolls have this name.
+ * An epoll is identified by the name of its anonymous inode. Its file
+ * operations would be more reliable, but their address is a data symbol, which
+ * kernels without CONFIG_KALLSYMS_ALL do not export. Only the kernel creates
+ * files on anon_inodefs, and only epolls have this name.
  */
 static __always_inline bool is_epoll(struct file *file)
 {
@@ -58,7 +58,7 @@ int epolls_of(struct bpf_iter__task_file *ctx)
 		record.busy_poll_budget = BPF_CORE_READ(ep, busy_poll_budget);
 		record.prefer_busy_poll = BPF_CORE_READ(ep, prefer_busy_poll);
 	}
-	/* If the page is full, the kernel asks again with an empty one. */
+	/* If the page is full, the kernel retries with an empty one. */
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }

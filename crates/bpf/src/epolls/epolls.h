@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* All that epolls.bpf.c and epolls/mod.rs share: what the iterators write. */
+/* Shared by epolls.bpf.c and epolls/mod.rs: the records of the iterators. */
 #ifndef __EPOLLS_H__
 #define __EPOLLS_H__
 
 /* An epoll among a process's files. */
 struct epoll_record {
-	/* Address of its struct eventpoll: the same behind every descriptor. */
+	/* Address of its struct eventpoll: the same for every descriptor of it. */
 	__u64 eventpoll;
 	__u32 fd;
-	/* The NAPI it would busy-poll; 0 for none yet. */
+	/* The NAPI that it would busy-poll; 0 if none is known yet. */
 	__u32 napi_id;
 	__u32 busy_poll_usecs;
 	__u16 busy_poll_budget;
@@ -19,14 +19,14 @@ struct epoll_record {
 
 /* The kernel has the three parameters (6.9). */
 #define EPOLL_HAS_PARAMS 1
-/* It waits busily for events, and polls no NAPI. */
+/* It busy-waits for events, and polls no NAPI. */
 #define EPOLL_EVENTS_ONLY 2
 
 /* A socket among a process's files. */
 struct socket_record {
 	__u64 inode;
 	__u32 fd;
-	/* As SO_INCOMING_NAPI_ID, but for CPU numbers, which that hides. */
+	/* Like SO_INCOMING_NAPI_ID, but includes CPU numbers. */
 	__u32 napi_id;
 	__u16 family;
 	__u16 busy_poll_budget;

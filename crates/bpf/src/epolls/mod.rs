@@ -1,4 +1,4 @@
-//! The epolls and sockets of a process, read in the kernel without touching the process.
+//! Reads the epolls and sockets of a process in the kernel, without disturbing the process.
 
 mod scanner;
 

@@ -1,4 +1,4 @@
-//! Scans of a process's files by a BPF iterator.
+//! Scans a process's files with a BPF iterator.
 
 use std::os::fd::AsFd;
 
@@ -11,16 +11,16 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
 
-/// The most that one scan reads: 4 million records. Kernel: 6.18, default of `fs.nr_open`, times four.
+/// The maximum size of a scan: 4 million records. Kernel: 6.18, default of `fs.nr_open`, times four.
 const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
 const RECORD_BYTES: usize = 24;
-/// `epolls.h`, of the same names.
+/// From `epolls.h`, as is the next one.
 const EPOLL_HAS_PARAMS: u8 = 1;
 const EPOLL_EVENTS_ONLY: u8 = 2;
 
-/// Which epoll it is, behind whatever descriptors, for as long as it lives: where its `struct eventpoll` is.
-/// A later epoll may get the same address.
+/// Identifies an epoll, whatever its descriptors, for as long as it exists: the address of its `struct
+/// eventpoll`. A later epoll may get the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpollFile(u64);
 
@@ -29,11 +29,11 @@ pub struct EpollFile(u64);
 pub struct ScannedEpoll {
     /// The descriptor.
     pub fd: Fd,
-    /// Which epoll is behind it.
+    /// The epoll that it refers to.
     pub file: EpollFile,
-    /// The NAPI that it polls when it polls: that of the socket which last had an event.
+    /// The NAPI that it busy-polls: that of the socket with the latest event.
     pub napi: Option<NapiId>,
-    /// How it busy-polls; `None` where the kernel has no such parameters (before 6.9).
+    /// The busy-poll parameters; `None` if the kernel has none (before 6.9).
     pub params: Option<EpollParams>,
 }
 
@@ -42,18 +42,18 @@ pub struct ScannedEpoll {
 pub struct ScannedSocket {
     /// The descriptor.
     pub fd: Fd,
-    /// Its inode.
+    /// The socket's inode.
     pub inode: u64,
-    /// The NAPI that its last packet came through.
+    /// The NAPI of its last packet.
     pub napi: Option<NapiId>,
-    /// How many packets one of its polls takes; 0 means the kernel's own 8.
+    /// The maximum number of packets per poll; 0 means the kernel's default of 8.
     pub busy_poll_budget: u16,
 }
 
-/// Finds the epolls and the internet sockets of processes.
+/// Finds the epolls and internet sockets of processes.
 ///
-/// A scan reads the process's file table in the kernel: it opens no descriptors and needs no permission of the process. As in
-/// `/proc/PID/fd`, the table is that of the first thread. Needs CAP_BPF and CAP_PERFMON.
+/// A scan reads the process's file table in the kernel: it opens no descriptors and needs no permission on
+/// the process. Like `/proc/PID/fd`, it uses the table of the main thread. Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct EpollScanner {
     loaded: Loaded,
@@ -64,24 +64,24 @@ impl EpollScanner {
     /// Loads the iterators. They run only during scans.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF; else the kernel's refusal with the verifier's words.
+    /// [`sys::Cause::Absent`] without kernel BTF; otherwise the kernel's error with the verifier's message.
     pub fn load() -> Result<Self, KernelError> {
         Ok(Self { loaded: Loaded::load("epolls", OBJECT, |_| Ok(()))?, napi_id_min: napi_id_min() })
     }
 
-    /// The epolls of a process, by descriptor. One that has ended has none.
+    /// The epolls of a process, by descriptor; empty if the process has exited.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn epolls(&self, process: Pid) -> Result<Vec<ScannedEpoll>, KernelError> {
         let bytes = self.scan("epolls_of", process)?;
         Ok(bytes.chunks_exact(RECORD_BYTES).map(|record| self.epoll(record)).collect())
     }
 
-    /// The internet sockets of a process, likewise.
+    /// The internet sockets of a process, by descriptor; empty if the process has exited.
     ///
     /// # Errors
-    /// As [`EpollScanner::epolls`].
+    /// As for [`EpollScanner::epolls`].
     pub fn sockets(&self, process: Pid) -> Result<Vec<ScannedSocket>, KernelError> {
         let bytes = self.scan("sockets_of", process)?;
         Ok(bytes.chunks_exact(RECORD_BYTES).filter_map(|record| self.socket(record)).collect())
@@ -124,7 +124,7 @@ impl EpollScanner {
         })
     }
 
-    /// The NAPI of an id that the kernel keeps: small ones are CPUs, from which packets of loopback and the backlog come.
+    /// The NAPI of an id in the kernel: small ids are CPUs, for packets of loopback and the backlog.
     fn napi(&self, id: u32) -> Option<NapiId> {
         (id >= self.napi_id_min).then_some(NapiId(id))
     }
@@ -153,13 +153,13 @@ mirrored! {
     }
 }
 
-/// Both kinds of record are as long.
+/// Both kinds of records have the same size.
 const _: () = assert!(EpollRecord::BYTES == RECORD_BYTES && SocketRecord::BYTES == RECORD_BYTES);
 
-/// The smallest id of a NAPI: one more than the number of CPUs the kernel is prepared for.
+/// The smallest NAPI id: one more than the number of CPUs that the kernel supports.
 ///
-/// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the last of
-/// `/sys/devices/system/cpu/kernel_max` plus one. Where that cannot be read, only 0 is no NAPI.
+/// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the value of
+/// `/sys/devices/system/cpu/kernel_max` plus one. If that cannot be read, only 0 counts as no NAPI.
 pub(crate) fn napi_id_min() -> u32 {
     let last = std::fs::read_to_string("/sys/devices/system/cpu/kernel_max").ok();
     last.and_then(|text| text.trim().parse::<u32>().ok()).map_or(1, |last| last.saturating_add(2))

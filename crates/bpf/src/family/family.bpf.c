@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The run time of processes and of all that they fork, also of those that
- * have ended.
+ * Measures the run time of processes and everything that they fork, including
+ * processes that have exited.
  *
- * A process that lives has a clock that user space reads. When its last
- * thread exits, what it has used so far is added to the sum of those that
- * ended. The exit itself goes on after the tracepoint, and a process that
- * never was off its CPU has no run time yet: the rest is added when the kernel
- * frees it, which is after its parent has waited for it and an RCU grace
- * period later.
+ * User space reads the clock of a live process. When a process's last thread
+ * exits, its run time so far is added to the sum of exited members. The exit
+ * itself continues after the tracepoint, and a process that was never scheduled
+ * out has no run time yet. The rest is added when the kernel frees the process,
+ * after its parent has waited for it and an RCU grace period has passed.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -20,7 +19,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* By tgid; softirqs.bpf.c shares it. */
+/* By tgid; shared with softirqs.bpf.c. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -36,7 +35,7 @@ struct {
 	__type(value, struct family_total);
 } ended SEC(".maps");
 
-/* What the iterator found. */
+/* The result of the iterator. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -44,7 +43,10 @@ struct {
 	__type(value, struct family_total);
 } alive SEC(".maps");
 
-/* What was added of members that have ended and are not freed yet, by their first thread as a number. */
+/*
+ * The time already added for members that have exited but are not freed yet, by
+ * the address of their main thread.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -102,7 +104,7 @@ int BPF_PROG(family_exits, struct task_struct *task)
 	return 0;
 }
 
-/* All threads of the process have been released: the sum has all that they used. */
+/* All threads of the process have been released: the sum includes all of their time. */
 SEC("tp_btf/sched_process_free")
 int BPF_PROG(family_freed, struct task_struct *task)
 {
@@ -121,7 +123,7 @@ int BPF_PROG(family_freed, struct task_struct *task)
 	return 0;
 }
 
-/* The context switches of members that live. */
+/* The context switches of live members. */
 SEC("iter/task")
 int family_lives(struct bpf_iter__task *ctx)
 {

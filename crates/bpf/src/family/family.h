@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* All that family.bpf.c and the Rust beside it share. */
+/* Shared by family.bpf.c and the Rust that loads it. */
 #ifndef __FAMILY_H__
 #define __FAMILY_H__
 
 /* The values of the map processes. */
 enum family_member {
-	/* Its time counts, and its children are members. */
+	/* Its time counts, and its children become members. */
 	FAMILY_FOLLOWED = 1,
-	/* Its time counts; what it forks is not the service's. */
+	/* Its time counts; its children do not become members. */
 	FAMILY_ALONE = 2,
 };
 
-/* The maps ended and alive, of one entry each. */
+/* The maps ended and alive, with one entry each. */
 struct family_total {
-	/* The run time of members that ended, in nanoseconds. */
+	/* The run time of exited members, in nanoseconds. */
 	__u64 run_ns;
-	/* Context switches of their threads, or of those that live. */
+	/* Context switches of exited members' threads, or of live ones. */
 	__u64 switches;
-	/* Members that ended. */
+	/* Members that have exited. */
 	__u64 exits;
-	/* Members that were forked since the programs were loaded. */
+	/* Members that were forked since load. */
 	__u64 forks;
 };
 

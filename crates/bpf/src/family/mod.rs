@@ -1,4 +1,4 @@
-//! The run time of processes and of everything that they fork, including what has ended.
+//! The run time of processes and everything that they fork, including processes that have exited.
 
 use std::os::fd::AsFd as _;
 
@@ -13,46 +13,48 @@ use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/family.bpf.o"));
 
-/// The only key of a map with one entry.
+/// The only key of a one-entry map.
 const ONLY: [u8; 4] = [0; 4];
 
 /// `FAMILY_FOLLOWED` and `FAMILY_ALONE` of `family.h`.
 const FOLLOWED: u32 = 1;
 const ALONE: u32 = 2;
 
-/// The iterator that counts the context switches of members that live.
+/// The iterator that counts the context switches of live members.
 const ITERATOR: &str = "family_lives";
 
-/// What a family used so far.
+/// A family's usage so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FamilyUsage {
-    /// Run time of the members that live and of those that ended. A thread that runs at this moment is behind by a tick at most;
-    /// the last moments of a member that ended are added up to an RCU grace period after its parent has waited for it.
+    /// Run time of live and exited members. For a thread that is running, the value lags by at most a tick.
+    /// The last moments of an exited member are added up to an RCU grace period after its parent has waited
+    /// for it.
     pub time: Nanoseconds,
     /// Context switches of their threads.
     pub switches: u64,
-    /// Members that live.
+    /// Live members.
     pub alive: usize,
-    /// Members that ended since the programs were loaded.
+    /// Members that have exited since load.
     pub exits: u64,
-    /// Members that were forked since.
+    /// Members that were forked since load.
     pub forks: u64,
 }
 
-/// Follows processes, what they fork, and their ends, until it is dropped.
+/// Follows processes, their forks and their exits, from load to drop.
 ///
-/// Three programs run at each fork, exit and release of a thread of the machine, some 50 ns each. Needs CAP_BPF and CAP_PERFMON.
+/// Three programs run at each fork, exit and release of a thread on the host, about 50 ns each. Needs CAP_BPF
+/// and CAP_PERFMON.
 #[derive(Debug)]
 pub struct Family {
     loaded: Loaded,
 }
 
 impl Family {
-    /// Attaches the programs. There is no member yet.
+    /// Attaches the programs, without any member.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF and outside of the initial pid namespace, where processes have other
-    /// numbers than in the kernel; else the kernel's refusal with the verifier's words.
+    /// [`sys::Cause::Absent`] without kernel BTF, and outside the initial pid namespace, where pids differ
+    /// from the kernel's; otherwise the kernel's error with the verifier's message.
     pub fn new() -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             let needs = "the initial pid namespace";
@@ -63,37 +65,39 @@ impl Family {
         Ok(Self { loaded })
     }
 
-    /// Makes a process a member, and what it forks from now on. What it used before counts: only differences say anything.
+    /// Adds a process and its future children. Its earlier run time is included, so only differences are
+    /// meaningful.
     ///
-    /// Of process 1, which starts everything, only its own time counts.
+    /// For process 1, which starts everything, only its own time counts.
     ///
     /// # Errors
-    /// The kernel's, as when there are too many.
+    /// The kernel's error, for example if there are too many members.
     pub fn add(&self, process: Pid) -> Result<(), KernelError> {
         let how = if process.0 == 1 { ALONE } else { FOLLOWED };
         self.loaded.map("processes")?.set(&process.0.to_ne_bytes(), &how.to_ne_bytes())
     }
 
-    /// The members that live.
+    /// The live members.
     ///
     /// # Errors
-    /// The kernel's, which means that the table is gone.
+    /// The kernel's error, which means that the map is gone.
     pub fn members(&self) -> Result<Vec<Pid>, KernelError> {
         let processes = self.loaded.map("processes")?;
         Ok(processes.keys().filter_map(|key| key.try_into().ok()).map(u32::from_ne_bytes).map(Pid).collect())
     }
 
-    /// The table of members, for programs that ask who is one.
+    /// The map of members, for other programs.
     pub(super) fn table(&self) -> Result<Table<'_>, KernelError> {
         self.loaded.map("processes")
     }
 
-    /// What all members used so far, those that ended included.
+    /// The usage of all members so far, including exited ones.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn usage(&self) -> Result<FamilyUsage, KernelError> {
-        /// A member that ends while its time is read could count twice or not at all: then all is read again.
+        /// A member that exits while its time is read could be counted twice or not at all; everything is
+        /// then read again.
         const TRIES: usize = 8;
         let mut usage = self.read()?;
         for _ in 1..TRIES {

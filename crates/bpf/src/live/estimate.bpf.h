@@ -1,39 +1,42 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When an arrival came into the ring: estimates U and C, and T by the client's
- * stamp. What was answered is counted by all of them.
+ * Estimates when an arrival entered the ring (U and C, and T by the client's
+ * timestamp), and counts answered exchanges by each estimate.
  */
 #ifndef __LIVE_ESTIMATE_H__
 #define __LIVE_ESTIMATE_H__
 
 #include "state.bpf.h"
 
-/* Of so many exchanges, the bytes of one are noted. A power of two. */
+/* The bytes of one in this many exchanges are recorded. A power of two. */
 #define BYTES_EVERY 8
 
-/* A NAPI thread that waited longer was not waiting for a CPU alone. */
+/* A NAPI thread that waited longer was not waiting only for a CPU. */
 #define RUN_DELAY_MAX_NS 50000000
 
-/* C is asked only where this share of turnarounds is, in parts of LIVE_WHOLE. */
+/* C is used only for turnarounds with at least this share, in parts of LIVE_WHOLE. */
 #define CONDITIONAL_MIN (LIVE_WHOLE / 10000)
 
-/* The timestamps option as Linux and others write it, alone and padded: net/ipv4/tcp_input.c tcp_parse_aligned_timestamp(). */
+/*
+ * The timestamps option as Linux and others send it, padded and without other
+ * options: net/ipv4/tcp_input.c tcp_parse_aligned_timestamp().
+ */
 #define ALIGNED_TIMESTAMP 0x0101080a
 #define TCP_HEADER_BYTES 20
 
-/* So long after the first stamp of a connection its unit shows. */
+/* The time after a connection's first timestamp at which its unit can be determined. */
 #define STAMP_UNIT_NS 10000000
 
-/* Arrivals until the least distance of two clocks is near the true one. */
+/* The number of arrivals after which the minimum clock offset is close to the true one. */
 #define STAMPS_MIN 16
 
-/* Beyond this the stamp is that of a retransmission, or of another clock. */
+/* A larger value is from a retransmission, or another clock. */
 #define STAMP_LATE_MAX_US 1000000
 
-/* Two clocks that are kept by NTP drift apart by less than 1 / 2^17. */
+/* Two NTP-disciplined clocks drift apart by less than 1 / 2^17. */
 #define STAMP_DRIFT_SHIFT 17
 
-/* span * (at + u) / of, u drawn from [0, 1). */
+/* span * (at + u) / of, with u drawn from [0, 1). */
 static __always_inline __u64 drawn(__u64 span, __u32 at, __u32 of)
 {
 	__u64 u = bpf_get_prandom_u32() >> 16;
@@ -41,7 +44,7 @@ static __always_inline __u64 drawn(__u64 span, __u32 at, __u32 of)
 	return of ? span * (((__u64)at << 16) + u) / of >> 16 : 0;
 }
 
-/* The share of turnarounds that are shorter, in parts of LIVE_WHOLE. */
+/* The share of shorter turnarounds, in parts of LIVE_WHOLE. */
 __noinline __u32 share_below(__u64 span)
 {
 	__u32 only = 0, bucket = bounded(bucket_of(span), LIVE_BUCKETS);
@@ -57,7 +60,7 @@ __noinline __u32 share_below(__u64 span)
 					      (span > lower ? span - lower : 0) / width_of(bucket));
 }
 
-/* The turnaround that this share is shorter than. */
+/* The turnaround at this share of the distribution. */
 __noinline __u64 turnaround_at(__u32 share)
 {
 	__u32 only = 0, bucket = 0, step, next;
@@ -92,12 +95,12 @@ struct bounds {
 	__u8 masked, flags;
 };
 
-/* What is known of the poll that brought an exchange. */
+/* What is known about the poll that delivered an exchange. */
 #define POLL_FORGOTTEN 0
-#define POLL_AT_OPENING 1	/* the first of its NAPI in the window: since when the ring was empty was not seen */
+#define POLL_AT_OPENING 1	/* the first of its NAPI in the window: when the ring was last empty is unknown */
 #define POLL_KNOWN 2
 
-/* Between when the packets of an arrival's poll came into the ring. */
+/* The interval in which the packets of an arrival's poll entered the ring. */
 static __always_inline int bounds_of(struct napi_state *napi, struct exchange *exchange, struct bounds *bounds)
 {
 	struct poll *poll = &napi->polls[exchange->poll & (POLLS_MAX - 1)];
@@ -109,7 +112,7 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 		bounds->masked = poll->masked;
 		bounds->flags = poll->flags;
 	} else if (napi->number == exchange->poll && napi->window == (__u32)gate.window) {
-		/* Answered before its poll has ended. */
+		/* Answered before its poll ended. */
 		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
 		bounds->last = napi->last;
 		bounds->packets = napi->packets;
@@ -121,7 +124,7 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	return bounds->from ? POLL_KNOWN : POLL_AT_OPENING;
 }
 
-/* An exchange was answered at @now by the thread of this slot. */
+/* The thread of this slot answered an exchange at @now. */
 __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 protocol)
 {
 	__u64 uniform = 0, best, residence, wakeup = 0, service = 0;
@@ -137,7 +140,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	spans_here = bpf_map_lookup_elem(&spans, &only);
 	if (!spans_here || !all || !exchange)
 		return 0;
-	/* What is answered before the window opens is none of its answers; what is answered while it ends, is. */
+	/* Answers before the window opens do not count; answers while it closes do. */
 	if (gate.opens && now < gate.opens)
 		return 0;
 	if (protocol > LIVE_TLS && exchange->requests > 1)
@@ -153,7 +156,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 		return 0;
 	}
 	residence = now - exchange->probed;
-	/* Often the estimates are one: each bucket is worked out once. */
+	/* Estimates often coincide: compute each bucket once. */
 	at = bucket_of(residence);
 	add_at(spans_here->residence, at, weight);
 	if (exchange->last == exchange->probed)
@@ -174,7 +177,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	best = exchange->probed;
 	napi = napi_at(exchange->napi);
 	if (before) {
-		/* Its poll may have been forgotten since, and matters little. */
+		/* The poll record may have been overwritten since; this is rare enough. */
 		forgotten = true;
 	} else if (exchange->unseen) {
 		all->unseen++;
@@ -229,7 +232,10 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 		add_at(spans_here->conditional, at, weight);
 	}
 	if (forgotten) {
-		/* Its wait in the ring counts as none: these are often the slowest, and belong to the tail. */
+		/*
+		 * The wait in the ring counts as zero: these exchanges are
+		 * often the slowest, and belong to the tail.
+		 */
 		add_at(spans_here->uniform, at, weight);
 		add_at(spans_here->conditional, at, weight);
 	}
@@ -263,7 +269,10 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	return 0;
 }
 
-/* What was read before the last send and had no answer of its own was answered by that. */
+/*
+ * Exchanges that were read before the last send without a separate answer were
+ * answered by that send.
+ */
 __noinline int settle(struct socket_state *state)
 {
 	struct live_counts *all = counted();
@@ -285,9 +294,9 @@ __noinline int settle(struct socket_state *state)
 
 /*
  * The ring may have been emptied since by polls that no program saw: each
- * starts the NAPI's timer again. It shows when that was last, before this poll
- * starts it. One that expires so late was started to suspend interrupts, which
- * is no poll.
+ * restarts the NAPI's timer, whose expiry time shows when the last one was,
+ * until this poll restarts it. A timer that expires this late was started to
+ * suspend interrupts, not by a poll.
  */
 static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 now)
 {
@@ -304,11 +313,10 @@ static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 no
 }
 
 /*
- * How long the thread of a NAPI has waited for a CPU since its last poll. What
- * woke it came when that began: at the moment that it was woken, if that was
- * seen. If it had not slept, what it polls now came at some moment meanwhile.
- * If it has waited more than once, only the last time counts, and how much that
- * was of all is not known.
+ * How long the NAPI's thread has waited for a CPU since its last poll. If its
+ * wake-up was observed, the packets arrived at that moment. If it had not
+ * slept, what it polls now arrived at some time in between. If it waited more
+ * than once, only the last wait counts, and its share of the total is unknown.
  */
 static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread, __u64 now)
 {
@@ -329,9 +337,9 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 }
 
 /*
- * How much longer than the fastest of its connection a segment was on its way,
- * in microseconds, by the client's stamp (Linux 6.7, the route feature
- * tcp_usec_ts); false where that is not known.
+ * How much longer than the fastest segment of its connection a segment was in
+ * transit, in microseconds, by the client's timestamp (Linux 6.7, the route
+ * feature tcp_usec_ts); false if unknown.
  */
 static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp, __u64 now, __u32 *late)
 {
@@ -368,7 +376,7 @@ static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp
 	return *late < STAMP_LATE_MAX_US;
 }
 
-/* The same of a segment that arrives. Once a connection's stamps are known to have another unit, it is not looked at again. */
+/* The same for an arriving segment. Connections whose timestamps have another unit are skipped. */
 static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
 {
 	__u32 option[2];

@@ -1,4 +1,4 @@
-//! `live.h` as Rust has it.
+//! The structures of `live.h` in Rust.
 
 use crate::mirrored::mirrored;
 
@@ -9,11 +9,11 @@ pub(super) const PORTS_MAX: usize = 16;
 pub(super) const PROTOCOLS: usize = 7;
 /// `LIVE_NOT_YET`: the programs are being attached.
 pub(super) const NOT_YET: u64 = u64::MAX;
-/// Slots of NAPIs; those of threads come after them in the map `parts`.
+/// Slots for NAPIs; those for threads follow in the map `parts`.
 pub(super) const NAPIS_MAX: u32 = 128;
-/// All slots.
+/// The number of slots.
 pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
-/// All of a distribution of turnarounds.
+/// The whole of a distribution of turnarounds.
 pub(super) const WHOLE: u64 = 1 << 31;
 
 mirrored! {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How long the requests of a service take, from the ring of the NIC to the
+ * Measures how long the requests of a service take, from the NIC's ring to the
  * answer, and where that time goes.
  *
- * The unit is the exchange: what a client sends until the server answers, by
- * the change of direction. How it was cut into segments does not matter.
+ * The unit is the exchange: what a client sends until the server answers,
+ * determined by the change of direction, however it was segmented.
  *
- * The three programs on a socket run under its lock, so its state needs none.
- * A NAPI is polled on one CPU at a time. The counts are per CPU; one that a
- * softirq interrupts may lose an increment, once in a million.
+ * The three programs on a socket run under its lock, so its state needs none. A
+ * NAPI is polled on one CPU at a time. Counts are per CPU; one that a softirq
+ * interrupts may lose an increment, about once in a million.
  *
  * Nothing here outlives the process that loaded it, and nothing runs between
  * two windows: the meter detaches the programs.
@@ -26,18 +26,21 @@
 #include "protocol.bpf.h"
 #include "estimate.bpf.h"
 
-/* An answer with so much not yet acknowledged waits for room; what follows belongs to it. */
+/*
+ * An answer with this many unacknowledged bytes waits for buffer space; what
+ * follows belongs to it.
+ */
 #define UNACKNOWLEDGED_BYTES 16384
 
 /* include/linux/interrupt.h */
 #define NET_RX_SOFTIRQ 3
 
-/* include/linux/socket.h: the sender has more of the same. */
+/* include/linux/socket.h: the sender has more data. */
 #define MSG_MORE 0x8000
 
 #define TCP_FIN 1
 
-/* include/uapi/linux/tcp.h: how many words the header has, in the high half of this byte. */
+/* include/uapi/linux/tcp.h: the header length in words, in the upper half of this byte. */
 #define TCP_OFFSET_AT 12
 
 char LICENSE[] SEC("license") = "GPL";
@@ -48,9 +51,9 @@ struct segment {
 };
 
 /*
- * What TCP noted of a segment, read in place. The flags have two bytes since
- * Linux 6.18, and one before accurate ECN: libbpf makes the load as wide as
- * the field.
+ * TCP's control block of a segment, read in place. The flags have two bytes
+ * since Linux 6.18, and one before accurate ECN: libbpf adjusts the load to the
+ * size of the field.
  */
 static __always_inline void segment_of(struct sk_buff *skb, struct segment *segment)
 {
@@ -61,7 +64,7 @@ static __always_inline void segment_of(struct sk_buff *skb, struct segment *segm
 	segment->flags = cb->tcp_flags;
 }
 
-/* The first packet of a softirq has come to TCP. */
+/* The first packet of a softirq has reached TCP. */
 static __always_inline void took_to_receive(__u64 now)
 {
 	struct cpu_state *cpu = this_cpu();
@@ -75,14 +78,14 @@ static __always_inline void took_to_receive(__u64 now)
 	cpu->softirq = 0;
 }
 
-/* By the first bytes of its name, kernel/softirq.c softirq_threads. */
+/* By the start of its name, kernel/softirq.c softirq_threads. */
 static __always_inline bool is_ksoftirqd(struct task_struct *task)
 {
 	return task->comm[0] == 'k' && task->comm[1] == 's' && task->comm[2] == 'o' && task->comm[3] == 'f' &&
 	       task->comm[4] == 't' && task->comm[5] == 'i';
 }
 
-/* Which NAPI brought an arrival, and where in which of its polls. */
+/* The NAPI that delivered an arrival, and its position in a poll. */
 struct place {
 	__u32 poll;
 	__u16 at;
@@ -104,7 +107,7 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 	}
 	napi = napi_at(state->napi);
 	if (napi && sk->sk_lock.owned) {
-		/* It came with an earlier poll, and has waited for the owner of the socket. */
+		/* It was delivered by an earlier poll, and has waited for the socket's owner. */
 		place->poll = napi->packets ? napi->number : napi->number - 1;
 		place->at = napi->packets ? napi->packets - 1 : 0;
 	} else if (napi) {
@@ -132,8 +135,8 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 }
 
 /*
- * Whether the socket has sent since an exchange began, and no program saw it. Where answers are noted late, one may be on
- * its way.
+ * Whether the socket has sent data since an exchange began without a program
+ * seeing it. If answers are recorded late, one may be pending.
  */
 static __always_inline bool was_answered_unseen(struct socket_state *state, struct exchange *exchange,
 						struct tcp_sock *tcp)
@@ -141,7 +144,7 @@ static __always_inline bool was_answered_unseen(struct socket_state *state, stru
 	return tcp->write_seq != exchange->write_seq && state->last_send < exchange->probed;
 }
 
-/* More of an exchange: what the application had read of it was not all. */
+/* Continues an exchange: the application had not read all of it. */
 static __always_inline void joins(struct socket_state *state, struct exchange *exchange,
 				  struct segment *segment, struct look *look, __u64 now)
 {
@@ -160,7 +163,10 @@ static __always_inline void joins(struct socket_state *state, struct exchange *e
 	exchange->incomplete = look->incomplete;
 }
 
-/* Kernel: 6.18, net/ipv4/tcp_input.c tcp_rcv_established() is where established connections come by; the segment is not yet queued. */
+/*
+ * Kernel: 6.18, net/ipv4/tcp_input.c tcp_rcv_established() handles established
+ * connections; the segment is not yet queued.
+ */
 SEC("tp_btf/tcp_probe")
 int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 {
@@ -200,12 +206,12 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	now = bpf_ktime_get_ns();
 	placed(sk, skb, state, now, &place);
 	in_order = !state->sees || sequence.seq == state->seen_seq;
-	/* What was sent again came before. */
+	/* A retransmitted segment was counted before. */
 	if (state->sees && (__s32)(sequence.end_seq - state->seen_seq) <= 0)
 		return 0;
 	state->seen_seq = sequence.end_seq;
 	state->sees = 1;
-	/* What comes after the window, the next one finds by TCP's own times. */
+	/* The next window finds arrivals after this one by TCP's own timestamps. */
 	if (!gate.opens)
 		return 0;
 	if (now >= gate.opens)
@@ -251,7 +257,10 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->read = 0;
 	exchange->unseen = 0;
 	exchange->touched = 0;
-	/* To attach the programs has stopped this CPU for a moment: what came then is not typical. */
+	/*
+	 * Attaching the programs stopped this CPU for a moment: arrivals from
+	 * then are not typical.
+	 */
 	exchange->untimed = now < gate.opens;
 	exchange->incomplete = look.incomplete;
 	exchange->requests = look.requests;
@@ -261,7 +270,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->napi = state->napi;
 	exchange->poll = place.poll;
 	exchange->at = place.at;
-	/* With nothing under way it follows our last answer. */
+	/* With nothing outstanding it follows our last answer. */
 	exchange->floor = fresh ? state->last_send : 0;
 	state->tail++;
 	return 0;
@@ -269,8 +278,9 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 
 /*
  * Bytes are read that no program saw arrive: they came with the handshake
- * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel ran no program there. TCP
- * noted when it took the last segment; several that came so are one arrival.
+ * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel skipped the program. TCP
+ * recorded when it received the last segment; several such segments count as
+ * one arrival.
  */
 static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, struct socket_state *state)
 {
@@ -281,12 +291,12 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 	struct segment segment = {};
 	__u32 copied = tcp->copied_seq;
 
-	/* A FIN counts as a byte, and is not looked at. */
+	/* A FIN counts as a byte, and is skipped. */
 	if (!all || sk->sk_shutdown || !gate.opens || came < gate.opens)
 		return;
 	segment.end_seq = copied;
 	if (state->head != state->tail) {
-		/* More of what is under way. */
+		/* More of an outstanding exchange. */
 		joins(state, exchange_at(state, state->tail - 1), &segment, &look, came);
 		state->seen_seq = copied;
 		state->sees = 1;
@@ -360,10 +370,10 @@ int BPF_PROG(live_read, struct sock *sk)
 }
 
 /*
- * Whether a send that no request waits for goes on with the last answer: the
- * thread has not slept since, or has read more of what it had answered, or said
- * that more would come, as a proxy does that waits for it itself, or the socket
- * has no room.
+ * Whether a send without a waiting request continues the last answer. True if
+ * the thread has not slept since, has read more of what it answered, announced
+ * more data (like a proxy that waits for it), or if the socket's buffer is
+ * full.
  */
 static __always_inline bool continues(struct sock *sk, struct socket_state *state, __u32 thread, __u64 switches)
 {
@@ -391,7 +401,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 		return 0;
 	state = state_of(sk, BY_SEND);
 	if (!state && gate.opens) {
-		/* What it answers may have come before the window. */
+		/* It may answer a request from before the window. */
 		tcp = bpf_skc_to_tcp_sock(sk);
 		state = tcp ? state_for(sk, tcp, BY_SEND) : 0;
 	}
@@ -406,13 +416,13 @@ static __always_inline int sent(struct sock *sk, int flags)
 		state->strayed = 0;
 	}
 	if (state->head == state->tail && !state->answered) {
-		/* It answers what came before the window. */
+		/* It answers a request from before the window. */
 		state->last_send = now;
 		state->has_read = 0;
 		return 0;
 	}
 	exchange = exchange_at(state, state->head);
-	/* Of what comes after the window, nothing is known. */
+	/* Nothing is known about arrivals after the window. */
 	if (!gate.opens && state->head == state->read)
 		return 0;
 	if (now >= gate.opens)
@@ -426,7 +436,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 		}
 		state->answered = 1;
 		answer(exchange, now, state->worker, state->protocol);
-		/* It may be answered before all of it is read. */
+		/* It may be answered before it has been read completely. */
 		if (state->head == state->read)
 			state->read++;
 		state->head++;
@@ -452,8 +462,8 @@ static __always_inline int sent(struct sock *sk, int flags)
 }
 
 /*
- * The thread of a NAPI is woken when the first packet comes. One that runs is
- * not woken, and the kernel does not come here.
+ * The NAPI's thread is woken when the first packet arrives. A running thread is
+ * not woken, and the tracepoint is not reached.
  */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(live_wakes, struct task_struct *task)
@@ -503,7 +513,7 @@ int BPF_PROG(live_sends, struct sock *sk, struct msghdr *msg)
 	return sent(sk, msg->msg_flags);
 }
 
-/* After the bytes were handed on, and often after they were transmitted. */
+/* After the bytes were passed to TCP, and often after they were transmitted. */
 SEC("?tp_btf/sock_send_length")
 int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 {
@@ -512,7 +522,7 @@ int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 	return sent(sk, flags);
 }
 
-/* A poll ends at @now that has started the timer of its NAPI. */
+/* A poll that started its NAPI's timer ends at @now. */
 static __always_inline void starts_timer(struct napi_state *napi, struct napi_struct *polled, __u64 now)
 {
 	__u64 at = napi_timer_expires_at(polled), expires;
@@ -591,7 +601,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;
 	}
-	/* What a full poll has left in the ring came after what it took. */
+	/* Packets that a full poll left in the ring arrived after those it took. */
 	if (work >= budget && napi->first > napi->drained)
 		napi->drained = napi->first;
 	napi->window = gate.window;
@@ -612,7 +622,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	return 0;
 }
 
-/* One exchange without an answer. */
+/* Counts an unanswered exchange. */
 static __always_inline void waits(struct live_waiting *found, __u64 probed, __u64 last, bool counts,
 				  __u64 *longest)
 {
@@ -630,21 +640,24 @@ static __always_inline void waits(struct live_waiting *found, __u64 probed, __u6
 		*longest = found->now - last;
 }
 
-/* A socket of which the exchange that waits longest has waited so long. */
+/* Counts a socket by its longest wait. */
 static __always_inline void has_waited(struct live_waiting *found, __u64 longest)
 {
 	found->stalled += longest >= found->stalled_ns;
 	found->throughout += longest >= found->now - found->opens;
 }
 
-/* Whether each message of a client has an answer, so that one without has a client that waits. */
+/*
+ * Whether each message of the client gets an answer, so that an unanswered one
+ * has a waiting client.
+ */
 static __always_inline bool answers_all(struct socket_state *state)
 {
 	return state->protocol == LIVE_HTTP1 || state->protocol == LIVE_RESP || state->protocol == LIVE_POSTGRESQL ||
 	       state->protocol == LIVE_MEMCACHED;
 }
 
-/* What waits for an answer when a window has ended. */
+/* Counts what is unanswered at the end of a window. */
 SEC("iter/bpf_sk_storage_map")
 int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
@@ -670,7 +683,10 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (of_window)
 		state->write_seq = tcp->write_seq;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
-		/* Nothing is known to wait, or something was sent between two windows: TCP's own times say what came since. */
+		/*
+		 * Nothing is known to wait, or data was sent between two
+		 * windows: use TCP's own timestamps.
+		 */
 		if (!of_window && client_waits(tcp, BY_ARRIVAL, &ticks) && ticks >= TICKS_MIN) {
 			probed = found->now - (__u64)ticks * config.tick_ns;
 			waits(found, probed, probed, answers_all(state), &longest);
@@ -678,13 +694,13 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 		}
 		return 0;
 	}
-	/* A buffer is read at constant places only: every place is looked at. */
+	/* The buffer can only be read at constant offsets: check every one. */
 #pragma unroll
 	for (i = 0; i < EXCHANGES_MAX; i++) {
 		if (((i - state->head) & (EXCHANGES_MAX - 1)) >= state->tail - state->head)
 			continue;
 		exchange = &state->exchanges[i];
-		/* What was read before the last send was answered by it. */
+		/* Exchanges that were read before the last send were answered by it. */
 		if (exchange->read && state->last_send >= exchange->read)
 			continue;
 		if (exchange->incomplete) {

@@ -1,4 +1,4 @@
-//! The measuring programs in the kernel, attached for one window at a time.
+//! Loads the measuring programs and attaches them for one window at a time.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -24,54 +24,54 @@ use crate::mirrored::Mirrored as _;
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
 
-/// The only key of a map with one entry, and the first index of an array.
+/// The only key of a one-entry map, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];
 
-/// The iterator that reports requests without an answer; reading it runs it.
+/// The iterator that reports unanswered requests; reading it runs it.
 const ITERATOR: &str = "live_waits";
 
-/// The programs that see how long the stack takes, and that cost every softirq and every packet sent.
+/// The programs that trace the network stack; they run at every softirq and every transmitted packet.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
-/// The program that sees when kernel threads are woken, and that costs every wake-up of the machine.
+/// The program that observes wake-ups of kernel threads; it runs at every wake-up on the host.
 const OF_THREADS: &str = "live_wakes";
 
-/// Which sockets are measured: those of these local ports in a network namespace, of any process.
+/// The sockets to measure: those on these local ports in a network namespace, of any process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTarget {
-    /// The namespace.
+    /// The network namespace.
     pub netns: NetnsId,
-    /// The ports, 1 to [`LiveTarget::PORTS_MAX`] of them.
+    /// The ports: 1 to [`LiveTarget::PORTS_MAX`].
     pub ports: Vec<u16>,
-    /// The most connections that are measured, at most [`LiveMeter::SOCKETS_MAX`].
+    /// The maximum number of connections that are measured, at most [`LiveMeter::SOCKETS_MAX`].
     pub sockets_max: u32,
 }
 
 impl LiveTarget {
-    /// The most ports of one target.
+    /// The maximum number of ports.
     pub const PORTS_MAX: usize = PORTS_MAX;
 
-    /// These ports of a namespace, with as many connections as can be measured.
+    /// These ports in a namespace, with the maximum number of connections.
     pub const fn of(netns: NetnsId, ports: Vec<u16>) -> Self {
         Self { netns, ports, sockets_max: LiveMeter::SOCKETS_MAX }
     }
 }
 
-/// Where an answer is noted.
+/// The tracepoint at which an answer is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerHook {
-    /// Before its bytes are handed to TCP. Kernel: 6.16, `net/ipv4/tcp.c` `trace_tcp_sendmsg_locked`.
+    /// Before its bytes are passed to TCP. Kernel: 6.16, `net/ipv4/tcp.c` `trace_tcp_sendmsg_locked`.
     BeforeSend,
-    /// After they were, which is often after they were transmitted: 10 to 25 µs later than the other.
+    /// Afterwards, and often after they were transmitted: 10 to 25 µs later than [`Self::BeforeSend`].
     /// Kernel: 6.3, `net/socket.c` `trace_sock_send_length`.
     AfterSend,
 }
 
 impl AnswerHook {
-    /// The best one that the running kernel has.
+    /// The best hook of the running kernel.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without any, and without kernel BTF.
+    /// [`sys::Cause::Absent`] without any hook, or without kernel BTF.
     pub fn of_this_kernel() -> Result<Self, KernelError> {
         let what = "measure response times";
         let btf = Btf::from_vmlinux().map_err(|_| {
@@ -106,10 +106,10 @@ impl AnswerHook {
 
 /// Measures how long requests to some ports take, one window at a time.
 ///
-/// Between [`LiveMeter::begin`] and [`LiveMeter::end`] four programs are attached, which cost each request of the service about
-/// half a microsecond, and each packet and poll of other services some 50 ns. Otherwise nothing runs. The attachments are
-/// descriptors of this process: however it ends, they go with it. Any number of processes may measure in parallel. Needs CAP_BPF and
-/// CAP_PERFMON.
+/// Between [`LiveMeter::begin`] and [`LiveMeter::end`], four programs are attached. They cost each request of
+/// the service about half a microsecond, and each packet and poll of other services about 50 ns. Otherwise
+/// nothing runs. The attachments are descriptors of this process and disappear with it. Several processes can
+/// measure in parallel. Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct LiveMeter {
     loaded: Loaded,
@@ -119,48 +119,51 @@ pub struct LiveMeter {
     polled_by_threads: bool,
     begun: Option<Nanoseconds>,
     sockets: u64,
-    /// While the programs' run time is measured, with what it was when the window began.
+    /// While run time is measured: the statistics, and the run time at the start of the window.
     weighed: Option<(Statistics, Nanoseconds)>,
     before: Totals,
 }
 
-/// All that was counted since the programs were loaded.
+/// Totals since the programs were loaded.
 #[derive(Clone, Debug)]
 struct Totals {
     counts: LiveCounts,
-    /// Sums over CPUs of counters of 32 bits, which wrap.
+    /// Sums over CPUs of 32-bit counters, which wrap.
     spans: Spans,
     parts: BTreeMap<u32, Part>,
 }
 
 impl LiveMeter {
-    /// New connections that are measured in one window. Each has a state of 400 bytes in the kernel until it is closed or the
-    /// meter is dropped; on connections beyond these nothing is measured, see [`LiveCounts::unmeasured`].
+    /// The maximum number of new connections that are measured in a window. Each has a state of 400 bytes in
+    /// the kernel until it is closed or the meter is dropped. Further connections are not measured, see
+    /// [`LiveCounts::unmeasured`].
     pub const SOCKETS_MAX: u32 = 65_536;
 
-    /// How long after it was attached a window opens: to attach patches the kernel's text and stops all CPUs for moments, and
-    /// what they were to do meanwhile comes late.
+    /// The delay between attaching and the start of a window. Attaching patches the kernel's text and stops
+    /// all CPUs for moments, which delays other work.
     pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
 
-    /// From so long a wait on since the last arrival, a connection is stalled: see [`LiveWaiting::stalled`].
+    /// The wait since the last arrival from which a connection counts as stalled: see
+    /// [`LiveWaiting::stalled`].
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
     /// The iterator writes nothing; it counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
 
-    /// Loads the programs. Nothing is attached yet.
+    /// Loads the programs without attaching them.
     ///
     /// # Errors
-    /// As [`AnswerHook::of_this_kernel`], and [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs have no stack of their own to
-    /// recognise them by; EINVAL for no port or too many; else the kernel's refusal with the verifier's words.
+    /// As for [`AnswerHook::of_this_kernel`]; [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs have no
+    /// separate stack to recognise them by; EINVAL for no port or too many; otherwise the kernel's error with
+    /// the verifier's message.
     pub fn load(target: &LiveTarget) -> Result<Self, KernelError> {
         Self::load_with(target, AnswerHook::of_this_kernel()?)
     }
 
-    /// The same with this hook: what an older kernel would say.
+    /// Like [`LiveMeter::load`], with this hook, as on an older kernel.
     ///
     /// # Errors
-    /// As [`LiveMeter::load`].
+    /// As for [`LiveMeter::load`].
     pub fn load_with(target: &LiveTarget, hook: AnswerHook) -> Result<Self, KernelError> {
         if rustix::system::uname().version().to_bytes().windows(10).any(|w| w == b"PREEMPT_RT") {
             let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
@@ -193,29 +196,29 @@ impl LiveMeter {
         })
     }
 
-    /// What a meter takes of the kernel's memory on this machine, in bytes, beside the states of connections: most of it is there
-    /// for each possible CPU.
+    /// The kernel memory of a meter on this host in bytes, without the states of connections. Most of it is
+    /// allocated per possible CPU.
     pub fn memory() -> usize {
         let for_each_cpu = PARTS_MAX as usize * size_of::<Part>() + size_of::<Spans>() + size_of::<Counts>();
         for_each_cpu * libbpf_rs::num_possible_cpus().unwrap_or(1).max(1)
     }
 
-    /// Where answers are noted.
+    /// The hook that records answers.
     pub const fn hook(&self) -> AnswerHook {
         self.hook
     }
 
-    /// From the next window on, kernel threads poll for the service, or none does: when such a thread is woken is seen then, which
-    /// costs each wake-up of the machine some 50 ns. A window that says otherwise decides about those after it.
+    /// Sets whether kernel threads poll for the service, from the next window on. If they do, their wake-ups
+    /// are traced, which costs each wake-up on the host about 50 ns. If a window shows otherwise, that
+    /// decides for the following windows.
     pub const fn is_polled_by_threads(&mut self, by_threads: bool) {
         self.polled_by_threads = by_threads;
     }
 
-    /// From now on, estimate C supposes that clients come back after an answer as these turnarounds say; without any, it says
-    /// what U says.
+    /// Sets the turnarounds that estimate C assumes from now on; without any, C equals U.
     ///
     /// # Errors
-    /// The kernel's, which means that the table is gone.
+    /// The kernel's error, which means that the map is gone.
     pub fn suppose(&mut self, turnarounds: &SpanCounts) -> Result<(), KernelError> {
         let all = u128::from(turnarounds.total());
         let mut known = Turnarounds { valid: u32::from(all > 0), below: [0; BUCKETS + 1] };
@@ -227,19 +230,20 @@ impl LiveMeter {
         self.loaded.map("turnarounds")?.set(&ONLY, &known.to_bytes())
     }
 
-    /// Attaches the programs: a window begins. One that is open is forgotten.
+    /// Attaches the programs and starts a window. Discards an open one.
     ///
     /// # Errors
-    /// The kernel's refusal; nothing is attached then.
+    /// The kernel's error; nothing is attached then.
     pub fn begin(&mut self) -> Result<(), KernelError> {
         self.open(false)
     }
 
-    /// The same, and the window also says what measuring costs ([`LiveWindow::weight`]), and sees how long packets take between the ring and TCP, and answers between TCP and the
-    /// device. That costs each softirq and each packet that is sent, and changes so little that now and then is enough.
+    /// Like [`LiveMeter::begin`], and also measures the cost of measuring ([`LiveWindow::weight`]), and the
+    /// time of packets between ring and TCP, and of answers between TCP and the device. That costs each
+    /// softirq and each transmitted packet. These times change so little that an occasional window is enough.
     ///
     /// # Errors
-    /// As [`LiveMeter::begin`].
+    /// As for [`LiveMeter::begin`].
     pub fn begin_with_stack(&mut self) -> Result<(), KernelError> {
         self.open(true)
     }
@@ -251,7 +255,7 @@ impl LiveMeter {
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
-        // Where the kernel does not measure it, as without CAP_SYS_ADMIN, the weight is not known.
+        // If the kernel does not measure it (without CAP_SYS_ADMIN), the weight is unknown.
         self.weighed = match stack {
             true => Statistics::enable().ok().zip(self.run_time().ok()),
             false => None,
@@ -265,7 +269,7 @@ impl LiveMeter {
                 name => stack || !OF_STACK.contains(&name),
             })
             .and_then(|()| {
-                // Connections that were seen meanwhile are counted again at the window's end.
+                // Connections that were seen meanwhile are counted again at the end of the window.
                 let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
                 self.gate(opens.0, opens.0, stack)?;
                 Ok(opens)
@@ -282,29 +286,29 @@ impl LiveMeter {
         }
     }
 
-    /// Exchanges count from this moment on; with 0, the window that opened at a moment has ended.
+    /// Sets the time from which exchanges count; 0 ends the window, which opened at `opened`.
     fn gate(&self, opens: u64, opened: u64, stack: bool) -> Result<(), KernelError> {
         let gate =
             Gate { window: self.window, opens, opened, sockets: self.sockets, looks_at_stack: stack.into() };
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())
     }
 
-    /// When the window that is open began to count.
+    /// When the open window started to count.
     pub const fn opened(&self) -> Option<Nanoseconds> {
         self.begun
     }
 
-    /// Detaches the programs: the window ends. Says what was measured in it.
+    /// Detaches the programs, which ends the window. Returns its measurements.
     ///
     /// # Errors
-    /// The kernel's. The programs are detached all the same.
+    /// The kernel's error. The programs are detached nevertheless.
     ///
     /// # Panics
-    /// If no window was begun, which is a fault of the caller.
+    /// If no window was started: a bug in the caller.
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
         let begun = self.begun.take().expect("only what was begun can be ended");
-        // What comes while programs are detached, which stops all CPUs for moments, is of no window. What is answered until then is
-        // seen: a request that waits when it is looked at is known by what its socket has sent so far.
+        // Detaching stops all CPUs for moments, so arrivals during it belong to no window. Answers until then
+        // are still seen: a waiting request is identified by what its socket has sent so far.
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
@@ -328,21 +332,22 @@ impl LiveMeter {
         Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight })
     }
 
-    /// What the programs cost so far, where [`crate::Statistics`] are on.
+    /// The cost of the programs so far, while [`crate::Statistics`] are enabled.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn run_times(&self) -> Result<Vec<RunTime>, KernelError> {
         run_times(&self.loaded)
     }
 
-    /// How long all programs have run together, while that was measured.
+    /// The total run time of all programs, while it was measured.
     fn run_time(&self) -> Result<Nanoseconds, KernelError> {
         let programs = self.run_times()?;
         Ok(Nanoseconds(programs.iter().map(|program| program.time.0).sum()))
     }
 
-    /// Looks at every connection that has a state. With what waits, how long that had lasted when the window opened.
+    /// Checks every connection with a state. Returns the unanswered requests, and their ages when the window
+    /// opened.
     fn waiting(
         &mut self,
         opened: Nanoseconds,
@@ -422,7 +427,7 @@ impl LiveMeter {
             let Some(now) = self.before.parts.get(&slot) else { continue };
             let part = part_between(before.parts.get(&slot), now);
             match owner {
-                // A number that no poll had is no NAPI's.
+                // A slot without polls does not belong to a NAPI.
                 Owner::Napi(napi) if part.polls.total() > 0 => napis.push((napi, part)),
                 Owner::Worker(worker) if part.requests > 0 => workers.push((worker, part)),
                 Owner::Napi(_) | Owner::Worker(_) => {}
@@ -432,7 +437,7 @@ impl LiveMeter {
     }
 }
 
-/// The NAPI or thread that an entry of `parts` counts for.
+/// The NAPI or thread of an entry of `parts`.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Napi(NapiId),
@@ -493,7 +498,7 @@ fn counts_of(counts: &Counts) -> LiveCounts {
     }
 }
 
-/// What counters went up by.
+/// The increase of the counters.
 fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
     LiveCounts {
         segments: now.segments - before.segments,
@@ -559,7 +564,7 @@ fn add_spans(sum: &mut Spans, more: &Spans) {
     add_wrapping(&mut sum.transmit, &more.transmit);
 }
 
-/// What the counters of all buckets went up by.
+/// The increase of all buckets.
 fn counted(before: &[u32; BUCKETS], now: &[u32; BUCKETS]) -> SpanCounts {
     let mut counts = SpanCounts::new();
     for (bucket, (before, now)) in before.iter().zip(now).enumerate() {
@@ -604,7 +609,7 @@ fn part_between(before: Option<&Part>, now: &Part) -> LivePart {
     let before = before.unwrap_or(&none);
     let mut total = SpanCounts::new();
     for eighth in 0..PART_BUCKETS {
-        // An eighth is two sixteenths, and its spans are taken to be in both.
+        // An eighth is two sixteenths; its spans are split between both.
         let count = u64::from(now.total[eighth].wrapping_sub(before.total[eighth]));
         total.add_to(2 * eighth, count / 2);
         total.add_to(2 * eighth + 1, count - count / 2);

@@ -1,47 +1,51 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Where requests begin, in protocols that their first bytes tell.
+ * Detects where requests begin, in protocols that are recognisable by their
+ * first bytes.
  *
- * Of a segment the first bytes are looked at: do they begin a request, or go
- * on with one? How many requests one arrival holds is counted where lengths
+ * The first bytes of a segment are checked: do they begin a request or continue
+ * one? The requests in an arrival are counted by message length, where lengths
  * are in the clear (HTTP/2, PostgreSQL, TLS records), and by lines (HTTP/1,
- * RESP, memcached) on connections that have several requests under way.
+ * RESP, memcached) on connections with several outstanding requests.
  */
 #ifndef __LIVE_PROTOCOL_H__
 #define __LIVE_PROTOCOL_H__
 
 #include "state.bpf.h"
 
-/* Messages of a connection that are looked at before its protocol is taken for an unknown one. */
+/* The number of messages after which a connection's protocol counts as unknown. */
 #define LOOKS_MAX 4
 
-/* Of arrivals with one request each, so many are not counted line by line. A power of two. */
+/* One in this many arrivals with a single request is counted line by line. A power of two. */
 #define LINES_EVERY 8
 
-/* So much of an arrival is counted by lines; the rest is taken to be alike. */
+/* The number of bytes of an arrival that are counted by lines; the rest is extrapolated. */
 #define LINES_BYTES 4096
 
-/* Bytes that one step looks at. */
+/* Bytes per step. */
 #define LINE_STEP 16
 
-/* Messages that one arrival is followed through. */
+/* The maximum number of messages that are followed in an arrival. */
 #define MESSAGES_MAX 256
 
-/* Answers in a row to what begins no request, until the protocol is taken for another: an HTTP/1 connection that was upgraded. */
+/*
+ * The number of consecutive answers to non-requests after which the protocol
+ * counts as a different one, for example an upgraded HTTP/1 connection.
+ */
 #define STRAYS_MAX 8
 
-/* For reading skbs that are not linear. Linux 6.12: "bpf: Allow bpf_dynptr_from_skb() for tp_btf". */
+/* For reading non-linear skbs. Linux 6.12: "bpf: Allow bpf_dynptr_from_skb() for tp_btf". */
 struct bpf_dynptr {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
-/* What the function is declared to take; it is given a struct sk_buff. */
+/* The function's declared argument type; it is passed a struct sk_buff. */
 struct __sk_buff {
 };
 
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym __weak;
 
-/* No message that is followed is longer. */
+/* The maximum length of a message that is followed. */
 #define MESSAGE_MAX (1 << 30)
 
 #define HTTP2_HEADERS 1
@@ -54,29 +58,29 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
 
 #define POSTGRESQL_STARTUP_MAX 10000
 
-/* One arrival: what is known before it is looked at, and then. */
+/* An arrival: inputs of the check, and its results. */
 struct look {
-	__u32 from;	/* where its bytes begin in the segment */
+	__u32 from;	/* offset of its bytes in the segment */
 	__u32 length;
-	__u8 fresh;	/* nothing is under way */
-	__u8 in_order;	/* it follows what was seen last */
-	__u16 requests;	/* that begin in it */
-	__u8 begins;	/* its first bytes begin one */
-	__u8 incomplete;	/* the last of them is not complete */
-	__u8 counts;	/* it is an exchange, or goes on with one */
+	__u8 fresh;	/* nothing is outstanding */
+	__u8 in_order;	/* it follows the last segment seen */
+	__u16 requests;	/* requests that begin in it */
+	__u8 begins;	/* its first bytes begin a request */
+	__u8 incomplete;	/* the last of them is incomplete */
+	__u8 counts;	/* it begins or continues an exchange */
 	__u8 pad;
 };
 
 #define WORD(a, b, c, d) ((__u32)(a) | (__u32)(b) << 8 | (__u32)(c) << 16 | (__u32)(d) << 24)
 
-/* The first bytes of an arrival that are looked at. */
+/* The number of an arrival's first bytes that are checked. */
 #define LOOK_BYTES 12
 
 struct start {
 	__u8 bytes[LOOK_BYTES];
 };
 
-/* Four bytes, in the order of the wire. */
+/* Four bytes, in network byte order. */
 static __always_inline __u32 word_at(const __u8 *bytes)
 {
 	return WORD(bytes[0], bytes[1], bytes[2], bytes[3]);
@@ -138,7 +142,7 @@ static __always_inline bool begins_resp(__u32 word)
 	return (word & 0xff) == '*' && digit >= '1' && digit <= '9';
 }
 
-/* Not static, as others here: the verifier looks at it once by itself. */
+/* Not static, unlike other functions here: the verifier checks it once, separately. */
 __noinline int begins(__u32 protocol, __u32 word)
 {
 	if (protocol == LIVE_HTTP1)
@@ -158,7 +162,10 @@ static __always_inline bool is_postgresql_type(__u8 type)
 	return false;
 }
 
-/* The startup of PostgreSQL, and requests for encryption and to cancel: a length and a code. */
+/*
+ * A PostgreSQL startup message, or a request for encryption or cancellation: a
+ * length and a code.
+ */
 static __always_inline bool starts_postgresql(const __u8 *bytes)
 {
 	__u32 length = length_at(bytes), code = length_at(bytes + 4);
@@ -192,7 +199,10 @@ __noinline int protocol_of(const struct start *start, __u32 length)
 	size = length_at(bytes + 1);
 	if (is_postgresql_type(bytes[0]) && !bytes[1] && size >= 4 && size < 1 << 24)
 		return LIVE_POSTGRESQL;
-	/* A connection that was there before: one frame of HTTP/2 that ends where the arrival does, or another begins. */
+	/*
+	 * An existing connection: an HTTP/2 frame that ends with the arrival,
+	 * or is followed by another.
+	 */
 	size = (__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2];
 	if (length >= HTTP2_HEADER_BYTES && bytes[3] == HTTP2_HEADERS && size && size < 16384 && bytes[4] & 4 &&
 	    !(bytes[5] & 0x80) && bytes[8] & 1)
@@ -200,11 +210,11 @@ __noinline int protocol_of(const struct start *start, __u32 length)
 	return LIVE_OTHER;
 }
 
-/* What lines are counted in; a copy for each CPU. */
+/* The buffer and counts for lines; one per CPU. */
 struct lines {
 	__u32 length, protocol;
 	__u32 found;	/* requests that begin after the first line */
-	__u32 heads;	/* empty lines: ends of the heads of HTTP/1 */
+	__u32 heads;	/* empty lines: ends of HTTP/1 headers */
 	__u32 first_head;	/* what follows the first is a body */
 	__u8 bytes[LINES_BYTES + LINE_STEP];
 };
@@ -216,7 +226,7 @@ struct {
 	__type(value, struct lines);
 } scratch SEC(".maps");
 
-/* What follows a line's end at @at. */
+/* Checks what follows the line end at @at. */
 __noinline int line_ends(struct lines *lines, __u32 at)
 {
 	if (!lines || at < 3 || at >= LINES_BYTES)
@@ -248,7 +258,7 @@ static long looks_for_lines(__u32 step, void *context)
 	return 0;
 }
 
-/* Counts in the bytes that are there. */
+/* Counts in the buffered bytes. */
 __noinline int look_for_lines(struct lines *lines)
 {
 	if (lines)
@@ -256,7 +266,7 @@ __noinline int look_for_lines(struct lines *lines)
 	return 0;
 }
 
-/* Requests that begin in these lines, the first included. */
+/* The number of requests that begin in these lines, including the first. */
 static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u32 protocol, __u32 has_body,
 				    __u32 *heads)
 {
@@ -272,7 +282,7 @@ static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u3
 		return 1;
 	if (bpf_dynptr_read(lines->bytes, some, &data, look->from, 0))
 		return 1;
-	/* What an earlier arrival left there is no line's end. */
+	/* Bytes of an earlier arrival must not count as line ends. */
 	__builtin_memset(lines->bytes + some, 0, LINE_STEP);
 	lines->length = some;
 	lines->protocol = protocol;
@@ -285,14 +295,14 @@ static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u3
 	return 1 + (length > some && !has_body ? (__u64)found * length / some : found);
 }
 
-/* The state of following messages by their lengths. */
+/* The state of following messages by their length. */
 struct messages {
 	struct sk_buff *skb;
 	__u32 from, at, length, protocol;
 	__u32 found;	/* requests */
 	__u32 rest;	/* messages that are parts of requests */
-	__u32 after_cipher;	/* of TLS: the next record of data is the client's Finished */
-	__u32 lost;	/* the arrival ends within the head of a message */
+	__u32 after_cipher;	/* TLS: the next data record is the client's Finished */
+	__u32 lost;	/* the arrival ends within a message header */
 };
 
 static __always_inline __u32 head_bytes(__u32 protocol)
@@ -300,12 +310,12 @@ static __always_inline __u32 head_bytes(__u32 protocol)
 	return protocol == LIVE_HTTP2 ? HTTP2_HEADER_BYTES : TLS_HEADER_BYTES;
 }
 
-/* What a message is, above its length. */
+/* The kind of a message, in the bits above its length. */
 #define IS_REQUEST (1ULL << 32)
 #define IS_PART (1ULL << 33)
 #define IS_CIPHER (1ULL << 34)
 
-/* How long a message is, by its first nine bytes, and what it is. */
+/* The length of a message, from its first nine bytes, and its kind. */
 __noinline __u64 message_of(const struct start *start, __u32 protocol, __u32 after_cipher)
 {
 	const __u8 *bytes;
@@ -323,7 +333,7 @@ __noinline __u64 message_of(const struct start *start, __u32 protocol, __u32 aft
 		return (HTTP2_HEADER_BYTES + ((__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2])) |
 		       (bytes[3] == HTTP2_HEADERS ? IS_REQUEST : !bytes[3] ? IS_PART : 0);
 	}
-	/* The startup has no type. */
+	/* The startup message has no type. */
 	if (!bytes[0])
 		return length_at(bytes);
 	if (bytes[0] == 'Q' || bytes[0] == 'S' || bytes[0] == 'F')
@@ -358,7 +368,7 @@ static long follow_message(__u32 step, void *context)
 	return 0;
 }
 
-/* Of protocols whose messages say how long they are. */
+/* Counts requests in protocols with length-prefixed messages. */
 static __always_inline void looks_at_messages(struct socket_state *state, struct sk_buff *skb, struct look *look)
 {
 	__u32 length = look->length;
@@ -381,12 +391,12 @@ static __always_inline void looks_at_messages(struct socket_state *state, struct
 	state->skip = all.lost || all.at < length ? 0 : all.at - length;
 	look->requests = all.found > 0xffff ? 0xffff : all.found;
 	look->begins = begins && (all.found || all.rest);
-	/* The end of a message that began before goes on with its exchange. */
+	/* The end of an earlier message continues its exchange. */
 	look->counts = all.found || all.rest || (!begins && !fresh);
 	look->incomplete = (state->skip || all.lost) && state->protocol != LIVE_HTTP2;
 }
 
-/* Of protocols that consist of lines. */
+/* Counts requests in line-based protocols. */
 static __always_inline void looks_at_lines(struct socket_state *state, struct sk_buff *skb, __u32 word, __u32 end,
 					   struct look *look)
 {
@@ -395,7 +405,10 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 
 	look->begins = begins(state->protocol, word);
 	if (!look->begins && look->fresh) {
-		/* More of what was answered already, or, if that is answered each time, another protocol by now. */
+		/*
+		 * More of what was already answered. If that happens
+		 * repeatedly, another protocol is now in use.
+		 */
 		look->counts = state->strays >= STRAYS_MAX;
 		state->strayed = 1;
 		if (look->counts) {
@@ -410,7 +423,7 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 	has_body = http && look->begins && (word == WORD('P', 'O', 'S', 'T') || word == WORD('P', 'U', 'T', ' ') ||
 					    word == WORD('P', 'A', 'T', 'C'));
 	state->in_one++;
-	/* What is longer than one request has been may hold several. */
+	/* An arrival that is longer than any single request so far may hold several. */
 	if (state->pipelined || has_body || (look->begins && look->length > state->one_bytes) ||
 	    !(state->in_one & (LINES_EVERY - 1))) {
 		count = count_lines(skb, look, state->protocol, has_body, &heads);
@@ -430,7 +443,7 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 		look->incomplete = end >> 24 != '\n';
 }
 
-/* Looks at what an arrival is. */
+/* Classifies an arrival. */
 static __noinline int looks(struct socket_state *state, struct sk_buff *skb, struct look *look)
 {
 	__u32 from = look->from, length = look->length;

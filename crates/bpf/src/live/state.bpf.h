@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the programs of live.bpf.c know: of sockets, NAPIs, threads and CPUs,
- * with the maps that keep it and the functions that find it.
+ * The state of live.bpf.c for sockets, NAPIs, threads and CPUs, with its maps
+ * and lookup functions.
  */
 #ifndef __LIVE_STATE_H__
 #define __LIVE_STATE_H__
 
-/* Exchanges of a socket without an answer; those beyond join the last. */
+/* The maximum number of unanswered exchanges per socket; further ones are merged into the last. */
 #define EXCHANGES_MAX 8
 
-/* Polls of a NAPI that are remembered until their packets are answered. */
+/* Poll records per NAPI, kept until their packets are answered. */
 #define POLLS_MAX 64
 
 #define NO_SLOT 0xff
 
-/* Places of NAPIs, by the low bits of their ids: a power of two. */
+/* Entries for NAPIs, indexed by the low bits of their ids: a power of two. */
 #define NEAR_MAX 1024
 
-/* What is known of the stamps of a connection. */
+/* What is known about a connection's timestamps. */
 #define STAMPS_UNKNOWN 0
 #define STAMPS_MICROSECONDS 1
 #define STAMPS_OTHER 2
@@ -27,32 +27,31 @@ const volatile struct live_config config SEC(".rodata.config");
 volatile struct live_gate gate SEC(".data.gate");
 
 /*
- * What a client sends until the server answers. Of a protocol that is known, a
- * request that comes before the answer to another begins an exchange of its
- * own.
+ * What a client sends until the server answers. With a known protocol, a
+ * request that arrives before the previous answer begins a separate exchange.
  */
 struct exchange {
-	__u64 probed;	/* TCP took its first segment */
-	__u64 last;	/* TCP took its last segment so far */
-	__u64 read;	/* the application read all of it; 0: not yet */
-	__u64 floor;	/* it cannot have arrived before; 0: not known */
+	__u64 probed;	/* TCP received its first segment */
+	__u64 last;	/* TCP received its last segment so far */
+	__u64 read;	/* the application has read all of it; 0: not yet */
+	__u64 floor;	/* lower bound of its arrival; 0: unknown */
 	__u32 end_seq;
 	__u32 bytes;
-	__u32 write_seq;	/* what the socket had written when it began */
-	__u32 poll;	/* the poll of its NAPI that brought its first segment */
-	__u32 late;	/* longer on its way than the fastest of its connection, in microseconds */
-	__u16 at;	/* its place in that poll */
-	__u16 requests;	/* in it, as far as the protocol shows */
+	__u32 write_seq;	/* the socket's write sequence when it began */
+	__u32 poll;	/* the poll of its NAPI that delivered its first segment */
+	__u32 late;	/* in transit longer than the fastest of its connection, in microseconds */
+	__u16 at;	/* its position in that poll */
+	__u16 requests;	/* requests in it, if the protocol shows them */
 	__u8 napi;	/* slot, or NO_SLOT */
 	__u8 stamped;	/* late is known */
-	__u8 unseen;	/* no program ran when it came: TCP's clock says when */
-	__u8 touched;	/* the application read a part of it */
-	__u8 untimed;	/* when it began is not known well enough */
+	__u8 unseen;	/* no program saw it arrive: dated by TCP's clock */
+	__u8 touched;	/* the application has read part of it */
+	__u8 untimed;	/* its start is not known precisely enough */
 	__u8 incomplete;	/* the client has not sent all of it */
 	__u8 pad[2];
 };
 
-/* Exchanges are counted up: [head, read) are read, [read, tail) are not. */
+/* Exchanges are numbered: [head, read) have been read, [read, tail) have not. */
 struct socket_state {
 	__u64 last_send;
 	__u64 switches;	/* of the thread that sent last */
@@ -63,24 +62,24 @@ struct socket_state {
 	__u32 thread;	/* of slot worker */
 	__u8 napi;
 	__u8 worker;
-	__u8 pipelined;	/* it had several requests under way */
+	__u8 pipelined;	/* it had several requests outstanding */
 	__u8 answered;	/* it was answered in this window */
 	__u8 stamps;	/* STAMPS_* */
-	__u8 stamps_seen;	/* in microseconds, up to STAMPS_MIN */
-	__u8 more;	/* the last send said that more would come */
+	__u8 stamps_seen;	/* microsecond timestamps seen, up to STAMPS_MIN */
+	__u8 more;	/* the last send announced more data */
 	__u8 has_read;	/* the application has read since the last send */
 	__u8 protocol;	/* enum live_protocol */
-	__u8 looked;	/* so many messages were looked at to find the protocol */
-	__u8 in_one;	/* arrivals in a row that held one request */
-	__u8 strays;	/* answers in a row to what begins no request */
-	__u8 strayed;	/* such a message came since the last send */
-	__u32 one_bytes;	/* of the longest arrival that held one request */
-	__u32 skip;	/* bytes of the last message that are still to come */
-	__u64 stamped_at;	/* the first, until the unit is known; then the last */
-	__u32 stamp;	/* the first */
-	__u32 stamp_least;	/* distance of our clock and that of the stamps */
-	__u32 seen_seq;	/* the end of what was seen to arrive in this window */
-	__u32 sees;	/* seen_seq is known */
+	__u8 looked;	/* messages checked so far to detect the protocol */
+	__u8 in_one;	/* consecutive arrivals with one request */
+	__u8 strays;	/* consecutive answers to non-requests */
+	__u8 strayed;	/* a non-request arrived since the last send */
+	__u32 one_bytes;	/* length of the longest arrival with one request */
+	__u32 skip;	/* bytes of the last message that are still to arrive */
+	__u64 stamped_at;	/* time of the first timestamp until the unit is known, then of the last */
+	__u32 stamp;	/* the first timestamp */
+	__u32 stamp_least;	/* minimum offset between our clock and the timestamps */
+	__u32 seen_seq;	/* end of the sequence seen to arrive in this window */
+	__u32 sees;	/* seen_seq is valid */
 	struct exchange exchanges[EXCHANGES_MAX];
 };
 
@@ -92,8 +91,8 @@ struct {
 } sockets SEC(".maps");
 
 struct poll {
-	__u64 from;	/* the ring was empty, or the interrupt came */
-	__u64 last;	/* its last packet of ours was with TCP */
+	__u64 from;	/* the ring was empty, or the interrupt fired */
+	__u64 last;	/* the last of our packets in it reached TCP */
 	__u32 number;
 	__u16 packets;	/* of ours */
 	__u8 masked;
@@ -102,31 +101,31 @@ struct poll {
 
 /* A kernel thread polls. */
 #define THREADED 1
-/* The thread was ready to run all the time: its packets came while it waited for a CPU. */
+/* The thread was runnable all the time: its packets arrived while it waited for a CPU. */
 #define SPREAD 2
-/* When the thread was woken for the running poll is known. */
+/* The thread's wake-up for the running poll was observed. */
 #define WOKEN 4
-/* ksoftirqd polls: how long the softirq has waited for it is not known. */
+/* ksoftirqd polls: how long the softirq has been pending is unknown. */
 #define BY_KSOFTIRQD 8
 
 struct napi_state {
 	__u64 drained;	/* the last poll that emptied the ring ended */
 	__u64 first, last;	/* packets of ours in the running poll */
-	__u64 run_delay;	/* of its thread, at the end of the last poll; so both below */
+	__u64 run_delay;	/* of its thread, at the end of the last poll; so are the next two */
 	__u64 turns;	/* on a CPU */
 	__u64 sleeps;
 	__u64 waited;	/* of its thread, for a CPU, before the running poll */
-	__u64 woken;	/* its thread, since the last poll; 0: it was not, or that was not seen */
-	__u64 expires;	/* where the kernel keeps when its timer expires; 0: the last poll did not start it */
-	__u64 timeout;	/* for which that timer was started then */
-	__u64 suspended;	/* at most, by its timer for suspension; 0: never */
+	__u64 woken;	/* wake-up of its thread since the last poll; 0: none was observed */
+	__u64 expires;	/* address of its timer's expiry time; 0: the last poll did not start it */
+	__u64 timeout;	/* of that timer */
+	__u64 suspended;	/* maximum, from its suspend timer; 0: never */
 	__u32 window;
 	__u32 number;	/* of the running poll */
-	__u32 cpu;	/* that took the running poll's packets */
+	__u32 cpu;	/* that processed the running poll's packets */
 	__u32 thread;	/* the pid of its thread */
 	__u16 packets;	/* of ours, in the running poll */
 	__u8 masked;	/* the running poll began with its interrupt masked */
-	__u8 polls_seen;	/* it is a NAPI: the kernel said so at its poll */
+	__u8 polls_seen;	/* it is a NAPI: a poll was observed */
 	__u8 flags;
 	__u8 pad[3];
 	struct poll polls[POLLS_MAX];
@@ -140,10 +139,10 @@ struct {
 } slots SEC(".maps");
 
 /*
- * The same for NAPIs, where a look costs less: every poll of the machine looks
- * here. Of two NAPIs with one place, the second has none. The id is in the low
- * half, 0 if no NAPI of ours has this place, and the slot in the high half: both
- * are written at once.
+ * A faster lookup of NAPI slots, because every poll on the host does one. Of
+ * two NAPIs with the same index, only the first has an entry. The id is in the
+ * low half (0: none of our NAPIs has this index) and the slot in the high half,
+ * so both are written atomically.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -152,7 +151,7 @@ struct {
 	__type(value, __u64);
 } near_slots SEC(".maps");
 
-/* The slots of NAPIs that threads poll, by the pid of the thread. */
+/* The slots of threaded NAPIs, by the pid of the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LIVE_NAPIS_MAX);
@@ -160,7 +159,7 @@ struct {
 	__type(value, __u32);
 } threads SEC(".maps");
 
-/* Slots given out: of NAPIs and of threads. */
+/* The number of slots in use, for NAPIs and for threads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -210,11 +209,11 @@ struct {
 	__type(value, struct live_waiting);
 } waiting SEC(".maps");
 
-/* What this CPU is at. */
+/* What this CPU is doing. */
 struct cpu_state {
-	__u64 softirq;	/* since when it receives; 0: it is not seen */
+	__u64 softirq;	/* start of its receive softirq; 0: not observed */
 	__u64 sent;	/* the last answer */
-	__u64 socket;	/* on which socket, as a number; 0: it has been transmitted */
+	__u64 socket;	/* the address of its socket; 0: it has been transmitted */
 };
 
 struct {
@@ -238,7 +237,7 @@ static __always_inline struct live_counts *counted(void)
 	return bpf_map_lookup_elem(&counts, &only);
 }
 
-/* The verifier follows the bounds of a register, not those of its copy. */
+/* The verifier tracks the bounds of a register, not those of its copy. */
 #define bounded(index, size)						\
 	({								\
 		__u32 __at = (index);					\
@@ -246,7 +245,7 @@ static __always_inline struct live_counts *counted(void)
 		__at < (size) ? __at : 0;				\
 	})
 
-/* The least span of a bucket, and how many spans are in it. */
+/* The smallest span of a bucket, and the width of the bucket. */
 static __always_inline __u64 lower_edge(__u32 bucket)
 {
 	__u32 power = (bucket >> 4) + 3;
@@ -287,7 +286,7 @@ static __always_inline bool ours(const struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum == config.netns;
 }
 
-/* The slot of a NAPI is this; the place stays with the first that has it. */
+/* Records the slot of a NAPI; an index keeps its first NAPI. */
 static __always_inline void has_place(__u32 id, __u32 slot)
 {
 	__u32 place = id & (NEAR_MAX - 1);
@@ -297,7 +296,7 @@ static __always_inline void has_place(__u32 id, __u32 slot)
 		*near = (__u64)slot << 32 | id;
 }
 
-/* The slot of a NAPI or a thread, which keeps it for as long as the maps live. */
+/* The slot of a NAPI or thread, which keeps it for the lifetime of the maps. */
 __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 {
 	struct live_key key = {
@@ -312,7 +311,7 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 	if (!next)
 		return NO_SLOT;
 	slot = __sync_fetch_and_add(next, 1);
-	/* Thread 0 stands for all that have no slot. */
+	/* Thread 0 stands for all threads without a slot. */
 	if (key.is_worker)
 		slot++;
 	if (slot >= (key.is_worker ? LIVE_WORKERS_MAX : LIVE_NAPIS_MAX)) {
@@ -320,7 +319,7 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 		return is_worker ? 0 : NO_SLOT;
 	}
 	if (bpf_map_update_elem(&slots, &key, &slot, BPF_NOEXIST)) {
-		/* Another CPU was faster, and one slot stays empty. */
+		/* Another CPU was faster; one slot stays empty. */
 		known = bpf_map_lookup_elem(&slots, &key);
 		return known ? *known : is_worker ? 0 : NO_SLOT;
 	}
@@ -329,7 +328,7 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 	return slot;
 }
 
-/* The slot of a NAPI, or NO_SLOT: no packet of ours came by it. */
+/* The slot of a NAPI, or NO_SLOT if none of our packets came by it. */
 static __always_inline __u32 slot_of_napi(__u32 id)
 {
 	__u32 place = id & (NEAR_MAX - 1), *known;
@@ -352,7 +351,7 @@ static __always_inline struct napi_state *napi_at(__u32 slot)
 	return slot < LIVE_NAPIS_MAX ? bpf_map_lookup_elem(&napis, &slot) : 0;
 }
 
-/* A thread polls this NAPI from now on. */
+/* Records that a thread polls this NAPI from now on. */
 static __always_inline void is_polled_by(struct napi_state *napi, __u32 slot, __u32 thread)
 {
 	__u32 before = napi->thread;
@@ -373,18 +372,18 @@ static __always_inline struct exchange *exchange_at(struct socket_state *state, 
 	return &state->exchanges[number & (EXCHANGES_MAX - 1)];
 }
 
-/* How a socket comes to its first event of a window. */
+/* The kind of a socket's first event in a window. */
 #define BY_ARRIVAL 0
 #define BY_READ 1
 #define BY_SEND 2
 
-/* TCP notes in jiffies when data came and went: what is younger than this is not timed by them. */
+/* TCP records sends and receives in jiffies: shorter waits cannot be timed with them. */
 #define TICKS_MIN 8
 
 /*
- * Whether the last word was the client's, by what TCP noted, and for how many
- * jiffies: data came after the last that was sent. If both were in one jiffy,
- * the application decides, which has read or sends.
+ * Whether the client sent last, by TCP's timestamps, and for how many jiffies:
+ * data arrived after the last send. If both were in the same jiffy, it depends
+ * on whether the application has read or sends.
  */
 static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *ticks)
 {
@@ -396,13 +395,16 @@ static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *
 	return true;
 }
 
-/* When TCP took a segment last; 0 where it does not say. */
+/* When TCP last received a segment; 0 if unknown. */
 static __always_inline __u64 took_last(struct tcp_sock *tcp)
 {
 	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
 }
 
-/* The first event of a socket in this window: what waited goes on, unless the socket has sent meanwhile. */
+/*
+ * Handles a socket's first event in a window: what was waiting still waits,
+ * unless the socket has sent in between.
+ */
 static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 by)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
@@ -413,7 +415,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	if (!tcp || !all)
 		return 0;
 	all->connections++;
-	/* What was read before the last send was answered by it. */
+	/* Exchanges that were read before the last send were answered by it. */
 	for (i = 0; i < EXCHANGES_MAX && state->head != state->read; i++) {
 		exchange = exchange_at(state, state->head);
 		if (state->last_send < exchange->read)
@@ -423,7 +425,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	state->window = gate.window;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		state->head = state->read = state->tail = 0;
-		/* What is read and came in this window, TCP's own clock dates better. */
+		/* TCP's own clock is more precise for what was read and arrived in this window. */
 		if (!(by == BY_READ && took_last(tcp) >= gate.opens) && client_waits(tcp, by, &ticks)) {
 			exchange = exchange_at(state, 0);
 			__builtin_memset(exchange, 0, sizeof(*exchange));
@@ -437,7 +439,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 			exchange->touched = 1;
 			state->tail = 1;
 			if (tcp->copied_seq == tcp->rcv_nxt) {
-				/* At some moment before. */
+				/* At some earlier moment. */
 				exchange->read = 1;
 				state->read = 1;
 			}
@@ -450,7 +452,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	return 0;
 }
 
-/* The state of a socket in this window; 0 if it has none. */
+/* The socket's state in this window; 0 if it has none. */
 static __always_inline struct socket_state *state_of(struct sock *sk, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);
@@ -460,7 +462,7 @@ static __always_inline struct socket_state *state_of(struct sock *sk, __u32 by)
 	return state;
 }
 
-/* The same; a new one where there is none. MPTCP has none: its answers pass no program of ours. */
+/* Like state_of(), but creates a state. MPTCP has none: no program sees its answers. */
 static __always_inline struct socket_state *state_for(struct sock *sk, struct tcp_sock *tcp, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);

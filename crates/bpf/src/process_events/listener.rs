@@ -1,4 +1,4 @@
-//! The programs in the kernel, and the events that they report.
+//! Loads the programs and receives their events.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,55 +18,56 @@ use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.bpf.o"));
 
-/// The longest that one wait lasts; longer ones are waits in a row.
+/// The maximum length of one wait; longer ones are split.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// How many images and ports can be requested. `process_events.bpf.c`, `NAMES_MAX`.
+/// The maximum number of requested images and ports. `NAMES_MAX` in `process_events.bpf.c`.
 pub const NAMES_MAX: usize = 4096;
 
-/// How much of an image's file name is compared, with a closing zero. `process_events.h`, `IMAGE_BYTES`.
+/// The number of bytes of an image's file name that are compared, including a NUL. `IMAGE_BYTES` in
+/// `process_events.h`.
 const IMAGE_BYTES: usize = 32;
 
-/// Events that are reported beside those of watched processes.
+/// Events to report in addition to those of watched processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Every new image in the reader's network namespace. Each `execve` there writes a record, and the reader looks at the
-    /// process.
+    /// Every new image in the reader's network namespace. Each `execve` there writes a record, and the reader
+    /// inspects the process.
     pub all_images: bool,
-    /// New images of files with these names, without their directory, in every namespace. Only the first 31 bytes of a
-    /// name are compared.
+    /// New images of files with these names (without directory), in every namespace. Only the first 31 bytes
+    /// of a name are compared.
     pub images: BTreeSet<String>,
-    /// Every TCP socket that listens in the reader's network namespace, and UDP ports that are bound there, 8 of a
-    /// process in ten seconds: a server binds a few at once, and a resolver another one for each question.
+    /// Every listening TCP socket in the reader's network namespace, and UDP ports that are bound there, at
+    /// most 8 per process in ten seconds: a server binds a few at once, but a resolver one for each query.
     pub all_listeners: bool,
-    /// The same in other namespaces. So a container's server is noticed whose executable has none of the names.
+    /// The same in other namespaces, to notice a container's server whose executable has none of the names.
     pub listeners_elsewhere: bool,
-    /// TCP sockets that listen on these ports, and UDP sockets that are bound to them, in every namespace.
+    /// Listening TCP sockets and bound UDP sockets on these ports, in every namespace.
     pub ports: BTreeSet<u16>,
 }
 
-/// A port of a network namespace, on which sockets listen.
+/// A port in a network namespace on which sockets listen.
 pub type ListenedPort = (NetnsId, u16);
 
-/// What is reported where the kernel allows it.
+/// Events that are reported only if the kernel allows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraEvents {
     /// New epolls, at the return of `do_epoll_create()`.
     pub epolls: bool,
-    /// UDP ports that are bound, at `bind(2)` of all cgroups.
+    /// Bound UDP ports, at `bind(2)` in all cgroups.
     pub udp_ports: bool,
 }
 
-/// An event, and when it happened.
+/// An event with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
     /// The event.
     pub event: ProcessEvent,
-    /// When, by `CLOCK_MONOTONIC`.
+    /// The time, by `CLOCK_MONOTONIC`.
     pub at: Nanoseconds,
 }
 
-/// An event of a process.
+/// A process event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// A watched process has forked; its child is watched too.
@@ -76,23 +77,23 @@ pub enum ProcessEvent {
         /// The watched process, its parent.
         parent: Pid,
     },
-    /// A watched process has a new image.
+    /// A watched process executed a new image.
     Exec(ProcessId),
-    /// A watched process has ended, and is no longer watched.
+    /// A watched process has exited, and is no longer watched.
     Exit(ProcessId),
     /// A watched process has a new epoll.
     Epoll(EpollId),
-    /// A process, watched or not, listens on a TCP port, or has bound a UDP one.
+    /// A process, watched or not, listens on a TCP port, or has bound a UDP port.
     Listener {
-        /// Who called `listen(2)` or `bind(2)`.
+        /// The process that called `listen(2)` or `bind(2)`.
         process: ProcessId,
-        /// On which port.
+        /// The port.
         port: u16,
-        /// The socket's network namespace, in which its process need not be.
+        /// The socket's network namespace, which may differ from the process's.
         netns: NetnsId,
     },
-    /// A port whose next connection was [awaited](ProcessEvents::await_connections) has one; it is awaited no more.
-    /// The process that listens there may not have accepted it yet.
+    /// A port for which a connection was [awaited](ProcessEvents::await_connections) has one; it is no longer
+    /// awaited. The listening process may not have accepted the connection yet.
     Connection(ListenedPort),
 }
 
@@ -116,26 +117,28 @@ impl ProcessEvents {
     /// Reports fork, exec and exit.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF or outside the initial pid namespace; else the kernel's refusal.
+    /// [`sys::Cause::Absent`] without kernel BTF or outside the initial pid namespace; otherwise the kernel's
+    /// error.
     pub fn of_processes() -> Result<Self, KernelError> {
         Self::load(|_| Ok(()))
     }
 
-    /// Reports new epolls as well, at the return of `do_epoll_create()`.
+    /// Also reports new epolls, at the return of `do_epoll_create()`.
     ///
     /// # Errors
-    /// As [`ProcessEvents::of_processes`]; also the kernel's refusal where it admits no programs at function returns: it
-    /// is locked down, or built without them.
+    /// As for [`ProcessEvents::of_processes`]; also the kernel's error if it does not allow programs at
+    /// function returns, because it is locked down or built without them.
     pub fn of_processes_and_epolls() -> Result<Self, KernelError> {
         Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
     }
 
-    /// Reports events of processes and TCP listeners, and what else is wanted of what not every kernel reports.
-    /// [`ProcessEvents::wait_for`] requests events beside those of watched processes.
+    /// Reports events of processes and TCP listeners, and those of `too` that the kernel supports.
+    /// [`ProcessEvents::wait_for`] requests events in addition to those of watched processes.
     ///
     /// # Errors
-    /// As [`ProcessEvents::of_processes`], with epolls as [`ProcessEvents::of_processes_and_epolls`]; with UDP ports also
-    /// without a mounted hierarchy of cgroup2, or if another program has the root of cgroups for itself alone.
+    /// As for [`ProcessEvents::of_processes`]; with epolls, as for
+    /// [`ProcessEvents::of_processes_and_epolls`]; with UDP ports, also without a mounted cgroup2 hierarchy,
+    /// or if another program is attached exclusively to the root cgroup.
     pub fn of_processes_and_listeners(too: ExtraEvents) -> Result<Self, KernelError> {
         let epolls = too.epolls.then_some(EPOLLS);
         let udp = if too.udp_ports { &UDP[..] } else { &[] };
@@ -150,11 +153,11 @@ impl ProcessEvents {
             .map_err(|error| KernelError { what: what.to_owned(), ..error })
     }
 
-    /// From here on, reports these too, to a reader that is in this namespace. If they do not fit into the tables, none of
-    /// the new ones is reported.
+    /// From now on, also reports these events, for a reader in this namespace. If they do not fit into the
+    /// maps, none of the new ones is reported.
     ///
     /// # Errors
-    /// The kernel's, when the tables are full ([`NAMES_MAX`]).
+    /// The kernel's error, if the maps are full ([`NAMES_MAX`]).
     pub fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
         let (images, ports) = (self.loaded.map("images")?, self.loaded.map("ports")?);
         for old in self.waited.images.difference(&waited.images) {
@@ -176,10 +179,10 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// From here on, reports the next TCP connection that is made to each of these ports, and to no other.
+    /// From now on, reports the next TCP connection to each of these ports, and to no other.
     ///
     /// # Errors
-    /// The kernel's, when the table is full ([`NAMES_MAX`]).
+    /// The kernel's error, if the map is full ([`NAMES_MAX`]).
     pub fn await_connections(&mut self, ports: &BTreeSet<ListenedPort>) -> Result<(), KernelError> {
         if *ports == self.awaited {
             return Ok(());
@@ -214,10 +217,10 @@ impl ProcessEvents {
         Ok(Self { loaded, ring, events, waited: Waited::default(), awaited: BTreeSet::new(), lost: 0 })
     }
 
-    /// Watches a process and all children that it will have.
+    /// Watches a process and all its future children.
     ///
     /// # Errors
-    /// The kernel's, when more processes are watched than the table holds.
+    /// The kernel's error, if more processes are watched than the map holds.
     pub fn watch(&self, process: Pid) -> Result<(), KernelError> {
         self.loaded.map("watched")?.set(&process.0.to_ne_bytes(), &[1])
     }
@@ -225,28 +228,28 @@ impl ProcessEvents {
     /// Stops watching a process; its children stay watched.
     ///
     /// # Errors
-    /// The kernel's, which means that the table is gone.
+    /// The kernel's error, which means that the map is gone.
     pub fn ignore(&self, process: Pid) -> Result<(), KernelError> {
         self.loaded.map("watched")?.remove(&process.0.to_ne_bytes())
     }
 
-    /// The next event, in the order in which events happened on a CPU; `None` after the timeout.
+    /// The next event, in the order of events on a CPU; `None` after the timeout.
     ///
     /// # Errors
-    /// The kernel's, which means that the buffer is gone.
+    /// The kernel's error, which means that the buffer is gone.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<ProcessEvent>, KernelError> {
         Ok(self.next_timed(timeout)?.map(|timed| timed.event))
     }
 
-    /// As [`ProcessEvents::next`], with the time at which it happened.
+    /// Like [`ProcessEvents::next`], with the time of the event.
     ///
     /// # Errors
-    /// As [`ProcessEvents::next`].
+    /// As for [`ProcessEvents::next`].
     pub fn next_timed(&mut self, timeout: Duration) -> Result<Option<TimedEvent>, KernelError> {
         if let Some(event) = self.received() {
             return Ok(Some(event));
         }
-        // The system call counts milliseconds; waking early would mean spinning for the rest.
+        // The system call has millisecond resolution; waking early would mean spinning for the rest.
         let whole = Duration::from_millis(
             u64::try_from(timeout.min(WAIT_MAX).as_micros()).unwrap_or(0).div_ceil(1000),
         );
@@ -265,11 +268,11 @@ impl ProcessEvents {
         Some(event)
     }
 
-    /// How many events were lost since the last call, because they were not read in time. After a loss the caller has to
-    /// look at every watched process again.
+    /// The number of events that were lost since the last call because they were not read in time. After a
+    /// loss, the caller must inspect every watched process again.
     ///
     /// # Errors
-    /// The kernel's, which means that the table is gone.
+    /// The kernel's error, which means that the map is gone.
     pub fn lost(&mut self) -> Result<u64, KernelError> {
         let value = self.loaded.map("lost")?.get(&[0; 4])?.unwrap_or_default();
         let lost = u64::take(&value);
@@ -291,7 +294,7 @@ fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'stati
     builder.build().map_err(|_| refused("BPF map events: map into memory".to_owned()))
 }
 
-/// The programs that are loaded on request.
+/// The program that is loaded on request.
 const EPOLLS: &str = "epoll_created";
 const LISTENERS: &str = "socket_changed";
 const UDP: [&str; 2] = ["udp_bound", "udp6_bound"];
@@ -307,7 +310,7 @@ fn not_at_epolls(error: KernelError) -> KernelError {
     KernelError { what: "attach to the return of do_epoll_create()".to_owned(), ..error }
 }
 
-/// A file name as the program reads it: cut to its length, the rest zeros.
+/// A file name in the program's format: truncated, padded with zeros.
 fn image(name: &str) -> Vec<u8> {
     let mut bytes = [0; IMAGE_BYTES];
     let length = name.len().min(IMAGE_BYTES - 1);
@@ -315,7 +318,7 @@ fn image(name: &str) -> Vec<u8> {
     ImageName { bytes }.to_bytes()
 }
 
-/// The kernel's own number of a namespace has 32 bits: `include/linux/ns_common.h`. None is 0.
+/// The kernel's number of a namespace has 32 bits: `include/linux/ns_common.h`. It is never 0.
 fn inum(netns: NetnsId) -> u32 {
     u32::try_from(netns.0).unwrap_or(0)
 }
@@ -354,9 +357,9 @@ mirrored! {
     }
 }
 
-/// Reads `struct process_event`; `None` for a kind that we do not know.
+/// Parses `struct process_event`; `None` for an unknown kind.
 fn read(bytes: &[u8]) -> Option<TimedEvent> {
-    /// How long a clock tick of `/proc` is, in nanoseconds: `USER_HZ` is 100 wherever we run.
+    /// The length of a clock tick of `/proc` in nanoseconds: `USER_HZ` is 100 on all supported architectures.
     /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
     const TICK_NS: u64 = 10_000_000;
     let RawEvent { kind, tgid, other, netns, started_ns, at_ns, comm } = RawEvent::of(bytes);

@@ -1,5 +1,5 @@
-//! Events of processes: fork, exec, exit, `listen(2)`, a listener's first connection; UDP ports that are bound and new epolls where the kernel
-//! allows a program there.
+//! Process events: fork, exec, exit, `listen(2)`, a listener's first connection; if the kernel allows it,
+//! also bound UDP ports and new epolls.
 
 mod listener;
 

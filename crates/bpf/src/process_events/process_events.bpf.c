@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reports when processes fork, exec and exit, when they serve a port, and when
- * they create epolls. It attaches to the scheduler's tracepoints and, where the
- * kernel allows it, to the return of do_epoll_create() and to bind(2) of all
- * cgroups. No system call tracepoint: any of them makes every system call of the
- * machine slower.
+ * Reports when processes fork, exec and exit, when they listen on a port, and
+ * when they create epolls. Attaches to the scheduler's tracepoints and, if the
+ * kernel allows it, to the return of do_epoll_create() and to bind(2) in all
+ * cgroups. It uses no system call tracepoint, because any of them slows down
+ * every system call on the host.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -13,7 +13,7 @@
 #include "../process.bpf.h"
 #include "process_events.h"
 
-/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+/* For the object's BTF, which a test compares with the Rust structures. */
 const struct process_event *described_process_event __attribute__((unused));
 
 #define WATCHED_MAX 65536
@@ -27,7 +27,7 @@ const struct process_event *described_process_event __attribute__((unused));
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The processes that are followed, by tgid; children are added here. */
+/* The followed processes, by tgid; children are added here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -41,7 +41,7 @@ struct {
 	__uint(max_entries, EVENTS_BYTES);
 } events SEC(".maps");
 
-/* What else is reported: images by the names of their files, listeners by port. */
+/* Other events to report: images by file name, listeners by port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -74,18 +74,21 @@ struct {
 	__type(value, __u8);
 } awaited SEC(".maps");
 
-/* So many UDP ports of a process are reported in this time, but for those that are wanted by their number. */
+/*
+ * The maximum number of a process's UDP ports that are reported in a window;
+ * ports requested by number are exempt.
+ */
 #define UDP_PORTS_MAX 8
 #define UDP_PORTS_NS 10000000000ULL
 
-/* How many were, since when. */
+/* The number of reported ports, and the start of the window. */
 struct udp_ports {
 	__u64 started_ns;
 	__u64 since_ns;
 	__u64 count;
 };
 
-/* The UDP ports of processes that were reported last, by tgid. */
+/* The recently reported UDP ports of processes, by tgid. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, NAMES_MAX);
@@ -143,7 +146,7 @@ static __always_inline struct wanted_where *wanted_where(void)
 	return bpf_map_lookup_elem(&wanted, &only);
 }
 
-/* The image's own file: for a script that is its interpreter, as in /proc/PID/exe. */
+/* The image's own file: for a script, its interpreter, as in /proc/PID/exe. */
 static __always_inline bool is_wanted_image(struct task_struct *task, struct linux_binprm *bprm)
 {
 	struct wanted_where *where = wanted_where();
@@ -166,13 +169,13 @@ int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct lin
 	return 0;
 }
 
-/* A client at the address of its server is on this host: its packets come by no NAPI. */
+/* A client with the server's own address is on this host: its packets use no NAPI. */
 static __always_inline bool is_from_own_address(const struct sock *sk)
 {
 	const struct sock_common *common = &sk->__sk_common;
 	__u64 client[2], server[2];
 
-	/* Without CONFIG_IPV6 there is no such field, and no such family. */
+	/* Without CONFIG_IPV6, neither the field nor the family exists. */
 	if (common->skc_family != AF_INET6 || !bpf_core_field_exists(common->skc_v6_daddr))
 		return common->skc_daddr == common->skc_rcv_saddr;
 	BPF_CORE_READ_INTO((struct in6_addr *)client, sk, __sk_common.skc_v6_daddr);
@@ -180,7 +183,7 @@ static __always_inline bool is_from_own_address(const struct sock *sk)
 	return client[0] == server[0] && client[1] == server[1];
 }
 
-/* Runs in a softirq: whose task is interrupted says nothing. */
+/* Runs in a softirq, so the current task is irrelevant. */
 static __always_inline void connected(const struct sock *sk)
 {
 	struct listener_key key = {
@@ -189,7 +192,7 @@ static __always_inline void connected(const struct sock *sk)
 	};
 	struct process_event *event;
 
-	/* To look takes no lock. Of connections that come together, one deletes the key. */
+	/* A lookup takes no lock. Of simultaneous connections, only one deletes the key. */
 	if (!bpf_map_lookup_elem(&awaited, &key) || is_from_own_address(sk) ||
 	    bpf_map_delete_elem(&awaited, &key))
 		return;
@@ -206,7 +209,7 @@ static __always_inline void connected(const struct sock *sk)
 	bpf_ringbuf_submit(event, 0);
 }
 
-/* Whether servers of any port are reported, as this task that serves one in this namespace. */
+/* Whether servers on any port are reported, for this task in this namespace. */
 static __always_inline bool is_wanted_server(const struct wanted_where *where, struct task_struct *task,
 					     __u32 netns)
 {
@@ -215,7 +218,7 @@ static __always_inline bool is_wanted_server(const struct wanted_where *where, s
 	return where->flags & all || is_watched(task->tgid);
 }
 
-/* A listener's change runs in the context of the caller of listen(2). Loaded on request. */
+/* A listener's state changes in the context of the caller of listen(2). Loaded on request. */
 SEC("?tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const int newstate)
 {
@@ -240,7 +243,7 @@ int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const in
 	return 0;
 }
 
-/* A server binds a few at once; a resolver binds another one for each question. */
+/* A server binds a few at once; a resolver one for each query. */
 static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 {
 	struct udp_ports *known, first = {
@@ -263,7 +266,10 @@ static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 	return true;
 }
 
-/* Runs in the context of the caller of bind(2), whose network namespace is the socket's but for one that was passed on. */
+/*
+ * Runs in the context of the caller of bind(2), whose network namespace is the
+ * socket's unless the socket was passed on.
+ */
 static __always_inline void bound(const struct bpf_sock *sk)
 {
 	struct wanted_where *where = wanted_where();
@@ -280,7 +286,10 @@ static __always_inline void bound(const struct bpf_sock *sk)
 		report_of(PROCESS_LISTENER, task->group_leader, port, netns);
 }
 
-/* Both are loaded on request, and attached to the root of cgroups. Neither refuses anything: that would be a 0. */
+/*
+ * Both are loaded on request, and attached to the root cgroup. They always
+ * return 1, which allows the bind.
+ */
 SEC("?cgroup/post_bind4")
 int udp_bound(struct bpf_sock *sk)
 {
@@ -307,7 +316,7 @@ int BPF_PROG(process_exited, struct task_struct *task)
 	return 0;
 }
 
-/* Loaded where the kernel admits programs at function returns. */
+/* Loaded if the kernel allows programs at function returns. */
 SEC("?fexit/do_epoll_create")
 int BPF_PROG(epoll_created, int flags, int fd)
 {

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* All that process_events.bpf.c and process_events/mod.rs share. */
+/* Shared by process_events.bpf.c and process_events/mod.rs. */
 #ifndef __PROCESS_EVENTS_H__
 #define __PROCESS_EVENTS_H__
 
 enum process_event_kind {
 	PROCESS_CHILD = 1,	/* A watched process has forked. */
-	PROCESS_EXEC = 2,		/* A watched process has a new image. */
-	PROCESS_EXIT = 3,		/* The last thread of a watched process is gone. */
+	PROCESS_EXEC = 2,		/* A watched process executed a new image. */
+	PROCESS_EXIT = 3,		/* The last thread of a watched process has exited. */
 	PROCESS_EPOLL = 4,	/* A watched process has a new epoll. */
 	PROCESS_LISTENER = 5,	/* A requested or watched process serves a TCP or UDP port. */
 	PROCESS_CONNECTION = 6,	/* An awaited listener has a connection. */
 };
 
-/* Events that are reported beside those of watched processes. */
+/* Events to report in addition to those of watched processes. */
 enum wanted {
 	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
-	WANTED_ALL_LISTENERS = 2,	/* Every TCP socket that listens in it, and UDP ports that processes bind. */
-	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same in other ones. */
+	WANTED_ALL_LISTENERS = 2,	/* Every listening TCP socket in it, and UDP ports that processes bind. */
+	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same in other namespaces. */
 };
 
 struct wanted_where {
@@ -25,13 +25,13 @@ struct wanted_where {
 	__u32 flags;
 };
 
-/* Sockets that listen on a port of a network namespace. */
+/* Listening sockets on a port in a network namespace. */
 struct listener_key {
 	__u32 netns;
 	__u32 port;
 };
 
-/* How much of an image's file name is compared. */
+/* The number of bytes of an image's file name that are compared. */
 #define IMAGE_BYTES 32
 
 struct image_name {
@@ -43,15 +43,15 @@ struct process_event {
 	/* The process; the new one for PROCESS_CHILD; 0 for PROCESS_CONNECTION. */
 	__u32 tgid;
 	/*
-	 * Its parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the port
-	 * for PROCESS_LISTENER and PROCESS_CONNECTION, else 0.
+	 * Its parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the
+	 * port for PROCESS_LISTENER and PROCESS_CONNECTION, otherwise 0.
 	 */
 	__u32 other;
-	/* The socket's network namespace where there is a port, else 0. */
+	/* The socket's network namespace if there is a port, otherwise 0. */
 	__u32 netns;
-	/* When that process started, in ns since boot. */
+	/* The process's start time, in ns since boot. */
 	__u64 started_ns;
-	/* When this happened: CLOCK_MONOTONIC in ns. */
+	/* The event's time: CLOCK_MONOTONIC in ns. */
 	__u64 at_ns;
 	char comm[16];
 };

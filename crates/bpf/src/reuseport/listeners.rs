@@ -1,4 +1,4 @@
-//! All listeners that share an address, read in the kernel.
+//! Reads all listeners that share an address, in the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -14,37 +14,37 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 /// `sizeof(struct listener_record)`.
 const RECORD_BYTES: usize = ListenerRecord::BYTES;
-/// The most that one scan reads: a million descriptors.
+/// The maximum size of a scan: a million descriptors.
 const SCAN_BYTES_MAX: u64 = (1 << 20) * RECORD_BYTES as u64;
 /// `include/linux/socket.h` `AF_INET6`.
 const AF_INET6: u16 = 10;
 /// `include/uapi/linux/in.h` `IPPROTO_UDP`.
 const IPPROTO_UDP: u16 = 17;
 
-/// A descriptor behind which is a listening TCP socket, or a bound UDP socket, that shares its address.
+/// A descriptor of a listening TCP socket, or a bound UDP socket, that shares its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundListener {
-    /// Which group, while that lives.
+    /// Identifies the group while it exists.
     pub group: u64,
-    /// The inode of the socket.
+    /// The socket's inode.
     pub inode: u64,
-    /// A process that has it.
+    /// A process with this descriptor.
     pub pid: Pid,
-    /// The descriptor of that process.
+    /// The descriptor.
     pub fd: Fd,
     /// Whether it is a TCP or a UDP socket.
     pub transport: Transport,
-    /// The network namespace that it listens in.
+    /// The socket's network namespace.
     pub netns: NetnsId,
-    /// The address that it listens at.
+    /// The socket's address.
     pub address: SocketAddr,
-    /// The program that chooses among the group's sockets.
+    /// The program that selects among the group's sockets.
     pub program: Option<u32>,
-    /// How many sockets the group has.
+    /// The number of sockets in the group.
     pub members: u32,
 }
 
-/// Finds them, in all processes that this one can see.
+/// Finds such listeners in all processes that are visible to this one.
 #[derive(Debug)]
 pub struct ListenerScanner {
     loaded: Loaded,
@@ -54,7 +54,8 @@ impl ListenerScanner {
     /// Loads the iterator. It runs only during scans.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF and outside the initial pid namespace; else the kernel's refusal.
+    /// [`sys::Cause::Absent`] without kernel BTF and outside the initial pid namespace; otherwise the
+    /// kernel's error.
     pub fn load() -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             return Err(KernelError::absent(
@@ -77,10 +78,10 @@ impl ListenerScanner {
         Ok(Self { loaded })
     }
 
-    /// Every descriptor of such a socket.
+    /// All descriptors of such sockets.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn all(&self) -> Result<Vec<FoundListener>, KernelError> {
         let what = "listeners that share an address";
         let iterator = sys::bpf::iterate_all_files(self.loaded.program(ITERATOR)?.as_fd())

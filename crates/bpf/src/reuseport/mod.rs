@@ -1,7 +1,7 @@
-//! Gives connections to the listeners of their queues, and lists the listeners that share an address.
+//! Assigns connections to the listeners of their queues, and lists listeners that share an address.
 //!
-//! Nothing is pinned and no process keeps a reference: the group of sockets holds the program, and the program its maps. A
-//! privileged process finds them again from the group.
+//! Nothing is pinned and no process keeps a reference: the group of sockets holds the program, and the
+//! program its maps. A privileged process can find them through the group.
 
 mod listeners;
 mod program;
@@ -11,6 +11,6 @@ pub use program::{CLASSIC, Lists, ReuseportProgram};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reuseport.bpf.o"));
 
-/// `reuseport.bpf.c`, of the same names.
+/// From `reuseport.bpf.c`.
 const PROGRAM: &str = "np_spread";
 const ITERATOR: &str = "listeners";

@@ -1,4 +1,4 @@
-//! The program of one group: its lists, as they are written and read back.
+//! The program of a group, and its lists.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::loaded::{Loaded, refused};
 use crate::mirrored::{Field, Mirrored as _, mirrored};
 
-/// The listeners of each queue, by the inodes of their sockets.
+/// The listeners of each queue, by socket inode.
 pub type Lists = BTreeMap<(IfIndex, QueueIndex), Vec<u64>>;
 
 /// The program's maps, in the order of [`ReuseportProgram::maps`].
@@ -27,15 +27,16 @@ const INODES: usize = 3;
 const FACTS: usize = 4;
 const COUNTS: usize = 5;
 
-/// `reuseport.h` `REUSEPORT_CLASSIC`: what a program counts as that has no number, as those of `SO_ATTACH_REUSEPORT_CBPF`.
+/// `REUSEPORT_CLASSIC` in `reuseport.h`: stands for programs without an id, as attached by
+/// `SO_ATTACH_REUSEPORT_CBPF`.
 pub const CLASSIC: u32 = u32::MAX;
 
-/// A socket is in one table at most, and leaves that of a program which was taken off a moment ago only when the kernel
-/// has freed it. So often, and so long in between, a socket that is still in another one is offered again.
+/// A socket can be in only one map, and leaves that of a recently detached program only when the kernel has
+/// freed it. Adding a socket is retried this often, with the pause below.
 const OFFERS_MAX: u32 = 50;
 const OFFER_PAUSE: Duration = Duration::from_millis(10);
 
-/// A program that gives connections to the listeners of their queues, attached or not yet.
+/// A program that assigns connections to the listeners of their queues, attached or not.
 #[derive(Debug)]
 pub struct ReuseportProgram {
     descriptor: OwnedFd,
@@ -43,10 +44,10 @@ pub struct ReuseportProgram {
 }
 
 impl ReuseportProgram {
-    /// A new one, with empty lists: the kernel's hash chooses.
+    /// A new program with empty lists: the kernel's hash chooses.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF; else the kernel's refusal with the verifier's words.
+    /// [`sys::Cause::Absent`] without kernel BTF; otherwise the kernel's error with the verifier's message.
     pub fn load() -> Result<Self, KernelError> {
         let loaded = Loaded::load("reuseport", OBJECT, |open| {
             for mut program in open.progs_mut() {
@@ -68,10 +69,10 @@ impl ReuseportProgram {
         Ok(Self { descriptor, maps })
     }
 
-    /// The program with this number; `None` if it is not ours.
+    /// The program with this id; `None` if it is not ours.
     ///
     /// # Errors
-    /// The kernel's: it takes CAP_SYS_ADMIN to find a program by its number.
+    /// The kernel's error: finding a program by id needs CAP_SYS_ADMIN.
     pub fn attached(number: u32) -> Result<Option<Self>, KernelError> {
         if number == CLASSIC {
             return Ok(None);
@@ -94,15 +95,15 @@ impl ReuseportProgram {
         Ok((maps.len() == MAPS.len()).then_some(Self { descriptor, maps }))
     }
 
-    /// The program, to be attached.
+    /// The program's descriptor, for attaching.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// Its lists.
+    /// Reads the lists.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn lists(&self) -> Result<Lists, KernelError> {
         let inodes = self.inodes()?;
         let mut lists = Lists::new();
@@ -121,11 +122,11 @@ impl ReuseportProgram {
         Ok(lists)
     }
 
-    /// Replaces the lists. While they are written, the kernel's hash chooses. `copy` returns a descriptor of a socket, or
-    /// `None` if it has left the group; its places then stay empty, as if it were closed later.
+    /// Replaces the lists. While they are written, the kernel's hash chooses. `copy` returns a descriptor of
+    /// a socket, or `None` if it has left the group; its entries then stay empty, as if it were closed later.
     ///
     /// # Errors
-    /// The kernel's, and `copy`'s. The hash chooses on.
+    /// The error of the kernel or of `copy`; the hash then continues to choose.
     pub fn write(
         &self,
         lists: &Lists,
@@ -153,10 +154,10 @@ impl ReuseportProgram {
         self.set_members(members)
     }
 
-    /// How connections were given since it was attached.
+    /// How connections were assigned since the program was attached.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn counts(&self) -> Result<SpreadCounts, KernelError> {
         let count = |which: u32| {
             let values = self.maps[COUNTS].lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY);
@@ -167,8 +168,8 @@ impl ReuseportProgram {
         Ok(SpreadCounts { by_queue: count(0)?, no_list: count(1)?, changed: count(2)?, gone: count(3)? })
     }
 
-    /// Puts every socket of the lists into the table that the program chooses from. Returns the slot of each, and how many
-    /// sockets there are. Sockets that are in the table stay where they are.
+    /// Adds every socket of the lists to the program's map. Returns the slot of each, and the number of
+    /// sockets. Sockets that are already in the map stay where they are.
     fn place(
         &self,
         lists: &Lists,
@@ -201,7 +202,7 @@ impl ReuseportProgram {
                 ));
             };
             if before != 0 {
-                // A closed socket has left the table already.
+                // A closed socket has already left the map.
                 let _ = self.maps[LISTENERS].delete(&at.to_ne_bytes());
             }
             if let Some(socket) = socket {
@@ -230,7 +231,7 @@ impl ReuseportProgram {
         self.set(LISTENERS, &at.to_ne_bytes(), &number.to_ne_bytes())
     }
 
-    /// The inode at each place of the table; 0 for none.
+    /// The inode in each slot of the map; 0 for none.
     fn inodes(&self) -> Result<Vec<u64>, KernelError> {
         let inode = |at: u32| {
             let value = self.get(INODES, &at.to_ne_bytes())?;

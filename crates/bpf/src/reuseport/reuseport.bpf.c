@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Gives a connection to a listener of the queue that its first packet came by,
- * and a datagram to a socket of its queue, and lists the groups of sockets that
- * share an address.
+ * Assigns a connection to a listener of the queue on which its first packet
+ * arrived, and a datagram to a socket of its queue; and lists the groups of
+ * sockets that share an address.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -10,14 +10,14 @@
 #include <bpf/bpf_tracing.h>
 #include "reuseport.h"
 
-/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+/* For the object's BTF, which a test compares with the Rust structures. */
 const struct listener_record *described_listener_record __attribute__((unused));
 
 char LICENSE[] SEC("license") = "GPL";
 
 /*
- * The group holds the program, and the program its maps: nothing is pinned,
- * and all of it goes with the group's last socket.
+ * The group holds the program, and the program its maps: nothing is pinned, and
+ * everything is freed with the group's last socket.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -27,7 +27,7 @@ struct {
 	__type(value, struct reuseport_list);
 } np_queues SEC(".maps");
 
-/* Which listener, by its number in np_listeners, has a place in a list. */
+/* The listener, by its index in np_listeners, of each entry in a list. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REUSEPORT_PLACES_MAX);
@@ -43,7 +43,7 @@ struct {
 	__type(value, __u64);
 } np_listeners SEC(".maps");
 
-/* The inode of each, to read the lists back. */
+/* The inode of each, for reading the lists back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REUSEPORT_LISTENERS_MAX);
@@ -71,23 +71,23 @@ static __always_inline int counted(__u32 which)
 
 	if (count)
 		(*count)++;
-	/* Without a selected socket the kernel's hash chooses. */
+	/* Without a selected socket, the kernel's hash chooses. */
 	return SK_PASS;
 }
 
 /*
  * Linux 6.2: "bpf: Add a kfunc to type cast from bpf uapi ctx to kernel ctx".
- * The packet's queue and NAPI are in no field of struct sk_reuseport_md.
+ * No field of struct sk_reuseport_md has the packet's queue and NAPI.
  */
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
 static const char VETH[] = "veth";
 
 /*
- * The queue that a packet came by, with one added; 0 for none. A driver notes
- * it so, but a veth leaves what the sender noted, which counts from 0, and
- * queues of one end lead to the same ones of the other. Linux 5.17: "veth: Do
- * not record rx queue hint in veth_xmit".
+ * The queue on which a packet arrived, plus one; 0 for none. Drivers record it
+ * this way. A veth leaves the sender's value, which counts from 0, and the
+ * queues of one end lead to those with the same index at the other. Linux 5.17:
+ * "veth: Do not record rx queue hint in veth_xmit".
  */
 static __always_inline __u32 queue_of(struct sk_buff *skb)
 {
@@ -129,8 +129,8 @@ int np_spread(struct sk_reuseport_md *ctx)
 }
 
 /*
- * Whether the group's program chooses among sockets like this one. A UDP socket
- * that is connected stays in the group, but gets what its peer sends.
+ * Whether the group's program selects among sockets like this one. A connected
+ * UDP socket stays in the group, but receives what its peer sends.
  */
 static __always_inline bool receives_for_group(struct sock *sk)
 {

@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/*
- * What the programs of this room share with the Rust that loads them.
- */
+/* Shared by the programs and the Rust that loads them. */
 #ifndef __REUSEPORT_H__
 #define __REUSEPORT_H__
 
-/* The most queues, of all devices, that one group's program has lists for. */
+/* The maximum number of queues, over all devices, in a group's lists. */
 #define REUSEPORT_QUEUES_MAX 4096
-/* The most listeners of a group. */
+/* The maximum number of listeners in a group. */
 #define REUSEPORT_LISTENERS_MAX 1024
-/* The most places in the lists of all queues together. */
+/* The maximum number of entries in the lists of all queues. */
 #define REUSEPORT_PLACES_MAX 8192
 
-/* By what a queue is known to a packet. */
+/* What identifies a queue in a packet. */
 struct reuseport_queue {
 	__u32 ifindex;
 	__u32 index;
 };
 
-/* A queue's list: that many places from the first on. */
+/* A queue's list: this many entries, starting with the first. */
 struct reuseport_list {
 	__u32 first;
 	__u32 count;
@@ -26,39 +24,39 @@ struct reuseport_list {
 
 struct reuseport_facts {
 	/*
-	 * How many sockets the group had when the lists were written. If it has
-	 * another number, a socket has joined or left since, and the kernel's
-	 * hash chooses. 0 while the lists are being written.
+	 * The number of sockets in the group when the lists were written. If it
+	 * differs now, a socket has joined or left, and the kernel's hash
+	 * chooses. 0 while the lists are being written.
 	 */
 	__u32 members;
-	/* Smaller numbers are no NAPIs. */
+	/* Smaller ids are not NAPIs. */
 	__u32 napi_id_min;
 };
 
-/* How connections were given to listeners, counted for each CPU. */
+/* How connections were assigned to listeners, counted per CPU. */
 enum reuseport_count {
 	REUSEPORT_BY_QUEUE,
-	/* The packet came by no queue that has a list. */
+	/* The packet arrived on no queue that has a list. */
 	REUSEPORT_NO_LIST,
-	/* The group is not what it was when the lists were written. */
+	/* The group has changed since the lists were written. */
 	REUSEPORT_CHANGED,
-	/* The listener was gone. */
+	/* The listener was closed. */
 	REUSEPORT_GONE,
 	REUSEPORT_COUNTS,
 };
 
-/* Instead of the number of a classic program, which has none. */
+/* Stands for a classic program, which has no id. */
 #define REUSEPORT_CLASSIC 0xffffffffU
 
-/* A descriptor behind which is a listening TCP socket, or a bound UDP socket, of a group. */
+/* A descriptor of a listening TCP socket, or a bound UDP socket, in a group. */
 struct listener_record {
-	/* Which group, while it lives. */
+	/* Identifies the group while it exists. */
 	__u64 group;
 	__u64 inode;
 	__u32 tgid;
 	__u32 fd;
 	__u32 netns;
-	/* The program that chooses among the group's sockets; 0 for none. */
+	/* The program that selects among the group's sockets; 0 for none. */
 	__u32 program;
 	__u16 members;
 	__u16 family;

@@ -1,4 +1,4 @@
-//! How long softirqs took that polled some NAPIs, on the time of other tasks than some processes.
+//! Measures the time of softirqs that polled certain NAPIs while tasks of other processes were running.
 
 use std::os::fd::AsFd as _;
 
@@ -13,34 +13,35 @@ use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/softirqs.bpf.o"));
 
-/// The only key of a map with one entry.
+/// The only key of a one-entry map.
 const ONLY: [u8; 4] = [0; 4];
 
-/// The value of an entry that is there to be found.
+/// The value of entries whose presence is all that matters.
 const MARKED: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Counts from its loading until it is dropped. Needs CAP_BPF and CAP_PERFMON. Each softirq of the machine takes some 100 ns
-/// longer meanwhile.
+/// Counts from load to drop. Needs CAP_BPF and CAP_PERFMON. Meanwhile each softirq on the host takes about
+/// 100 ns longer.
 #[derive(Debug)]
 pub struct SoftirqTime {
     loaded: Loaded,
 }
 
-/// What was counted so far.
+/// The time counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// How long the softirqs took together.
+    /// The total time of the softirqs.
     pub time: Nanoseconds,
-    /// How many they were.
+    /// The number of softirqs.
     pub count: u64,
 }
 
 impl SoftirqTime {
-    /// Counts the softirqs that poll these NAPIs, but for those whose time is in the run time of these processes.
+    /// Counts the softirqs that poll these NAPIs, except those that are part of the run time of these
+    /// processes.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF and outside of the initial pid namespace, where processes have other
-    /// numbers than in the kernel; else the kernel's refusal with the verifier's words.
+    /// [`sys::Cause::Absent`] without kernel BTF, and outside the initial pid namespace, where pids differ
+    /// from the kernel's; otherwise the kernel's error with the verifier's message.
     pub fn of(
         napis: impl IntoIterator<Item = NapiId>,
         processes: impl IntoIterator<Item = Pid>,
@@ -53,10 +54,10 @@ impl SoftirqTime {
         Ok(counter)
     }
 
-    /// The same for the processes of a family, whoever they are at each moment.
+    /// The same for the current processes of a family at each moment.
     ///
     /// # Errors
-    /// As [`SoftirqTime::of`].
+    /// As for [`SoftirqTime::of`].
     pub fn of_family(napis: impl IntoIterator<Item = NapiId>, family: &Family) -> Result<Self, KernelError> {
         let members = family.table()?;
         let mut counter = Self::load(napis, |open| {
@@ -88,18 +89,18 @@ impl SoftirqTime {
         Ok(Self { loaded })
     }
 
-    /// Stops counting until [`SoftirqTime::resume`]; what was counted stays, and nothing is attached.
+    /// Stops counting until [`SoftirqTime::resume`]; the counts are kept, and nothing is attached.
     pub fn pause(&mut self) {
         self.loaded.detach();
     }
 
-    /// Goes on counting.
+    /// Resumes counting.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn resume(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
-        // A softirq whose end was not seen has not lasted until now.
+        // A softirq whose end was not observed has not lasted until now.
         let spent = self.loaded.map("spent")?;
         let mut of_cpus = spent.get_per_cpu(&ONLY)?;
         for of_cpu in &mut of_cpus {
@@ -109,10 +110,10 @@ impl SoftirqTime {
         self.loaded.attach()
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     ///
     /// # Errors
-    /// The kernel's, which means that the table is gone.
+    /// The kernel's error, which means that the map is gone.
     pub fn spent(&self) -> Result<Spent, KernelError> {
         let mut sum = Spent::default();
         for of_cpu in self.loaded.map("spent")?.get_per_cpu(&ONLY)? {
@@ -132,9 +133,10 @@ fn configure(open: &mut OpenObject, accounted: bool) -> libbpf_rs::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel leaves softirqs out of the run time of tasks.
+/// Whether the kernel excludes softirqs from the run time of tasks.
 ///
-/// Kernel: 6.18, `kernel/sched/cputime.c` `irqtime_account_irq()`, which is there with CONFIG_IRQ_TIME_ACCOUNTING alone.
+/// Kernel: 6.18, `kernel/sched/cputime.c` `irqtime_account_irq()`, which exists only with
+/// CONFIG_IRQ_TIME_ACCOUNTING.
 fn softirqs_are_accounted() -> bool {
     std::fs::read_to_string("/proc/kallsyms")
         .is_ok_and(|symbols| symbols.lines().any(|line| line.ends_with(" irqtime_account_irq")))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How long softirqs took that polled some NAPIs, on the time of tasks that are
- * not counted otherwise.
+ * Measures the time of softirqs that polled certain NAPIs while tasks were
+ * running that are not counted otherwise.
  *
- * A softirq runs on the time of whatever task it interrupts: without
- * CONFIG_IRQ_TIME_ACCOUNTING the task's own run time holds it, and that of the
- * idle task is nowhere. Those of a server and its client are read elsewhere;
- * what is left is here.
+ * A softirq runs during whatever task it interrupts: without
+ * CONFIG_IRQ_TIME_ACCOUNTING it is part of the task's run time, and that of the
+ * idle task is not accounted. Server and client are measured elsewhere; this
+ * counts the rest.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -23,7 +23,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct softirqs_config config SEC(".rodata.config");
 
-/* The NAPIs whose polls count; the values mean nothing. */
+/* The NAPIs whose polls count; the values are unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, NAPIS_MAX);
@@ -31,7 +31,7 @@ struct {
 	__type(value, __u32);
 } napis SEC(".maps");
 
-/* The processes whose run time is known; the values mean nothing. */
+/* The processes that are measured elsewhere; the values are unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, TASKS_MAX);

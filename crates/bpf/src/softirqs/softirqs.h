@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* All that softirqs.bpf.c and softirqs/mod.rs share. */
+/* Shared by softirqs.bpf.c and softirqs/mod.rs. */
 #ifndef __SOFTIRQS_H__
 #define __SOFTIRQS_H__
 
 /* Set before load; the map .rodata.config. */
 struct softirqs_config {
-	/*
-	 * CONFIG_IRQ_TIME_ACCOUNTING: the run time of a task does not hold the
-	 * softirqs that ran on its time.
-	 */
+	/* CONFIG_IRQ_TIME_ACCOUNTING: the run time of a task excludes softirqs. */
 	__u64 accounted;
 };
 
-/* The map spent, of one entry. Every value is per CPU. */
+/* The map spent, with one entry. Every value is per CPU. */
 struct softirq_time {
-	/* When the softirq under way began, on CLOCK_MONOTONIC; 0: none. */
+	/* The start of the running softirq, by CLOCK_MONOTONIC; 0: none. */
 	__u64 since;
-	/* It has polled a NAPI of the map napis. */
+	/* It has polled a NAPI in the map napis. */
 	__u64 polled;
-	/* What such softirqs took, in nanoseconds. */
+	/* The total time of such softirqs, in nanoseconds. */
 	__u64 ns;
-	/* How many they were. */
+	/* The number of such softirqs. */
 	__u64 count;
 };
 

@@ -1,5 +1,5 @@
-//! The truth that estimates are judged by, where both hosts are on one machine: how long after a request was on the wire its
-//! answer is.
+//! The reference for estimates, if both hosts are on one machine: the time on the wire from a request to its
+//! answer.
 
 use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NetnsId, SpanCounts};
@@ -11,7 +11,7 @@ use super::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.bpf.o"));
 
-/// The only key of a map with one entry, and the first index of an array.
+/// The only key of a one-entry map, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];
 
 const BUCKETS: usize = SpanCounts::BUCKETS;
@@ -39,50 +39,51 @@ mirrored! {
     }
 }
 
-/// Sees what two hosts of this machine transmit to each other, from its loading until it is dropped.
+/// Observes what two hosts on this machine transmit to each other, from load to drop.
 #[derive(Debug)]
 pub struct Wire {
     loaded: Loaded,
     before: Seen,
 }
 
-/// What was seen.
+/// The observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Requests that were transmitted.
     pub requests: u64,
     /// Requests that were answered.
     pub answered: u64,
-    /// Requests for which there was no room: more under way on a connection than are remembered.
+    /// Requests that were not tracked because too many were outstanding on a connection.
     pub lost: u64,
     /// From the transmission of a request to that of its answer.
     pub spans: SpanCounts,
 }
 
 impl Wire {
-    /// Loads the program for a server's port, and the namespaces of server and client. It sees nothing until [`Wire::begin`].
+    /// Loads the program for a server's port, and the namespaces of server and client. It observes nothing
+    /// until [`Wire::begin`].
     ///
     /// # Errors
-    /// As [`super::live::LiveMeter::load`].
+    /// As for [`super::live::LiveMeter::load`].
     pub fn load(port: u16, server: NetnsId, client: NetnsId) -> Result<Self, KernelError> {
         let config = Config { port: port.into(), server: server.0, client: client.0 };
         let loaded = Loaded::load("wire", OBJECT, |open| configure(open, &config))?;
         Ok(Self { loaded, before: Seen::default() })
     }
 
-    /// Begins to see.
+    /// Starts to observe.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn begin(&mut self) -> Result<(), KernelError> {
         self.begin_closed()?;
         self.opens_at(Nanoseconds::ZERO)
     }
 
-    /// The same, but no request counts until [`Wire::opens_at`] says when.
+    /// Like [`Wire::begin`], but requests count only from the time set by [`Wire::opens_at`].
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn begin_closed(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
         self.before = self.seen()?;
@@ -90,18 +91,18 @@ impl Wire {
         self.loaded.attach()
     }
 
-    /// Requests count that are transmitted at this moment of the monotonic clock or later.
+    /// Sets the time from which transmitted requests count, by the monotonic clock.
     ///
     /// # Errors
-    /// The kernel's, which means that the program is gone.
+    /// The kernel's error, which means that the program is gone.
     pub fn opens_at(&mut self, moment: Nanoseconds) -> Result<(), KernelError> {
         self.gate(moment.0, u64::MAX)
     }
 
-    /// Requests that are transmitted from now on do not count; the answers of those before do.
+    /// Requests that are transmitted from now on do not count; answers to earlier ones do.
     ///
     /// # Errors
-    /// As [`Wire::opens_at`].
+    /// As for [`Wire::opens_at`].
     pub fn closes(&mut self) -> Result<(), KernelError> {
         self.gate(0, monotonic().0)
     }
@@ -110,10 +111,10 @@ impl Wire {
         self.loaded.map(".data.gate")?.set(&ONLY, &Gate { opens, closes }.to_bytes())
     }
 
-    /// Ends it, and says what was seen since [`Wire::begin`].
+    /// Stops, and returns the observations since [`Wire::begin`].
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn end(&mut self) -> Result<Seen, KernelError> {
         self.loaded.detach();
         let connections = self.loaded.map("connections")?;

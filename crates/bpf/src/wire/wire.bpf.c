@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What is on the wire between two hosts of one machine: how long after a
- * request was transmitted its answer is.
+ * Observes the wire between two hosts on one machine: the time from a request's
+ * transmission to its answer's.
  *
  * The port and the network namespace of its socket show whether a segment is
- * the server's or the client's.
+ * from the server or the client.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -17,10 +17,13 @@
 /* Client ports. */
 #define CONNECTIONS 65536
 
-/* Requests under way on one connection. */
+/* Outstanding requests per connection. */
 #define REQUESTS_MAX 16
 
-/* include/uapi/linux/tcp.h, by its bytes: ports, sequence, acknowledgement, the length in the high half of a byte. */
+/*
+ * include/uapi/linux/tcp.h, by offset: ports, sequence, acknowledgement, the
+ * length in the upper half of a byte.
+ */
 #define TCP_HEADER_BYTES 20
 
 char LICENSE[] SEC("license") = "GPL";
@@ -29,7 +32,10 @@ const volatile struct wire_config config SEC(".rodata.config");
 
 volatile struct wire_gate gate SEC(".data.gate");
 
-/* Counted up: [head, tail) are under way. Both ends write it, on their CPUs, one after the other. */
+/*
+ * Requests are numbered: [head, tail) are outstanding. Both ends write it on
+ * their CPUs, one after the other.
+ */
 struct connection {
 	__u32 head, tail;
 	struct {
@@ -68,7 +74,7 @@ static __always_inline void requested(struct wire_seen *here, __u32 client, __u3
 		here->lost++;
 		return;
 	}
-	/* A segment that is sent again is no other request. */
+	/* A retransmitted segment is not another request. */
 	last = (connection->tail - 1) & (REQUESTS_MAX - 1);
 	if (connection->tail && (__s32)(end_seq - connection->requests[last].end_seq) <= 0)
 		return;
@@ -114,7 +120,7 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 	of_server = sk->__sk_common.skc_num == config.port;
 	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
 		return 0;
-	/* A time-wait socket sends, too, and has this part alone of a socket. */
+	/* Time-wait sockets also send, and have only this part of a socket. */
 	if (sk->__sk_common.skc_net.net->ns.inum != (of_server ? config.server : config.client))
 		return 0;
 	if (bpf_probe_read_kernel(tcp, sizeof(tcp), skb->head + skb->transport_header))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* All that wire.bpf.c and wire/mod.rs share. Times are in nanoseconds. */
+/* Shared by wire.bpf.c and wire/mod.rs. Times are in nanoseconds. */
 #ifndef __WIRE_H__
 #define __WIRE_H__
 
@@ -7,28 +7,31 @@
 
 /* Set before load; the map .rodata.config. */
 struct wire_config {
-	/* The port of the server, in the order of the host. */
+	/* The port of the server, in host byte order. */
 	__u64 port;
-	/* The network namespaces of server and client: their inodes. */
+	/* The network namespaces of server and client (inode numbers). */
 	__u64 server;
 	__u64 client;
 };
 
-/* The map .data.gate: requests that are transmitted from one moment until another count, and their answers whenever they come. */
+/*
+ * The map .data.gate: requests count if they are transmitted between two times;
+ * their answers always count.
+ */
 struct wire_gate {
 	__u64 opens;
 	__u64 closes;
 };
 
-/* The map seen, of one entry. Every value is per CPU. */
+/* The map seen, with one entry. Every value is per CPU. */
 struct wire_seen {
 	/* Requests that the client's host transmitted. */
 	__u64 requests;
-	/* Those that the server's host answered. */
+	/* Requests that the server's host answered. */
 	__u64 answered;
-	/* Those for which there was no room. */
+	/* Requests that were not tracked. */
 	__u64 lost;
-	/* From the one transmission to the other. */
+	/* From the transmission of a request to that of its answer. */
 	__u32 spans[SPAN_BUCKETS];
 };
 
