@@ -43,6 +43,9 @@ pub(crate) enum Verdict {
     Skipped,
 }
 
+/// Selects a test of each program that netpolicy becomes for some commands: cargo builds a program with its tests.
+pub(crate) const OF_TOOLS: [&str; 2] = ["--test", "program"];
+
 /// Builds the test programs that cargo's `selection` names. They are in the order of their names.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = shell::cargo();

@@ -161,6 +161,12 @@ fn one_part(part: &str) -> Result {
         directory.join("Cargo.toml").is_file().then(|| directory.display().to_string())
     });
     let ran = match package {
+        Some(_) if part == "netpolicy" => {
+            let programs =
+                ["netpolicy", "netpolicy-tc", "netpolicy-lab"].map(|name| ["--package", name]).concat();
+            let own = "package(=netpolicy) - binary_id(netpolicy::root)";
+            nextest::run(&[&programs[..], &["-E", own]].concat(), &run, None)?
+        }
         Some(directory) => {
             let manifest = format!("{directory}/Cargo.toml");
             nextest::run(

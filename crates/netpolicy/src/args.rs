@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use apply::TransactionName;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 
 pub use crate::allow_args::Allow;
@@ -12,18 +12,13 @@ pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
-pub use crate::globals::{Color, Globals, Output};
 pub use crate::init_args::{Init, SupportMatrix};
-pub use crate::lab::Lab;
 use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
 pub use crate::schema_args::SchemaOf;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
-pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
-use crate::usage::{with_range, without_hidden};
 pub use crate::watch_args::Watch;
-pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
-pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
+pub use cli::{Color, Globals, Output};
 use model::Limits;
 
 /// Says how packets should reach each workload, and makes it so.
@@ -65,21 +60,7 @@ pub struct Arguments {
 impl Arguments {
     /// The command line of this process. If it is wrong, or asks for help, that is said, and the process ends.
     pub(crate) fn of_this_process() -> Self {
-        // To make the words of all commands takes longer than to load a rule: `tc` is looked at by itself. What is wrong
-        // with it is said by the whole.
-        if let Some((globals, command)) = crate::tc_args::of_this_process() {
-            return Self { globals, command: Command::Tc(command) };
-        }
-        let words: Vec<OsString> = std::env::args_os().collect();
-        let parsed = crate::help::grouped(Self::command())
-            .try_get_matches_from(&words)
-            .and_then(|matches| Self::from_arg_matches(&matches));
-        parsed.unwrap_or_else(|error| {
-            let error = with_range::<Self>(without_hidden::<Self>(error), &words);
-            // A word of the command line may be too long to read.
-            crate::render::said_if_long(&error.render().to_string())
-                .map_or_else(|| error.exit(), |()| std::process::exit(error.exit_code()))
-        })
+        cli::parse(crate::help::grouped(Self::command()))
     }
 }
 
@@ -109,13 +90,17 @@ pub enum Command {
     Attach(Attach),
     Run(Run),
     Daemon(Daemon),
-    Bench(Bench),
-    Sim(Sim),
-    Lab(Lab),
+    /// Measure delivery modes with an application.
+    Bench(OfTool),
+    /// Predict response times, throughput and CPU use in a model of the receive path. Touches no host.
+    Sim(OfTool),
+    /// Make two hosts on this machine, with memcached on one of them, to try things out.
+    Lab(OfTool),
     #[command(name = "sockets")]
     SocketPolicies(SocketPolicies),
     Cat(Cat),
-    Tc(Tc),
+    /// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
+    Tc(OfTool),
     Schema(Schema),
     Completions(Completions),
     Man(Man),
@@ -123,6 +108,14 @@ pub enum Command {
     AttachService(AttachService),
     #[command(hide = true)]
     Guard(Guard),
+}
+
+/// The words of a command that another program has ([`cli::programs`]).
+#[derive(Debug, Args)]
+pub struct OfTool {
+    /// They are for that program.
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 /// Show the packet path: device, queue, NAPI, IRQ, CPU; and process, thread, epoll, sockets.
@@ -593,5 +586,24 @@ mod test {
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_no_number_is_answered_with_the_numbers_that_are_taken() {
+        for (line, said) in [
+            ("doctor --seconds x", "'x' for '--seconds <N>': expected a whole number from 0 to 3600"),
+            ("doctor --seconds=1.5", "'1.5' for '--seconds <N>': expected a whole number from 0 to 3600"),
+            (
+                "attach 8l2 --policy cpu",
+                "'8l2' for '[PID|SERVICE]': expected a whole number from 0 to 4294967295, or the name",
+            ),
+            ("attach 812 --policy cpu --cpu-dma-latency 5us", "expected a whole number from 0 to 2000000000"),
+        ] {
+            let words: Vec<OsString> =
+                std::iter::once("netpolicy").chain(line.split(' ')).map(Into::into).collect();
+            let error = Arguments::try_parse_from(&words).expect_err("a mistake");
+            let answer = cli::explain::<Arguments>(error, &words).to_string();
+            assert!(answer.contains(said) && !answer.contains("invalid digit"), "{line}: {answer}");
+        }
     }
 }

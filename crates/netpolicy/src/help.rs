@@ -3,16 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Command;
-
-/// The commands in groups, in the order in which an operator needs them.
-pub const GROUPS: [(&str, &[&str]); 6] = [
-    ("Observe", &["show", "doctor", "top", "watch", "status", "support-matrix"]),
-    ("Decide", &["init", "plan", "compare", "explain", "cat"]),
-    ("Apply", &["apply", "try", "confirm", "verify", "rollback", "history"]),
-    ("Keep", &["daemon", "set", "unset", "attach", "run", "sockets"]),
-    ("Measure", &["bench", "sim", "lab"]),
-    ("Tools", &["tc", "schema", "completions", "man"]),
-];
+pub use cli::GROUPS;
 
 /// The page of `--help`: `before-help` has the commands, by group.
 const TEMPLATE: &str =

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
+use cli::programs::TOOLS;
 use model::recipe::{Mechanism, RecipeValue, When};
 use model::setting::{
     DeviceNapiKnob, Disruption, Facts, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob,
@@ -404,7 +405,7 @@ fn ladders() -> String {
 }
 
 fn commands() -> String {
-    let mut root = Arguments::command().term_width(100);
+    let mut root = with_tools(Arguments::command()).term_width(100);
     root.build();
     let mut page = String::from("| for | commands |\n|---|---|\n");
     for (group, names) in netpolicy::help::GROUPS {
@@ -418,6 +419,30 @@ fn commands() -> String {
         described(&mut page, command, &known, &BTreeSet::new());
     }
     page
+}
+
+/// The command line with the commands of the tools as their programs define them.
+fn with_tools(command: clap::Command) -> clap::Command {
+    of_tools().into_iter().fold(command, |command, of_tool| {
+        let name = of_tool.get_name().to_owned();
+        command.mut_subcommand(name, |_| of_tool)
+    })
+}
+
+/// The commands of the tools.
+fn of_tools() -> Vec<clap::Command> {
+    tc::commands().into_iter().chain(lab::commands()).collect()
+}
+
+#[test]
+fn the_help_says_of_a_command_of_a_tool_what_the_tool_says() {
+    let netpolicy = Arguments::command();
+    let named: Vec<&str> = TOOLS.iter().flat_map(|tool| tool.commands).copied().collect();
+    assert_eq!(of_tools().iter().map(clap::Command::get_name).collect::<Vec<_>>(), named);
+    for command in of_tools() {
+        let said = netpolicy.find_subcommand(command.get_name()).and_then(clap::Command::get_about);
+        assert_eq!(said.map(ToString::to_string), command.get_about().map(ToString::to_string));
+    }
 }
 
 /// How many commands must have an option for it to be listed above them.

@@ -64,7 +64,7 @@ impl Exit {
                 "A rollback is incomplete. The message lists each setting that is not restored, and names the undo script."
             }
             Self::Unsupported => {
-                "Not supported here. The message says what is missing, and which kernel has it first. `bench selfcheck`: \
+                "Not supported here. The message says what is missing, and which kernel or package has it. `bench selfcheck`: \
                  rows could not be made."
             }
             Self::Refused => {

@@ -1,5 +1,6 @@
 //! The session and the front end of an experiment.
 
+use cli::Console;
 use page::Printable;
 use session::{Fault, Operator, Session};
 
@@ -30,5 +31,19 @@ pub struct Context<'a> {
 impl std::fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("session", self.session).finish_non_exhaustive()
+    }
+}
+
+impl Screen for Console {
+    fn progress(&self, words: &str) {
+        Self::progress(self, words);
+    }
+
+    fn has_watcher(&self) -> bool {
+        Self::has_watcher(self)
+    }
+
+    fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
+        Self::report(self, report)
     }
 }

@@ -10,6 +10,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Dependencies {
     direct: BTreeMap<String, BTreeSet<String>>,
+    /// What only its tests, benches and examples are built with.
+    of_tests: BTreeMap<String, BTreeSet<String>>,
     /// The crates of the workspace, and whether each is below `tools/`.
     rooms: BTreeMap<String, bool>,
 }
@@ -69,12 +71,12 @@ impl Dependencies {
             found.rooms.insert(name(id)?, is_tool);
         }
         for node in list(&metadata["resolve"], "nodes")? {
-            let direct = found.direct.entry(name(&word(&node, "id")?)?).or_default();
+            let of = name(&word(&node, "id")?)?;
             for dependency in list(&node, "deps")? {
                 let kinds = list(&dependency, "dep_kinds")?;
-                if kinds.iter().any(|kind| kind["kind"].as_str() != Some("dev")) {
-                    direct.insert(name(&word(&dependency, "pkg")?)?);
-                }
+                let is_of_tests = kinds.iter().all(|kind| kind["kind"].as_str() == Some("dev"));
+                let kind = if is_of_tests { &mut found.of_tests } else { &mut found.direct };
+                kind.entry(of.clone()).or_default().insert(name(&word(&dependency, "pkg")?)?);
             }
         }
         Ok(found)
@@ -83,6 +85,11 @@ impl Dependencies {
     /// The direct dependencies of a crate.
     pub fn direct(&self, of: &str) -> BTreeSet<&str> {
         self.direct.get(of).into_iter().flatten().map(String::as_str).collect()
+    }
+
+    /// The dependencies of only the tests, benches and examples of a crate.
+    pub fn of_tests(&self, of: &str) -> BTreeSet<&str> {
+        self.of_tests.get(of).into_iter().flatten().map(String::as_str).collect()
     }
 
     /// The direct and indirect dependencies of a crate.
@@ -140,6 +147,7 @@ mod test {
         }))
         .expect("as Cargo writes it");
         assert_eq!(found.direct("a"), BTreeSet::from(["b"]));
+        assert_eq!(found.of_tests("a"), BTreeSet::from(["d"]));
         assert_eq!(found.all("a"), BTreeSet::from(["b", "c"]));
         assert_eq!(found.rooms().collect::<Vec<_>>(), ["a", "b"]);
         assert!(found.is_tool("b") && !found.is_tool("a"));

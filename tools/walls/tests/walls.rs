@@ -26,13 +26,15 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("session", &["apply", "linux", "model", "page", "plan", "policy-file"]),
     ("primer", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
+    // What programs for people share.
+    ("cli", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("daemon", &["apply", "latency", "linux", "model", "page", "plan", "policy-file", "session"]),
     (
         "netpolicy",
         &[
             "apply",
+            "cli",
             "daemon",
-            "experiments",
             "latency",
             "linux",
             "measure",
@@ -42,11 +44,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "policy-file",
             "primer",
             "session",
-            "tc-rules",
         ],
     ),
     // The tools.
     ("tc-rules", &["model", "netlink", "sys"]),
+    ("tc", &["cli", "linux", "model", "page", "policy-file", "session", "tc-rules"]),
     ("sim", &["model"]),
     ("load", &["measure", "model"]),
     ("runs", &["measure", "model"]),
@@ -54,6 +56,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "experiments",
         &[
             "apply",
+            "cli",
             "latency",
             "linux",
             "load",
@@ -64,9 +67,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "runs",
             "session",
             "sim",
-            "tc-rules",
         ],
     ),
+    ("lab", &["cli", "daemon", "experiments", "latency", "linux", "model", "page", "session"]),
     // Parsers are fuzzed wherever they are.
     ("fuzz", &["apply", "daemon", "load", "model", "netlink", "policy-file", "tc-rules"]),
     ("walls", &[]),
@@ -84,9 +87,8 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-sim", &["thiserror"]),
 ];
 
-/// The product's remaining dependencies on tools: its commands `tc`, `bench` and `sim`.
-const OF_TOOLS: &[(&str, &str)] =
-    &[("netpolicy", "netpolicy-experiments"), ("netpolicy", "netpolicy-tc-rules")];
+/// The tools that netpolicy's tests use: they start programs, load rules, and compare pages with command lines.
+const TESTS_WITH_TOOLS: &[&str] = &["experiments", "lab", "load", "runs", "sim", "tc", "tc-rules"];
 
 /// Crates that no program running unattended as root may contain: the command line and the terminal.
 const FOR_PEOPLE: &[&str] = &["clap", "clap_complete", "clap_mangen", "crossterm", "ratatui"];
@@ -126,15 +128,21 @@ fn what_decides_is_built_with_nothing_that_could_look_around() {
 }
 
 #[test]
-fn nothing_of_the_product_depends_on_the_tools() {
-    let found: BTreeSet<(&str, &str)> = DEPENDENCIES
-        .rooms()
-        .filter(|room| !DEPENDENCIES.is_tool(room))
-        .flat_map(|room| DEPENDENCIES.direct(room).into_iter().map(move |other| (room, other)))
-        .filter(|(_, other)| DEPENDENCIES.is_tool(other))
-        .filter(|(room, _)| *room != "netpolicy-fuzz")
+fn nothing_of_the_product_depends_on_the_tools_and_of_its_tests_only_the_command_lines() {
+    let of_product =
+        || DEPENDENCIES.rooms().filter(|room| !DEPENDENCIES.is_tool(room) && *room != "netpolicy-fuzz");
+    for room in of_product() {
+        let found: Vec<&str> =
+            DEPENDENCIES.all(room).into_iter().filter(|all| DEPENDENCIES.is_tool(all)).collect();
+        assert!(found.is_empty(), "{room} is built with {found:?}");
+    }
+    let of_tests: BTreeSet<(&str, &str)> = of_product()
+        .flat_map(|room| DEPENDENCIES.of_tests(room).into_iter().map(move |other| (room, short(other))))
+        .filter(|(_, other)| {
+            DEPENDENCIES.rooms().any(|room| short(room) == *other && DEPENDENCIES.is_tool(room))
+        })
         .collect();
-    assert_eq!(found, OF_TOOLS.iter().copied().collect());
+    assert_eq!(of_tests, TESTS_WITH_TOOLS.iter().map(|tool| ("netpolicy", *tool)).collect());
 }
 
 #[test]

@@ -39,7 +39,9 @@ type Ready = Box<dyn Guest + Send + Sync>;
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let kinds = kind.map_or(FOR_TESTS.to_vec(), |kind| vec![kind]);
     let making = Making::of(&kinds);
-    let programs = programs::build(&["--test", "root", "--test", "host"])?;
+    let selection = [&["--test", "root", "--test", "host"], &programs::OF_TOOLS[..]].concat();
+    let mut programs = programs::build(&selection)?;
+    programs.retain(Program::names_what_it_skips);
     let guests = making.run_named(&programs, name)?;
     for skipped in &guests.skipped {
         eprintln!("SKIPPED {skipped}");

@@ -5,8 +5,8 @@ use session::{Exit, Fault, cycle, fullbusy, staged};
 
 use super::guarded;
 use crate::args::Apply;
-use crate::context::Context;
 use crate::render::PlanReport;
+use cli::Context;
 
 /// Commits the plan, and keeps it.
 pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {

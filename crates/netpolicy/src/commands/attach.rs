@@ -8,7 +8,7 @@ use session::{Exit, Fault, fullbusy, wake};
 
 use super::attachment::{Attachment, EventOutput};
 use crate::args::{Attach, Attached};
-use crate::context::Context;
+use cli::Context;
 
 /// Attaches, and stays until it is interrupted or the process ends.
 pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {

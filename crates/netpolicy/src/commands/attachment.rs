@@ -21,8 +21,8 @@ use model::{Change, Intent, Plan, Policy, ProcessId, Recipes, Setting, Target};
 use session::{Exit, Fault, HostState, clock, cycle};
 use takeover::Takeover;
 
-use crate::context::Context;
 use crate::render::{EventReport, count};
+use cli::Context;
 
 /// How long to wait at most for an event before signals are looked at.
 pub(crate) const TURN: Duration = Duration::from_millis(50);

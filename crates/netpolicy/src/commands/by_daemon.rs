@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use session::{Exit, Fault, HostState};
 
 use crate::args::{Unset, UnsetTarget};
-use crate::context::Context;
+use cli::Context;
 
 /// Has the daemon set what was asked for.
 pub(crate) fn set(

@@ -8,8 +8,8 @@ use policy_file::{Kind, Merged};
 use session::{Exit, Fault, services};
 
 use crate::args::Cat;
-use crate::context::Context;
 use crate::render::{MeantBySection, MergedReport};
+use cli::Context;
 
 /// Prints what all files together ask, and with `--resolved` for what.
 pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {

@@ -14,7 +14,7 @@ use session::{Exit, Fault, HostState, clock};
 
 use super::watch;
 use crate::args::{Compare, Output};
-use crate::context::Context;
+use cli::Context;
 
 /// How long after the last moment of a comparison its guard stays.
 const GUARD_STAYS: Duration = Duration::from_secs(60);

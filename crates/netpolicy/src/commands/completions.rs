@@ -4,7 +4,7 @@ use clap_complete::env::Shells;
 use session::{Exit, Fault};
 
 use crate::args::Completions;
-use crate::context::Context;
+use cli::Context;
 
 /// Prints the completions.
 pub(crate) fn run(arguments: &Completions, context: &Context) -> Result<Exit, Fault> {

@@ -4,7 +4,7 @@ use apply::{Standing, TransactionName};
 use session::{Exit, Fault, clock};
 
 use crate::args::Confirm;
-use crate::context::Context;
+use cli::Context;
 
 /// Confirms one transaction: the one that is named, or the newest on trial.
 pub(crate) fn run(arguments: &Confirm, context: &Context) -> Result<Exit, Fault> {

@@ -4,7 +4,7 @@ use daemon::{Options, run as run_daemon};
 use session::{Exit, Fault};
 
 use crate::args::Daemon;
-use crate::context::Context;
+use cli::Context;
 
 /// Runs until it is asked to end.
 pub(crate) fn run(arguments: &Daemon, context: &Context) -> Result<Exit, Fault> {

@@ -15,8 +15,8 @@ use plan::doctor::{Held, HostContext, Peer, Pending};
 use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
 use crate::args::Doctor;
-use crate::context::Context;
 use crate::render::{FindingsReport, count as counted, count_shown};
+use cli::Context;
 
 /// Counting that takes longer says how far it is.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);

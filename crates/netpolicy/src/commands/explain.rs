@@ -10,8 +10,8 @@ use session::explain::explained;
 use session::{Exit, Fault, Silent};
 
 use crate::args::Explain;
-use crate::context::Context;
 use crate::render::{FindingKindReport, KnobReport, RecipeReport};
+use cli::Context;
 
 /// Prints the reason of every setting in force and of every one that the policy files ask for; of a policy, its recipe;
 /// of a finding or a setting, its meaning.

@@ -9,7 +9,7 @@ use session::guard_process::{READY, Watch};
 use session::{Exit, Fault, guard_process};
 
 use crate::args::Guard;
-use crate::context::Context;
+use cli::Context;
 
 /// Waits for the deadline, and rolls back what is unconfirmed by then.
 pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {

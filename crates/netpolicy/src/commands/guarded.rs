@@ -12,8 +12,8 @@ use session::guard_process::Guardian;
 use session::{Exit, Fault, clock};
 
 use crate::args::{Allow, Output};
-use crate::context::Context;
 use crate::render::PlanReport;
+use cli::Context;
 
 /// How long after the last moment of a trial its guard process stays.
 const GUARD_STAYS: Duration = Duration::from_secs(60);

@@ -2,8 +2,8 @@
 
 use session::{Exit, Fault};
 
-use crate::context::Context;
 use crate::render::HistoryReport;
+use cli::Context;
 
 /// Lists them.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {

@@ -9,8 +9,8 @@ use primer::{FirstFile, Found};
 use session::{Exit, Fault, quoted};
 
 use crate::args::Init;
-use crate::context::Context;
 use crate::render::count;
+use cli::Context;
 
 /// Prints the file, or writes it where there is none.
 pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {

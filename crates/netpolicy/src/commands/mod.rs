@@ -15,7 +15,6 @@ mod guard;
 mod guarded;
 mod history;
 mod init;
-mod lab;
 mod man;
 mod plan;
 pub(crate) mod rollback;
@@ -26,7 +25,6 @@ mod show;
 mod sockets;
 mod status;
 mod support_matrix;
-mod tc;
 mod top;
 mod try_out;
 mod verify;
@@ -35,8 +33,9 @@ mod watch;
 use session::{Exit, Fault, expire};
 
 use crate::args::Command;
-use crate::context::Context;
 use crate::limits;
+use cli::Context;
+use cli::programs::Tool;
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
@@ -94,12 +93,12 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
         Command::Daemon(arguments) => daemon::run(arguments, context),
-        Command::Bench(arguments) => experiments::campaigns::run(arguments, &context.experiments()),
-        Command::Sim(arguments) => experiments::simulations::run(arguments, &context.experiments()),
-        Command::Lab(arguments) => lab::run(arguments, context),
+        Command::Bench(_) => of_tool("bench"),
+        Command::Sim(_) => of_tool("sim"),
+        Command::Lab(_) => of_tool("lab"),
         Command::SocketPolicies(arguments) => sockets::run(arguments, context),
         Command::Cat(arguments) => cat::run(arguments, context),
-        Command::Tc(arguments) => tc::run(arguments, context),
+        Command::Tc(_) => of_tool("tc"),
         Command::Top(arguments) => top::run(arguments, context),
         Command::Watch(arguments) => watch::run(arguments, context),
         Command::Compare(arguments) => compare::run(arguments, context),
@@ -108,6 +107,12 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Man(arguments) => man::run(arguments, context),
         Command::Guard(arguments) => guard::run(arguments, context),
     }
+}
+
+/// Becomes the program that has this command.
+fn of_tool(word: &str) -> Result<Exit, Fault> {
+    let tool = Tool::with_command(word);
+    Err(tool.map_or_else(|| Fault::failed(format!("no program has the command {word}")), Tool::exec))
 }
 
 /// Whether a command is about whatever is recorded, of all namespaces. A rollback is, too, and works when a namespace is

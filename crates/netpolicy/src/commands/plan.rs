@@ -2,8 +2,8 @@
 
 use session::{Exit, Fault, cycle, fullbusy};
 
-use crate::context::Context;
 use crate::render::PlanReport;
+use cli::Context;
 
 /// Prints the difference between the host and what is asked.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {

@@ -6,8 +6,8 @@ use apply::{Journal, RollBackError, Transaction, TransactionName, Undone};
 use session::{Exit, Fault, HostState, clock, quoted};
 
 use crate::args::Rollback;
-use crate::context::Context;
 use crate::render::{UndoneReport, count};
+use cli::Context;
 
 /// Rolls one transaction back: the one that is named, or the newest that is in force.
 pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault> {

@@ -1,18 +1,18 @@
 //! `run`: starts a command under a policy.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use apply::AtExit;
+use cli::child::{code, forward};
 use linux::process::preload;
-use linux::{Arrived, Netns, Signals};
+use linux::{Netns, Signals};
 use model::{Intent, Pid, Target};
 use session::{Exit, Fault, HostState, fullbusy, wake};
 
 use super::attachment::{Attachment, EventOutput, TURN};
 use crate::args::Run;
-use crate::context::Context;
+use cli::Context;
 
 /// Where the library is put that caps `epoll_wait`.
 const LIBRARY_DIR: &str = "/run/netpolicy";
@@ -146,30 +146,7 @@ fn not_started(arguments: &Run, error: std::io::Error) -> Fault {
     Fault::file(name, error)
 }
 
-/// Passes a signal on, unless a terminal has sent it to the command already.
-pub(super) fn forward(child: &Child, arrived: Arrived) {
-    if arrived.to_group {
-        return;
-    }
-    let signal = match arrived.signal {
-        linux::Signal::Interrupt => rustix::process::Signal::INT,
-        linux::Signal::Terminate => rustix::process::Signal::TERM,
-        linux::Signal::HangUp => rustix::process::Signal::HUP,
-    };
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    if let Some(pid) = pid {
-        // It may just have ended: `try_wait` sees that next. Until then its pid is not used again.
-        let _ = rustix::process::kill_process(pid, signal);
-    }
-}
-
 fn stop(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
-}
-
-/// The command's exit code, or 128 and the signal that ended it, as a shell has it.
-pub(super) fn code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(code).unwrap_or(u8::MAX)
 }

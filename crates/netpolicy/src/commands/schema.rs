@@ -3,42 +3,46 @@
 use std::path::Path;
 
 use clap::ValueEnum as _;
+use cli::programs::{TOOLS, Tool};
 use policy_file::{json_schema, recipe_json_schema};
 use session::{Exit, Fault};
 
-use crate::args::{Output, Schema, SchemaOf};
-use crate::context::Context;
+use crate::args::{Schema, SchemaOf};
 use crate::render::output_schema;
+use cli::Context;
 
 /// Prints the JSON Schema, or writes all of them.
 pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> {
     if let Some(directory) = &arguments.dir {
         return write_all(directory, context);
     }
-    let schema = schema_of(arguments.of);
-    context.console.text(&match context.globals.output {
-        Output::Table | Output::Json => format!("{schema:#}\n"),
-        Output::Jsonl => format!("{schema}\n"),
-    })?;
-    Ok(Exit::Done)
+    match schema_of(arguments.of) {
+        Some(schema) => cli::schema::print(&schema, context),
+        None => super::of_tool(&name_of(arguments.of)),
+    }
 }
 
-fn schema_of(what: SchemaOf) -> serde_json::Value {
+/// The schema, unless another program has the command.
+fn schema_of(what: SchemaOf) -> Option<serde_json::Value> {
     match what {
-        SchemaOf::PolicyFile => json_schema(),
-        SchemaOf::RecipeFile => recipe_json_schema(),
-        output => output_schema(output).unwrap_or_default(),
+        SchemaOf::PolicyFile => Some(json_schema()),
+        SchemaOf::RecipeFile => Some(recipe_json_schema()),
+        output => output_schema(output),
     }
 }
 
+fn name_of(what: SchemaOf) -> String {
+    what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Writes all schemas. Programs with further commands write theirs.
 fn write_all(directory: &Path, context: &Context) -> Result<Exit, Fault> {
-    std::fs::create_dir_all(directory).map_err(|error| Fault::file(directory, error))?;
     for what in SchemaOf::value_variants() {
-        let Some(value) = what.to_possible_value() else { continue };
-        let file = directory.join(format!("{}.json", value.get_name()));
-        let text = format!("{:#}\n", schema_of(*what));
-        std::fs::write(&file, text).map_err(|error| Fault::file(&file, error))?;
+        if let Some(schema) = schema_of(*what) {
+            cli::schema::write(&name_of(*what), &schema, directory)?;
+        }
     }
+    TOOLS.iter().try_for_each(Tool::run)?;
     context.console.say(&format!("Wrote the schemas into {}.", directory.display()));
     Ok(Exit::Done)
 }

@@ -8,8 +8,8 @@ use session::{Exit, Fault, fullbusy, staged};
 use super::attach::another_process;
 use super::by_daemon;
 use crate::args::{Set, SetTarget};
-use crate::context::Context;
 use crate::request_args::Word;
+use cli::Context;
 
 /// Commits what one word asks for, and keeps it.
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
@@ -34,7 +34,11 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         kthread: arguments.kthread.request(),
         ..request.intent(target, "netpolicy set", arguments.cost.budget())
     };
-    let policy = context.policy_of(vec![intent], arguments.allow)?;
+    let policy = context.session.policy_of(
+        vec![intent],
+        arguments.allow.disruptive,
+        arguments.allow.allow_inferred,
+    )?;
     fullbusy::refuse_from_outside(&policy)?;
     // What a daemon does not know of, it would take for drift.
     if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {

@@ -8,8 +8,8 @@ use model::Pid;
 use session::{Exit, Fault, app_requests};
 
 use crate::args::{Show, Which};
-use crate::context::Context;
 use crate::render::{HostReport, StatusReport, svg};
+use cli::Context;
 
 /// Prints the packet path, or draws it.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {

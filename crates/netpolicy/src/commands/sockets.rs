@@ -5,9 +5,9 @@ use linux::bpf::app_requests::{Cgroup, Choice, RequestStore};
 use model::PolicyName;
 use session::{Exit, Fault};
 
-use crate::context::Context;
 use crate::render::SocketsReport;
 use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable};
+use cli::Context;
 
 /// Enables, disables or lists.
 pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit, Fault> {

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use session::{Exit, Fault};
 
 use crate::args::Status;
-use crate::context::Context;
 use crate::render::StatusReport;
+use cli::Context;
 
 /// Says if settings that are in force were measured as worse.
 fn say_what_was_worse(context: &Context) {

@@ -3,7 +3,7 @@
 use primer::SupportMatrix;
 use session::{Exit, Fault};
 
-use crate::context::Context;
+use cli::Context;
 
 /// Prints each mechanism.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {

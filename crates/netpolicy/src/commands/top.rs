@@ -6,9 +6,9 @@ use model::Policy;
 use session::{Exit, Fault};
 
 use crate::args::Top;
-use crate::context::Context;
 use crate::render::ReadingReport;
 use crate::top::reader::Reader;
+use cli::Context;
 
 /// Shows the host again and again, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {

@@ -7,8 +7,8 @@ use session::{Exit, Fault, clock, cycle, fullbusy, guard_process};
 
 use super::guarded;
 use crate::args::Try;
-use crate::context::Context;
 use crate::render::PlanReport;
+use cli::Context;
 
 /// Commits the plan on trial. The guard is at its post before the first write.
 pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {

@@ -3,7 +3,7 @@
 use session::verify::compared;
 use session::{Exit, Fault};
 
-use crate::context::Context;
+use cli::Context;
 
 /// Reads every setting of every transaction in force, and lists those with another value.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {

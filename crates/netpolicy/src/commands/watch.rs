@@ -9,7 +9,7 @@ use linux::machine::seconds_since_1970;
 use session::{Exit, Fault};
 
 use crate::args::Watch;
-use crate::context::Context;
+use cli::Context;
 
 /// Measures until the time is up, the service ends, or a signal comes; then says what it came to.
 pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {

@@ -1,13 +1,11 @@
-//! The only place that prints: data on standard output, talk on standard error.
+//! What commands print, for people and for programs.
 
 mod asked_for;
-mod console;
 mod finding_kind;
 mod findings;
 mod history;
 mod host;
 mod knob;
-mod lab;
 mod listeners;
 mod merged;
 mod reading;
@@ -16,18 +14,15 @@ mod sockets;
 mod stacks;
 mod status;
 mod svg;
-mod tc;
 #[cfg(test)]
 mod test;
 mod undone;
 
-pub(crate) use console::{Console, said_if_long};
 pub(crate) use finding_kind::FindingKindReport;
 pub(crate) use findings::{FindingsReport, count_shown};
 pub(crate) use history::HistoryReport;
 pub(crate) use host::HostReport;
 pub(crate) use knob::KnobReport;
-pub(crate) use lab::LabReport;
 pub(crate) use merged::{MeantBySection, MergedReport};
 pub(crate) use reading::ReadingReport;
 pub(crate) use schema::output_schema;
@@ -37,5 +32,4 @@ pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;
 pub(crate) use svg::svg;
-pub(crate) use tc::{DiffReport, DumpReport, LoadReport, RefusedLine, SurveyReport, TcWarning, WrongLine};
 pub(crate) use undone::UndoneReport;

@@ -4,11 +4,15 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+#[expect(dead_code, reason = "root tests copy them")]
+mod tools;
+
 pub(crate) fn netpolicy(arguments: &[&str]) -> Output {
     command(arguments).output().expect("runs")
 }
 
 pub(crate) fn command(arguments: &[&str]) -> Command {
+    tools::are_built();
     let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
     command.args(arguments).env("COLUMNS", "100").env_remove("NO_COLOR").stdin(Stdio::null());
     command

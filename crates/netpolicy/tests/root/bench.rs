@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -198,9 +197,7 @@ fn as_nobody() -> Result<(), Failed> {
     leaves_nothing(|| {
         // Where the user `nobody` may read and execute it.
         let scratch = Scratch::new("as-nobody")?;
-        let copy = scratch.path("netpolicy");
-        std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &copy)?;
-        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
+        let copy = crate::tools_built::copy_all(scratch.directory())?;
         let mut command = Command::new(&copy);
         let words = "-o json bench tcp-rr --loopback --mode base,userbusy --rate max --seconds 200ms --warmup 50ms --repeats 1";
         command.args(words.split(' ')).env(MARK, std::process::id().to_string()).current_dir("/");

@@ -82,6 +82,8 @@ mod support;
 mod surface;
 mod takeover;
 mod tools;
+#[path = "../command/tools.rs"]
+mod tools_built;
 mod top;
 mod trial;
 mod undone;
@@ -326,6 +328,7 @@ fn main() {
     {
         return;
     }
+    tools_built::are_built();
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
     let trials = [

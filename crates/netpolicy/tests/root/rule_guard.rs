@@ -153,9 +153,7 @@ fn half_heard() -> Result<(), Failed> {
 
 /// The program where everybody may start it.
 fn for_everyone(stage: &Stage) -> String {
-    let path = stage.scratch.path("netpolicy");
-    std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &path).expect("copied");
-    text(&path).to_owned()
+    text(&crate::tools_built::copy_all(stage.scratch.directory()).expect("copied")).to_owned()
 }
 
 /// What comes before a command that a user without privileges runs.

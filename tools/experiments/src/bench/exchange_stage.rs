@@ -27,7 +27,7 @@ use super::lab_stage::{differences, interruptible, policy, settings};
 use super::layout::Layout;
 use super::watch::Watch;
 use crate::Context;
-use crate::own_files::OwnFiles;
+use cli::OwnFiles;
 
 /// The server's port in the lab, where no other process listens.
 const PORT: u16 = 7007;

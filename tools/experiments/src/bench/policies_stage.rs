@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
+use cli::OwnFiles;
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS, SERVER_DEVICE};
@@ -32,7 +33,6 @@ use super::policies_args::Policies;
 use super::tuning::{Tuning, by_hand, requests};
 use super::watch::Watch;
 use crate::Context;
-use crate::own_files::OwnFiles;
 
 /// The port of the throughput-first workloads' server.
 const THROUGHPUT_PORT: u16 = 7007;

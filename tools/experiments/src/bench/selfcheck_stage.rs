@@ -25,7 +25,7 @@ use session::Fault;
 use super::error::BenchError;
 use super::layout::Layout;
 use super::selfcheck_args::{Selfcheck, Shape};
-use crate::own_files::OwnFiles;
+use cli::OwnFiles;
 
 /// The independent client's source.
 const OPEN_LOOP: &str = include_str!("open_loop.c");

@@ -5,7 +5,6 @@ mod calibration;
 mod curves;
 mod live_bench;
 mod prediction;
-mod rule_loading;
 mod selfcheck;
 mod validation;
 
@@ -13,7 +12,6 @@ pub use bench::{BenchReport, GridReport};
 pub use calibration::CalibrationReport;
 pub use live_bench::{LiveBenchReport, LiveCostReport};
 pub use prediction::PredictionReport;
-pub use rule_loading::{BenchRow, RuleBenchReport};
 pub use selfcheck::{ClientRow, Comparison, Disturbance, NotMade, SelfcheckReport, Unit, Verdict};
 pub(crate) use selfcheck::{ClosedLoop, Runs};
 pub use validation::ValidationReport;

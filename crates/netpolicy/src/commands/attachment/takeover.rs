@@ -7,8 +7,8 @@ use model::{Pid, ProcessId};
 use session::cycle::Planned;
 use session::{Fault, clock};
 
-use crate::context::Context;
 use crate::render::count;
+use cli::Context;
 
 /// The knobs that were looked at before, so that the journal is read again only for others.
 #[derive(Debug, Default)]

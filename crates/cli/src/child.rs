@@ -1,0 +1,30 @@
+//! A command that netpolicy starts: it gets netpolicy's signals, and its exit code is netpolicy's.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+
+use linux::Arrived;
+
+/// Passes a signal on, unless a terminal has sent it to the command already.
+pub fn forward(child: &Child, arrived: Arrived) {
+    if arrived.to_group {
+        return;
+    }
+    let signal = match arrived.signal {
+        linux::Signal::Interrupt => rustix::process::Signal::INT,
+        linux::Signal::Terminate => rustix::process::Signal::TERM,
+        linux::Signal::HangUp => rustix::process::Signal::HUP,
+    };
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        // It may just have ended: `try_wait` sees that next. Until then its pid is not used again.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// The command's exit code, or 128 and the signal that ended it, as a shell has it.
+#[must_use]
+pub fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(u8::MAX)
+}

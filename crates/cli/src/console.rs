@@ -1,0 +1,261 @@
+//! Where words go.
+
+use std::cell::Cell;
+use std::io::{self, IsTerminal, Write};
+
+use model::{Object, Plan};
+use page::Printable;
+use session::report::{EventReport, PlanReport, printable, typed};
+use session::{Fault, Operator, Session};
+
+use crate::globals::{Color, Globals, Output};
+
+/// Standard output for data, standard error for talk.
+///
+/// A reader that has had enough (`netpolicy show | head`) ends the output, not the command: what is written after
+/// that is dropped, and the exit code still reports the outcome.
+#[derive(Clone, Debug)]
+pub struct Console {
+    output: Output,
+    colour_out: bool,
+    colour_err: bool,
+    quiet: bool,
+    verbose: u8,
+    /// What the commands need that work on this journal: empty for the usual one.
+    journal: String,
+    /// What the commands need that work in this network namespace: empty for the caller's own.
+    netns: String,
+    /// Whether the terminal shows characters beyond ASCII.
+    utf8: bool,
+    /// Whether standard output still has a reader.
+    open: Cell<bool>,
+}
+
+impl Console {
+    /// The console that the command line asks for.
+    #[must_use]
+    pub fn new(globals: &Globals, session: &Session) -> Self {
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colour = |terminal: bool| match globals.color {
+            Some(Color::Always) => true,
+            Some(Color::Never) => false,
+            Some(Color::Auto) => terminal,
+            None => terminal && !no_color,
+        };
+        Self {
+            output: globals.output,
+            colour_out: colour(io::stdout().is_terminal()),
+            colour_err: colour(io::stderr().is_terminal()),
+            quiet: globals.quiet,
+            verbose: globals.verbose,
+            journal: session.state_dir_option(),
+            netns: session.netns_option(),
+            utf8: is_utf8(|name| std::env::var(name).ok()),
+            open: Cell::new(true),
+        }
+    }
+
+    /// The text as the terminal of the caller's locale can show it.
+    fn readable(&self, text: String) -> String {
+        if self.utf8 { text } else { in_ascii(&text) }
+    }
+
+    /// Prints a command's data, in the form that was asked for.
+    ///
+    /// # Errors
+    /// If standard output cannot be written, other than for lack of a reader.
+    pub fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
+        let text = match self.output {
+            Output::Table => self.readable(report.as_text(self.colour_out)),
+            Output::Json => report.as_document(),
+            Output::Jsonl => report.as_records(),
+        };
+        self.text(&text)
+    }
+
+    /// Prints what a command did beside what it was asked for: people who want quiet are spared it, programs are not.
+    ///
+    /// # Errors
+    /// As [`Console::report`].
+    pub fn report_done(&self, report: &dyn Printable) -> Result<(), Fault> {
+        if self.quiet && self.output == Output::Table { Ok(()) } else { self.report(report) }
+    }
+
+    /// Prints text as it is.
+    ///
+    /// # Errors
+    /// As [`Console::report`].
+    pub fn text(&self, text: &str) -> Result<(), Fault> {
+        if !self.open.get() {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.open.set(false);
+                Ok(())
+            }
+            Err(error) => Err(Fault::file("standard output", error)),
+        }
+    }
+
+    /// Whether what is printed is still read: not after `| head` has ended.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.open.get()
+    }
+
+    /// Whether data is printed for programs.
+    #[must_use]
+    pub fn is_for_programs(&self) -> bool {
+        self.output != Output::Table
+    }
+
+    /// Whether standard output may have colours.
+    #[must_use]
+    pub const fn colours(&self) -> bool {
+        self.colour_out
+    }
+
+    /// Whether people read standard error at this moment, and so may be shown progress.
+    #[must_use]
+    pub fn has_watcher(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+
+    /// Shows progress on the line that the last progress was shown on; an empty text wipes it. What is wider than the
+    /// terminal would leave lines behind, and is cut.
+    pub fn progress(&self, words: &str) {
+        if self.has_watcher() {
+            let mut err = io::stderr().lock();
+            let columns = rustix::termios::tcgetwinsize(&err).map_or(0, |size| usize::from(size.ws_col));
+            let words = cut(words, columns.wrapping_sub(1));
+            let _ = write!(err, "\r\x1b[K{words}").and_then(|()| err.flush());
+        }
+    }
+
+    /// Prints a message for the operator, unless `--quiet` is given.
+    pub fn say(&self, words: &str) {
+        if !self.quiet {
+            talk(&self.readable(printable(&self.typed(words))));
+        }
+    }
+
+    /// Words in which the commands that need the journal, or the namespace, can be typed as they stand.
+    fn typed(&self, words: &str) -> String {
+        typed(words, &self.journal, &self.netns)
+    }
+
+    /// Prints a detail, with `--verbose` only.
+    pub fn detail(&self, words: &str) {
+        if self.verbose > 0 {
+            talk(&self.readable(printable(words)));
+        }
+    }
+
+    /// Prints an error, with `--quiet` too.
+    pub fn fault(&self, fault: &Fault) {
+        talk(&self.readable(self.typed(&session::report::words(fault, self.colour_err))));
+    }
+}
+
+impl Operator for Console {
+    fn say(&self, sentence: &str) {
+        Self::say(self, sentence);
+    }
+
+    fn detail(&self, sentence: &str) {
+        Self::detail(self, sentence);
+    }
+
+    fn plan(&self, plan: &Plan) -> Result<(), Fault> {
+        self.report_done(&PlanReport::of(plan))
+    }
+
+    fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault> {
+        self.report_done(&EventReport::new(what, object, words))
+    }
+}
+
+/// Whether a locale has UTF-8, by the variables of the environment; where none is set, it is assumed.
+///
+/// systemd does the same (`src/basic/locale-util.c` `is_locale_utf8()`).
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
+    set.is_none_or(|locale| {
+        let codeset = locale.split_once('.').map_or("", |(_, codeset)| codeset).to_ascii_lowercase();
+        let codeset = codeset.split('@').next().unwrap_or_default();
+        matches!(codeset, "utf-8" | "utf8")
+            || (codeset.is_empty() && !matches!(locale.as_str(), "C" | "POSIX"))
+    })
+}
+
+/// A text with signs that ASCII has in place of others. Letters beyond ASCII are names: they stay.
+fn in_ascii(text: &str) -> String {
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '→' => ascii.push_str("->"),
+            '←' => ascii.push_str("<-"),
+            '↔' => ascii.push_str("<->"),
+            '…' => ascii.push_str("..."),
+            '·' | '•' => ascii.push('*'),
+            '−' | '–' | '—' | '─' => ascii.push('-'),
+            '│' => ascii.push('|'),
+            '├' | '└' | '┌' | '┐' | '┘' | '┤' | '┬' | '┴' | '┼' => ascii.push('+'),
+            '±' => ascii.push_str("+-"),
+            '×' => ascii.push('x'),
+            '≥' => ascii.push_str(">="),
+            '≤' => ascii.push_str("<="),
+            '≠' => ascii.push_str("!="),
+            'µ' | 'μ' => ascii.push('u'),
+            '‘' | '’' => ascii.push('\''),
+            '“' | '”' => ascii.push('"'),
+            c => ascii.push(c),
+        }
+    }
+    ascii
+}
+
+/// As much of a line as fits.
+fn cut(words: &str, columns: usize) -> String {
+    if words.chars().count() <= columns {
+        return words.to_owned();
+    }
+    words.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Says what is wrong with a command line, if a line of it is too long to be read as it is.
+pub(crate) fn said_if_long(words: &str) -> Option<()> {
+    let said = printable(words);
+    (said.len() < words.len()).then(|| talk(said.trim_end()))
+}
+
+/// Standard error may be closed; the message is lost then.
+fn talk(words: &str) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn without_utf8_arrows_and_signs_are_ascii_and_names_stay() {
+        let locale = |name: &'static str, value: &'static str| {
+            is_utf8(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(locale("LANG", "C.UTF-8") && locale("LC_ALL", "de_DE.utf8@euro") && is_utf8(|_| None));
+        assert!(
+            !locale("LC_ALL", "C") && !locale("LANG", "POSIX") && !locale("LC_CTYPE", "de_DE.ISO-8859-1")
+        );
+        assert_eq!(in_ascii("· eth0 → irq 5, −3…+4 µs"), "* eth0 -> irq 5, -3...+4 us");
+        assert_eq!(in_ascii("café"), "café");
+    }
+
+    #[test]
+    fn progress_takes_one_line_of_a_narrow_terminal() {
+        assert_eq!([cut("9 of 180", 8), cut("9 of 180", 7), cut("", 0)], ["9 of 180", "9 of 1…", ""]);
+    }
+}

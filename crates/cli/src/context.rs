@@ -1,0 +1,89 @@
+//! What every command works with: the operator's choices, the session that they make, and the way to speak to them.
+
+use std::process::ExitCode;
+
+use linux::Netns;
+use model::{Policy, Setting};
+use policy_file::Merged;
+use session::cycle::Planned;
+use session::{Exit, Fault, Session};
+
+use crate::{Console, Globals};
+
+/// What every command works with.
+#[derive(Debug)]
+pub struct Context {
+    /// The operator's choices.
+    pub globals: Globals,
+    /// The place that they name.
+    pub session: Session,
+    /// The way to speak to them.
+    pub console: Console,
+}
+
+impl Context {
+    /// The context that the command line asks for.
+    #[must_use]
+    pub fn new(globals: Globals) -> Self {
+        let session = session_of(&globals);
+        let console = Console::new(&globals, &session);
+        Self { globals, session, console }
+    }
+
+    /// Says what a command failed with, and returns the exit code of the program.
+    #[must_use]
+    pub fn end(&self, ended: Result<Exit, Fault>) -> ExitCode {
+        let exit = ended.unwrap_or_else(|fault| {
+            self.console.fault(&fault);
+            fault.exit
+        });
+        exit.into()
+    }
+
+    /// The policy files, merged.
+    ///
+    /// # Errors
+    /// As [`Session::policy`].
+    pub fn policy(&self) -> Result<Merged, Fault> {
+        self.session.policy(&self.console)
+    }
+
+    /// What the files ask for, and what applications in this namespace ask for by themselves.
+    ///
+    /// # Errors
+    /// As [`Session::whole_policy`].
+    pub fn whole_policy(&self, netns: &Netns) -> Result<Policy, Fault> {
+        self.session.whole_policy(netns, &self.console)
+    }
+
+    /// Reports what a placement leaves out, and what could not be read.
+    pub fn report(&self, planned: &Planned) {
+        Session::report(planned, &self.console);
+        let wanted: Vec<&Setting> = planned.plan.changes().map(|change| change.to()).collect();
+        if let Some(evidence) = plan::evidence_on(&wanted, &self.session.evidence())
+            && evidence.is_against()
+        {
+            self.console.say(&format!("Some of these settings were {}", evidence.sentence()));
+        }
+    }
+}
+
+/// The session that the command line asks for.
+fn session_of(globals: &Globals) -> Session {
+    Session {
+        netns: globals.netns.clone(),
+        // The guard of a trial works in another directory, and a path that was printed is read in any.
+        state_dir: std::path::absolute(&globals.state_dir).unwrap_or_else(|_| globals.state_dir.clone()),
+        policy_files: globals.policy_file.clone(),
+        policy_dirs: globals.policy_dir.clone(),
+        recipe_dirs: globals.recipe_dir.clone(),
+        app_request_dir: globals.app_request_dir.clone(),
+        command: command_line(),
+    }
+}
+
+/// The command, as the operator typed it.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("netpolicy".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}

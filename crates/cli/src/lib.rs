@@ -1,0 +1,33 @@
+//! What the programs of netpolicy share: global options, the context of a command, what is printed, and the parts of help,
+//! manual pages, schemas and completions that do not depend on a command.
+//!
+//! `netpolicy` has the commands that change and watch a host. Its other commands are in programs that are installed next to
+//! it ([`programs`]); each of them is a list of commands for [`tool::main`].
+#![forbid(unsafe_code)]
+
+pub mod child;
+mod console;
+mod context;
+pub mod globals;
+pub mod man;
+mod own_files;
+pub mod programs;
+pub mod schema;
+pub mod tool;
+mod usage;
+
+pub use console::Console;
+pub use context::Context;
+pub use globals::{Color, Globals, Output};
+pub use own_files::OwnFiles;
+pub use usage::{explain, parse};
+
+/// The commands in groups, in the order in which an operator needs them.
+pub const GROUPS: [(&str, &[&str]); 6] = [
+    ("Observe", &["show", "doctor", "top", "watch", "status", "support-matrix"]),
+    ("Decide", &["init", "plan", "compare", "explain", "cat"]),
+    ("Apply", &["apply", "try", "confirm", "verify", "rollback", "history"]),
+    ("Keep", &["daemon", "set", "unset", "attach", "run", "sockets"]),
+    ("Measure", &["bench", "sim", "lab"]),
+    ("Tools", &["tc", "schema", "completions", "man"]),
+];

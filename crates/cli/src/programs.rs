@@ -1,0 +1,209 @@
+//! The programs that hold some of netpolicy's commands, and how netpolicy becomes one of them.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::Args as _;
+use session::{Exit, Fault};
+
+use crate::Globals;
+
+/// A program with commands of netpolicy. It takes the command lines of netpolicy as they are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// The name of its file.
+    pub program: &'static str,
+    /// Its commands.
+    pub commands: &'static [&'static str],
+}
+
+/// The programs.
+pub const TOOLS: [Tool; 2] = [
+    Tool { program: "netpolicy-tc", commands: &["tc"] },
+    Tool { program: "netpolicy-lab", commands: &["bench", "sim", "lab"] },
+];
+
+/// The package that has them.
+const PACKAGE: &str = "netpolicy-tools";
+
+/// Where programs are, from the directory of any of them: the same directory, as cargo builds them; and where packages install
+/// them, from `/usr/sbin`.
+const DIRECTORIES: [&str; 2] = [".", "../libexec/netpolicy"];
+
+impl Tool {
+    /// The program that has a command.
+    #[must_use]
+    pub fn with_command(word: &str) -> Option<&'static Self> {
+        TOOLS.iter().find(|tool| tool.commands.contains(&word))
+    }
+
+    /// The program that the command line of this process is for, or the one that a shell wants to complete.
+    #[must_use]
+    pub fn of_this_process() -> Option<&'static Self> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        // As `clap_complete` sees it: the words to complete are after `--`.
+        if std::env::var_os("COMPLETE").is_some_and(|shell| !shell.is_empty() && shell != "0") {
+            let before = words.iter().position(|word| word == "--")?;
+            return Self::of_line(&words[before + 1..]).filter(|tool| tool.path().is_some());
+        }
+        Self::of_line(&words)
+    }
+
+    /// The program that a command line is for: `words` begin with the name of the program that was started.
+    fn of_line(words: &[OsString]) -> Option<&'static Self> {
+        let at = command_at(words)?;
+        let word = words.get(at)?.to_str()?;
+        let asked = if word == "help" { words.get(at + 1)?.to_str()? } else { word };
+        Self::with_command(asked)
+    }
+
+    /// The paths where it may be, the first that counts first.
+    fn places(&self) -> Vec<PathBuf> {
+        let own = std::env::current_exe().ok();
+        let own = own.as_deref().and_then(std::path::Path::parent);
+        own.into_iter().flat_map(|own| DIRECTORIES.map(|below| own.join(below).join(self.program))).collect()
+    }
+
+    /// Where it is installed.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        self.places().into_iter().find(|path| path.is_file())
+    }
+
+    /// Becomes this program, with the command line of this one. Returns why that is not possible.
+    #[must_use]
+    pub fn exec(&self) -> Fault {
+        match self.path() {
+            Some(path) => Fault::file(&path, self.command(path.clone()).exec()),
+            None => self.missing(),
+        }
+    }
+
+    /// Runs this program with the command line of this one, if it is installed: for commands that are about all programs.
+    ///
+    /// # Errors
+    /// If it does not start, or fails.
+    pub fn run(&self) -> Result<(), Fault> {
+        let Some(path) = self.path() else { return Ok(()) };
+        let status = self.command(path.clone()).status().map_err(|error| Fault::file(&path, error))?;
+        if status.success() { Ok(()) } else { Err(Fault::failed(format!("{}: {status}", path.display()))) }
+    }
+
+    fn command(&self, path: PathBuf) -> Command {
+        let mut words = std::env::args_os();
+        let mut command = Command::new(path);
+        command.arg0(words.next().unwrap_or_else(|| "netpolicy".into())).args(words);
+        command
+    }
+
+    fn missing(&self) -> Fault {
+        let commands: Vec<String> = self.commands.iter().map(|word| format!("`netpolicy {word}`")).collect();
+        let places: Vec<String> = self.places().iter().map(|path| path.display().to_string()).collect();
+        let verb = if commands.len() == 1 { "is" } else { "are" };
+        let words = format!(
+            "{} {verb} in the program {}, which is not installed: there is no {}",
+            commands.join(", "),
+            self.program,
+            places.join(", and no ")
+        );
+        let hint =
+            format!("install the package {PACKAGE}; in a source tree: cargo build builds all programs");
+        Fault::new(Exit::Unsupported, words).hint(hint)
+    }
+}
+
+/// Where the command is in a command line: the first word that is no global option and no value of one. `None` if an option comes
+/// first that is not global, which is for the whole command line to refuse.
+fn command_at(words: &[OsString]) -> Option<usize> {
+    let globals = Globals::augment_args(clap::Command::new("netpolicy"));
+    let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
+    let mut at = 1;
+    loop {
+        let word = words.get(at)?.to_str()?;
+        if let Some(long) = word.strip_prefix("--") {
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            let arg = globals.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+            at += usize::from(takes_value(arg) && value.is_none());
+        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            for (place, letter) in letters.char_indices() {
+                let arg = globals.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
+                if takes_value(arg) {
+                    // What follows in the same word is the value.
+                    at += usize::from(place + letter.len_utf8() == letters.len());
+                    break;
+                }
+            }
+        } else {
+            return Some(at);
+        }
+        at += 1;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn tool(line: &str) -> Option<&'static str> {
+        let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+        Tool::of_line(&words).map(|tool| tool.program)
+    }
+
+    #[test]
+    fn a_line_is_for_the_program_that_has_its_command_wherever_global_options_are() {
+        for line in [
+            "netpolicy tc load x",
+            "netpolicy -o json tc load x",
+            "netpolicy -ojson --netns=pid:1 -qv tc",
+            "netpolicy -qo json tc --help",
+            "netpolicy --state-dir tc --policy-file bench tc dump",
+            "netpolicy help tc load",
+        ] {
+            assert_eq!(tool(line), Some("netpolicy-tc"), "{line}");
+        }
+        for line in ["netpolicy bench live", "netpolicy sim", "netpolicy lab -- netpolicy tc", "x help lab"] {
+            assert_eq!(tool(line), Some("netpolicy-lab"), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_lines_are_for_netpolicy_itself() {
+        for line in [
+            "netpolicy",
+            "netpolicy show",
+            "netpolicy tcx",
+            "netpolicy run -- netpolicy tc",
+            "netpolicy --netns tc",
+            "netpolicy --bogus tc load",
+            "netpolicy -x tc",
+            "netpolicy -- tc load",
+            "netpolicy --help tc",
+            "netpolicy help",
+            "netpolicy help show tc",
+        ] {
+            assert_eq!(tool(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn each_command_of_a_tool_is_listed_in_the_help() {
+        for word in TOOLS.iter().flat_map(|tool| tool.commands) {
+            assert!(crate::GROUPS.iter().any(|(_, words)| words.contains(word)), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_names_its_package() {
+        let missing = Tool { program: "netpolicy-none", commands: &["one", "two"] };
+        let fault = missing.exec();
+        assert_eq!(fault.exit, Exit::Unsupported);
+        let words = fault.cause.to_string();
+        assert!(words.contains("`netpolicy two` are in the program netpolicy-none"), "{words}");
+        assert!(words.contains("/libexec/netpolicy/netpolicy-none"), "{words}");
+        assert!(fault.hint.is_some_and(|hint| hint.contains("netpolicy-tools")));
+        assert!(missing.run().is_ok(), "a page of what is not installed is not missed");
+    }
+}

@@ -1,0 +1,69 @@
+//! What programs read, as JSON Schema: derived from the types that are printed.
+
+use std::path::Path;
+
+use page::{Kind, Report, SCHEMA, record};
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+use session::{Exit, Fault};
+
+use crate::{Context, Output};
+
+/// A report's document and records.
+pub type Part = fn(&mut SchemaGenerator) -> Vec<Kind>;
+
+/// The document of a report and its records.
+pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    let mut kinds = vec![record::<R>(R::KIND, generator)];
+    kinds.extend(R::records_as(generator));
+    kinds
+}
+
+/// What a command prints with `-o json`, and each line with `-o jsonl`.
+#[must_use]
+pub fn of_command(name: &str, parts: &[Part]) -> Value {
+    let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let mut documents: Vec<Value> = Vec::new();
+    for (kind, data) in parts.iter().flat_map(|part| part(&mut generator)).collect::<Vec<_>>() {
+        let document = json!({
+            "type": "object",
+            "properties": { "schema": { "const": SCHEMA }, "kind": { "const": kind }, "data": data },
+            "required": ["schema", "kind", "data"],
+            "additionalProperties": false,
+        });
+        if !documents.contains(&document) {
+            documents.push(document);
+        }
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": format!("netpolicy/v1/{name}"),
+        "title": format!("netpolicy {name}, with -o json, and each line with -o jsonl"),
+        "$comment": "fields are added to a version, never removed or given another meaning",
+        "anyOf": documents,
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+/// Prints a schema.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print(schema: &Value, context: &Context) -> Result<Exit, Fault> {
+    context.console.text(&match context.globals.output {
+        Output::Table | Output::Json => format!("{schema:#}\n"),
+        Output::Jsonl => format!("{schema}\n"),
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Writes a schema into a directory, as `NAME.json`.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write(name: &str, schema: &Value, directory: &Path) -> Result<(), Fault> {
+    std::fs::create_dir_all(directory).map_err(|error| Fault::file(directory, error))?;
+    let file = directory.join(format!("{name}.json"));
+    std::fs::write(&file, format!("{schema:#}\n")).map_err(|error| Fault::file(&file, error))
+}

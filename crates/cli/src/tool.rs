@@ -1,0 +1,84 @@
+//! A program with some of netpolicy's commands: what all of them do around their commands.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use serde_json::Value;
+use session::{Exit, Fault};
+
+use crate::{Context, Globals, man, schema};
+
+/// A command with a schema of what it prints, and that schema.
+pub type Schema = (&'static str, fn() -> Value);
+
+/// netpolicy's command line, with the commands of one program.
+#[derive(Debug, Parser)]
+#[command(name = "netpolicy", version, max_term_width = 100, propagate_version = false)]
+struct Line<C: Subcommand> {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Words<C>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Words<C: Subcommand> {
+    #[command(flatten)]
+    Own(C),
+    #[command(hide = true)]
+    Man(Pages),
+    #[command(hide = true)]
+    Schema(Schemas),
+}
+
+/// As `netpolicy man`, of the commands of this program.
+#[derive(Debug, Args)]
+struct Pages {
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+/// As `netpolicy schema`, of the commands of this program.
+#[derive(Debug, Args)]
+struct Schemas {
+    of: Option<String>,
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+/// Runs such a program.
+#[must_use]
+pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<Exit, Fault>) -> ExitCode {
+    // A shell asks for values. It ends the process then.
+    clap_complete::CompleteEnv::with_factory(Line::<C>::command).complete();
+    let line: Line<C> = crate::parse(Line::<C>::command());
+    let context = Context::new(line.globals);
+    let ended = match &line.command {
+        Words::Own(command) => run(command, &context),
+        Words::Man(Pages { dir }) => {
+            let mut pages = Line::<C>::command().disable_help_subcommand(true);
+            pages.build();
+            let mut commands = pages.get_subcommands().filter(|command| !command.is_hide_set());
+            commands.try_for_each(|command| man::write_command(command, dir)).map(|()| Exit::Done)
+        }
+        Words::Schema(Schemas { of, dir: None }) => {
+            let named = schemas.iter().find(|(name, _)| Some(*name) == of.as_deref());
+            named.map_or_else(
+                || Err(Fault::new(Exit::Usage, "this program has no such schema")),
+                |(_, make)| schema::print(&make(), &context),
+            )
+        }
+        Words::Schema(Schemas { dir: Some(dir), .. }) => {
+            let write = |(name, make): &Schema| schema::write(name, &make(), dir);
+            schemas.iter().try_for_each(write).map(|()| Exit::Done)
+        }
+    };
+    context.end(ended)
+}
+
+/// The commands of such a program, as they are in netpolicy's command line.
+#[must_use]
+pub fn commands<C: Subcommand>() -> Vec<clap::Command> {
+    C::augment_subcommands(clap::Command::new("netpolicy")).get_subcommands().cloned().collect()
+}

@@ -1,0 +1,446 @@
+//! All or nothing: what a load adds is known before it begins, and taken back if it does not end well.
+//!
+//! A priority that was not there before is removed whole, with one message. In one that was there, every rule of the
+//! file is removed by its handle, of which none may be there beforehand. So it needs no journal to take a load back, and
+//! a second process can do it after this one was killed.
+//!
+//! That process works in the namespace of the load by a descriptor that it was started with: the name by which the operator
+//! meant it may lead to another one by then, or nowhere.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{self, BufRead, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linux::{Cause, Netns};
+use model::IfIndex;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::FdFlags;
+use session::{Exit, Fault, HostState};
+use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
+use tc_rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
+
+use super::diff::expected;
+use super::file::BatchFile;
+use super::survey::Survey;
+use super::swap::{Places, Swap};
+use cli::Context;
+
+/// What the guard reads when it knows all that the load is about to add. Without it, nothing was sent, and what it read last
+/// may be half a line.
+const ARMED: &str = "armed";
+
+/// What the guard reads when the load may stay.
+const KEEP: &str = "keep";
+
+/// What must be removed to take a load back.
+#[derive(Debug, Default)]
+pub(super) struct Undo {
+    /// Priorities that were not there: they go whole.
+    fresh: Vec<Group>,
+    /// Priorities that were there: the file's rules go one by one.
+    shared: BTreeSet<Group>,
+    /// Unused chains, each with the priority of the rule that may lead to it by now: those go whole that none
+    /// leads to.
+    chains: Vec<Group>,
+}
+
+/// What could not be taken back, and why.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    what: String,
+    cause: Cause,
+}
+
+impl Stuck {
+    /// All rules of a priority, or of a chain.
+    pub(super) fn group(group: &Group, cause: Cause, devices: &mut Devices<'_>) -> Self {
+        Self { what: place(group, devices), cause }
+    }
+}
+
+/// Where rules hang: device and hook or block, chain and priority, as far as they have one.
+pub(super) fn place(group: &Group, devices: &mut Devices<'_>) -> String {
+    let Group { hook, chain, priority } = group;
+    let mut what = match (hook.block, devices.name_of(hook.device)) {
+        (0, Some(name)) => name,
+        (0, None) => format!("if{}", hook.device.0),
+        (block, _) => format!("block {block}"),
+    };
+    if hook.block == 0 {
+        what.push_str(&match hook.parent {
+            command::INGRESS => " ingress".to_owned(),
+            command::EGRESS => " egress".to_owned(),
+            class => format!(" parent {}", number::class_name(class)),
+        });
+    }
+    if *chain != 0 {
+        what.push_str(&format!(", chain {chain}"));
+    }
+    if *priority != 0 {
+        what.push_str(&format!(", priority {priority}"));
+    }
+    what
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.cause)
+    }
+}
+
+impl Undo {
+    /// Looks at what is there before a load.
+    pub(super) fn prepare(
+        netns: &Netns,
+        file: &BatchFile,
+        survey: &Survey,
+        devices: &mut Devices<'_>,
+    ) -> Result<Self, Fault> {
+        let refused = |words: String| Fault::new(Exit::Refused, words);
+        if let Some(line) = survey.irreversible {
+            return Err(refused(format!(
+                "{}:{line}: --atomic takes back rules that are added, and this line is no `filter add`",
+                file.name()
+            )));
+        }
+        if survey.groups.iter().any(|group| group.priority == 0) {
+            return Err(refused(
+                "--atomic needs a priority in every line, to know what to take back".to_owned(),
+            ));
+        }
+        let mut there = BTreeSet::new();
+        for hook in survey.hooks() {
+            there.extend(dump::groups(netns, hook)?);
+        }
+        let (shared, fresh): (BTreeSet<Group>, BTreeSet<Group>) =
+            survey.groups.iter().partition(|group| there.contains(group));
+        let undo = Self { fresh: fresh.into_iter().collect(), shared, chains: Vec::new() };
+        undo.handles_are_free(netns, file, devices)?;
+        Ok(undo)
+    }
+
+    /// What takes back a load into chains of its own.
+    pub(super) fn of_chains(swap: &Swap) -> Self {
+        Self { chains: swap.groups(), ..Self::default() }
+    }
+
+    /// Refuses a file with a rule in a shared priority that has no handle, or one that is there.
+    fn handles_are_free(
+        &self,
+        netns: &Netns,
+        file: &BatchFile,
+        devices: &mut Devices<'_>,
+    ) -> Result<(), Fault> {
+        if self.shared.is_empty() {
+            return Ok(());
+        }
+        let mut lines = BTreeSet::new();
+        let mut without = None;
+        file.each(
+            devices,
+            |line, command, _| {
+                if let Some(rule) = command.rule().filter(|rule| self.shared.contains(&rule.group())) {
+                    lines.insert(line);
+                    if rule.handle == 0 || is_cut_short(rule) {
+                        without.get_or_insert(line);
+                    }
+                }
+                Ok(true)
+            },
+            |_| Ok(()),
+        )?;
+        if let Some(line) = without {
+            return Err(Fault::new(
+                Exit::Refused,
+                format!(
+                    "{}:{line}: its priority is there already, so --atomic needs a handle here, of u32 with its table \
+                     (800::501)",
+                    file.name()
+                ),
+            ));
+        }
+        let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
+        let mut expected =
+            expected(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
+        let mut taken = None;
+        for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
+            dump::rules(netns, hook, |dumped| {
+                // What a dump gives again is still there.
+                if let dump::Dumped::Rule(rule) = dumped
+                    && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
+                {
+                    taken.get_or_insert(line);
+                }
+            })?;
+        }
+        match taken {
+            Some(line) => Err(Fault::new(
+                Exit::Refused,
+                format!("{}:{line}: a rule with this handle is there already; nothing was sent", file.name()),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the load back. Gives what could not be removed and is there: a removal is also refused of what was never loaded.
+    pub(super) fn undo(
+        &self,
+        netns: &Netns,
+        file: &BatchFile,
+        devices: &mut Devices<'_>,
+    ) -> Result<Vec<Stuck>, Fault> {
+        let mut stuck = Vec::new();
+        let mut there: BTreeMap<Hook, BTreeSet<Group>> = BTreeMap::new();
+        for (group, cause) in undo::groups(netns, &self.fresh)? {
+            let there = match there.entry(group.hook) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(dump::groups(netns, group.hook)?),
+            };
+            if there.contains(&group) {
+                stuck.push(Stuck::group(&group, cause, devices));
+            }
+        }
+        for chain in &self.chains {
+            if Swap::in_force(netns, chain.hook, chain.priority)? == Some(chain.chain) {
+                continue;
+            }
+            // Without a priority, it is all of the chain.
+            for (group, cause) in undo::groups(netns, &[Group { priority: 0, ..*chain }])? {
+                if dump::chains(netns, group.hook)?.contains(&group.chain) {
+                    stuck.push(Stuck::group(&group, cause, devices));
+                }
+            }
+        }
+        if !self.shared.is_empty() {
+            let mut loader = Loader::open(netns, Options { stop_at_refusal: false, ..Options::default() })?;
+            file.each(
+                devices,
+                |line, command, _| {
+                    if let Some(rule) = command.rule().filter(|rule| self.shared.contains(&rule.group())) {
+                        loader.push_removal(line, rule)?;
+                    }
+                    Ok(true)
+                },
+                |_| Ok(()),
+            )?;
+            let refused = loader.finish()?.refused.into_iter();
+            let refused = refused.filter(|refused: &Refused| !refused.refusal.is_absent());
+            let refused: BTreeMap<u32, Cause> =
+                refused.map(|refused| (refused.line, refused.cause())).collect();
+            let left = self.left_of(&refused.keys().copied().collect(), netns, file, devices)?;
+            let left = refused.into_iter().filter(|(line, _)| left.contains(line));
+            stuck.extend(left.map(|(line, cause)| Stuck { what: format!("{}:{line}", file.name()), cause }));
+        }
+        Ok(stuck)
+    }
+
+    /// Which of these lines of shared priorities have a rule in the kernel with their handle.
+    fn left_of(
+        &self,
+        lines: &BTreeSet<u32>,
+        netns: &Netns,
+        file: &BatchFile,
+        devices: &mut Devices<'_>,
+    ) -> Result<BTreeSet<u32>, Fault> {
+        let mut left = BTreeSet::new();
+        if lines.is_empty() {
+            return Ok(left);
+        }
+        let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
+        let mut expected =
+            expected(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
+        for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
+            let dumped = dump::rules(netns, hook, |dumped| {
+                if let dump::Dumped::Rule(rule) = dumped
+                    && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
+                {
+                    left.insert(line);
+                }
+            });
+            match dumped {
+                Err(error) if !error.is_absent() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(left)
+    }
+
+    /// One line for each priority.
+    fn written(&self) -> String {
+        let line = |group: &Group, kind: &str| {
+            let Group { hook, chain, priority } = group;
+            format!("{kind} {} {} {} {chain} {priority}\n", hook.device.0, hook.block, hook.parent)
+        };
+        let fresh = self.fresh.iter().map(|group| line(group, "fresh"));
+        let shared = self.shared.iter().map(|group| line(group, "shared"));
+        fresh.chain(shared).chain(self.chains.iter().map(|group| line(group, "chain"))).collect()
+    }
+
+    fn read(&mut self, line: &str) -> Option<()> {
+        let (kind, numbers) = line.split_once(' ')?;
+        let numbers: Vec<u32> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [device, block, parent, chain, priority] = numbers[..] else { return None };
+        let hook = Hook { device: IfIndex(device), block, parent };
+        let group = Group { hook, chain, priority: u16::try_from(priority).ok()? };
+        match kind {
+            "fresh" => self.fresh.push(group),
+            "shared" => _ = self.shared.insert(group),
+            "chain" => self.chains.push(group),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// How long a load that must be alone waits for another one to end, and how often it looks.
+const TURN_WITHIN: Duration = Duration::from_secs(60);
+const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// After how long it reports that it waits.
+const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
+
+/// The right to look at what is in a namespace and to load by that: what one finds there before it, another must not add
+/// meanwhile. The kernel gives it back when the last process is gone that has it.
+#[derive(Debug)]
+pub(super) struct Turn(OwnedFd);
+
+impl Turn {
+    /// Waits for it.
+    pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
+        let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
+        // A file of its own: what is opened again is another's, and what is duplicated is the same.
+        let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
+        let lock =
+            rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+        let (began, mut reported) = (Instant::now(), false);
+        loop {
+            if !reported && began.elapsed() > TURN_REPORTED_AFTER {
+                context
+                    .console
+                    .say("Waiting for another load in this network namespace: loads with --atomic, --swap or --resume run one at a time.");
+                reported = true;
+            }
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
+                Ok(()) => return Ok(Self(lock)),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed(error)),
+                Err(_) if began.elapsed() < TURN_WITHIN => std::thread::sleep(TURN_ASKED_EVERY),
+                Err(_) => {
+                    let words = "another load with --atomic, --swap or --resume has been under way in this network namespace for a minute; \
+                                 nothing was sent";
+                    return Err(Fault::new(Exit::Refused, words));
+                }
+            }
+        }
+    }
+
+    /// A path to the namespace for a process that has it too, under the same number.
+    fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+
+    /// Whether a process that is started from now on has it too, until it ends.
+    fn is_inherited(&self, inherited: bool) -> Result<(), Fault> {
+        let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
+        let set = rustix::io::fcntl_setfd(&self.0, flags);
+        set.map_err(|errno| Fault::file("the lock of the network namespace", errno.into()))
+    }
+}
+
+/// Whether a handle leaves it to the kernel which table of u32 is meant: what it added by that it does not find by it.
+///
+/// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does not.
+const fn is_cut_short(rule: &Filter) -> bool {
+    matches!(rule.classifier, Classifier::U32(_)) && rule.handle < 1 << 20
+}
+
+/// A second process that takes the load back if this one dies.
+#[derive(Debug)]
+pub(super) struct Guarded(Child);
+
+impl Guarded {
+    /// Starts it. It has our file open too, as its standard output: to read it again if it must; and the namespace, which is
+    /// what our turn in it is a lock of.
+    pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
+        let failed = |error| Fault::file("the guard of an atomic load", error);
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.arg("--netns").arg(turn.path());
+        let rules = Stdio::from(file.handle().map_err(failed)?);
+        command.args(["tc", "guard"]).stdin(Stdio::piped()).stdout(rules);
+        // Ctrl-C is for us; the guard shall outlive it.
+        turn.is_inherited(true)?;
+        let child = command.process_group(0).spawn();
+        turn.is_inherited(false)?;
+        let mut child = child.map_err(failed)?;
+        let stdin = child.stdin.as_mut();
+        let sent = stdin.map_or(Ok(()), |stdin| {
+            writeln!(stdin, "{}{ARMED}", undo.written()).and_then(|()| stdin.flush())
+        });
+        sent.map_err(failed)?;
+        Ok(Self(child))
+    }
+
+    /// Has it take the load back, which we could not; whether it did.
+    pub(super) fn takes_back(mut self) -> bool {
+        drop(self.0.stdin.take());
+        self.0.wait().is_ok_and(|status| status.code() == Some(Exit::RolledBack.code().into()))
+    }
+
+    /// What was loaded may stay, or is gone already.
+    pub(super) fn dismiss(mut self) -> Result<(), Fault> {
+        let failed = |error| Fault::file("the guard of an atomic load", error);
+        if let Some(mut stdin) = self.0.stdin.take() {
+            writeln!(stdin, "{KEEP}").map_err(failed)?;
+        }
+        self.0.wait().map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// The guard: reads what it would have to remove, and removes it unless it receives `KEEP`.
+pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
+    let netns = context.session.netns()?;
+    let (mut undo, mut armed, mut unknown) = (Undo::default(), false, None);
+    for line in std::io::stdin().lock().lines() {
+        match line {
+            Ok(line) if line == KEEP => return Ok(Exit::Done),
+            Ok(line) if line == ARMED => armed = true,
+            Ok(line) if undo.read(&line).is_some() => {}
+            Ok(line) => unknown = Some(line),
+            Err(_) => break,
+        }
+    }
+    if !armed {
+        return Ok(Exit::Done); // the load died before it sent anything, maybe within a line
+    }
+    if let Some(line) = unknown {
+        return Err(Fault::new(Exit::Usage, format!("the guard does not know `{line}`")));
+    }
+    let file = BatchFile::inherited();
+    let stuck = file.and_then(|file| undo.undo(&netns, &file, &mut Devices::of(&netns)));
+    let words = "an atomic load was interrupted";
+    match stuck {
+        Ok(stuck) if stuck.is_empty() => {
+            context.console.say("An atomic load was interrupted, and was taken back.");
+            Ok(Exit::RolledBack)
+        }
+        Ok(stuck) => Err(not_restored(words, &stuck)),
+        Err(fault) => Err(not_taken_back(fault)),
+    }
+}
+
+/// The fault of a load of which this could not be taken back.
+pub(super) fn not_restored(words: impl Into<String>, stuck: &[Stuck]) -> Fault {
+    let stuck = stuck.iter().map(ToString::to_string).collect();
+    Fault::new(Exit::NotRestored, words.into()).leaving(HostState::NotRestored { stuck, undo: None })
+}
+
+/// The fault of a load that could not be taken back for this reason.
+pub(super) fn not_taken_back(fault: Fault) -> Fault {
+    let stuck = vec!["what was loaded: `netpolicy tc diff` with its file names it".to_owned()];
+    Fault { exit: Exit::NotRestored, ..fault }.leaving(HostState::NotRestored { stuck, undo: None })
+}

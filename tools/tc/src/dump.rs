@@ -1,0 +1,232 @@
+//! `tc dump`: the kernel's rules as a batch file, of one hook, a device, a block or the whole namespace.
+
+use std::collections::BTreeSet;
+
+use linux::Netns;
+use model::IfIndex;
+use session::{Exit, Fault, count};
+use tc_rules::command::Qdisc;
+use tc_rules::kernel::{Devices, dump};
+use tc_rules::{Classifier, Filter, Hook, Lookup, command, number};
+
+use crate::args::TcDump;
+use crate::report::DumpReport;
+use cli::Context;
+
+/// The parent that is the root of a device, where no rules hang, and the half of a parent that names the queueing discipline.
+const ROOT: u32 = u32::MAX;
+const MAJOR: u32 = 0xffff_0000;
+
+/// Prints every rule of what is asked for; exit code 1 if there is one that has no words.
+pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
+    let netns = context.session.netns()?;
+    let mut devices = Devices::of(&netns);
+    let asked = Asked::of(arguments, &netns, &mut devices)?;
+    if let Some(words) = asked.nothing {
+        context.console.say(&words);
+    }
+    let mut lines = Lines::default();
+    let mut several = dump::Several::of(&netns);
+    for hook in &asked.hooks {
+        lines.add(*hook, &netns, &mut several, &mut devices)?;
+    }
+    let lost = lines.lost;
+    let mut report = DumpReport { left_out: lines.left_out, ..DumpReport::default() };
+    if arguments.qdisc {
+        report.lines.extend(asked.qdiscs.iter().map(|qdisc| qdisc.words(&mut devices)));
+    }
+    // A rule may lead to a chain or a table whatever its own place.
+    for part in [lines.chains, lines.tables, lines.rules] {
+        report.lines.extend(part);
+    }
+    context.console.report(&report)?;
+    if !lines.unmade.is_empty() && arguments.qdisc {
+        let names: Vec<String> = lines.unmade.into_iter().collect();
+        context
+            .console
+            .say(&format!("Create the queueing disciplines of these rules first: {}.", names.join(", ")));
+    }
+    if report.left_out > 0 {
+        let rules = count(report.left_out, "rule");
+        let lost = match lost {
+            0 => String::new(),
+            lost => format!(" ({lost} of them for a target device that is gone)"),
+        };
+        context.console.say(&format!("Skipped, no batch syntax exists for them: {rules}{lost}."));
+        return Ok(Exit::Failed);
+    }
+    Ok(Exit::Done)
+}
+
+/// What is asked for.
+struct Asked {
+    /// No hook twice, also where devices share a block.
+    hooks: Vec<Hook>,
+    /// What these rules hang on.
+    qdiscs: Vec<Qdisc>,
+    /// Why there can be no rules.
+    nothing: Option<String>,
+}
+
+impl Asked {
+    fn of(arguments: &TcDump, netns: &Netns, devices: &mut Devices<'_>) -> Result<Self, Fault> {
+        let mut qdiscs = dump::qdiscs(netns)?;
+        qdiscs.sort_by_key(|qdisc| qdisc.device);
+        if let Some(block) = arguments.block {
+            qdiscs.retain(|qdisc| [qdisc.ingress_block, qdisc.egress_block].contains(&Some(block)));
+            let nothing = qdiscs.is_empty().then(|| format!("No clsact or ingress qdisc has block {block}."));
+            return Ok(Self { hooks: vec![Hook { block, ..Hook::default() }], qdiscs, nothing });
+        }
+        let Some(name) = &arguments.dev else {
+            let others = dump::other_parents(netns, None)?;
+            return Ok(Self { hooks: hooks(&qdiscs, others), qdiscs, nothing: None });
+        };
+        let device = devices.device(name);
+        let device = device.ok_or_else(|| Fault::new(Exit::Usage, format!("there is no device `{name}`")))?;
+        qdiscs.retain(|qdisc| qdisc.device == device);
+        let nothing = || format!("{name} has neither clsact nor ingress, and so no rules there.");
+        let nothing = qdiscs.is_empty().then(nothing);
+        let Some(parent) = &arguments.parent else {
+            let others = dump::other_parents(netns, Some(device))?;
+            let hooks = hooks(&qdiscs, others);
+            return Ok(Self { nothing: nothing.filter(|_| hooks.is_empty()), hooks, qdiscs });
+        };
+        let parent = match parent.as_str() {
+            "ingress" => command::INGRESS,
+            "egress" => command::EGRESS,
+            class => number::class(class).filter(|class| *class != ROOT).ok_or_else(|| {
+                Fault::new(Exit::Usage, format!("`{class}` is not a hook: write ingress, egress or 1:10"))
+            })?,
+        };
+        let of_hook = parent == command::INGRESS || parent == command::EGRESS;
+        if !of_hook && !dump::has_qdisc(netns, device, parent)? {
+            let words = format!("{name} has no queueing discipline {}", number::class_name(parent & MAJOR));
+            return Err(Fault::failed(words));
+        }
+        let hook = qdiscs.first().map_or(Hook { device, block: 0, parent }, |qdisc| hook(qdisc, parent));
+        Ok(Self { hooks: vec![hook], qdiscs, nothing: nothing.filter(|_| of_hook) })
+    }
+}
+
+/// The hooks of these queueing disciplines, and the other ones: those that share a block are one.
+fn hooks(qdiscs: &[Qdisc], others: Vec<Hook>) -> Vec<Hook> {
+    let mut hooks = Vec::new();
+    for qdisc in qdiscs {
+        let parents =
+            if qdisc.clsact { &[command::INGRESS, command::EGRESS][..] } else { &[command::INGRESS] };
+        hooks.extend(parents.iter().map(|parent| hook(qdisc, *parent)));
+    }
+    hooks.extend(others);
+    let mut seen = BTreeSet::new();
+    hooks.retain(|hook| seen.insert(*hook));
+    hooks
+}
+
+/// Where rules of a parent are: at the device, or in the block that it shares.
+fn hook(qdisc: &Qdisc, parent: u32) -> Hook {
+    let block = match parent {
+        command::INGRESS => qdisc.ingress_block,
+        command::EGRESS => qdisc.egress_block,
+        _ => None,
+    };
+    match block {
+        Some(block) => Hook { device: IfIndex(0), block, parent: 0 },
+        None => Hook { device: qdisc.device, block: 0, parent },
+    }
+}
+
+/// The lines of a dump.
+#[derive(Default)]
+struct Lines {
+    /// Chains that have a template, or nothing yet: others are made by their rules.
+    chains: Vec<String>,
+    /// Hash tables of u32.
+    tables: Vec<String>,
+    rules: Vec<String>,
+    /// Rules and chains without words.
+    left_out: usize,
+    /// Those of them that send to a device that is gone.
+    lost: usize,
+    /// Queueing disciplines of rules that no batch line of ours makes.
+    unmade: BTreeSet<String>,
+}
+
+impl Lines {
+    /// Adds what hangs on a hook.
+    fn add(
+        &mut self,
+        hook: Hook,
+        netns: &Netns,
+        several: &mut dump::Several<'_>,
+        devices: &mut Devices<'_>,
+    ) -> Result<(), Fault> {
+        let (mut found, mut used) = (Self::default(), BTreeSet::new());
+        let dumped = several.rules(hook, |dumped| {
+            let rule = match dumped {
+                dump::Dumped::Begin => {
+                    (found, used) = (Self::default(), BTreeSet::new());
+                    return;
+                }
+                dump::Dumped::Rule(rule) => rule,
+                dump::Dumped::Unknown => {
+                    found.left_out += 1;
+                    return;
+                }
+            };
+            used.insert(rule.chain.unwrap_or(0));
+            // The kernel gives this number to all rules of a bucket that it has no number for: it names none of them.
+            let words = if is_without_number(rule) {
+                Filter { handle: 0, ..rule.clone() }.line(devices)
+            } else {
+                rule.line(devices)
+            };
+            match words {
+                Some(words) if is_table(rule) => found.tables.push(words),
+                Some(words) => found.rules.push(words),
+                None => {
+                    found.left_out += 1;
+                    found.lost += usize::from(rule.has_lost_device());
+                }
+            }
+        });
+        match dumped {
+            // A queueing discipline or a class that takes no rules, or is gone.
+            Err(error) if error.is_absent() => return Ok(()),
+            dumped => dumped?,
+        }
+        for chain in dump::whole_chains(netns, hook)? {
+            match chain {
+                Some(chain) => {
+                    let made = matches!(chain.classifier, Classifier::None);
+                    if !made || !used.contains(&chain.chain.unwrap_or(0)) {
+                        let words = chain.line(devices);
+                        found.left_out += usize::from(words.is_none());
+                        found.chains.extend(words);
+                    }
+                }
+                None => found.left_out += 1,
+            }
+        }
+        if hook.block == 0 && hook.parent & MAJOR != command::INGRESS & MAJOR && !found.rules.is_empty() {
+            let name = devices.name_of(hook.device).unwrap_or_else(|| format!("if{}", hook.device.0));
+            found.unmade.insert(format!("{} of {name}", number::class_name(hook.parent & MAJOR)));
+        }
+        self.chains.append(&mut found.chains);
+        self.tables.append(&mut found.tables);
+        self.rules.append(&mut found.rules);
+        self.unmade.append(&mut found.unmade);
+        self.left_out += found.left_out;
+        self.lost += found.lost;
+        Ok(())
+    }
+}
+
+/// Whether a rule of u32 has the last number of a bucket. Kernel: 6.18, `net/sched/cls_u32.c` `gen_new_kid()`.
+const fn is_without_number(rule: &Filter) -> bool {
+    matches!(rule.classifier, Classifier::U32(_)) && rule.handle & 0xfff == 0xfff
+}
+
+/// Whether it is a hash table of u32.
+fn is_table(rule: &Filter) -> bool {
+    matches!(&rule.classifier, Classifier::U32(table) if table.creates_table())
+}

@@ -1,0 +1,55 @@
+//! How far a load is.
+
+use std::time::{Duration, Instant};
+
+use cli::Console;
+
+/// A load that takes less is over before anyone could read of it.
+const QUIET_FOR: Duration = Duration::from_secs(2);
+
+/// How often the words change.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Shows rate and time left on standard error, if that is a terminal.
+#[derive(Debug)]
+pub(super) struct Progress<'a> {
+    console: &'a Console,
+    began: Instant,
+    next: Instant,
+    length: Option<u64>,
+    shown: bool,
+}
+
+impl<'a> Progress<'a> {
+    /// From now on, for a file of this many bytes.
+    pub(super) fn new(console: &'a Console, length: Option<u64>) -> Self {
+        let began = Instant::now();
+        Self { console, began, next: began + QUIET_FOR, length, shown: false }
+    }
+
+    /// So many rules have a result, and so many bytes of the file are behind us.
+    pub(super) fn at(&mut self, settled: u64, bytes: u64) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + EVERY;
+        self.shown = true;
+        let elapsed = now.duration_since(self.began).as_secs_f64();
+        let rate = settled as f64 / elapsed;
+        let mut words = format!("{settled} rules, {rate:.0}/s");
+        if let Some(length) = self.length.filter(|length| *length > 0 && bytes > 0) {
+            let share = bytes as f64 / length as f64;
+            let left = elapsed * (1.0 - share) / share;
+            words.push_str(&format!(", {:.0} %, {left:.0} s left", 100.0 * share));
+        }
+        self.console.progress(&words);
+    }
+
+    /// Wipes the words.
+    pub(super) fn end(&self) {
+        if self.shown {
+            self.console.progress("");
+        }
+    }
+}

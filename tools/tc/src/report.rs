@@ -1,0 +1,422 @@
+//! Rules: what a file says, what became of it, how it differs from the kernel's, and how fast it was.
+
+use std::collections::BTreeMap;
+
+use page::{Kind, Page, Report, Style, record, to_json};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::Value;
+use tc_rules::classifier::Offload;
+use tc_rules::{Expected, Filter, Found, Lookup};
+
+use session::count;
+
+/// How many refusals and differences people are shown; the others are counted. JSON has them all.
+const SHOWN_MAX: usize = 20;
+
+/// How many extra rules are listed in full.
+const EXTRA_LISTED_MAX: usize = 1000;
+
+/// `tc load --dry-run`'s data.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+pub(crate) struct SurveyReport {
+    /// The file.
+    pub(crate) file: String,
+    /// All commands.
+    pub(crate) commands: u64,
+    /// Rules among them.
+    pub(crate) rules: u64,
+    /// Hooks, chains and priorities that rules are in.
+    pub(crate) groups: usize,
+    /// Lines that the installed tc is given, of which nothing is known beforehand (`--with-tc`).
+    pub(crate) for_tc: u64,
+    /// Lines that are wrong.
+    pub(crate) wrong: usize,
+    /// The first of them.
+    pub(crate) wrong_lines: Vec<WrongLine>,
+}
+
+/// A line that is wrong.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct WrongLine {
+    /// The line of the file.
+    pub(crate) line: u32,
+    /// The first wrong byte on it, from 1.
+    pub(crate) column: usize,
+    /// What is wrong.
+    pub(crate) words: String,
+    /// What would have been right.
+    pub(crate) help: Option<String>,
+}
+
+impl Report for SurveyReport {
+    const KIND: &'static str = "tc-survey";
+
+    fn page(&self, page: &mut Page) {
+        let Self { file, rules, groups, .. } = self;
+        let commands = count(usize::try_from(self.commands).unwrap_or(usize::MAX), "command");
+        let priorities = if *groups == 1 { "priority" } else { "priorities" };
+        let for_tc = match self.for_tc {
+            0 => String::new(),
+            lines => format!("; {} for the installed tc, which are not checked", count_of(lines, "line")),
+        };
+        page.line(format!("{file}: {commands}, {rules} of them rules, in {groups} {priorities}{for_tc}"));
+    }
+}
+
+/// So many of something.
+fn count_of(number: u64, what: &str) -> String {
+    count(usize::try_from(number).unwrap_or(usize::MAX), what)
+}
+
+/// A refusal.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RefusedLine {
+    /// The line of the file.
+    pub(crate) line: u32,
+    /// The kernel's number; 0 where the installed tc was refused.
+    pub(crate) errno: i32,
+    /// Whether it was refused for lack of permission: what `errno` says, in a word.
+    #[serde(skip)]
+    pub(crate) is_denied: bool,
+    /// The kernel's words, with the number's name; or tc's.
+    pub(crate) words: String,
+}
+
+/// What the installed tc said of a line that it has done.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct TcWarning {
+    /// The line of the file.
+    pub(crate) line: u32,
+    /// tc's words.
+    pub(crate) words: String,
+}
+
+/// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+pub(crate) struct LoadReport {
+    /// The file.
+    pub(crate) file: String,
+    /// All commands, wrong ones included.
+    pub(crate) commands: u64,
+    /// What the kernel took.
+    pub(crate) loaded: u64,
+    /// What it refused.
+    pub(crate) refused: Vec<RefusedLine>,
+    /// Lines that were not sent, because one before them was refused.
+    pub(crate) not_sent: Vec<u32>,
+    /// Lines whose answers were lost and that a dump does not show.
+    pub(crate) not_loaded: Vec<u32>,
+    /// How many answers were lost and settled by a dump.
+    pub(crate) settled_by_dump: usize,
+    /// Rules that were there already (`--resume`).
+    pub(crate) skipped: u64,
+    /// Lines that are wrong and were left out (`--keep-going`).
+    pub(crate) wrong: usize,
+    /// The first of them.
+    pub(crate) wrong_lines: Vec<WrongLine>,
+    /// Whether a signal has ended it.
+    pub(crate) interrupted: bool,
+    /// Whether all was taken back (`--atomic`, `--swap`).
+    pub(crate) undone: bool,
+    /// The chains that are in force now (`--swap`).
+    pub(crate) chains: Vec<u32>,
+    /// Lines among those loaded that the installed tc has done (`--with-tc`).
+    pub(crate) by_tc: u64,
+    /// What the installed tc said of lines that it has done.
+    pub(crate) warnings: Vec<TcWarning>,
+    /// Different actions that were shared (`--share-actions`).
+    pub(crate) shared_actions: usize,
+    /// Rules that were sent with a cookie that stands for them (`--cookies`).
+    pub(crate) cookies: u64,
+    /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump
+    /// claims it.
+    pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
+    /// Police actions whose burst takes longer at its rate than the kernel's field can say.
+    pub(crate) bursts_cut: u64,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// What the kernel took in a second.
+    pub(crate) rate: f64,
+}
+
+impl LoadReport {
+    /// Whether the kernel has nothing of it.
+    pub(crate) const fn took_nothing(&self) -> bool {
+        self.loaded == 0 && self.settled_by_dump == 0
+    }
+}
+
+impl Report for LoadReport {
+    const KIND: &'static str = "tc-load";
+
+    fn page(&self, page: &mut Page) {
+        for refused in self.refused.iter().take(SHOWN_MAX) {
+            let words = format!("{}:{}: {}", self.file, refused.line, refused.words);
+            page.styled(Style::Bad, words);
+        }
+        if self.refused.len() > SHOWN_MAX {
+            page.line(format!(
+                "… and {} more refusals; -o json has them all",
+                self.refused.len() - SHOWN_MAX
+            ));
+        }
+        for TcWarning { line, words } in self.warnings.iter().take(SHOWN_MAX) {
+            page.line(format!("{}:{line}: tc: {words}", self.file));
+        }
+        if self.warnings.len() > SHOWN_MAX {
+            page.line(format!(
+                "… and {} more of tc's warnings; -o json has them all",
+                self.warnings.len() - SHOWN_MAX
+            ));
+        }
+        let mut words =
+            format!("{}: {} loaded in {:.2} s ({:.0}/s)", self.file, self.loaded, self.seconds, self.rate);
+        for (count, what) in [
+            (self.refused.len(), "refused"),
+            (self.not_sent.len(), "not sent"),
+            (self.not_loaded.len(), "lost"),
+            (self.wrong, "wrong"),
+            (usize::try_from(self.skipped).unwrap_or(usize::MAX), "there already"),
+        ] {
+            if count > 0 {
+                words.push_str(&format!(", {count} {what}"));
+            }
+        }
+        if self.by_tc > 0 {
+            words.push_str(&format!(", {} of them by the installed tc", self.by_tc));
+        }
+        if let Some(first) = self.not_sent.first() {
+            words.push_str(&format!(" (from line {first})"));
+        }
+        if self.interrupted {
+            words.push_str("; ended by a signal");
+        }
+        if self.settled_by_dump > 0 {
+            words.push_str(&format!("; {} answers were lost and settled by a dump", self.settled_by_dump));
+        }
+        if self.undone {
+            words.push_str("; all of it was taken back");
+        }
+        for chain in &self.chains {
+            words.push_str(&format!("; chain {chain} is in force"));
+        }
+        page.line(words);
+        if self.refused.iter().any(|refused| refused.is_denied) {
+            page.line("Run netpolicy as root, or with CAP_NET_ADMIN in this network namespace.");
+        }
+        for (kind, count) in &self.counters_anyway {
+            page.line(format!(
+                "no_percpu of kind {kind}: {count} actions request it; the kernel ignores it for this kind, although dumps \
+                 show it."
+            ));
+        }
+        if self.bursts_cut > 0 {
+            page.line(format!(
+                "Bursts over 274 s at their rate were sent as 274 s, the maximum of the kernel's format: {}.",
+                count(usize::try_from(self.bursts_cut).unwrap_or(usize::MAX), "police action")
+            ));
+        }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<RefusedLine>("tc-refused", generator)]
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        let refusals = self.refused.iter().map(|refused| ("tc-refused", to_json(refused)));
+        refusals.chain([(Self::KIND, to_json(self))]).collect()
+    }
+}
+
+/// `tc diff`'s data.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+pub(crate) struct DiffReport {
+    /// The file.
+    pub(crate) file: String,
+    /// Rules that are as the file has them.
+    pub(crate) same: u64,
+    /// Lines whose rule is not there.
+    pub(crate) missing: Vec<u32>,
+    /// Lines whose handle is there with another rule.
+    pub(crate) different: Vec<u32>,
+    /// Lines whose rule is there and is evaluated in another order than the file's, where the kernel chose the priority.
+    pub(crate) misplaced: Vec<u32>,
+    /// Rules in the file's priorities that it does not have.
+    pub(crate) extra: u64,
+    /// The first of them, each as the line that would add it.
+    pub(crate) extra_rules: Vec<String>,
+    /// Lines about queueing disciplines and classes that were not compared (`--with-tc`).
+    pub(crate) not_compared: u64,
+    /// Rules of kinds that we do not know.
+    pub(crate) unknown: u64,
+    /// Rules of the file that were known by their cookies: what they do was not looked at.
+    pub(crate) by_cookie: u64,
+    /// Rules of the file that hardware has.
+    pub(crate) in_hardware: u64,
+    /// Rules of the file of which the kernel says that hardware does not have them.
+    pub(crate) not_in_hardware: u64,
+    /// Whether rules changed all the time while they were looked at: the figures are of no one moment.
+    pub(crate) changing: bool,
+    /// How long it took.
+    pub(crate) seconds: f64,
+}
+
+/// A rule that sends to a device that is gone, for which there is no line: what it matches, and that.
+fn lost_device(rule: &Filter, lookup: &mut dyn Lookup) -> Option<String> {
+    let words = Filter { actions: Vec::new(), ..rule.clone() }.words(lookup)?;
+    Some(format!("{words} action mirred to a device that is gone"))
+}
+
+/// What a [`DiffReport`] has counted so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiffCounts {
+    same: u64,
+    different: usize,
+    extra: u64,
+    extra_rules: usize,
+    unknown: u64,
+    by_cookie: u64,
+    in_hardware: u64,
+    not_in_hardware: u64,
+}
+
+impl DiffReport {
+    /// Whether the kernel has other rules than the file.
+    pub(crate) fn differs(&self) -> bool {
+        self.extra > 0
+            || [&self.missing, &self.different, &self.misplaced].into_iter().any(|lines| !lines.is_empty())
+    }
+
+    /// Counts a dumped rule.
+    pub(crate) fn count(&mut self, rule: &Filter, found: Found, lookup: &mut dyn Lookup) {
+        match found {
+            Found::Expected(_) => self.same += 1,
+            Found::Different(line) => self.different.push(line),
+            Found::Extra => {
+                self.extra += 1;
+                if self.extra_rules.len() < EXTRA_LISTED_MAX {
+                    let words = match rule.has_lost_device() {
+                        true => lost_device(rule, lookup),
+                        false => rule.words(lookup),
+                    };
+                    self.extra_rules.extend(words);
+                }
+            }
+            Found::Unasked | Found::Again => return,
+        }
+        self.count_offload(rule.classifier.offload());
+    }
+
+    /// Counts a rule that was known by its cookie.
+    pub(crate) fn count_by_cookie(&mut self, offload: Offload, found: Found) {
+        if let Found::Expected(_) = found {
+            self.same += 1;
+            self.by_cookie += 1;
+            self.count_offload(Some(offload));
+        }
+    }
+
+    fn count_offload(&mut self, offload: Option<Offload>) {
+        match offload.and_then(|offload| offload.in_hw) {
+            Some(true) => self.in_hardware += 1,
+            Some(false) => self.not_in_hardware += 1,
+            None => {}
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> DiffCounts {
+        let Self { same, extra, unknown, by_cookie, in_hardware, not_in_hardware, .. } = *self;
+        let (different, extra_rules) = (self.different.len(), self.extra_rules.len());
+        DiffCounts { same, different, extra, extra_rules, unknown, by_cookie, in_hardware, not_in_hardware }
+    }
+
+    /// Forgets what was counted since.
+    pub(crate) fn count_again(&mut self, before: DiffCounts) {
+        let DiffCounts { same, different, extra, extra_rules, .. } = before;
+        let DiffCounts { unknown, by_cookie, in_hardware, not_in_hardware, .. } = before;
+        self.different.truncate(different);
+        self.extra_rules.truncate(extra_rules);
+        (self.same, self.extra, self.unknown, self.by_cookie) = (same, extra, unknown, by_cookie);
+        (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
+    }
+
+    /// Enters what is still expected when all dumps are done.
+    pub(crate) fn settle(&mut self, expected: &Expected) {
+        self.different.sort_unstable();
+        self.missing = expected.missing();
+        self.missing.retain(|line| self.different.binary_search(line).is_err());
+        self.misplaced = expected.misplaced();
+    }
+}
+
+impl Report for DiffReport {
+    const KIND: &'static str = "tc-diff";
+
+    fn page(&self, page: &mut Page) {
+        let lists = [
+            (&self.missing, "missing"),
+            (&self.different, "different"),
+            (&self.misplaced, "is evaluated in another order"),
+        ];
+        for (lines, what) in lists {
+            for line in lines.iter().take(SHOWN_MAX) {
+                page.styled(Style::Bad, format!("{}:{line}: {what}", self.file));
+            }
+            more(page, lines.len(), what);
+        }
+        for rule in self.extra_rules.iter().take(SHOWN_MAX) {
+            page.styled(Style::Bad, format!("extra: {rule}"));
+        }
+        more(page, usize::try_from(self.extra).unwrap_or(usize::MAX), "extra");
+        let Self { file, same, extra, unknown, in_hardware, not_in_hardware, .. } = self;
+        let (missing, different) = (self.missing.len(), self.different.len());
+        let mut words =
+            format!("{file}: {same} the same, {missing} missing, {different} different, {extra} extra");
+        if !self.misplaced.is_empty() {
+            words.push_str(&format!(", {} in another order", self.misplaced.len()));
+        }
+        words.push_str(&format!(", {unknown} of unknown kinds; {in_hardware} in hardware"));
+        if *not_in_hardware > 0 {
+            words.push_str(&format!(", {not_in_hardware} not in hardware"));
+        }
+        page.line(format!("{words} ({:.2} s)", self.seconds));
+        if self.by_cookie > 0 {
+            page.line(format!("{} of the same were recognised by their cookies.", self.by_cookie));
+        }
+        if self.not_compared > 0 {
+            let lines = count_of(self.not_compared, "line");
+            page.line(format!("{lines} for the installed tc: what they are about was not compared."));
+        }
+        if self.changing {
+            let words =
+                "Rules kept changing during the comparison: these figures are not a consistent snapshot.";
+            page.styled(Style::Bad, words);
+        }
+    }
+}
+
+/// Says how many of so many people are not shown.
+fn more(page: &mut Page, all: usize, what: &str) {
+    if all > SHOWN_MAX {
+        page.line(format!("… and {} more: {what}", all - SHOWN_MAX));
+    }
+}
+
+/// `tc dump`'s data.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+pub(crate) struct DumpReport {
+    /// The lines of the batch file, in order.
+    pub(crate) lines: Vec<String>,
+    /// How many rules have no words there, and were left out.
+    pub(crate) left_out: usize,
+}
+
+impl Report for DumpReport {
+    const KIND: &'static str = "tc-dump";
+
+    fn page(&self, page: &mut Page) {
+        self.lines.iter().for_each(|line| page.line(line));
+    }
+}

@@ -1,0 +1,266 @@
+//! What a batch file says, from reading all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use policy_file::{Mistake, Mistakes, nearest};
+use session::{Exit, Fault};
+use tc_rules::classifier::u32::Part;
+use tc_rules::kernel::Devices;
+use tc_rules::{Classifier, Command, Filter, Group, Hook, Listings, Verb};
+
+use super::atomic::place;
+use crate::report::{SurveyReport, WrongLine};
+use cli::Context;
+
+/// How many mistakes are kept, for programs.
+const MISTAKES_MAX: usize = 1000;
+
+/// How many of them are drawn, for people; the others are counted.
+const DRAWN_MAX: usize = 20;
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    pub(super) commands: u64,
+    pub(super) rules: u64,
+    pub(super) groups: BTreeSet<Group>,
+    pub(super) wrong: usize,
+    /// The first line that cannot be taken back by removing what it adds.
+    pub(super) irreversible: Option<u32>,
+    /// The first line that takes something away.
+    pub(super) removes: Option<u32>,
+    /// Lines that the installed tc is given, and the first of them.
+    pub(super) for_tc: u64,
+    pub(super) first_for_tc: Option<u32>,
+    /// Lines that only list what is there, and are left out.
+    pub(super) listings: Listings,
+    /// Rules of bpf that are added.
+    bpf: u64,
+    buckets: Buckets,
+    mistakes: Vec<tc_rules::Mistake>,
+    last: Option<Group>,
+}
+
+impl Survey {
+    /// Takes note of a command.
+    pub(super) fn note(&mut self, line: u32, command: &Command) {
+        self.commands += 1;
+        let adds = matches!(command, Command::Filter(rule) if rule.verb == Verb::Add && rule.classifier.kind().is_some() && !rule.is_chain);
+        if !adds {
+            self.irreversible.get_or_insert(line);
+        }
+        if matches!(command, Command::Foreign(_)) {
+            self.for_tc += 1;
+            self.first_for_tc.get_or_insert(line);
+        }
+        if command.removes() {
+            self.removes.get_or_insert(line);
+        }
+        if let Some(rule) = command.rule() {
+            self.rules += 1;
+            let group = rule.group();
+            if self.last != Some(group) {
+                self.groups.insert(group);
+                self.last = Some(group);
+            }
+            if adds {
+                self.bpf += u64::from(rule.classifier.kind() == Some("bpf"));
+                self.buckets.note(group, rule);
+            }
+        }
+    }
+
+    /// What the reader of a load should know of the file.
+    pub(super) fn notes(&self, devices: &mut Devices<'_>) -> impl Iterator<Item = String> {
+        self.left_out().into_iter().chain(self.many_of_bpf()).chain(self.deep(devices))
+    }
+
+    /// The most rules of u32 that a packet is compared with one after the other, if they are many, and where that is.
+    fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
+        let (group, bucket, rules) =
+            self.buckets.deepest().filter(|(.., rules)| *rules > BUCKET_RULES_MANY)?;
+        let place = place(&group, devices);
+        let bucket = match (group.priority, bucket) {
+            (0, _) => "without a priority, each in one of its own".to_owned(),
+            (_, 0) => "in no hash table of the file".to_owned(),
+            (_, bucket) => format!("in bucket {:x}:{:x}", bucket >> 20, bucket >> 12 & 0xff),
+        };
+        Some(format!(
+            "{place} gets {rules} rules {bucket}: a packet is compared with one after the other, and loading them takes longer the \
+             more there are. A hash table spreads them: `u32 divisor 256`, and rules with `ht 1:N:`."
+        ))
+    }
+
+    /// That so many rules of bpf must not be removed at once, if so.
+    fn many_of_bpf(&self) -> Option<String> {
+        (self.bpf > BPF_RULES_MANY).then(|| {
+            format!(
+                "{} rules of bpf: Linux 6.18 can stop, until it is booted again, when more than about 2000 of them are removed at once, \
+                 as with their qdisc or their priority. Load them in files of at most {BPF_RULES_MANY}, each with a priority of its own.",
+                self.bpf
+            )
+        })
+    }
+
+    /// That lines were left out which only list what is there, if so.
+    pub(super) fn left_out(&self) -> Option<String> {
+        let Listings { count, first } = self.listings;
+        let lines = match count {
+            0 => return None,
+            1 => format!("Line {first} only lists what is there, as `filter show` does: it is left out"),
+            count => {
+                format!(
+                    "{count} lines from line {first} on only list what is there, as `filter show` does: they are left out"
+                )
+            }
+        };
+        Some(format!("{lines}. netpolicy tc dump prints the rules."))
+    }
+
+    /// Takes note of a line that is wrong.
+    pub(super) fn mistake(&mut self, mistake: tc_rules::Mistake) {
+        self.wrong += 1;
+        if self.mistakes.len() < MISTAKES_MAX {
+            // A line may be long, and is drawn of the first ones alone.
+            let text = if self.mistakes.len() < DRAWN_MAX { mistake.text } else { String::new() };
+            self.mistakes.push(tc_rules::Mistake { text, ..mistake });
+        }
+    }
+
+    /// Adds what a later part of the file says, before which so many lines lie.
+    pub(super) fn append(&mut self, later: Self, lines: u32) {
+        let shifted = |line: u32| line.saturating_add(lines);
+        let Self { commands, rules, groups, wrong, irreversible, removes, mistakes, last: _, .. } = later;
+        let Self { for_tc, first_for_tc, buckets, bpf, .. } = later;
+        self.listings.append(later.listings, lines);
+        self.for_tc += for_tc;
+        self.first_for_tc = self.first_for_tc.or(first_for_tc.map(shifted));
+        self.buckets.append(buckets);
+        self.commands += commands;
+        self.bpf += bpf;
+        self.rules += rules;
+        self.groups.extend(groups);
+        self.wrong += wrong;
+        self.irreversible = self.irreversible.or(irreversible.map(shifted));
+        self.removes = self.removes.or(removes.map(shifted));
+        let room = MISTAKES_MAX.saturating_sub(self.mistakes.len());
+        let moved = |mistake: tc_rules::Mistake| tc_rules::Mistake { line: shifted(mistake.line), ..mistake };
+        self.mistakes.extend(mistakes.into_iter().take(room).map(moved));
+    }
+
+    /// The hooks of its rules.
+    pub(super) fn hooks(&self) -> BTreeSet<Hook> {
+        self.groups.iter().map(|group| group.hook).collect()
+    }
+
+    /// The fault of a file of this name with wrong lines.
+    pub(super) fn mistaken(&self, file: &str) -> Option<Fault> {
+        if self.mistakes.is_empty() {
+            return None;
+        }
+        let drawn: Vec<Mistake> =
+            self.mistakes.iter().take(DRAWN_MAX).map(|mistake| drawn(file, mistake)).collect();
+        let more = match self.wrong - drawn.len() {
+            0 => String::new(),
+            more => format!("\n\n… and {more} more"),
+        };
+        Some(Fault::new(Exit::Usage, format!("{}{more}", Mistakes(drawn))))
+    }
+
+    /// The same for a file that is not processed further; the JSON report lists all of it.
+    pub(super) fn refused(&self, file: &str, context: &Context) -> Result<(), Fault> {
+        let Some(fault) = self.mistaken(file) else { return Ok(()) };
+        if context.console.is_for_programs() {
+            context.console.report(&self.report(file))?;
+        }
+        Err(fault)
+    }
+
+    /// What it says, as data.
+    pub(super) fn report(&self, file: &str) -> SurveyReport {
+        let Self { commands, rules, wrong, for_tc, .. } = *self;
+        let (file, groups) = (file.to_owned(), self.groups.len());
+        SurveyReport { file, commands, rules, groups, for_tc, wrong, wrong_lines: self.wrong_lines() }
+    }
+
+    /// The lines that are wrong, as data.
+    pub(super) fn wrong_lines(&self) -> Vec<WrongLine> {
+        let wrong_line = |mistake: &tc_rules::Mistake| WrongLine {
+            line: mistake.line,
+            column: mistake.column,
+            words: mistake.message.clone(),
+            help: help(mistake),
+        };
+        self.mistakes.iter().map(wrong_line).collect()
+    }
+}
+
+/// How many rules of u32 a packet may be compared with one after the other before that is worth a word.
+const BUCKET_RULES_MANY: u32 = 1000;
+
+/// How many rules of bpf can be removed at once without harm, with room to what was seen to stop a kernel.
+const BPF_RULES_MANY: u64 = 1000;
+
+/// How many buckets are counted; a file with more of them has no deep ones, or not only.
+const BUCKETS_MAX: usize = 65_536;
+
+/// How many rules each bucket of u32 gets.
+#[derive(Debug, Default)]
+struct Buckets(BTreeMap<(Group, u32), u32>);
+
+impl Buckets {
+    fn note(&mut self, group: Group, rule: &Filter) {
+        let Classifier::U32(u32) = &rule.classifier else { return };
+        if u32.parts.iter().any(|part| matches!(part, Part::Divisor(_))) {
+            return; // a table
+        }
+        let bucket = (group, u32.table & !NODE);
+        if let Some(count) = self.0.get_mut(&bucket) {
+            *count = count.saturating_add(1);
+        } else if self.0.len() < BUCKETS_MAX {
+            self.0.insert(bucket, 1);
+        }
+    }
+
+    fn append(&mut self, later: Self) {
+        for (bucket, count) in later.0 {
+            if self.0.len() < BUCKETS_MAX || self.0.contains_key(&bucket) {
+                let all = self.0.entry(bucket).or_default();
+                *all = all.saturating_add(count);
+            }
+        }
+    }
+
+    fn deepest(&self) -> Option<(Group, u32, u32)> {
+        let deepest = self.0.iter().max_by_key(|(_, count)| **count)?;
+        let ((group, bucket), count) = deepest;
+        Some((*group, *bucket, *count))
+    }
+}
+
+/// The bits of a handle of u32 that are a rule's number within its bucket.
+const NODE: u32 = 0xfff;
+
+/// What would have been right.
+fn help(mistake: &tc_rules::Mistake) -> Option<String> {
+    match nearest(&mistake.found, mistake.expected.iter().copied()) {
+        Some(word) => Some(format!("did you mean `{word}`?")),
+        None if mistake.is_foreign => Some("--with-tc hands such a line to the installed tc".to_owned()),
+        None if mistake.expected.is_empty() => None,
+        None => Some(format!("one of: {}", mistake.expected.join(", "))),
+    }
+}
+
+/// A mistake with its place in the file and the nearest word that would have been right.
+fn drawn(file: &str, mistake: &tc_rules::Mistake) -> Mistake {
+    let line = usize::try_from(mistake.line).unwrap_or(usize::MAX);
+    let start = mistake.column - 1;
+    Mistake::of_line(
+        file,
+        line,
+        &mistake.text,
+        start..start + mistake.width,
+        mistake.message.clone(),
+        help(mistake),
+    )
+}
