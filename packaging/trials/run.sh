@@ -4,8 +4,8 @@
 #
 #     packaging/trials/run.sh DIRECTORY [PART OF A NAME]
 #
-# DIRECTORY holds: earlier.deb (the same program as an earlier version), this.deb, this.rpm, this.tar.gz, program (for `release`: the
-# program is released, and its size counts), the versions as Debian has them (earlier.version, this.version), an archive of a root for
+# DIRECTORY holds: earlier.deb (the same programs as an earlier version), earlier.rpm, this.deb, this.rpm, this.tar.gz, the packages
+# of the tools (NAME-tools.deb, this-tools.rpm), release (the programs are released, and their size counts), the versions as Debian has them (earlier.version, this.version), an archive of a root for
 # each suite (SUITE.tar, own.tar), and again/ with a second packing of earlier/. Needs root. Prints `test NAME ... ok` or
 # `test NAME ... FAILED` for each trial.
 # shellcheck disable=SC2015,SC2016,SC2126  # `fail` exits; what is quoted is for other shells; grep -c fails where it counts 0
@@ -153,6 +153,50 @@ a_first_policy_takes_two_commands() {
     [ "$program" -lt $program_max ] || fail 'the program is large' "$program"
     [ "$all" -lt $installed_max ] || fail 'the package is large' "$all"
     echo "trial: the program has $program bytes, all that is installed $all" >&2
+}
+
+# The commands of the tools: missing, installed, upgraded with netpolicy, removed.
+the_tools_come_and_go_with_their_package() {
+    for command in 'tc dump' 'bench live --help' 'help sim'; do
+        said=$(c "netpolicy $command; echo exit \$?")
+        says "$said" 'the package is not named' 'is not installed' 'install the package netpolicy-tools' 'exit 6'
+    done
+    install earlier && install earlier-tools
+    said=$(c 'apt-get install --yes /packages/this.deb /packages/this-tools.deb')
+    same '' "$(c 'dpkg --verify netpolicy netpolicy-tools')" 'files differ'
+    tools_work
+    same 2 "$(deferred 200)" 'settings changed'
+    c 'dpkg --purge netpolicy-tools; dpkg --verify netpolicy'
+    [ ! -e "$root/usr/libexec/netpolicy" ] || fail 'the tools are left'
+}
+
+# tools_work: the commands of the tools run, with their pages.
+tools_work() {
+    said=$(c "netpolicy tc load --dry-run - <<'END' && netpolicy sim run --help | head -n 1 && ls /usr/share/man/man8/netpolicy-tc-load.8.gz
+filter add dev lo ingress protocol ip prio 1 u32 match ip src 10.0.0.1 action drop
+END")
+    says "$said" 'the tools do not work' '1 command' 'Predict' netpolicy-tc-load
+}
+
+# One package had all commands: what it had of the tools goes to the other package, in whatever order they are unpacked.
+an_upgrade_from_one_package_to_two_loses_nothing() {
+    dpkg-deb --raw-extract "$packages/earlier.deb" "$root/whole"
+    dpkg-deb --extract "$packages/earlier-tools.deb" "$root/whole"
+    rm "$root/whole/usr/share/doc/netpolicy-tools" "$root/whole/usr/share/lintian/overrides/netpolicy-tools"
+    dpkg-deb --build "$root/whole" "$root/whole.deb" >/dev/null
+    for order in 'apt-get install --yes /packages/this-tools.deb /packages/this.deb' \
+        'dpkg --auto-deconfigure --unpack /packages/this-tools.deb && dpkg --install /packages/this.deb && dpkg --configure --pending'; do
+        c 'dpkg --purge netpolicy-tools; apt-get install --yes --allow-downgrades /whole.deb'
+        said=$(c "$order")
+        same '' "$(c 'dpkg --verify netpolicy netpolicy-tools')" "$order"
+        tools_work
+        same 2 "$(deferred 200)" 'settings changed'
+    done
+    # Without the tools, what they had in the one package goes.
+    c 'dpkg --purge netpolicy-tools && dpkg --install /whole.deb && dpkg --install /packages/this.deb'
+    said=$(c 'ls /usr/share/man/man8/netpolicy-tc.8.gz /usr/libexec/netpolicy; true')
+    [[ $said != */usr/libexec/netpolicy/netpolicy-tc* && $said == *'cannot access'* ]] || fail 'files of the tools are left' "$said"
+    rm -r "$root/whole" "$root/whole.deb"
 }
 
 removal_leaves_packets_as_they_are_and_purge_rolls_back_first() {
@@ -391,7 +435,7 @@ a_purge_under_a_daemon_of_no_unit_is_refused() {
 # Names, modes, times and order are all chosen.
 the_same_program_packs_to_the_same_bytes() {
     same "$(cat "$packages/earlier/SHA256SUMS")" "$(cat "$packages/again/SHA256SUMS")" 'other bytes'
-    same 4 "$(wc -l <"$packages/again/SHA256SUMS")" 'other files'
+    same 6 "$(wc -l <"$packages/again/SHA256SUMS")" 'other files'
 }
 
 # A chroot, as containers and rescue systems are: no init runs as process 1.
@@ -413,12 +457,21 @@ rpm_installs_verifies_and_erases() {
     mkdir -p "$bare/srv/journal"
     ln -s ../../srv/journal "$bare/var/lib/netpolicy"
     cp "$packages/this.rpm" "$bare/netpolicy.rpm"
+    cp "$packages/this-tools.rpm" "$bare/netpolicy-tools.rpm"
+    cp "$packages/earlier.rpm" "$bare/earlier.rpm"
     rpm --checksig --nosignature "$bare/netpolicy.rpm"
     # /bin/sh is there, by dpkg, of which rpm's database knows nothing.
     of_rpm --install --nodeps "$bare/netpolicy.rpm"
     of_rpm --verify --nodeps netpolicy
     said=$(in_root "$bare" "$lab && netpolicy set device veth-server defer200 && netpolicy verify; cat /etc/group")
     says "$said" 'no policy was applied' '4 settings are as they were applied' netpolicy:
+    # netpolicy of before had all commands.
+    of_rpm --upgrade --nodeps --oldpackage "$bare/earlier.rpm"
+    of_rpm --upgrade --nodeps "$bare/netpolicy.rpm" "$bare/netpolicy-tools.rpm"
+    of_rpm --verify --nodeps netpolicy netpolicy-tools
+    said=$(in_root "$bare" 'netpolicy tc load --dry-run /dev/null; netpolicy sim --help')
+    says "$said" 'the tools do not work' '0 commands' Predict
+    of_rpm --erase netpolicy-tools
     said=$(of_rpm --erase netpolicy)
     says "$said" 'no way back named' 'sh /var/lib/netpolicy/roll-back.sh'
     [ ! -e "$bare/usr/sbin/netpolicy" ] && [ -e "$bare/var/lib/netpolicy/journal" ] || fail 'not erased, or the journal too'
@@ -440,16 +493,17 @@ one_program_runs_on_debian_11_12_and_13() {
 the_archive_unpacks_over_a_root() {
     bare=$(unpack_root own bare)
     tar --directory "$bare" --extract --keep-directory-symlink --file "$packages/this.tar.gz"
-    said=$(in_root "$bare" "$lab && netpolicy set device veth-server defer200 && netpolicy verify")
-    says "$said" 'no policy was applied' '4 settings are as they were applied'
+    said=$(in_root "$bare" "$lab && netpolicy set device veth-server defer200 && netpolicy verify && netpolicy sim --help")
+    says "$said" 'no policy was applied' '4 settings are as they were applied' Predict
 }
 
 # Debian's own judge; what it may find is in the package's overrides, with reasons.
 lintian_finds_nothing_but_what_is_listed() {
-    same '' "$(lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$packages/this.deb")" lintian
+    same '' "$(lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$packages/this.deb" "$packages/this-tools.deb")" lintian
 }
 
-readonly in_container="a_first_policy_takes_two_commands removal_leaves_packets_as_they_are_and_purge_rolls_back_first
+readonly in_container="a_first_policy_takes_two_commands the_tools_come_and_go_with_their_package
+an_upgrade_from_one_package_to_two_loses_nothing removal_leaves_packets_as_they_are_and_purge_rolls_back_first
 what_make_install_laid_out_is_upgraded_with_what_is_in_force an_upgrade_under_load_fails_no_request_and_changes_no_setting
 a_downgrade_keeps_what_is_in_force the_drop_ins_of_the_page_on_monitoring_serve_metrics what_is_half_installed_can_be_finished
 with_var_full_nothing_is_set_and_nothing_is_lost a_policy_file_of_a_later_version_is_named_and_the_policy_kept

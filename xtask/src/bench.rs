@@ -1,6 +1,7 @@
 //! The figures of README and docs, each by a benchmark that can be run alone.
 
 use crate::demo;
+use crate::release::contents;
 use crate::shell::{self, Result};
 
 /// A benchmark: its name, its package and cargo's name of it, and the question that it answers. `commit` is an example.
@@ -46,6 +47,10 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     // A figure from a busy machine is noise; its reader must know.
     demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    if BENCHMARKS.iter().any(|(name, package, ..)| *package == "netpolicy" && is_wanted(name)) {
+        // Next to the netpolicy that cargo builds for them.
+        contents::build_programs(&["--profile", "bench"])?;
+    }
     for (name, package, target, answers) in BENCHMARKS.iter().filter(|(name, ..)| is_wanted(name)) {
         println!("\n{name}: {answers}");
         let mut cargo = shell::cargo();

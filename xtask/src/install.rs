@@ -1,4 +1,4 @@
-//! `install`: the program and what a system needs to run it, below DESTDIR. It starts nothing and enables nothing.
+//! `install`: the programs and what a system needs to run it, below DESTDIR. It starts nothing and enables nothing.
 
 use std::path::PathBuf;
 
@@ -18,8 +18,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err(format!("PREFIX is `{prefix}`: it begins with /"));
     }
     let below = PathBuf::from(format!("{}{prefix}", variable("DESTDIR").unwrap_or_default()));
-    shell::run(shell::cargo().args(["build", "--quiet", "--release", "-p", "netpolicy"]))?;
-    contents::lay(&shell::root().join("target/release/netpolicy"), &below, &prefix)?;
+    contents::build_programs(&["--release"])?;
+    contents::lay(&shell::root().join("target/release"), &below, &prefix)?;
     contents::lay_licences(&below)?;
     println!("installed below {}; nothing was started: systemctl enable --now netpolicy", below.display());
     Ok(())

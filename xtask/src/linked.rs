@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::deny;
 use crate::files::{self, About as _};
+use crate::release::contents::PROGRAMS;
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
@@ -92,7 +93,8 @@ fn resolved() -> Result<BTreeSet<(String, String, String)>> {
     let mut found = BTreeSet::new();
     for target in TARGETS {
         let mut tree = shell::cargo();
-        tree.args(["tree", "--quiet", "--locked", "-p", "netpolicy", "--target", target]);
+        tree.args(["tree", "--quiet", "--locked", "--target", target]);
+        tree.args(PROGRAMS.map(|name| ["--package", name]).concat());
         tree.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}\t{l}"]);
         let output = tree.output().map_err(|error| format!("cargo tree: {error}"))?;
         if !output.status.success() {

@@ -3,6 +3,7 @@
 mod judged;
 
 use crate::files;
+use crate::release::contents;
 use crate::shell::{self, Result};
 
 /// Builds netpolicy, and plays the whole cycle on a server under load.
@@ -14,7 +15,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err("the demo makes network namespaces and writes NAPI settings: run it as root".to_owned());
     }
     // Not the release: it is linked in a fraction of the time.
-    shell::run(shell::cargo().args(["build", "--profile", PROFILE, "--package", "netpolicy"]))?;
+    contents::build_programs(&["--profile", PROFILE])?;
     if let Some(words) = other_work() {
         eprintln!("demo: {words}");
     }

@@ -1,4 +1,4 @@
-//! What is installed, and where: the one list of `make install`, of both packages and of the archive.
+//! What is installed, and where: the one list of `make install`, of the packages and of the archive.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +9,17 @@ use crate::{files, linked};
 /// Where the units say that the program is; with another prefix they are written with that.
 const IN_UNITS: &str = "/usr/sbin/netpolicy";
 
+/// The programs, as cargo names them. The first is the package `netpolicy`'s; the others are those of `netpolicy-tools`.
+pub(crate) const PROGRAMS: [&str; 3] = ["netpolicy", "netpolicy-tc", "netpolicy-lab"];
+
+/// The commands of the programs of `netpolicy-tools`, which have manual pages and schemas.
+const COMMANDS_OF_TOOLS: [&str; 4] = ["tc", "bench", "sim", "lab"];
+
 /// The program, below the prefix.
 pub(crate) const PROGRAM: &str = "sbin/netpolicy";
+
+/// Where netpolicy finds the other programs, below the prefix.
+pub(crate) const TOOLS: &str = "libexec/netpolicy";
 
 /// The manual, below the prefix, and its sections.
 pub(crate) const MANUAL: &str = "share/man";
@@ -51,10 +60,37 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/netpolicy.fish"),
 ];
 
-/// Lays everything out below a directory, for programs that will see it at `prefix`. `program` must run on this machine:
-/// it writes its own manual pages, completions and schemas.
-pub(crate) fn lay(program: &Path, below: &Path, prefix: &str) -> Result {
-    files::put(program, &below.join(PROGRAM), 0o755)?;
+/// Builds the programs that are installed, with these options of cargo.
+pub(crate) fn build_programs(options: &[&str]) -> Result {
+    let programs = PROGRAMS.map(|name| ["--package", name]).concat();
+    shell::run(shell::cargo().args(["build", "--quiet"]).args(options).args(programs))
+}
+
+/// Where a program is installed, below the prefix.
+pub(crate) fn place(program: &str) -> String {
+    if program == PROGRAMS[0] { PROGRAM.to_owned() } else { format!("{TOOLS}/{program}") }
+}
+
+/// Whether a file, below the prefix, is one of the package `netpolicy-tools`.
+pub(crate) fn is_of_tools(file: &str) -> bool {
+    let of_command = |name: &str, before: &str, after: &str| {
+        let rest = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        let command = rest.map(|rest| rest.split('-').next().unwrap_or_default());
+        command.is_some_and(|command| COMMANDS_OF_TOOLS.contains(&command))
+    };
+    file.starts_with(TOOLS)
+        || of_command(file, "share/man/man8/netpolicy-", ".8")
+        || of_command(file, "share/man/man8/netpolicy-", ".8.gz")
+        || of_command(file, "share/netpolicy/schema/", ".json")
+}
+
+/// Lays everything out below a directory, for programs that will see it at `prefix`. The programs in the directory `programs` must
+/// run on this machine: they write their own manual pages, completions and schemas.
+pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
+    for program in PROGRAMS {
+        files::put(&programs.join(program), &below.join(place(program)), 0o755)?;
+    }
+    let program = programs.join(PROGRAMS[0]);
     let packaging = shell::root().join("packaging");
     for unit in UNITS {
         let text = files::read(&packaging.join("systemd").join(unit))?;
@@ -73,10 +109,10 @@ pub(crate) fn lay(program: &Path, below: &Path, prefix: &str) -> Result {
     for (command, directory) in [("man", MANUAL), ("schema", "share/netpolicy/schema")] {
         let directory = below.join(directory);
         files::make_directory(&directory)?;
-        shell::output(Command::new(program).args(["--quiet", command, "--dir"]).arg(&directory))?;
+        shell::output(Command::new(&program).args(["--quiet", command, "--dir"]).arg(&directory))?;
     }
     for (shell, file) in COMPLETIONS {
-        let script = shell::output(Command::new(program).args(["completions", shell]))?;
+        let script = shell::output(Command::new(&program).args(["completions", shell]))?;
         files::write(&below.join(file), &script)?;
     }
     Ok(())
@@ -89,4 +125,31 @@ pub(crate) fn lay_licences(below: &Path) -> Result {
         files::put(&shell::root().join(file), &documents.join(file), 0o644)?;
     }
     files::write(&documents.join("THIRD-PARTY"), &linked::third_party()?)
+}
+
+#[cfg(test)]
+mod split {
+    use super::*;
+
+    #[test]
+    fn pages_and_schemas_are_where_their_commands_are() {
+        for file in [
+            "libexec/netpolicy/netpolicy-tc",
+            "share/man/man8/netpolicy-tc.8",
+            "share/man/man8/netpolicy-tc-load.8.gz",
+            "share/man/man8/netpolicy-lab.8.gz",
+            "share/netpolicy/schema/bench.json",
+        ] {
+            assert!(is_of_tools(file), "{file}");
+        }
+        for file in [
+            "sbin/netpolicy",
+            "share/man/man8/netpolicy.8.gz",
+            "share/man/man8/netpolicy-show.8.gz",
+            "share/netpolicy/schema/show.json",
+            "share/netpolicy/recipes/latency.toml",
+        ] {
+            assert!(!is_of_tools(file), "{file}");
+        }
+    }
 }

@@ -11,14 +11,14 @@ use super::{Effort, Version};
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// Packs the program and its debug symbols into `out`, and returns the first file.
+/// Packs netpolicy, its tools and their debug symbols into `out`, and returns the first two files.
 pub(crate) fn pack(
     stage: &Stage,
     version: &Version,
-    build_id: &str,
+    build_ids: &str,
     out: &Path,
     effort: Effort,
-) -> Result<PathBuf> {
+) -> Result<[PathBuf; 2]> {
     shell::need_program("dpkg-deb", "dpkg")?;
     let architecture = shell::output(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
@@ -31,10 +31,12 @@ pub(crate) fn pack(
             .replace("@ARCHITECTURE@", architecture)
             .replace("@MAINTAINER@", super::MAINTAINER)
             .replace("@INSTALLED_SIZE@", &size)
-            .replace("@BUILD_ID@", build_id))
+            .replace("@BUILD_IDS@", build_ids))
     };
-    let overrides = templates.join("netpolicy.lintian-overrides");
-    files::put(&overrides, &stage.root.join("usr/share/lintian/overrides/netpolicy"), 0o644)?;
+    for (tree, name) in [(&stage.root, "netpolicy"), (&stage.tools_root, "netpolicy-tools")] {
+        let overrides = templates.join(format!("{name}.lintian-overrides"));
+        files::put(&overrides, &tree.join("usr/share/lintian/overrides").join(name), 0o644)?;
+    }
     let documents = stage.debug_root.join("usr/share/doc");
     files::make_directory(&documents)?;
     let link = documents.join("netpolicy-dbgsym");
@@ -59,20 +61,31 @@ pub(crate) fn pack(
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&file, mode).about(&file)?;
     }
-    let sums = shell::output(
-        Command::new("sh")
-            .current_dir(&stage.root)
-            .args(["-c", "find usr etc -type f | LC_ALL=C sort | xargs -r md5sum"]),
-    )?;
-    files::write(&control.join("md5sums"), &sums)?;
+    let control_of_tools = stage.tools_root.join("DEBIAN/control");
+    files::write(&control_of_tools, &filled("control-tools.in", &stage.tools_root)?)?;
+    for tree in [&stage.root, &stage.tools_root] {
+        let sums = shell::output(
+            Command::new("sh")
+                .current_dir(tree)
+                .args(["-c", "find usr etc -type f 2>/dev/null | LC_ALL=C sort | xargs -r md5sum"]),
+        )?;
+        files::write(&tree.join("DEBIAN/md5sums"), &sums)?;
+    }
     files::write(&stage.debug_root.join("DEBIAN/control"), &filled("control-dbgsym.in", &stage.debug_root)?)?;
 
     let place = |name: &str| out.join(format!("{name}_{}_{architecture}.deb", version.debian()));
     let (trees, compression) = match effort {
-        Effort::Release => {
-            (&[(&stage.root, "netpolicy"), (&stage.debug_root, "netpolicy-dbgsym")][..], "-Zxz")
+        Effort::Release => (
+            &[
+                (&stage.root, "netpolicy"),
+                (&stage.tools_root, "netpolicy-tools"),
+                (&stage.debug_root, "netpolicy-dbgsym"),
+            ][..],
+            "-Zxz",
+        ),
+        Effort::Trial => {
+            (&[(&stage.root, "netpolicy"), (&stage.tools_root, "netpolicy-tools")][..], "-Zgzip")
         }
-        Effort::Trial => (&[(&stage.root, "netpolicy")][..], "-Zgzip"),
     };
     for (tree, name) in trees {
         settle(tree, version.epoch)?;
@@ -87,12 +100,16 @@ pub(crate) fn pack(
         shell::output(&mut dpkg)?;
     }
     // What is Debian's own is in no other package.
-    for (tree, ours) in [(&stage.root, "usr/share/lintian"), (&stage.debug_root, "usr/share/doc")] {
+    for (tree, ours) in [
+        (&stage.root, "usr/share/lintian"),
+        (&stage.tools_root, "usr/share/lintian"),
+        (&stage.debug_root, "usr/share/doc"),
+    ] {
         files::remove(&tree.join(ours))?;
         files::remove(&tree.join("DEBIAN"))?;
     }
     put_in_place_of(&debian_zsh, &zsh)?;
-    Ok(place("netpolicy"))
+    Ok(["netpolicy", "netpolicy-tools"].map(place))
 }
 
 /// Moves a file into a directory of its own, and removes the one that it leaves empty.

@@ -31,7 +31,7 @@ const USAGE: &str =
 
 --out      where the artefacts go (target/release-VERSION)
 --suffix   makes it a version before the released one: 0.1.0~TEXT
---program  packs this program instead of building one
+--program  packs this netpolicy, and the other programs near it, instead of building them
 --twice    builds again in another directory and compares every byte
 --test     tries the artefacts: in containers of Debian, by rpm, on older distributions
 --trial    tries packages of the program of the tests, as `cargo xtask test` does; NAME is one trial";
@@ -96,33 +96,36 @@ pub(crate) enum Effort {
 /// What was made.
 pub(crate) struct Artefacts {
     pub(crate) directory: PathBuf,
-    /// The package for Debian; that of the debug symbols is beside it.
-    pub(crate) deb: PathBuf,
-    pub(crate) rpm: PathBuf,
+    /// The packages for Debian: netpolicy, and its tools. That of the debug symbols is next to them.
+    pub(crate) debs: [PathBuf; 2],
+    /// The same for rpm.
+    pub(crate) rpms: [PathBuf; 2],
     pub(crate) archive: PathBuf,
 }
 
-/// Makes all of them of a program.
+/// Makes all of them of a program and those near it.
 pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
     files::make_directory(out)?;
     let making = out.join("making");
     files::remove(&making)?;
-    let program = program::split(built, &making.join("program"))?;
-    let licences = Licences::of_program(version)?;
-    let stage = Stage::new(&making, &program, &program.stripped, version, &licences)?;
+    let programs = program::split_all(built, &making.join("program"))?;
+    let licences = Licences::of_programs(version)?;
+    let stage = Stage::new(&making, &programs, version, &licences)?;
     files::write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
     let archive = archive(&stage, version, out, effort)?;
-    let rpm = rpm::pack(&stage, version, out, effort)?;
-    let deb = deb::pack(&stage, version, &program.build_id, out, effort)?;
+    stage.split(version.epoch)?;
+    let rpms = rpm::pack(&stage, version, out, effort)?;
+    let build_ids = programs.iter().map(|program| program.build_id.as_str()).collect::<Vec<_>>().join(" ");
+    let debs = deb::pack(&stage, version, &build_ids, out, effort)?;
     if effort == Effort::Release && !shell::has("podman") {
         eprintln!("release: no image is made: it needs podman, which cargo xtask setup installs");
     } else if effort == Effort::Release {
         let image = out.join(format!("netpolicy-{}-{}.oci.tar", version.debian(), std::env::consts::ARCH));
-        image::pack(&program.stripped, &version.number, &image)?;
+        image::pack(&programs[0].stripped, &version.number, &image)?;
     }
     files::remove(&making)?;
     sums(out)?;
-    Ok(Artefacts { directory: out.to_path_buf(), deb, rpm, archive })
+    Ok(Artefacts { directory: out.to_path_buf(), debs, rpms, archive })
 }
 
 /// The tree as an archive, to be unpacked over `/` of any system.
@@ -168,8 +171,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         Some(program) => program,
         None => program::build(None)?,
     };
-    if !options.has("--program") && !program::is_static(&built)? {
-        return Err(format!("{} needs shared libraries: it was to be linked statically", built.display()));
+    if !options.has("--program") {
+        program::need_static(&built)?;
     }
     let artefacts = pack(&built, &version, &out, Effort::Release)?;
     if options.has("--twice") {

@@ -1,9 +1,10 @@
-//! The program that is packaged: linked statically, so that one runs on every distribution, and built so that neither the place
+//! The programs that are packaged: linked statically, so that one runs on every distribution, and built so that neither the place
 //! nor the time of the build is in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::contents::{PROGRAMS, TOOLS};
 use crate::files;
 use crate::shell::{self, Result};
 
@@ -27,7 +28,7 @@ pub(crate) fn host_target() -> Result<String> {
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
 }
 
-/// Builds it, in `directory` if it is not to be the usual one.
+/// Builds them, in `directory` if it is not to be the usual one, and returns the path of netpolicy, with the others next to it.
 pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     let target = host_target()?;
     let root = shell::root();
@@ -51,7 +52,8 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     let c_flags: Vec<String> =
         places.iter().rev().map(|(from, to)| format!("-ffile-prefix-map={from}={to}")).collect();
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--locked", "--profile", "dist", "-p", "netpolicy", "--target", &target]);
+    cargo.args(["build", "--locked", "--profile", "dist", "--target", &target]);
+    cargo.args(PROGRAMS.map(|name| ["--package", name]).concat());
     cargo.arg("--target-dir").arg(&below);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     cargo.env(format!("CFLAGS_{}", target.replace('-', "_")), format!("-O2 -g1 {}", c_flags.join(" ")));
@@ -59,19 +61,32 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     Ok(below.join(target).join("dist/netpolicy"))
 }
 
-/// Takes the debug information apart, into `directory`.
-pub(crate) fn split(built: &Path, directory: &Path) -> Result<Program> {
+/// Takes the debug information apart, into `directory`, of netpolicy and of the programs that it finds from where it is.
+pub(crate) fn split_all(netpolicy: &Path, directory: &Path) -> Result<Vec<Program>> {
     for program in ["objcopy", "readelf"] {
         shell::need_program(program, "binutils")?;
     }
     files::make_directory(directory)?;
+    PROGRAMS.into_iter().map(|name| split(name, &near(netpolicy, name)?, directory)).collect()
+}
+
+/// The program of this name, from netpolicy: next to it, as cargo builds them, or where they are installed.
+fn near(netpolicy: &Path, name: &str) -> Result<PathBuf> {
+    let directory = netpolicy.parent().unwrap_or(Path::new("."));
+    let places = [directory.join(name), directory.join("..").join(TOOLS).join(name)];
+    let found = places.into_iter().find(|place| place.is_file());
+    found
+        .ok_or_else(|| format!("{name} is not near {}: cargo build builds all programs", netpolicy.display()))
+}
+
+fn split(name: &str, built: &Path, directory: &Path) -> Result<Program> {
     let notes = shell::output(Command::new("readelf").args(["--notes", "--wide"]).arg(built))?;
     let build_id = match read_build_id(&notes) {
         Some(id) => id,
         // Of a program that was linked without one, as those of the tests are, no debugger will find the symbols.
         None => shell::output(Command::new("sha1sum").arg(built))?.chars().take(BUILD_ID_DIGITS).collect(),
     };
-    let (stripped, debug) = (directory.join("netpolicy"), directory.join("netpolicy.debug"));
+    let (stripped, debug) = (directory.join(name), directory.join(format!("{name}.debug")));
     let copy = |option: &str, to: &Path| {
         shell::output(Command::new("objcopy").arg(option).arg(built).arg(to)).map(drop)
     };
@@ -85,8 +100,22 @@ pub(crate) fn split(built: &Path, directory: &Path) -> Result<Program> {
     Ok(Program { stripped, debug, build_id })
 }
 
+/// Refuses programs that need a shared library or a loader.
+pub(crate) fn need_static(netpolicy: &Path) -> Result {
+    for name in PROGRAMS {
+        let program = near(netpolicy, name)?;
+        if !is_static(&program)? {
+            return Err(format!(
+                "{} needs shared libraries: it was to be linked statically",
+                program.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a program needs no shared library and no loader.
-pub(crate) fn is_static(program: &Path) -> Result<bool> {
+fn is_static(program: &Path) -> Result<bool> {
     let said = shell::output(
         Command::new("readelf").args(["--dynamic", "--program-headers", "--wide"]).arg(program),
     )?;

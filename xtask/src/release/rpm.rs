@@ -10,15 +10,16 @@ use super::{Effort, Version};
 use crate::files;
 use crate::shell::{self, Result};
 
-/// Packs the program and its debug symbols into `out`, and returns the first file.
-pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<PathBuf> {
+/// Packs netpolicy, its tools and their debug symbols into `out`, and returns the first two files.
+pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<[PathBuf; 2]> {
     shell::need_program("rpmbuild", "rpm")?;
-    let mut files = String::new();
-    for file in stage.files()? {
-        let _infallible = writeln!(files, "{}\"{file}\"", kind(&file));
-    }
-    let debug =
-        shell::output(Command::new("find").arg(&stage.debug_root).args(["-type", "f", "-printf", "/%P"]))?;
+    let listed = |tree: &Path| -> Result<String> {
+        let mut list = String::new();
+        for file in Stage::files(tree)? {
+            let _infallible = writeln!(list, "{}\"{file}\"", kind(&file));
+        }
+        Ok(list.trim_end().to_owned())
+    };
     let spec = files::read(&shell::root().join("packaging/rpm/netpolicy.spec.in"))?;
     let spec = match (effort, spec.split_once("%package debuginfo")) {
         (Effort::Trial, Some((before, after))) => {
@@ -34,8 +35,9 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         .replace("@RELEASE@", &release)
         .replace("@MAINTAINER@", super::MAINTAINER)
         .replace("@VENDOR@", super::VENDOR)
-        .replace("@FILES@", files.trim_end())
-        .replace("@DEBUG_FILE@", &debug);
+        .replace("@FILES@", &listed(&stage.root)?)
+        .replace("@TOOL_FILES@", &listed(&stage.tools_root)?)
+        .replace("@DEBUG_FILES@", &listed(&stage.debug_root)?);
     // The scripts are text of a spec file, where a per cent sign begins a macro.
     let spec = script::filled(&spec, "sh $script")?;
     let top = out.join("rpmbuild");
@@ -45,8 +47,10 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     files::write(&file, &spec)?;
     let root = top.join("BUILDROOT");
     files::make_directory(&root)?;
-    let trees =
-        if effort == Effort::Release { &[&stage.root, &stage.debug_root][..] } else { &[&stage.root][..] };
+    let trees = match effort {
+        Effort::Release => &[&stage.root, &stage.tools_root, &stage.debug_root][..],
+        Effort::Trial => &[&stage.root, &stage.tools_root][..],
+    };
     for tree in trees {
         shell::output(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(tree).arg(&root))?;
     }
@@ -70,16 +74,20 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     }
     rpmbuild.env("SOURCE_DATE_EPOCH", version.epoch.to_string());
     shell::output(rpmbuild.arg(&file))?;
-    let mut packed = None;
+    let (mut packed, mut tools) = (None, None);
     for rpm in files::files_of(&top.join("RPMS"))? {
         let place = out.join(rpm.file_name().unwrap_or_default());
         files::put(&rpm, &place, 0o644)?;
-        if !place.to_string_lossy().contains("-debuginfo-") {
+        let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("netpolicy-tools-") {
+            tools = Some(place);
+        } else if !name.starts_with("netpolicy-debuginfo-") {
             packed = Some(place);
         }
     }
     files::remove(&top)?;
-    packed.ok_or_else(|| "rpmbuild made no package".to_owned())
+    let made = packed.zip(tools).ok_or("rpmbuild did not make both packages")?;
+    Ok(made.into())
 }
 
 /// What rpm calls files of a place.

@@ -1,4 +1,4 @@
-//! What is linked into the program: names, versions, licences and their texts, for `copyright` and for a bill of materials
+//! What is linked into the programs: names, versions, licences and their texts, for `copyright` and for a bill of materials
 //! (CycloneDX); and the changelog that goes with it.
 
 use std::path::PathBuf;
@@ -30,12 +30,12 @@ const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
     Copyright: 2026 the netpolicy developers.\n\
     Licence: Apache-2.0 OR MIT, at your choice; the BPF programs that it holds are GPL-2.0-only.\n\
     On Debian systems, these licences are in /usr/share/common-licenses/Apache-2.0 and GPL-2.\n\n\
-    The program is linked statically with the parts below. It can be linked with other versions of the\n\
-    LGPL's libraries: its source is all that this takes (docs/howto/install.md of the project).\n\n";
+    The programs are linked statically with the parts below. They can be linked with other versions of the\n\
+    LGPL's libraries: their source is all that this takes (docs/howto/install.md of the project).\n\n";
 
 impl Licences {
     /// Asks cargo, and dpkg for the libraries of C.
-    pub(crate) fn of_program(version: &Version) -> Result<Self> {
+    pub(crate) fn of_programs(version: &Version) -> Result<Self> {
         let mut components = linked::crates()?;
         components.push(rust()?);
         components.extend(libraries());

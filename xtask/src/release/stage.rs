@@ -4,35 +4,37 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Version;
-use super::contents::{self, MANUAL, PROGRAM, SECTIONS};
+use super::contents::{self, MANUAL, SECTIONS};
 use super::program::Program;
 use super::sources::{Licences, changelog};
-use crate::files;
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// A tree with everything below /usr that a package holds, whatever its kind.
+/// Trees with everything below /usr that the packages hold, whatever their kind.
 pub(crate) struct Stage {
-    /// What `/` will be.
+    /// What `/` will be; until [`Stage::split`], with what is in `tools_root` afterwards.
     pub(crate) root: PathBuf,
+    /// What `/` will be in the package of the tools.
+    pub(crate) tools_root: PathBuf,
     /// What `/` will be in the package of debug symbols.
     pub(crate) debug_root: PathBuf,
 }
 
 impl Stage {
-    /// Lays it out in an empty directory. `speaks` is a program that runs here and writes the manual pages.
+    /// Lays it out in an empty directory. The programs run here and write their manual pages.
     pub(crate) fn new(
         directory: &Path,
-        program: &Program,
-        speaks: &Path,
+        programs: &[Program],
         version: &Version,
         licences: &Licences,
     ) -> Result<Self> {
-        let (root, debug_root) = (directory.join("root"), directory.join("debug"));
-        files::remove(&root)?;
-        files::remove(&debug_root)?;
+        let [root, tools_root, debug_root] = ["root", "tools", "debug"].map(|name| directory.join(name));
+        for tree in [&root, &tools_root, &debug_root] {
+            files::remove(tree)?;
+        }
         let usr = root.join("usr");
-        contents::lay(speaks, &usr, "/usr")?;
-        files::put(&program.stripped, &usr.join(PROGRAM), 0o755)?;
+        let stripped = programs.iter().find_map(|program| program.stripped.parent());
+        contents::lay(stripped.ok_or("no program")?, &usr, "/usr")?;
         let documents = usr.join("share/doc/netpolicy");
         files::write(&documents.join("copyright"), &licences.copyright)?;
         files::write(&documents.join("changelog"), &changelog(version)?)?;
@@ -49,20 +51,46 @@ impl Stage {
             files::make_directory(&root.join(directory))?;
             files::set_mode(&root.join(directory), mode)?;
         }
-        let (first, rest) = program.build_id.split_at(2);
-        let symbols = format!("usr/lib/debug/.build-id/{first}/{rest}.debug");
-        files::put(&program.debug, &debug_root.join(symbols), 0o644)?;
-        let staged = Self { root, debug_root };
+        for program in programs {
+            let (first, rest) = program.build_id.split_at(2);
+            let symbols = format!("usr/lib/debug/.build-id/{first}/{rest}.debug");
+            files::put(&program.debug, &debug_root.join(symbols), 0o644)?;
+        }
+        let staged = Self { root, tools_root, debug_root };
         for tree in [&staged.root, &staged.debug_root] {
             settle(tree, version.epoch)?;
         }
         Ok(staged)
     }
 
-    /// Every file of the package, as it is installed: `/usr/sbin/netpolicy`, sorted.
-    pub(crate) fn files(&self) -> Result<Vec<String>> {
-        let said =
-            shell::output(Command::new("find").arg(&self.root).args(["-type", "f", "-printf", "/%P\\n"]))?;
+    /// Moves the files of the tools into a tree of their own.
+    pub(crate) fn split(&self, epoch: u64) -> Result {
+        for file in Self::files(&self.root)? {
+            if file.strip_prefix("/usr/").is_some_and(contents::is_of_tools) {
+                let (from, to) = (self.root.join(&file[1..]), self.tools_root.join(&file[1..]));
+                files::make_directory(to.parent().unwrap_or(&self.tools_root))?;
+                files::rename(&from, &to)?;
+            }
+        }
+        let emptied = self.root.join("usr").join(contents::TOOLS);
+        files::remove(&emptied)?;
+        files::remove(emptied.parent().unwrap_or(&emptied))?;
+        // Its licences are those of the other package, on which it depends.
+        let documents = self.tools_root.join("usr/share/doc");
+        files::make_directory(&documents)?;
+        let link = documents.join("netpolicy-tools");
+        std::os::unix::fs::symlink("netpolicy", &link).about(&link)?;
+        settle(&self.root, epoch)?;
+        settle(&self.tools_root, epoch)
+    }
+
+    /// Every file of a tree, as it is installed: `/usr/sbin/netpolicy`, sorted.
+    pub(crate) fn files(tree: &Path) -> Result<Vec<String>> {
+        let said = shell::output(
+            Command::new("find")
+                .arg(tree)
+                .args(["(", "-type", "f", "-o", "-type", "l", ")", "-printf", "/%P\\n"]),
+        )?;
         let mut files: Vec<String> = said.lines().map(str::to_owned).collect();
         files.sort();
         Ok(files)

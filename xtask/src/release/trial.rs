@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Artefacts, Effort, Version, pack};
+use super::{Artefacts, Effort, Version, contents, pack};
 use crate::files;
 use crate::guest::Mirror;
 use crate::guest::cache::Cache;
@@ -50,7 +50,7 @@ pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Trials> 
     }
     let built = program.map_or_else(|| shell::root().join("target/debug/netpolicy"), Path::to_path_buf);
     if program.is_none() {
-        shell::run(shell::cargo().args(["build", "--quiet", "-p", "netpolicy"]))?;
+        contents::build_programs(&[])?;
     }
     let version = Version::of_workspace(None)?;
     let out = shell::root().join("target/release-trial");
@@ -88,16 +88,22 @@ fn run_script(
     files::remove(&directory)?;
     let unpacked = directory.join("unpacked");
     files::make_directory(&unpacked)?;
-    shell::output(Command::new("dpkg-deb").arg("-x").arg(&artefacts.deb).arg(&unpacked))?;
+    for deb in &artefacts.debs {
+        shell::output(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&unpacked))?;
+    }
     let program = unpacked.join("usr/sbin/netpolicy");
     // The version before is the same program, packed with another number, as an upgrade sees it.
     let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
     let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
     pack(&program, &earlier_version, &directory.join("again"), Effort::Trial)?;
     for (file, name) in [
-        (&earlier.deb, "earlier.deb"),
-        (&artefacts.deb, "this.deb"),
-        (&artefacts.rpm, "this.rpm"),
+        (&earlier.debs[0], "earlier.deb"),
+        (&earlier.debs[1], "earlier-tools.deb"),
+        (&artefacts.debs[0], "this.deb"),
+        (&artefacts.debs[1], "this-tools.deb"),
+        (&earlier.rpms[0], "earlier.rpm"),
+        (&artefacts.rpms[0], "this.rpm"),
+        (&artefacts.rpms[1], "this-tools.rpm"),
         (&artefacts.archive, "this.tar.gz"),
     ] {
         files::put(file, &directory.join(name), 0o644)?;
