@@ -1,17 +1,31 @@
-# is_own FILE: whether this file is of the network namespace that the script runs in.
+# is_own INODE: whether the script runs in the network namespace with this inode.
 is_own() {
-	[ "$(stat -Lc %i /proc/self/ns/net)" = "$(stat -Lc %i "$1" 2>/dev/null)" ]
+	[ "$(stat -Lc %i /proc/self/ns/net)" = "$1" ]
 }
 
-# inside FILE FUNCTION ...: calls the function in the network namespace of this file. In another one than ours, this script
-# runs again to do so, with a /sys that shows the devices there.
+# enter FILE COMMAND ...: runs the command in the network namespace of this file. A descriptor of another process may be a pipe by
+# now, which must not be waited for: it is opened with O_NONBLOCK (2048).
+enter() {
+	if command -v perl >/dev/null; then
+		perl -e '$^F = 99; sysopen(my $file, shift, 2048) or die "$!\n"; exec "nsenter", "--net=/proc/self/fd/" . fileno($file), @ARGV' -- "$@"
+	else
+		file=$1
+		shift
+		nsenter --net="$file" "$@"
+	fi
+}
+
+# inside INODE FILE FUNCTION ...: calls the function in the network namespace with this inode, which the file leads to. In another
+# one than ours, this script runs again to do so, with a /sys that shows the devices there. It makes sure that it is that one.
 inside() {
-	file=$1
-	shift
-	if is_own "$file"; then
+	if is_own "$1"; then
+		shift 2
 		"$@"
 	else
-		nsenter --net="$file" unshare --mount sh "$0" --call "$@" || failed=5
+		netns=$1
+		file=$2
+		shift 2
+		enter "$file" unshare --mount sh "$0" --call "$netns" "$@" || failed=5
 	fi
 }
 
@@ -21,13 +35,13 @@ less_known_files() {
 	find /proc/[0-9]*/fd -maxdepth 1 -lname 'net:\[*\]' 2>/dev/null
 }
 
-# netns_file INODE: a file of the network namespace with this inode.
+# netns_file INODE: this inode, and a file of the network namespace that has it.
 netns_file() {
 	for file in /proc/self/ns/net /run/netns/* /proc/[0-9]*/ns/net; do
-		[ "$(stat -Lc %i "$file" 2>/dev/null)" = "$1" ] && printf '%s\n' "$file" && return
+		[ "$(stat -Lc %i "$file" 2>/dev/null)" = "$1" ] && printf '%s\n' "$1 $file" && return
 	done
 	for file in $(less_known_files); do
-		[ "$(stat -Lc %i "$file" 2>/dev/null)" = "$1" ] && printf '%s\n' "$file" && return
+		[ "$(stat -Lc %i "$file" 2>/dev/null)" = "$1" ] && printf '%s\n' "$1 $file" && return
 	done
 }
 
@@ -37,19 +51,19 @@ has_device() {
 	[ -n "$(device_directory "$1" 2>/dev/null)" ] || failed=1
 }
 
-# holds_device FILE DEVICE: whether the device is in the network namespace of this file.
+# holds_device INODE FILE DEVICE: whether the device is in this network namespace.
 holds_device() {
 	if is_own "$1"; then
 		(
-			has_device "$2"
+			has_device "$3"
 			exit "$failed"
 		)
 	else
-		nsenter --net="$1" unshare --mount sh "$0" --call has_device "$2" 2>/dev/null
+		enter "$2" unshare --mount sh "$0" --call "$1" has_device "$3" 2>/dev/null
 	fi
 }
 
-# moved_to DEVICE: a file of the network namespace that the device is in now.
+# moved_to DEVICE: the network namespace that the device is in now, as of netns_file.
 moved_to() {
 	looked_into=' '
 	for file in /proc/self/ns/net /run/netns/* /proc/[0-9]*/ns/net $(less_known_files); do
@@ -58,16 +72,16 @@ moved_to() {
 		*" $of "*) continue ;;
 		esac
 		looked_into="$looked_into$of "
-		holds_device "$file" "$1" && printf '%s\n' "$file" && return
+		holds_device "$of" "$file" "$1" && printf '%s\n' "$of $file" && return
 	done
 }
 
-# netns_of INODE DEVICE: a file of the network namespace with this inode, or of the one that the device has been moved to since.
+# netns_of INODE DEVICE: the network namespace with this inode, or the one that the device has been moved to since.
 netns_of() {
 	netns=$(netns_file "$1")
 	case $2 in
 	*:*)
-		if [ -z "$netns" ] || ! holds_device "$netns" "$2"; then
+		if [ -z "$netns" ] || ! holds_device "${netns%% *}" "${netns#* }" "$2"; then
 			moved=$(moved_to "$2")
 			netns=${moved:-$netns}
 		fi
@@ -87,6 +101,6 @@ in_netns() {
 	if [ -z "$device_is_in" ]; then
 		printf '%s\n' "$2: gone"
 	else
-		inside "$device_is_in" "$@"
+		inside "${device_is_in%% *}" "${device_is_in#* }" "$@"
 	fi
 }

@@ -11,15 +11,15 @@ pub(super) fn call(words: &Words, knob: &ProcessKnob) -> Call {
     match knob {
         ProcessKnob::Epoll(EpollId { process, fd }, _) => {
             let of = format!("{} {} {fd}", process.pid, process.started);
-            Call::anywhere(&[Part::Started, Part::Epoll], words, "epoll", &of)
+            Call::anywhere(&[Part::Held, Part::Epoll], words, "epoll", &of)
         }
         ProcessKnob::IoUring(RingId { process, fd }, _) => {
             let of = format!("{} {} {fd}", process.pid, process.started);
-            Call::anywhere(&[Part::Started, Part::Ring], words, "ring", &of)
+            Call::anywhere(&[Part::Held, Part::Ring], words, "ring", &of)
         }
         ProcessKnob::Socket(SocketId { process, fd, inode }, _) => {
             let of = format!("{} {} {fd} {inode}", process.pid, process.started);
-            Call::anywhere(&[Part::Started, Part::Socket], words, "polled", &of)
+            Call::anywhere(&[Part::Held, Part::Socket], words, "polled", &of)
         }
         ProcessKnob::ThreadAffinity(ThreadId { process, tid, started, .. }, _) => {
             let of = format!("{} {tid} {started}", process.pid);

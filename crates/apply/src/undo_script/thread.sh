@@ -9,6 +9,11 @@ thread() {
 		printf '%s\n' "$1: gone"
 	elif ours "$1" "$(cpus "$2" "$3")" "$5" "$6"; then
 		taskset -cp "$6" "$3" >/dev/null
-		seen "$1" "$(cpus "$2" "$3")" "$6"
+		# taskset takes a number. If the thread is still there, it was the one that got the CPUs.
+		if [ "$(started "/proc/$2/task/$3/stat")" = "$4" ]; then
+			seen "$1" "$(cpus "$2" "$3")" "$6"
+		else
+			printf '%s\n' "$1: gone"
+		fi
 	fi
 }

@@ -218,7 +218,7 @@ fn held_open() -> Result<(), Failed> {
     let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
     let number = operator.lab.server().id();
     let script = format!(
-        "if [ \"$1\" = --call ]; then shift; \"$@\"; exit; fi\n. {finds}\nin_netns {number} ip -o link show veth-server\n"
+        "if [ \"$1\" = --call ]; then shift 2; \"$@\"; exit; fi\n. {finds}\nin_netns {number} ip -o link show veth-server\n"
     );
     let script = operator.file("finds.sh", script.as_bytes())?;
     let output = Command::new("sh").arg(script).output()?;

@@ -2,12 +2,17 @@
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
 use libtest_mimic::{Failed, Trial};
+use model::{
+    Change, Fd, Nanoseconds, Pid, Plan, ProcessKnob, Reason, Setting, SocketId, SocketPolling, Step, ThreadId,
+};
 
 use crate::monitored::fetched;
 use crate::operator::{Operator, Started, are, at_work, at_work_with, waited_for};
@@ -26,7 +31,21 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("unprivileged/a_socket_whose_lock_is_held_for_ever_keeps_nothing_waiting", FUSE, || {
             holds_a_lock("send")
         }),
+        test("unprivileged/a_socket_whose_lock_is_held_for_ever_keeps_no_undo_script_waiting", FUSE, || {
+            holds_a_lock_of_undo(&["python3"])?;
+            holds_a_lock_of_undo(&["perl"])
+        }),
+        test(
+            "unprivileged/a_lock_that_is_taken_amid_a_commit_keeps_no_rollback_waiting",
+            FUSE,
+            amid_a_commit,
+        ),
         test("unprivileged/connections_without_a_request_keep_no_collector_out", PYTHON, silent_connections),
+        test(
+            "unprivileged/a_name_that_changes_the_direction_of_text_does_so_in_no_output",
+            PYTHON,
+            misleading_name,
+        ),
         test("unprivileged/more_epolls_than_a_server_has_are_reported_and_not_managed", PYTHON, many_epolls),
         test("unprivileged/links_and_pipes_in_place_of_the_metrics_file_lead_nowhere", ROOT, metrics_file),
         test("unprivileged/a_state_directory_below_another_users_directory_is_refused", ROOT, below_theirs),
@@ -239,6 +258,88 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0), "the daemon ends when it is asked to");
     drop(holder);
     Ok(())
+}
+
+/// The undo script of changes to that process, with these languages alone, ends, and does what it can.
+fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
+    let operator = Operator::new("holds-undo", 1)?;
+    operator.inside("ip link set lo up")?;
+    let holder = Holder::new(&operator, "send")?;
+    let process = linux::process::identify(Pid(holder.pid))?;
+    let inode = fs::metadata(format!("/proc/{}/fd/50", holder.pid))?.ino();
+    let socket = |fd| SocketId { process, fd: Fd(fd), inode };
+    let polling =
+        |busy_poll_usecs| SocketPolling { busy_poll_usecs, prefer_busy_poll: false, busy_poll_budget: None };
+    let thread = ThreadId { process, tid: process.pid, started: process.started, comm: process.comm };
+    let cpus = linux::process::read_thread_affinity(&thread)?;
+    let changes = [
+        (ProcessKnob::ThreadAffinity(thread, cpus), ProcessKnob::ThreadAffinity(thread, "0".parse()?)),
+        (ProcessKnob::Socket(socket(51), polling(0)), ProcessKnob::Socket(socket(51), polling(64))),
+        (ProcessKnob::Socket(socket(50), polling(0)), ProcessKnob::Socket(socket(50), polling(64))),
+        (ProcessKnob::Socket(socket(50), polling(0)), ProcessKnob::Socket(socket(50), polling(63))),
+    ];
+    let steps = changes.map(|(was, is)| {
+        let (was, is) = (Setting::Process(was), Setting::Process(is));
+        Step::new(vec![Change::new(was, is, Reason::new("it polls", "a test"))])
+    });
+    let script = undo_script_of(&operator, Plan { steps: steps.to_vec() })?;
+    let path = directory_of_programs(&operator, languages)?;
+    let began = Instant::now();
+    let mut command = Command::new("/usr/bin/timeout");
+    command.args(["-s", "KILL", "60", "/bin/sh", &script, "--by-hand"]);
+    command.env("PATH", path).stdin(Stdio::null());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.code().is_some(), "the script did not end: {said}");
+    assert!(said.contains("cpus_allowed: is "), "what does not wait is undone: {said}");
+    if languages == ["python3"] {
+        // Python reads the address of a socket, and waits for its lock.
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert_eq!(said.matches("its process does not answer").count(), 3, "{said}");
+        assert!(began.elapsed() < Duration::from_secs(30), "it waits once for each process");
+    } else {
+        assert!(said.contains("socket 51: so_busy_poll usecs/budget/prefer: gone"), "{said}");
+    }
+    Ok(())
+}
+
+/// The undo script of a plan, in a file.
+fn undo_script_of(operator: &Operator, plan: Plan) -> Result<String, Failed> {
+    let asked = Asked {
+        at: Moment { unix_micros: 0, since_boot: Nanoseconds::ZERO },
+        command: "test".to_owned(),
+        kernel_release: String::new(),
+        netpolicy: String::new(),
+        deadline: None,
+    };
+    let begin = Begin {
+        format: FORMAT,
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+        asked,
+        owned_by: None,
+        left_in_force: false,
+        kept_by_daemon: false,
+        replaces: Vec::new(),
+        object_cookies: ObjectCookies::default(),
+        plan,
+    };
+    let script = undo_script("19700101T000000.000000Z-0001".parse()?, &begin);
+    operator.file("undo.sh", script.as_bytes())
+}
+
+/// A directory for `PATH`: what every host has, and these.
+fn directory_of_programs(operator: &Operator, more: &[&str]) -> Result<PathBuf, Failed> {
+    const PLAIN: [&str; 11] =
+        ["sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "taskset", "mount"];
+    let directory = PathBuf::from(operator.file("nothing", b"")?).with_file_name("programs");
+    fs::create_dir(&directory)?;
+    for program in PLAIN.iter().chain(more) {
+        let places = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
+        let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
+        let found = found.ok_or_else(|| format!("{program} is not installed"))?;
+        std::os::unix::fs::symlink(found, directory.join(program))?;
+    }
+    Ok(directory)
 }
 
 /// A Python script in the lab, run without privileges, once it has said that it is ready.
