@@ -260,6 +260,37 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     Ok(())
 }
 
+/// A process that takes a lock once the first of its io_urings is set, and before the last is: commit, undo and the next commands
+/// end, and the journal is free.
+fn amid_a_commit() -> Result<(), Failed> {
+    let operator = Operator::new("amid", 1)?;
+    operator.inside("ip link set lo up")?;
+    let before = operator.devices()?;
+    let holder = Holder::new(&operator, "ring")?;
+    let pid = holder.pid.to_string();
+    let began = Instant::now();
+    let said = ends(&operator.netpolicy(&["set", "task", &pid, "suspend50"]))?;
+    // Before a ring is set it is read, for which the kernel only tries to take its lock.
+    assert!(said.contains("did not answer") || said.contains("(EBUSY)"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(20), "it gives up once");
+    // Each of these takes the journal's lock.
+    for (command, code) in
+        [(&["set", "device", "veth-server", "defer20"][..], 0), (&["rollback"], 0), (&["history"], 0)]
+    {
+        let mut whole = Command::new("timeout");
+        let command = operator.netpolicy(command);
+        whole.args(["-s", "KILL", "30"]).arg(command.get_program()).args(command.get_args());
+        let output = whole.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{:?}: {said}", command.get_args());
+    }
+    // What could not be undone of that process is gone with it.
+    drop(holder);
+    ends(&operator.netpolicy(&["rollback"]))?;
+    operator.is_again(&before)?;
+    Ok(())
+}
+
 /// The undo script of changes to that process, with these languages alone, ends, and does what it can.
 fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     let operator = Operator::new("holds-undo", 1)?;

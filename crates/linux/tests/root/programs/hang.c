@@ -3,10 +3,11 @@
  * A process that holds a lock of its own for as long as it likes: the kernel copies to or from a page of a file system whose
  * server, the parent, does not answer. It takes no privilege.
  *
- * usage: hang DIRECTORY epoll|send DEVICE
+ * usage: hang DIRECTORY epoll|send|ring DEVICE
  * DEVICE is /dev/fuse, or a device node of its number that everyone may open, as most distributions have it.
- * It says "ready PID FD" when the lock is held: the process, and its epoll or socket. When its input ends, the server ends, and the
- * kernel lets the process go.
+ * It says "ready PID FD" when the lock is held: the process, and its epoll or socket. "ring" is ready before: it has many io_urings,
+ * and holds the lock of the last once the first has been made to poll. When its input ends, the server ends, and the kernel lets the
+ * process go.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -25,11 +26,13 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGE 4096
 #define CHILD_FD 50
+#define RINGS 64
 
 static void fail(const char *what)
 {
@@ -44,6 +47,42 @@ static void put(const char *path, const char *text)
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
 		fail(path);
 	close(fd);
+}
+
+static int polls(int ring)
+{
+	char path[64], text[4096];
+	int file;
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", ring);
+	file = open(path, O_RDONLY);
+	length = read(file, text, sizeof(text) - 1);
+	close(file);
+	text[length > 0 ? length : 0] = 0;
+	return strstr(text, "NAPI:\tenabled") != NULL;
+}
+
+/* Waits until the first of its io_urings polls, and lets the kernel read the page under the lock of the last. */
+static void hang_ring(void *page)
+{
+	char params[120];
+
+	for (int ring = CHILD_FD; ring < CHILD_FD + RINGS; ring++) {
+		int made;
+
+		memset(params, 0, sizeof(params));
+		made = syscall(SYS_io_uring_setup, 4, params);
+		if (made < 0 || dup2(made, ring) < 0)
+			fail("io_uring");
+		close(made);
+	}
+	printf("ready %d %d\n", getpid(), CHILD_FD);
+	fflush(stdout);
+	while (!polls(CHILD_FD))
+		;
+	/* IORING_REGISTER_BUFFERS */
+	syscall(SYS_io_uring_register, CHILD_FD + RINGS - 1, 0, page, 1);
 }
 
 /* What the process does that never ends. */
@@ -74,6 +113,8 @@ static void hang(const char *directory, const char *kind)
 	if (!strcmp(kind, "epoll")) {
 		dup2(epoll, CHILD_FD);
 		epoll_wait(CHILD_FD, page, 1, -1);
+	} else if (!strcmp(kind, "ring")) {
+		hang_ring(page);
 	} else {
 		dup2(client, CHILD_FD);
 		send(CHILD_FD, page, PAGE, 0);
@@ -153,7 +194,7 @@ int main(int count, char **arguments)
 	uid_t uid = getuid();
 	gid_t gid = getgid();
 	char text[128];
-	int fuse, said = 0;
+	int fuse, said = count == 4 && !strcmp(arguments[2], "ring");
 	pid_t child;
 
 	if (count != 4)
