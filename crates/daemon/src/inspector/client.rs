@@ -16,7 +16,7 @@ use model::{EpollId, Pid, ProcessId, ProcessKnob, Setting};
 
 use super::{
     ALL_TOGETHER, ANSWER_BYTES_MAX, ASK_AGAIN_AFTER, Answer, Group, LONGEST_TICKS, PATIENCE, Request,
-    SIDE_BY_SIDE, STALLS_MAX, START_PATIENCE, WORKER,
+    SIDE_BY_SIDE, STALLS_MAX, START_PATIENCE, WAITING_MAX, WORKER,
 };
 use crate::api::wire::encode;
 
@@ -151,8 +151,8 @@ impl Workers {
         !again
     }
 
-    /// The users whose processes recently did not answer.
-    fn blamed(&self) -> Vec<Group> {
+    /// The users whose processes recently did not answer, with the number of workers that are blocked on them.
+    fn blamed(&self) -> BTreeMap<Group, usize> {
         let mut stalled = held(&self.stalled);
         stalled.retain(|_, known| {
             if let Some(child) = &mut known.waits
@@ -162,7 +162,13 @@ impl Workers {
             }
             known.waits.is_some() || known.since.elapsed() < ASK_AGAIN_AFTER
         });
-        stalled.values().filter_map(|known| known.group).collect()
+        let mut blamed = BTreeMap::new();
+        for known in stalled.values() {
+            if let Some(group) = known.group {
+                *blamed.entry(group).or_insert(0) += usize::from(known.waits.is_some());
+            }
+        }
+        blamed
     }
 
     /// Sends a request about many processes; `request` creates it for a list of pids. Returns the answers,
@@ -181,11 +187,20 @@ impl Workers {
                 unread.push(missing(pid, did_not_answer()));
                 continue;
             }
-            match process::owner(pid).filter(|owner| blamed.contains(owner)) {
+            let owner = if blamed.is_empty() { None } else { process::owner(pid) };
+            match owner.filter(|owner| blamed.contains_key(owner)) {
                 Some(owner) => apart.entry(owner).or_default().push(pid),
                 None => together.push(pid),
             }
         }
+        apart.retain(|group, pids| {
+            let waiting = blamed.get(group).copied().unwrap_or(0);
+            if waiting >= WAITING_MAX {
+                let (what, why) = (format!("processes of {group}"), not_looked_at(pids.len(), *group));
+                unread.push(Unread { what, why });
+            }
+            waiting < WAITING_MAX
+        });
         let begun = Instant::now();
         let mut answers = Vec::new();
         if !together.is_empty() {
@@ -208,7 +223,7 @@ impl Workers {
         let until = begun.max(Instant::now()) + ALL_TOGETHER;
         let mut groups: Vec<(Group, Vec<Pid>)> = apart.into_iter().collect();
         // Root's processes first, and those of users whose processes blocked a worker last.
-        groups.sort_by_key(|(group, _)| (blamed.contains(group), *group));
+        groups.sort_by_key(|(group, _)| (blamed.contains_key(group), *group));
         let queue = Mutex::new(groups.into_iter());
         let found = Mutex::new((answers, unread));
         std::thread::scope(|scope| {
@@ -257,10 +272,7 @@ impl Workers {
                 return (Vec::new(), unread);
             }
         }
-        let why = format!(
-            "not readable: {} more processes of {group} were not looked at, because others of them did not answer",
-            pids.len()
-        );
+        let why = not_looked_at(pids.len(), group);
         unread.push(Unread { what: format!("processes of {group}"), why });
         (Vec::new(), unread)
     }
@@ -272,12 +284,18 @@ impl Workers {
         what: impl Fn() -> String,
         request: &Request,
     ) -> Result<Answer, KernelError> {
-        let stalled = || KernelError {
-            what: what(),
-            cause: Cause::Extack { errno: Errno::TIMEDOUT, message: did_not_answer() },
-        };
+        let timed_out =
+            |message| KernelError { what: what(), cause: Cause::Extack { errno: Errno::TIMEDOUT, message } };
+        let stalled = || timed_out(did_not_answer());
         if pid != NO_PROCESS && self.is_stalled(pid) {
             return Err(stalled());
+        }
+        let blamed = self.blamed();
+        let owner = if blamed.is_empty() { None } else { process::owner(pid) };
+        if let Some(owner) = owner
+            && blamed.get(&owner).is_some_and(|waiting| *waiting >= WAITING_MAX)
+        {
+            return Err(timed_out(not_looked_at(1, owner)));
         }
         match self.ask(request) {
             Ok(Answer::Failed(failure)) => Err(failure.into()),
@@ -286,6 +304,12 @@ impl Workers {
             Err(Failure::Stalled(_)) => Err(stalled()),
         }
     }
+}
+
+/// The words on processes that are not looked at because of others of their user.
+fn not_looked_at(count: usize, group: Group) -> String {
+    let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
+    format!("not readable: {processes} of {group} not looked at, because others of this user did not answer")
 }
 
 fn missing(pid: Pid, why: String) -> Unread {
@@ -445,5 +469,64 @@ impl Attach for Workers {
             _ => None,
         });
         Ok(found.flatten().collect())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn sleeping() -> Child {
+        Command::new("sleep").arg("60").spawn().expect("coreutils are there")
+    }
+
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn new() -> Self {
+            Self(sleeping())
+        }
+
+        fn pid(&self) -> Pid {
+            Pid(self.0.id())
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn so_many_workers_wait_for_one_user_and_no_more() {
+        let workers = Workers::default();
+        let processes: Vec<Sleeper> = (0..=WAITING_MAX).map(|_| Sleeper::new()).collect();
+        let next = processes[WAITING_MAX].pid();
+        // Each of them is "waited for" by a child that does not end.
+        for process in &processes[..WAITING_MAX] {
+            assert!(workers.blamed().values().all(|waiting| *waiting < WAITING_MAX));
+            workers.note(process.pid(), sleeping());
+        }
+        let asked = |_| -> Request { panic!("the user has enough workers") };
+        let (answers, unread) = workers.ask_about(vec![processes[0].pid(), next], &asked);
+        assert!(answers.is_empty());
+        let why: Vec<&str> = unread.iter().map(|unread| unread.why.as_str()).collect();
+        assert_eq!(why.len(), 2, "{why:?}");
+        assert!(why[0].contains("did not answer within 400 ms"), "{why:?}");
+        assert!(why[1].starts_with("not readable: 1 process of uid "), "{why:?}");
+        let like = Setting::Process(ProcessKnob::Epoll(
+            EpollId { process: process::identify(next).expect("it runs"), fd: model::Fd(3) },
+            model::EpollParams::default(),
+        ));
+        let error = workers.read(&like).expect_err("nobody is asked");
+        assert!(error.to_string().contains("others of this user did not answer"), "{error}");
+        // Once a worker has ended, the next process is looked at.
+        for known in held(&workers.stalled).values_mut() {
+            let waits = known.waits.as_mut().expect("it waits");
+            waits.kill().and_then(|()| waits.wait()).expect("it ends");
+        }
+        assert!(workers.blamed().values().all(|waiting| *waiting == 0));
     }
 }

@@ -42,6 +42,9 @@ const ALL_TOGETHER: Duration = Duration::from_millis(1200);
 /// skipped.
 const STALLS_MAX: usize = 2;
 
+/// How many workers may be blocked on one user's processes. While so many are, these processes are skipped.
+const WAITING_MAX: usize = 4;
+
 /// How long a process that did not answer is skipped; at least as long as a worker is blocked on it.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
