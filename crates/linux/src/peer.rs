@@ -6,6 +6,8 @@ use model::Pid;
 use sys::error::KernelError;
 use sys::peer_groups::{peer_credentials, peer_groups};
 
+use crate::process::Owner;
+
 /// The process that connected, as it was when it did.
 ///
 /// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
@@ -31,6 +33,26 @@ impl Peer {
         groups.extend(peer_groups(&socket).map_err(failed)?);
         Ok(Self { pid: Pid(peer.pid), uid: peer.uid, groups })
     }
+
+    /// The user whose share of a limit it uses. In a user namespace, a user has as many uids as `/etc/subuid` says; so all who are
+    /// in one count as one. So does who cannot be looked at: it has ended, or is in another pid namespace.
+    pub fn owner(&self) -> Owner {
+        if self.uid == 0 || is_in_our_user_namespace(self.pid) {
+            Owner::User(self.uid)
+        } else {
+            Owner::OfOtherUserNamespaces
+        }
+    }
+}
+
+/// Whether a process has our uids. Every user may read this, other than the link in `/proc/PID/ns`.
+///
+/// Kernel: `kernel/user_namespace.c` `uid_m_show()`: as the reader's namespace has the uids, its own as those of its parent. Only one
+/// who has CAP_SETUID outside of a namespace can give it a range that is not from `/etc/subuid`.
+fn is_in_our_user_namespace(pid: Pid) -> bool {
+    let map = |of: &str| std::fs::read(format!("/proc/{of}/uid_map")).ok();
+    let theirs = map(&pid.to_string());
+    theirs.is_some() && theirs == map("self")
 }
 
 /// The user that a process runs as; `None` if it is gone.
@@ -60,5 +82,15 @@ mod test {
         own.sort_unstable();
         assert_eq!(all, own);
         assert_eq!(owner(peer.pid), Some(peer.uid));
+        assert_eq!(peer.owner(), Owner::User(peer.uid));
+    }
+
+    #[test]
+    fn a_user_who_cannot_be_looked_at_shares_with_others_and_root_does_not() {
+        for pid in [0, u32::MAX] {
+            let peer = |uid| Peer { pid: Pid(pid), uid, groups: vec![uid] };
+            assert_eq!(peer(1000).owner(), Owner::OfOtherUserNamespaces);
+            assert_eq!(peer(0).owner(), Owner::User(0));
+        }
     }
 }

@@ -6,15 +6,20 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
+use linux::process::Owner;
+
 use super::log_budget::{LogBudget, Whose};
 
 /// Maximum number of connections.
 pub const CLIENTS_MAX: usize = 64;
 
-/// Maximum number of connections per user other than root.
+/// Maximum number of connections per user other than root, and of all users in other user namespaces together.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// Maximum number of connections of all users other than root: the rest is reserved for root.
+/// Maximum number of connections of all users without rights: the rest is reserved for members of the group of
+/// `--api-group`, and for root.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
+/// Maximum number of connections of all users other than root: the rest is reserved for root.
+const CLIENTS_BUT_ROOT_MAX: usize = 56;
 
 /// Counts of connections and calls since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +36,17 @@ pub struct Tally {
     pub dropped: u64,
 }
 
+/// The user of a connection, and whether this user may change everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entrant {
+    pub(super) owner: Owner,
+    pub(super) is_trusted: bool,
+}
+
 /// Connections, their counters, and their log lines.
 pub struct ConnectionStats {
     tally: Cell<Tally>,
-    clients: RefCell<BTreeMap<u32, usize>>,
+    clients: RefCell<BTreeMap<Entrant, usize>>,
     log: Box<dyn Fn(&str)>,
     budget: RefCell<LogBudget>,
 }
@@ -76,25 +88,36 @@ impl ConnectionStats {
     }
 
     /// Reserves a place for a connection of a user, if there is room.
-    pub(super) fn enter(self: &Rc<Self>, uid: u32) -> Option<Place> {
+    pub(super) fn enter(self: &Rc<Self>, client: Entrant, whose: Whose) -> Option<Place> {
         let mut clients = self.clients.borrow_mut();
-        let (all, root): (usize, usize) = (clients.values().sum(), clients.get(&0).copied().unwrap_or(0));
-        let own = clients.get(&uid).copied().unwrap_or(0);
-        let room = all < CLIENTS_MAX
-            && (uid == 0 || (own < CLIENTS_PER_USER_MAX && all - root < CLIENTS_OF_OTHERS_MAX));
-        if !room {
+        let all: usize = clients.values().sum();
+        let count = |is: &dyn Fn(&Entrant) -> bool| -> usize {
+            clients.iter().filter(|(client, _)| is(client)).map(|(_, count)| count).sum()
+        };
+        let own = count(&|other| other.owner == client.owner);
+        let but_root = count(&|other| other.owner != Owner::User(0));
+        let untrusted = count(&|other| !other.is_trusted);
+        let room = match client {
+            Entrant { owner: Owner::User(0), .. } => true,
+            Entrant { is_trusted, .. } => {
+                own < CLIENTS_PER_USER_MAX
+                    && but_root < CLIENTS_BUT_ROOT_MAX
+                    && (is_trusted || untrusted < CLIENTS_OF_OTHERS_MAX)
+            }
+        };
+        if !room || all >= CLIENTS_MAX {
             drop(clients);
             self.count(|tally| tally.rejected += 1);
-            let whose = if uid == 0 { Whose::Trusted(uid) } else { Whose::User(uid) };
+            let owner = client.owner;
             self.log(
                 whose,
-                &format!("api: a connection of uid {uid} was rejected: connection limit reached ({all})"),
+                &format!("api: a connection of {owner} was rejected: connection limit reached ({all})"),
             );
             return None;
         }
-        *clients.entry(uid).or_insert(0) += 1;
+        *clients.entry(client).or_insert(0) += 1;
         self.count(|tally| tally.accepted += 1);
-        Some(Place { stats: Rc::clone(self), uid })
+        Some(Place { stats: Rc::clone(self), client })
     }
 }
 
@@ -102,16 +125,16 @@ impl ConnectionStats {
 #[derive(Debug)]
 pub(super) struct Place {
     stats: Rc<ConnectionStats>,
-    uid: u32,
+    client: Entrant,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut clients = self.stats.clients.borrow_mut();
-        if let Some(count) = clients.get_mut(&self.uid) {
+        if let Some(count) = clients.get_mut(&self.client) {
             *count -= 1;
             if *count == 0 {
-                clients.remove(&self.uid);
+                clients.remove(&self.client);
             }
         }
     }
@@ -121,19 +144,36 @@ impl Drop for Place {
 mod test {
     use super::*;
 
+    fn enter(stats: &Rc<ConnectionStats>, owner: Owner, is_trusted: bool) -> Option<Place> {
+        let is_trusted = is_trusted || owner == Owner::User(0);
+        stats.enter(Entrant { owner, is_trusted }, Whose::User(1000))
+    }
+
     #[test]
     fn users_share_the_room_and_leave_root_some() {
         let stats = ConnectionStats::new(|_| {});
         let mut places: Vec<Place> = Vec::new();
         for uid in 1000..1010 {
-            places.extend((0..20).filter_map(|_| stats.enter(uid)));
+            places.extend((0..20).filter_map(|_| enter(&stats, Owner::User(uid), false)));
         }
         assert_eq!(places.len(), CLIENTS_OF_OTHERS_MAX);
-        let roots: Vec<Place> = (0..100).filter_map(|_| stats.enter(0)).collect();
-        assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_OF_OTHERS_MAX);
+        let members: Vec<Place> =
+            (2000..2010).filter_map(|uid| enter(&stats, Owner::User(uid), true)).collect();
+        assert_eq!(members.len(), CLIENTS_BUT_ROOT_MAX - CLIENTS_OF_OTHERS_MAX, "members of the group");
+        let roots: Vec<Place> = (0..100).filter_map(|_| enter(&stats, Owner::User(0), true)).collect();
+        assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_BUT_ROOT_MAX);
         drop(places);
-        assert!(stats.enter(1000).is_some());
-        assert_eq!(stats.tally().rejected, 200 - 48 + 100 - 16);
+        assert!(enter(&stats, Owner::User(1000), false).is_some());
+        assert_eq!(stats.tally().rejected, 200 - 48 + 10 - 8 + 100 - 8);
+    }
+
+    #[test]
+    fn users_of_other_user_namespaces_leave_the_others_room() {
+        let stats = ConnectionStats::new(|_| {});
+        let others: Vec<Place> =
+            (0..65_536).filter_map(|_| enter(&stats, Owner::OfOtherUserNamespaces, false)).collect();
+        assert_eq!(others.len(), CLIENTS_PER_USER_MAX);
+        assert!(enter(&stats, Owner::User(1000), false).is_some());
     }
 
     #[test]

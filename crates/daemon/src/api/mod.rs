@@ -41,6 +41,8 @@ pub use metrics::open_metrics;
 pub use thread::Serving;
 
 use self::connection::Connection;
+use self::connection_stats::Entrant;
+use self::log_budget::Whose;
 use crate::socket_file;
 pub use crate::socket_file::ListenError;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
@@ -82,6 +84,13 @@ struct Office {
     group: Option<u32>,
     answer_query: QueryHandler,
     jobs: Rc<Cell<usize>>,
+}
+
+impl Office {
+    /// Whether this client may see and change everything.
+    fn trusts(&self, peer: &Peer) -> bool {
+        peer.uid == 0 || self.group.is_some_and(|group| peer.groups.contains(&group))
+    }
 }
 
 impl fmt::Debug for Office {
@@ -174,7 +183,10 @@ impl Listener {
         let (stream, _) = self.listener.accept()?;
         let Ok(peer) = Peer::of(&stream) else { return Ok(()) };
         stream.set_nonblocking(true)?;
-        match self.office.stats.enter(peer.uid) {
+        let is_trusted = self.office.trusts(&peer);
+        let client = Entrant { owner: peer.owner(), is_trusted };
+        let whose = if is_trusted { Whose::Trusted(peer.uid) } else { Whose::User(peer.uid) };
+        match self.office.stats.enter(client, whose) {
             Some(place) => {
                 registrar.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
             }

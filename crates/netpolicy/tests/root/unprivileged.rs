@@ -41,6 +41,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             amid_a_commit,
         ),
         test("unprivileged/connections_without_a_request_keep_no_collector_out", PYTHON, silent_connections),
+        test("unprivileged/subordinate_uids_keep_no_other_user_out", PYTHON, subordinate_uids),
         test(
             "unprivileged/a_name_that_changes_the_direction_of_text_does_so_in_no_output",
             PYTHON,
@@ -404,6 +405,58 @@ fn silent_connections() -> Result<(), Failed> {
         assert!(page.contains("netpolicy_"), "{page}");
     }
     drop(process);
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
+/// A user namespace with the 65536 uids that `/etc/subuid` gives a user: each of seven connects eight times.
+fn subordinate_uids() -> Result<(), Failed> {
+    const SCRIPT: &str = "import ctypes, os, socket, sys\n\
+        begun, mapped = os.pipe(), os.pipe()\n\
+        child = os.fork()\n\
+        if child:\n\
+        \x20   os.read(begun[0], 1)\n\
+        \x20   for file in 'uid_map', 'gid_map':\n\
+        \x20       open(f'/proc/{child}/{file}', 'w').write('0 100000 65536')\n\
+        \x20   os.write(mapped[1], b'x')\n\
+        \x20   sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n\
+        assert ctypes.CDLL(None).unshare(0x10000000) == 0\n\
+        os.write(begun[1], b'x')\n\
+        os.read(mapped[0], 1)\n\
+        os.setresuid(0, 0, 0)\n\
+        held = []\n\
+        for uid in range(1, 8):\n\
+        \x20   os.seteuid(uid)\n\
+        \x20   for _ in range(8):\n\
+        \x20       client = socket.socket(socket.AF_UNIX)\n\
+        \x20       client.connect(sys.argv[1])\n\
+        \x20       held.append(client)\n\
+        \x20   os.seteuid(0)\n\
+        print('ready', flush=True)\nsys.stdin.read()\n";
+    let operator = Operator::new("subordinate", 1)?;
+    let policy = "[device.veth-server]\npolicy = \"latency\"\ndelivery = \"defer50\"\n";
+    let daemon = at_work(&operator, policy)?;
+    let socket = operator.state().join("io.netpolicy");
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", SCRIPT]).arg(&socket).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut theirs = Started { child: command.spawn()? };
+    let mut line = String::new();
+    BufReader::new(theirs.child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    assert_eq!(line, "ready\n");
+    waited_for("the connections that are one too many", || {
+        Ok(operator.said()?.contains("other user namespaces was rejected").then_some(()))
+    })?;
+    // Another user without privileges, of a uid that is not mapped there, is answered.
+    const ASK: &str = "import socket, sys\n\
+        client = socket.socket(socket.AF_UNIX)\n\
+        client.settimeout(20)\n\
+        client.connect(sys.argv[1])\n\
+        client.sendall(b'{\"method\": \"io.netpolicy.Status\"}\\0')\n\
+        answer = client.recv(1 << 16)\n\
+        assert b'\"status\"' in answer, answer\n";
+    as_nobody("/usr/bin/python3", &["-c", ASK, text(&socket)])?;
+    operator.runs(&["status"], 0)?;
+    drop(theirs);
     assert_eq!(daemon.terminated()?, Some(0));
     Ok(())
 }
