@@ -33,14 +33,14 @@ pub trait Report: Serialize + JsonSchema {
     /// The report as one JSON document.
     fn document(&self) -> String {
         let document = Document { schema: SCHEMA, kind: Self::KIND, data: self };
-        format!("{}\n", serde_json::to_string_pretty(&document).expect(TEXT_KEYS))
+        format!("{}\n", escaped(serde_json::to_string_pretty(&document).expect(TEXT_KEYS)))
     }
 
     /// The report as JSON records, one per line.
     fn records(&self) -> String {
         let line = |(kind, data)| {
             let document = Document { schema: SCHEMA, kind, data: &data };
-            format!("{}\n", serde_json::to_string(&document).expect(TEXT_KEYS))
+            format!("{}\n", escaped(serde_json::to_string(&document).expect(TEXT_KEYS)))
         };
         self.lines().into_iter().map(line).collect()
     }
@@ -91,6 +91,23 @@ const TEXT_KEYS: &str = "our own types have text as keys";
 /// If a map has keys that are not text: a bug in the type.
 pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).expect(TEXT_KEYS)
+}
+
+/// JSON in which a name can neither control the terminal nor reverse the text around it: `serde_json` escapes only
+/// the control characters below U+0020. Outside of strings, the only misleading character of JSON is the newline.
+fn escaped(json: String) -> String {
+    let misleads = |c: char| c != '\n' && is_misleading(c);
+    if !json.contains(misleads) {
+        return json;
+    }
+    let mut text = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match misleads(c) {
+            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => text.push(c),
+        }
+    }
+    text
 }
 
 /// Text for people, built line by line.
@@ -160,6 +177,14 @@ fn legible(line: &str, colour: bool) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn json_holds_no_character_that_misleads_and_means_the_same() {
+        let name = "a\u{202e}d\u{2066}\u{9b}\u{7f}\x1b[2J\n\u{200f}é";
+        let json = escaped(serde_json::to_string_pretty(&[name]).expect("text"));
+        assert!(json.chars().all(|c| c == '\n' || !is_misleading(c)), "{json:?}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&json).expect("JSON"), [name]);
+    }
 
     #[test]
     fn of_all_control_characters_a_line_keeps_only_our_own_styles() {

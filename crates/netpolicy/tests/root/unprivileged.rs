@@ -461,6 +461,67 @@ fn subordinate_uids() -> Result<(), Failed> {
     Ok(())
 }
 
+/// What is printed of a process whose name turns the text after it around (U+202E), by every command and by the daemon.
+fn misleading_name() -> Result<(), Failed> {
+    const SCRIPT: &str = "import select, socket, sys\n\
+        open('/proc/self/comm', 'wb').write('a\\u202ed\\u2066e\\x1b[7m'.encode())\n\
+        server = socket.create_server(('', 7070))\n\
+        epolls = [select.epoll() for _ in range(2)]\n\
+        [epoll.register(server) for epoll in epolls]\n\
+        print('ready', flush=True)\nsys.stdin.read()\n";
+    let operator = Operator::new("misleading", 1)?;
+    operator.inside("ip link set lo up")?;
+    let process = theirs(&operator, SCRIPT)?;
+    let pid = process.child.id().to_string();
+    let policy =
+        "[service.theirs]\nmatch = { uid = 65534 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
+    let is_clean = |what: &str, said: &str| {
+        let wrong = said.find(|c: char| model::is_misleading(c) && c != '\n');
+        assert!(wrong.is_none(), "{what}: {:?}", &said[wrong.unwrap_or_default()..]);
+    };
+    let commands = [
+        &["show"][..],
+        &["-o", "json", "show"],
+        &["doctor"],
+        &["-o", "json", "doctor"],
+        &["init"],
+        &["-v", "set", "task", &pid, "suspend20"],
+        &["-o", "json", "set", "task", &pid, "suspend50"],
+        &["history"],
+        &["-o", "json", "history"],
+        &["verify"],
+        &["rollback", "--script"],
+        &["rollback"],
+        &["-o", "json", "rollback"],
+    ];
+    let mut named = 0;
+    for command in commands {
+        let output = operator.netpolicy(command).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        is_clean(&format!("{command:?}"), &said);
+        named += usize::from(said.contains("a\u{fffd}d"));
+    }
+    assert!(named >= 3, "{named} outputs name the process");
+    let metrics = operator.file("metrics.prom", b"")?;
+    let daemon = at_work_with(&operator, policy, &["--metrics-file", &metrics])?;
+    waited_for("the daemon's log", || Ok(operator.said()?.contains("a\u{fffd}d").then_some(())))?;
+    for command in [&["status"][..], &["-o", "json", "status"], &["verify"]] {
+        let said = operator.netpolicy(command).output()?;
+        is_clean(&format!("{command:?}"), &String::from_utf8_lossy(&said.stdout));
+    }
+    is_clean("the log", &operator.said()?);
+    is_clean("the metrics", &fs::read_to_string(&metrics)?);
+    for entry in fs::read_dir(operator.state().join("journal"))? {
+        let script = entry?.path().join("undo.sh");
+        if script.exists() {
+            is_clean("undo.sh", &fs::read_to_string(&script)?.replace('\t', ""));
+        }
+    }
+    drop(process);
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
 /// What one process may have of the daemon's memory and time is bounded.
 fn many_epolls() -> Result<(), Failed> {
     const SCRIPT: &str = "import resource, select, socket, sys\n\
