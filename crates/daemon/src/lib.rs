@@ -18,6 +18,7 @@ mod api_calls;
 mod app_requests;
 pub mod attach_service;
 mod bell;
+mod change_log;
 mod current_plan;
 mod daemon;
 pub mod event_loop;

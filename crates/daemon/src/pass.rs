@@ -87,6 +87,7 @@ impl Daemon<'_> {
             }
         }
         self.telemetry.leave(Phase::Starting, Phase::Managing);
+        self.telemetry.summarize_set();
         let (asked, host) = (self.asked(), self.known.host());
         let folded = self.held.fold_if_many(host, &asked);
         self.telemetry.detail_of(NOT_COMPACTED, folded);
@@ -437,11 +438,9 @@ impl Daemon<'_> {
         changes.iter().for_each(|change| self.known.take_in(change.to()));
         self.known.note_set(changes.iter().map(|change| change.to().clone()).collect());
         self.answers.set(changes);
-        for change in changes {
-            let words = format!("{change} ({})", change.because().source);
-            self.telemetry.operator().event("set", change.to().object(), words)?;
-        }
-        Ok(())
+        let host = self.known.host();
+        self.telemetry.summarize_set();
+        self.telemetry.set(changes, |pid| host.process(pid).map(|process| process.uid))
     }
 
     /// Observes the settings that the last commit wrote.

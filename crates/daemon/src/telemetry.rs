@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use latency::live::Measured;
 use model::host::Unread;
-use model::{Finding, Judgement, NetnsId, Policy};
+use model::{Change, Finding, Judgement, NetnsId, Pid, Policy};
 use session::{Fault, Operator, count};
 
+use crate::change_log::ChangeLog;
 use crate::status::{
     Counters, EventSource, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request,
     RequestStatus, Shared, VERDICTS_MAX,
@@ -35,6 +36,7 @@ pub(crate) struct Telemetry<'a> {
     verdicts: VecDeque<Judgement>,
     /// The start of the window of logged findings, and their number.
     logged: (Instant, u32),
+    changes: ChangeLog,
 }
 
 /// The state when SIGHUP arrived, kept until the log reports the result.
@@ -75,6 +77,7 @@ impl<'a> Telemetry<'a> {
             reload: None,
             verdicts: VecDeque::new(),
             logged: (Instant::now(), 0),
+            changes: ChangeLog::new(Instant::now()),
         }
     }
 
@@ -154,6 +157,21 @@ impl<'a> Telemetry<'a> {
     /// Records the time from an event of this kind to the policy in force.
     pub(crate) fn reacted(&mut self, kind: Kind, took: Duration) {
         self.reactions.entry(kind).or_default().note(took);
+    }
+
+    /// Logs what a commit set. `user` returns the user of a process.
+    pub(crate) fn set(&mut self, changes: &[Change], user: impl Fn(Pid) -> Option<u32>) -> Result<(), Fault> {
+        for line in self.changes.fold(changes, user) {
+            self.operator.event("set", line.object, line.words)?;
+        }
+        Ok(())
+    }
+
+    /// Logs how many settings of the last minute had no line.
+    pub(crate) fn summarize_set(&mut self) {
+        for words in self.changes.summarize(Instant::now()) {
+            self.operator.say(&words);
+        }
     }
 
     /// Records the verdicts on a change that was judged on the traffic of services.
