@@ -72,17 +72,30 @@ impl RunningDaemon {
         (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
     }
 
-    /// The command that stops it.
+    /// What to do to stop it: a command, if one can be run here.
     pub fn stop(&self) -> String {
         match &self.service {
             Some(service) => format!("systemctl stop {service}"),
+            // The kernel gives a process of another pid namespace the number 0, and `kill 0` ends the caller's shell.
+            None if self.pid == OUTSIDE => "where it runs: in a container, or outside of this one".to_owned(),
             None => format!("kill {}", self.pid),
+        }
+    }
+
+    /// Its name in a message.
+    pub fn process(&self) -> String {
+        match self.pid {
+            OUTSIDE => "a process of another pid namespace".to_owned(),
+            pid => format!("process {pid}"),
         }
     }
 }
 
 /// The user whose daemons count.
 const ROOT: u32 = 0;
+
+/// The pid of a peer that is not in our pid namespace. Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.
+const OUTSIDE: Pid = Pid(0);
 
 /// The process that holds the lock in this thread's network namespace; also `None` if its backlog is full,
 /// like that of a stopped daemon: this function does not wait.
@@ -113,9 +126,9 @@ fn taken() -> Result<Finding, Fault> {
             remedy: None,
         }),
         Some(peer) => {
-            let stop = RunningDaemon { pid: peer.pid, service: linux::process::service_of(peer.pid) }.stop();
-            Err(Fault::new(Exit::Refused, format!("{words}: process {}", peer.pid))
-                .hint(format!("use that one, or end it first: {stop}")))
+            let daemon = RunningDaemon { pid: peer.pid, service: linux::process::service_of(peer.pid) };
+            Err(Fault::new(Exit::Refused, format!("{words}: {}", daemon.process()))
+                .hint(format!("use that one, or end it first: {}", daemon.stop())))
         }
         None => Err(Fault::new(Exit::Refused, words).hint("ss -xlp | grep netpolicy/daemon names it")),
     }
@@ -147,5 +160,13 @@ mod test {
             |service: Option<&str>| RunningDaemon { pid: Pid(812), service: service.map(str::to_owned) };
         assert_eq!(daemon(None).stop(), "kill 812");
         assert_eq!(daemon(Some("netpolicy@blue.service")).stop(), "systemctl stop netpolicy@blue.service");
+        assert_eq!(daemon(None).process(), "process 812");
+    }
+
+    #[test]
+    fn no_hint_about_a_daemon_in_another_pid_namespace_ends_the_callers_shell() {
+        let outside = RunningDaemon { pid: Pid(0), service: None };
+        assert!(!outside.stop().contains("kill"), "{}", outside.stop());
+        assert_eq!(outside.process(), "a process of another pid namespace");
     }
 }

@@ -33,8 +33,8 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         return Ok(());
     }
     let words = format!(
-        "process {} is the daemon of this network namespace, with another state directory: it would put these changes back",
-        daemon.pid
+        "{} is the daemon of this network namespace, with another state directory: it would put these changes back",
+        daemon.process()
     );
     let stop = daemon.stop();
     Err(Fault::new(Exit::Refused, words)
@@ -49,7 +49,7 @@ pub fn refuse_beside_any(session: &Session, netns: &Netns) -> Result<(), Fault> 
     const WORDS: &str = "manages this network namespace, and would put back what is measured";
     let refused = |words| Fault::new(Exit::Refused, words);
     if let Some(daemon) = RunningDaemon::of(netns) {
-        return Err(refused(format!("the daemon, process {}, {WORDS}", daemon.pid))
+        return Err(refused(format!("the daemon, {}, {WORDS}", daemon.process()))
             .hint(format!("stop it meanwhile: {}", daemon.stop())));
     }
     match connect(session, netns.id())? {

@@ -11,7 +11,7 @@ use apply::Knobs;
 use linux::peer::Peer;
 use linux::process::{find, holders_of_sockets, meets};
 use linux::{Kernel, Netns, Processes, attach};
-use model::Setting;
+use model::{Pid, Setting};
 use session::{Exit, Fault, Operator};
 
 use super::{Answer, REQUEST_BYTES_MAX, Request};
@@ -147,6 +147,11 @@ fn netns_of(wanted: u64, peer: &Peer) -> Result<Netns, linux::KernelError> {
     let own = Netns::own()?;
     if own.id().0 == wanted {
         return Ok(own);
+    }
+    if peer.pid == Pid(0) {
+        let why =
+            "the caller is in another pid namespace, and in another network namespace than this service";
+        return Err(linux::KernelError::gone(format!("network namespace {wanted}"), why));
     }
     let theirs = Netns::of_process(peer.pid)?;
     if theirs.id().0 == wanted {
