@@ -150,7 +150,7 @@ impl Owner {
     fn of(path: &Path, found: &Metadata) -> Self {
         // With an access control list, the group bits are the mask of what the list grants.
         let has_acl = found.mode() & GROUP_WRITES != 0
-            && rustix::fs::lgetxattr(path, ACL, &mut [0_u8; 0][..]).is_ok_and(|length| length > 0);
+            && rustix::fs::lgetxattr_query(path, ACL).is_ok_and(|length| length > 0);
         Self { uid: found.uid(), gid: found.gid(), mode: found.mode(), has_acl }
     }
 }

@@ -1,7 +1,7 @@
 //! What a user without privileges tries against the daemon, the commands and their files: each test does it as uid 65534.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use model::{
 };
 
 use crate::monitored::fetched;
-use crate::operator::{Operator, Started, are, at_work, at_work_with, waited_for, waited_long_for};
+use crate::operator::{Operator, Started, are, at_work, at_work_with, waited_for};
 use crate::{Need, test};
 
 const NOBODY: u32 = 65_534;
@@ -48,11 +48,6 @@ pub(crate) fn tests() -> Vec<Trial> {
             misleading_name,
         ),
         test("unprivileged/more_epolls_than_a_server_has_are_reported_and_not_managed", PYTHON, many_epolls),
-        test(
-            "unprivileged/epolls_that_are_created_again_and_again_have_a_handful_of_lines",
-            PYTHON,
-            recreated,
-        ),
         test("unprivileged/links_and_pipes_in_place_of_the_metrics_file_lead_nowhere", ROOT, metrics_file),
         test("unprivileged/a_state_directory_below_another_users_directory_is_refused", ROOT, below_theirs),
         test(
@@ -581,42 +576,5 @@ fn many_epolls() -> Result<(), Failed> {
     assert_eq!(epolls, 512);
     let unread = host["data"]["unread"].to_string();
     assert!(unread.contains("188 more than the 512 of one process that are managed"), "{unread}");
-    Ok(())
-}
-
-/// A process of a service closes its epolls and creates them again: the log does not grow with them.
-fn recreated() -> Result<(), Failed> {
-    const SCRIPT: &str = "import select, socket, sys, time\n\
-        server = socket.create_server(('', 7072))\n\
-        print('ready', flush=True)\n\
-        client = server.accept()[0]\n\
-        client.recv(9)\n\
-        for _ in range(6):\n\
-        \x20   epolls = [select.epoll() for _ in range(100)]\n\
-        \x20   [epoll.register(client) for epoll in epolls]\n\
-        \x20   time.sleep(1.5)\n\
-        \x20   [epoll.close() for epoll in epolls]\n\
-        epolls = [select.epoll() for _ in range(100)]\n\
-        [epoll.register(client) for epoll in epolls]\n\
-        sys.stdin.read()\n";
-    let operator = Operator::new("recreated", 1)?;
-    let policy =
-        "[service.theirs]\nmatch = { uid = 65534 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
-    let daemon = at_work(&operator, policy)?;
-    let process = theirs(&operator, SCRIPT)?;
-    let address = (linux::lab::SERVER_ADDRESS, 7072);
-    let mut client = operator.lab.client().run(|| std::net::TcpStream::connect(address))??;
-    client.write_all(b"x")?;
-    // All of them are set, at least three times over.
-    waited_long_for("the settings", || {
-        let status = operator.runs(&["-o", "json", "status"], 0)?.data;
-        let status: serde_json::Value = serde_json::from_str(&status)?;
-        Ok((status["data"]["counters"]["settings"]["changes"].as_u64() >= Some(300)).then_some(()))
-    })?;
-    let log = operator.said()?;
-    let lines = log.lines().filter(|line| line.contains("busy_poll usecs")).count();
-    assert!((1..=12).contains(&lines), "{lines} lines: {log}");
-    drop(process);
-    assert_eq!(daemon.terminated()?, Some(0));
     Ok(())
 }
