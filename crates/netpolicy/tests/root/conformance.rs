@@ -35,7 +35,7 @@ const WARM_UP: usize = 60;
 const SUSPENSION_MIN: u64 = 5_000_000;
 /// The niceness of both ends: what is compared shall not depend on what else this machine does.
 const FIRST: i32 = -19;
-/// How often a quiet moment is tried for while recording.
+/// How often a quiet moment is tried for.
 const ATTEMPTS: usize = 8;
 
 struct Mode {
@@ -169,12 +169,24 @@ fn live(mode: &Mode) -> Result<(), Failed> {
     if std::env::var_os("RECORD").is_some() {
         return record(mode);
     }
-    let kernel = recorded(mode.name)?;
-    for kind in mode.made_of {
-        let is_there = kernel.iter().flatten().any(|event| event.is(*kind));
-        assert!(is_there, "{kind:?} is missing in {}, most often {}", mode.name, most_often(&kernel));
+    // On a busy machine the timer is always sooner than the application.
+    let mut said = String::new();
+    for _ in 0..ATTEMPTS {
+        let kernel = recorded(mode.name)?;
+        let is_there = |kind: &Kind| kernel.iter().flatten().any(|event| event.is(*kind));
+        match mode.made_of.iter().find(|kind| !is_there(kind)) {
+            None => return Ok(()),
+            Some(kind) => {
+                let _ = writeln!(
+                    said,
+                    "{kind:?} is missing in {}, most often {}",
+                    mode.name,
+                    most_often(&kernel)
+                );
+            }
+        }
     }
-    Ok(())
+    Err(said.into())
 }
 
 /// Writes down what this kernel does, where the model says the same: a machine that is busy does other things.

@@ -71,7 +71,8 @@ fn verdict() -> Result<(), Failed> {
 fn judged(trial: impl Fn() -> Command) -> Result<Output, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = trial().output()?;
-        if !String::from_utf8_lossy(&output.stderr).contains("too little was measured") {
+        let said = [output.stdout.as_slice(), &output.stderr].concat();
+        if !String::from_utf8_lossy(&said).contains("too little was measured") {
             return Ok(output);
         }
     }
