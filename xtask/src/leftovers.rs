@@ -89,7 +89,7 @@ fn sweep(pid: &str) {
         if left.is_empty() {
             break;
         }
-        eprintln!("killing what the tests left running: {}", left.join(", "));
+        eprintln!("killing what the tests left running: {}", left.join("; "));
         let pids = left.iter().filter_map(|process| process.split(' ').next());
         // A process that has ended in the meantime is no error.
         let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
@@ -103,7 +103,7 @@ fn sweep(pid: &str) {
     }
 }
 
-/// The processes with this mark: `PID NAME`. Zombies have no environment.
+/// The processes with this mark: `PID COMMAND (of TEST)`. Zombies have no environment.
 fn marked(pid: &str) -> Vec<String> {
     let mark = format!("{MARK}={pid}");
     let is_marked = |process: &Path| {
@@ -115,8 +115,13 @@ fn marked(pid: &str) -> Vec<String> {
         .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
         .filter(|entry| is_marked(&entry.path()))
         .map(|entry| {
-            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            format!("{} {}", entry.file_name().display(), name.trim())
+            let words = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
+            let command = String::from_utf8_lossy(&words("cmdline")).replace('\0', " ");
+            let environment = String::from_utf8_lossy(&words("environ")).into_owned();
+            let test =
+                environment.split('\0').find_map(|variable| variable.strip_prefix("NEXTEST_TEST_NAME="));
+            let of = test.map_or(String::new(), |test| format!(" (of {test})"));
+            format!("{} {}{of}", entry.file_name().display(), command.trim())
         })
         .collect()
 }
@@ -133,7 +138,7 @@ mod test {
         std::fs::create_dir_all(directory.join("of a test")).expect("a directory");
         let mut left = Command::new("sleep").arg("600").env(MARK, &pid).spawn().expect("it starts");
         let mut other = Command::new("sleep").arg("600").spawn().expect("it starts");
-        assert_eq!(marked(&pid), [format!("{} sleep", left.id())]);
+        assert_eq!(marked(&pid), [format!("{} sleep 600", left.id())]);
         sweep_earlier_runs();
         assert!(!left.wait().expect("it was killed").success() && !directory.exists());
         assert!(other.try_wait().expect("it is ours").is_none(), "a process without the mark goes on");

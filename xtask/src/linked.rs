@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::deny;
 use crate::files::{self, About as _};
 use crate::release::contents::PROGRAMS;
@@ -184,45 +186,24 @@ pub(crate) fn listing(head: &str, components: &[Component]) -> Result<String> {
 
 /// CycloneDX 1.5, as JSON.
 pub(crate) fn sbom(components: &[Component], version: &str) -> String {
-    let mut parts = String::new();
-    for Component { name, version, licence, sha256, purl, .. } in components {
-        let hash = sha256.as_ref().map_or(String::new(), |sum| {
-            format!(",\n      \"hashes\": [{{ \"alg\": \"SHA-256\", \"content\": {} }}]", json(sum))
-        });
-        let comma = if parts.is_empty() { "" } else { ",\n" };
-        let _infallible = write!(
-            parts,
-            "{comma}    {{\n      \"type\": \"library\",\n      \"bom-ref\": {purl},\n      \"name\": {name},\n      \
-             \"version\": {version},\n      \"purl\": {purl},\n      \"licenses\": [{{ \"expression\": {licence} }}]{hash}\n    }}",
-            purl = json(purl),
-            name = json(name),
-            version = json(version),
-            licence = json(licence),
-        );
-    }
-    format!(
-        "{{\n  \"bomFormat\": \"CycloneDX\",\n  \"specVersion\": \"1.5\",\n  \"version\": 1,\n  \"metadata\": {{\n    \
-         \"component\": {{\n      \"type\": \"application\",\n      \"name\": \"netpolicy\",\n      \"version\": {},\n      \
-         \"licenses\": [{{ \"expression\": \"(Apache-2.0 OR MIT) AND GPL-2.0-only\" }}]\n    }}\n  }},\n  \
-         \"components\": [\n{parts}\n  ]\n}}\n",
-        json(version),
-    )
-}
-
-/// A text as JSON.
-fn json(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            control if control.is_control() => {
-                let _infallible = write!(quoted, "\\u{:04x}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
+    let licences = |expression: &str| json!([{ "expression": expression }]);
+    let part = |part: &Component| {
+        let hashes: Vec<_> =
+            part.sha256.iter().map(|sum| json!({ "alg": "SHA-256", "content": sum })).collect();
+        json!({
+            "type": "library", "bom-ref": part.purl, "name": part.name, "version": part.version, "purl": part.purl,
+            "licenses": licences(&part.licence), "hashes": hashes,
+        })
+    };
+    let ours = json!({
+        "type": "application", "name": "netpolicy", "version": version,
+        "licenses": licences("(Apache-2.0 OR MIT) AND GPL-2.0-only"),
+    });
+    let all = json!({
+        "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": { "component": ours },
+        "components": components.iter().map(part).collect::<Vec<_>>(),
+    });
+    format!("{all:#}\n")
 }
 
 #[cfg(test)]
@@ -243,10 +224,5 @@ mod texts {
         let lock = "[[package]]\nname = \"a\"\nversion = \"1\"\nchecksum = \"x\"\n\n[[package]]\nname = \"a\"\nversion = \"2\"\nchecksum = \"y\"\n";
         assert_eq!(checksum(lock, "a", "2").as_deref(), Some("y"));
         assert_eq!(checksum(lock, "b", "2"), None);
-    }
-
-    #[test]
-    fn quotes_and_ends_of_lines_do_not_end_a_text_of_json() {
-        assert_eq!(json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
     }
 }

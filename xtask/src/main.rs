@@ -1,7 +1,7 @@
 //! The one tool for developers: `cargo xtask TASK`.
 //!
-//! The Makefile's `demo` and `test` call this, and so does CI: what CI runs, you run. It depends on nothing but
-//! the standard library, so that it builds on a machine that has nothing yet and can install the rest.
+//! The Makefile's `demo` and `test` call this, and so does CI: what CI runs, you run. It depends on
+//! little, so that it builds soon on a machine that has nothing yet and can install the rest.
 
 mod bench;
 mod demo;
@@ -14,8 +14,6 @@ mod install;
 mod leftovers;
 mod linked;
 mod nextest;
-mod nic_lines;
-mod nics;
 mod options;
 mod programs;
 mod release;
@@ -38,7 +36,6 @@ const TASKS: &[Task] = &[
     ("check", "format, lints and documentation: the fast loop", test::check),
     ("test", "before each commit [PART: a crate's directory, or part of tests' names]", test::fast),
     ("test-all", "all tests: guests, the kernel's own, packages, the oldest Rust too", test::all),
-    ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
     ("guest", "other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),

@@ -41,8 +41,6 @@ mod lacking;
 mod markdown;
 mod matrix;
 mod monitored;
-#[path = "../../../../xtask/src/nic_lines.rs"]
-mod nic_lines;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
 mod operator;
