@@ -124,6 +124,15 @@ pub struct Switchback {
     unit: Unit,
 }
 
+/// The most that a metric may come to with the winner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// The metric.
+    pub metric: Metric,
+    /// Its largest value, in the metric's unit: nanoseconds of response times.
+    pub most: f64,
+}
+
 /// The verdict of a comparison of two candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
@@ -386,6 +395,11 @@ impl Switchback {
     /// The best candidate, counted from 0: the one with the largest improvement over the first, or the first
     /// if every other is worse. `None` if unknown.
     pub fn winner(&self) -> Option<usize> {
+        self.winner_within(&[])
+    }
+
+    /// The same among the candidates that exceed no limit.
+    pub fn winner_within(&self, limits: &[Limit]) -> Option<usize> {
         let others = 1..self.names.len();
         let gain = |candidate: usize| -> f64 {
             let estimates = self.rule.deciding.iter().filter_map(|metric| {
@@ -394,12 +408,23 @@ impl Switchback {
             });
             estimates.sum()
         };
-        let better = others.clone().filter(|candidate| self.verdict(*candidate) == Verdict::Better);
+        let better = others.clone().filter(|candidate| {
+            self.verdict(*candidate) == Verdict::Better && self.exceeded(*candidate, limits).is_empty()
+        });
         let best = better.max_by(|one, other| gain(*one).total_cmp(&gain(*other)));
         best.or_else(|| {
             let mut others = others;
             others.all(|candidate| self.verdict(candidate) == Verdict::Worse).then_some(0)
         })
+    }
+
+    /// The limits that a candidate's typical value exceeds, with that value. A value that was not measured exceeds its limit.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn exceeded(&self, candidate: usize, limits: &[Limit]) -> Vec<(Limit, Option<f64>)> {
+        let with_value = limits.iter().map(|limit| (*limit, self.change(candidate, limit.metric).after));
+        with_value.filter(|(limit, value)| value.is_none_or(|value| value > limit.most)).collect()
     }
 
     /// The number of rounds that were voided for this reason.
@@ -611,6 +636,18 @@ mod test {
             switchback.add(&[figures(100.0), figures(80.0), figures(60.0)], None);
         }
         assert_eq!(switchback.winner(), Some(2));
+        let slower = |p99: f64| Figures { p99: Some(p99), ..figures(60.0) };
+        let mut bounded = Switchback::new(["current", "cpu", "power"].map(str::to_owned).to_vec(), rule());
+        for _ in 0..20 {
+            bounded
+                .add(&[figures(100.0), Figures { p99: Some(900.0), ..figures(80.0) }, slower(2_000.0)], None);
+        }
+        let limit = |most| [Limit { metric: Metric::P99, most }];
+        assert_eq!(
+            [3_000.0, 1_000.0, 500.0].map(|most| bounded.winner_within(&limit(most))),
+            [Some(2), Some(1), None]
+        );
+        assert_eq!(bounded.exceeded(2, &limit(1_000.0)), [(limit(1_000.0)[0], Some(2_000.0))]);
     }
 
     #[test]

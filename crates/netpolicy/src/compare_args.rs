@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use latency::judge::Candidate;
-use measure::switchback::Metric;
+use measure::switchback::{Limit, Metric};
 use model::Nanoseconds;
 
 use crate::completing;
@@ -30,6 +30,7 @@ Examples:
   netpolicy compare memcached --b latency
   netpolicy compare --port 6379 --a latency --b cpu --margin 10
   netpolicy compare nginx --b defer50 --b defer200 --b suspend20 --keep-winner
+  netpolicy compare redis --b cpu --b power --metric cpu --at-most p99=2ms --keep-winner
   netpolicy compare memcached --b latency --record compare.jsonl
   netpolicy compare memcached --b rx-channels=4 --disruptive
   netpolicy bench report compare.jsonl --report compare.html")]
@@ -58,6 +59,9 @@ pub struct Compare {
     /// What decides: p50, p90, p99, cpu, requests.
     #[arg(long, value_name = "METRIC,...", value_delimiter = ',', default_value = "p50,p90")]
     pub metric: Vec<Metric>,
+    /// The longest response time that the winner may have, as in p99=1ms. May be given more than once.
+    #[arg(long, value_name = "PERCENTILE=SPAN", value_parser = limit)]
+    pub at_most: Vec<Limit>,
     /// The seed of the random order, to repeat a comparison in the same order [default: from the clock].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -75,6 +79,14 @@ pub struct Compare {
 fn span(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, String> {
     let span: Nanoseconds = text.parse().map_err(|error| format!("{error}"))?;
     if (least..=most).contains(&span) { Ok(span) } else { Err(format!("expected {least} to {most}")) }
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    let expected = || "expected p50, p90 or p99 and a span, as in p99=1ms".to_owned();
+    let (metric, most) = text.split_once('=').ok_or_else(expected)?;
+    let metric = [Metric::P50, Metric::P90, Metric::P99].into_iter().find(|known| known.as_str() == metric);
+    let most: Nanoseconds = most.parse().map_err(|error| format!("{error}"))?;
+    Ok(Limit { metric: metric.ok_or_else(expected)?, most: most.as_secs_f64() * 1e9 })
 }
 
 fn window(text: &str) -> Result<Nanoseconds, String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::judge::{Recording, Round};
 use measure::live::Unit;
 use measure::sequential::Bounds;
-use measure::switchback::{Change, Figures, Metric, Switchback, Unfair, Verdict, Word};
+use measure::switchback::{Change, Figures, Limit, Metric, Switchback, Unfair, Verdict, Word};
 use model::{Finding, JudgedBy};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -31,6 +31,19 @@ struct Contrast {
     closed_loop: bool,
     /// What changed.
     changes: Vec<Change>,
+    /// The limits of `--at-most` that it exceeds: it is not the winner.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exceeds: Vec<Exceeded>,
+}
+
+/// A limit that a candidate exceeds.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+struct Exceeded {
+    metric: Metric,
+    /// The limit, in nanoseconds.
+    most: f64,
+    /// Its typical value with the candidate, in nanoseconds; `None` where it was not measured.
+    value: Option<f64>,
 }
 
 /// Rounds that do not count.
@@ -99,6 +112,7 @@ impl CompareReport {
             verdict: switchback.verdict(candidate),
             closed_loop: switchback.closed_loop(candidate),
             changes: switchback.changes(candidate),
+            exceeds: Vec::new(),
         };
         let voided =
             switchback.voided().iter().map(|(reason, rounds)| Voided { reason: *reason, rounds: *rounds });
@@ -123,6 +137,19 @@ impl CompareReport {
     #[must_use]
     pub fn with(self, switching: SwitchCost, findings: Vec<Finding>, kept: Option<String>) -> Self {
         Self { switching, findings, kept, ..self }
+    }
+
+    /// The same with limits that the winner must keep.
+    #[must_use]
+    pub fn within(mut self, switchback: &Switchback, limits: &[Limit]) -> Self {
+        for (contrast, candidate) in self.comparisons.iter_mut().zip(1..) {
+            let exceeded = switchback.exceeded(candidate, limits).into_iter();
+            contrast.exceeds =
+                exceeded.map(|(Limit { metric, most }, value)| Exceeded { metric, most, value }).collect();
+        }
+        let winner = switchback.winner_within(limits);
+        self.winner = winner.map(|winner| switchback.names()[winner].clone());
+        self
     }
 
     /// Of a record.
@@ -273,6 +300,13 @@ impl Report for CompareReport {
                 Style::Strong,
                 format!("{}: {} compared with {}: {answer}", self.service, contrast.candidate, contrast.with),
             );
+            for Exceeded { metric, most, value } in &contrast.exceeds {
+                let value = value.map_or_else(|| "not measured".to_owned(), span);
+                page.line(format!(
+                    "{metric} is {value}, above the limit of {}: it does not win",
+                    span(*most)
+                ));
+            }
             let pairs = crate::judge::pairs(self.rounds);
             page.line(format!("{pairs} in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
             if self.by == JudgedBy::BeforeAfter {
@@ -362,6 +396,7 @@ mod test {
                     change(Metric::Cpu, -0.18, Word::Better),
                     change(Metric::Requests, -0.12, Word::Worse),
                 ],
+                exceeds: vec![Exceeded { metric: Metric::P99, most: 1e6, value: Some(2.25e6) }],
             }],
             winner: None,
             kept: None,
@@ -376,6 +411,7 @@ mod test {
             first,
             "redis: cpu compared with current: saves 18 % CPU, costs 12 % of the requests; cannot tell yet by what decides"
         );
+        assert!(text.contains("\np99 is 2250us, above the limit of 1000us: it does not win\n"), "{text}");
         let longer = [change(Metric::P99, 0.3, Word::Worse), change(Metric::Engaged, 0.5, Word::Better)];
         assert_eq!(decided(&longer, Unit::Requests), ["p99 30 % longer"]);
     }

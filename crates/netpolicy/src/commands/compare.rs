@@ -57,7 +57,10 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         context.console.say(&format!("The verdict is not in the journal: {why}"));
     }
     let kept = match &shown {
-        Ok(shown) if arguments.keep_winner => keep_winner(&mut comparison, shown, &options, context),
+        Ok(shown) if arguments.keep_winner => {
+            let winner = shown.switchback.winner_within(&arguments.at_most);
+            keep_winner(winner, &mut comparison, shown, &options, context)
+        }
         Ok(_) | Err(_) => Ok(Vec::new()),
     };
     // What is left undone after a failure is the guard's to put back.
@@ -71,6 +74,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let service = comparison.target().name.clone();
     watch::keep(comparison.target(), "compare", None, context);
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
+    let report = report.within(&shown.switchback, &arguments.at_most);
     context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
     match kept {
         Some(_) => {
@@ -120,12 +124,13 @@ fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Contex
 
 /// Brings the winner into force for good, if there is one that changes anything.
 fn keep_winner(
+    winner: Option<usize>,
     comparison: &mut Comparison<'_>,
     shown: &Shown,
     options: &Options,
     context: &Context,
 ) -> Result<Vec<TransactionName>, Fault> {
-    match shown.switchback.winner() {
+    match winner {
         None => {
             context.console.say("There is no winner to keep.");
             Ok(Vec::new())
