@@ -34,10 +34,17 @@ impl Planned {
                 "cannot tell whether the host matches the policy: some processes could not be inspected";
             return Err(Fault::failed(words).hint(privileges()));
         }
-        Ok(match has(Running::No) {
-            true => "the host is as the policy says for the services that run",
-            false => "the host is as the policy says",
+        Ok(match (self.wants_defaults(), has(Running::No)) {
+            (true, _) => "the policy comes to the kernel's defaults here, and they are in force",
+            (false, true) => "the host is as the policy says for the services that run",
+            (false, false) => "the host is as the policy says",
         })
+    }
+
+    /// Whether every request names a policy that comes to the kernel's default delivery here, as `latency` does on a veth.
+    pub fn wants_defaults(&self) -> bool {
+        let parts = &self.placement.parts;
+        !parts.is_empty() && parts.iter().all(|part| part.delivery.is_default_despite(&part.intent))
     }
 }
 

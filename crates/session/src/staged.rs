@@ -119,8 +119,8 @@ fn stage(
     if changes.is_empty() {
         let because = match words.nothing {
             Some(_) if planned.desired.wanted.is_empty() => "nothing to set here",
-            Some(because) => because,
-            None => planned.as_asked()?,
+            Some(because) if !planned.wants_defaults() => because,
+            Some(_) | None => planned.as_asked()?,
         };
         operator.say(&format!("Nothing to change: {because}."));
         session.report_trials(operator);

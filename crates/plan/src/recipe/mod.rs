@@ -119,6 +119,13 @@ pub(crate) fn notes(
             kinds(&mut places.iter())
         )];
     }
+    if chosen.is_default_despite(intent) {
+        return vec![format!(
+            "policy {policy} comes to the kernel's default delivery here ({}), and changes nothing of it: {}",
+            kinds(&mut places.iter()),
+            chosen.because.why
+        )];
+    }
     let unmeasured = |place: &&Circumstances| {
         mode != DeliveryMode::Interrupt
             && found.entry.is_some_and(|entry| entry.is_unmeasured_on(&place.driver))
