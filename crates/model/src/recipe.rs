@@ -201,12 +201,30 @@ pub struct RecipeEntry {
     /// The drivers with which a measurement showed a benefit. Empty if no measurement is claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
+    /// The least traffic for which it was measured to gain; `None` where it claims no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pays_from: Option<PaysFrom>,
+}
+
+/// The least traffic for which a delivery mode was measured to gain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PaysFrom {
+    /// Packets that a queue receives within `gro-flush-timeout`.
+    pub packets_per_flush: u32,
+    /// Connections of the service.
+    pub connections: u32,
+}
+
+impl PaysFrom {
+    /// The largest number of either.
+    pub const MAX: u32 = 1_000_000;
 }
 
 impl RecipeEntry {
     /// An entry without a measurement.
     pub const fn new(value: RecipeValue, because: Reason) -> Self {
-        Self { value, because, measured_on: Vec::new() }
+        Self { value, because, measured_on: Vec::new(), pays_from: None }
     }
 
     /// Whether it claims a measurement, but not with this driver.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use model::host::{Confidence, Device};
 use model::policy::Match;
-use model::{Host, Intent, IrqKnob, Offload, Pid, Policy, PolicyName, Rss, Setting, Target};
+use model::{Host, Intent, IrqKnob, Offload, Pid, Policy, PolicyName, Recipes, Rss, Setting, Target};
 use plan::{Refusal, Resolved, desired, diff, place};
 use policy_file::recipes;
 
@@ -77,6 +77,11 @@ fn printed(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, 
         let _ = writeln!(text, "held: cpu_dma_latency {micros}\n    {because}");
     }
     Ok(text)
+}
+
+/// The shipped recipes.
+fn shipped() -> Arc<Recipes> {
+    Arc::new(recipes(&[]).expect("the shipped recipes"))
 }
 
 #[test]
@@ -171,7 +176,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
             made::write(&mut host, change.to());
         }
         assert!(planned(&policy, &host).is_empty(), "{driver}: applying twice changes nothing");
-        let context = plan::doctor::HostContext { nics: policy_file::nic_facts(), ..Default::default() };
+        let context = plan::doctor::HostContext { recipes: shipped(), ..Default::default() };
         let selection = plan::select(&policy, &host);
         let placement = place(&selection.policy, &host, &Resolved::default()).expect("placed");
         let findings = plan::doctor_with(&host, None, &placement.asked(), &context);
@@ -231,8 +236,7 @@ fn every_device_of_a_captured_host_is_planned_set_judged_and_undone_for_every_po
                     made::write(&mut host, change.to());
                 }
                 assert!(planned(&policy, &host).is_empty(), "{what}: applying twice changes nothing");
-                let context =
-                    plan::doctor::HostContext { nics: policy_file::nic_facts(), ..Default::default() };
+                let context = plan::doctor::HostContext { recipes: shipped(), ..Default::default() };
                 let selection = plan::select(&policy, &host);
                 let placement = place(&selection.policy, &host, &Resolved::default()).expect("placed");
                 let _ = plan::doctor_with(&host, None, &placement.asked(), &context);
@@ -269,7 +273,7 @@ fn an_interrupt_that_only_looks_like_a_queues_is_not_pinned_unless_that_is_allow
     assert!(words.contains("`eth0-rxtx-0`, inferred from its name"), "{words}");
     policy.inferred = true;
     assert_eq!(pins(&policy), 4);
-    let context = plan::doctor::HostContext { nics: policy_file::nic_facts(), ..Default::default() };
+    let context = plan::doctor::HostContext { recipes: shipped(), ..Default::default() };
     let findings = plan::doctor_with(&host, None, &[], &context);
     assert!(findings.iter().any(|finding| finding.rule == "irq-inferred"), "{findings:?}");
 }

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use model::recipe::{EpollNapis, Mechanism, RecipeEntry, RecipeValue, Recipes, Rung, When};
+use model::recipe::{EpollNapis, Mechanism, PaysFrom, RecipeEntry, RecipeValue, Recipes, Rung, When};
 use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -150,6 +150,10 @@ pub(crate) const ANY: &str = "any";
 /// The keys of an entry.
 const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
 
+/// The key of the least traffic for which a mode gains, and its own keys.
+pub(crate) const PAYS_FROM: &str = "pays-from";
+const PAYS_FROM_KEYS: [&str; 2] = ["packets-per-flush", "connections"];
+
 /// The kinds of sections.
 const SECTIONS: [&str; 4] = ["recipe", "driver", "case", "ladder"];
 
@@ -237,7 +241,7 @@ impl Reader<'_> {
             let at = value.span().start;
             let mut when = When::default();
             let Some(entry) = self.entry(Mechanism::Delivery, value, at, Some(&mut when)) else { continue };
-            let RecipeEntry { value: RecipeValue::Delivery(mode), because, measured_on } = entry else {
+            let RecipeEntry { value: RecipeValue::Delivery(mode), because, measured_on, .. } = entry else {
                 self.wrong(value.span(), "a rung names a delivery mode, as in value = \"suspend50\"", None);
                 continue;
             };
@@ -347,7 +351,8 @@ impl Reader<'_> {
             self.wrong(value.span(), message, Some(format!("write {mechanism} = {{ value = … }}")));
             return None;
         };
-        let (mut wanted, mut why, mut source, mut measured_on) = (None, None, None, Vec::new());
+        let (mut wanted, mut why, mut source, mut measured_on, mut pays_from) =
+            (None, None, None, Vec::new(), None);
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref().as_str()) {
                 ("value", _) => match recipe_value(mechanism, value.get_ref()) {
@@ -375,6 +380,9 @@ impl Reader<'_> {
                         }
                     }
                 }
+                (PAYS_FROM, _) if mechanism == Mechanism::Delivery && when.is_none() => {
+                    pays_from = self.pays_from(value)
+                }
                 (WHEN, _) if when.is_some() => {
                     let read = self.when(value);
                     when.iter_mut().for_each(|when| **when = read.clone());
@@ -383,7 +391,9 @@ impl Reader<'_> {
                     self.wrong(value.span(), format!("`{}` takes text in quotes", key.get_ref()), None);
                 }
                 (other, _) => {
-                    let keys: Vec<&str> = KEYS.into_iter().chain(when.is_some().then_some(WHEN)).collect();
+                    let pays_from = (mechanism == Mechanism::Delivery && when.is_none()).then_some(PAYS_FROM);
+                    let keys = KEYS.into_iter().chain(pays_from).chain(when.is_some().then_some(WHEN));
+                    let keys: Vec<&str> = keys.collect();
                     let message =
                         format!("`{other}` is not a key of {mechanism}: there are {}", keys.join(", "));
                     self.wrong(key.span(), message, did_you_mean(other, keys));
@@ -403,7 +413,32 @@ impl Reader<'_> {
             why.unwrap_or_else(|| "the site's own value".to_owned()),
             source.unwrap_or_else(place),
         );
-        Some(RecipeEntry { value: wanted, because, measured_on })
+        Some(RecipeEntry { value: wanted, because, measured_on, pays_from })
+    }
+
+    /// The least traffic for which a mode gains.
+    fn pays_from(&mut self, value: &Raw<'_>) -> Option<PaysFrom> {
+        let number = |key: &str| {
+            let raw = value.get_ref().as_table()?.get(key)?.get_ref().as_integer()?;
+            let number = raw.as_str().replace('_', "").parse::<u32>().ok()?;
+            (1..=PaysFrom::MAX).contains(&number).then_some(number)
+        };
+        let known =
+            |table: &DeTable<'_>| table.keys().all(|key| PAYS_FROM_KEYS.contains(&key.get_ref().as_ref()));
+        let read = PAYS_FROM_KEYS.map(number);
+        match (value.get_ref().as_table().is_some_and(known), read) {
+            (true, [Some(packets_per_flush), Some(connections)]) => {
+                Some(PaysFrom { packets_per_flush, connections })
+            }
+            _ => {
+                let message = format!(
+                    "`{PAYS_FROM}` takes two numbers from 1 to {}, as in {{ packets-per-flush = 4, connections = 16 }}",
+                    PaysFrom::MAX
+                );
+                self.wrong(value.span(), message, None);
+                None
+            }
+        }
     }
 }
 

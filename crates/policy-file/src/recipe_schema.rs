@@ -1,10 +1,10 @@
 //! The JSON Schema of recipe files, for editors.
 
 use model::PolicyName;
-use model::recipe::{EpollNapis, Mechanism, Rung};
+use model::recipe::{EpollNapis, Mechanism, PaysFrom, Rung};
 use serde_json::{Map, Value as Json, json};
 
-use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, WHEN, WITH_LADDER};
+use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, PAYS_FROM, WHEN, WITH_LADDER};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
 /// The schema of recipe files.
@@ -69,7 +69,7 @@ fn recipe(of_a_place: bool) -> Json {
 
 fn entry(mechanism: Mechanism) -> Json {
     let any_of: Vec<Json> = std::iter::once(json!({ "const": "keep" })).chain(values(mechanism)).collect();
-    json!({
+    let mut entry = json!({
         "type": "object",
         "properties": {
             "value": { "anyOf": any_of },
@@ -79,7 +79,17 @@ fn entry(mechanism: Mechanism) -> Json {
         },
         "required": ["value"],
         "additionalProperties": false,
-    })
+    });
+    if mechanism == Mechanism::Delivery {
+        let number = json!({ "type": "integer", "minimum": 1, "maximum": PaysFrom::MAX });
+        entry["properties"][PAYS_FROM] = json!({
+            "type": "object",
+            "properties": { "packets-per-flush": number, "connections": number },
+            "required": ["packets-per-flush", "connections"],
+            "additionalProperties": false,
+        });
+    }
+    entry
 }
 
 /// The values that a mechanism accepts besides "keep".

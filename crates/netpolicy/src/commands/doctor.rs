@@ -1,6 +1,7 @@
 //! `doctor`: what is wrong, and why.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::Standing;
@@ -31,8 +32,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         None
     });
     let (held, pending) = held(context);
+    // Mistakes in a site's recipes are the first finding, like those in policy files.
+    let recipes =
+        context.session.recipes().or_else(|_| policy_file::recipes(&[]).map(Arc::new)).unwrap_or_default();
     let mut host_context = HostContext {
-        nics: policy_file::nic_facts(),
+        recipes,
         command_prefix: context.session.command_prefix(),
         others,
         idle,

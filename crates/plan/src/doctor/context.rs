@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::evidence::Evidence;
 use model::host::{ConflictingTool, IdleDepth};
-use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, NicFacts, Object, Pid, Plan};
+use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, Object, Pid, Plan, Recipes};
 
 /// What the rules may know beside the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct HostContext {
     pub others: Vec<ConflictingTool>,
     /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
     pub idle: Option<IdleDepth>,
-    /// What is known of the drivers of NICs from the kernel's source.
-    pub nics: Arc<NicFacts>,
+    /// What policies come to, and what is known of the drivers of NICs from the kernel's source.
+    pub recipes: Arc<Recipes>,
     /// What netpolicy's transactions have in force, the newest first.
     pub held: Vec<Held>,
     /// What the policy files ask for, and is not in force.

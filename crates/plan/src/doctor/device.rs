@@ -130,7 +130,7 @@ fn irq_inferred(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let napi = queue.napi.and_then(|edge| device.napis.iter().find(|napi| napi.id == edge.napi));
             let Some(edge) = napi.and_then(|napi| napi.irq) else { continue };
             let irq = case.host.irq(edge.irq);
-            let certainty = case.context.nics.irq_certainty(device, queue.id, edge, irq);
+            let certainty = case.context.recipes.nics.irq_certainty(device, queue.id, edge, irq);
             if !certainty.is_of_driver() {
                 let name = irq.map_or_else(String::new, |irq| format!(" `{}`", irq.name));
                 unsure.push(format!("{} → irq {}{name}, {}", queue.id, edge.irq, certainty.words()));
@@ -154,7 +154,7 @@ fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for device in &case.host.devices {
         let asked = case.napis.values().any(|napi| napi.device.id == device.id && napi.asked.is_some());
-        let fact = case.context.nics.of(device).and_then(|facts| facts.napi_config_persists.as_ref());
+        let fact = case.context.recipes.nics.of(device).and_then(|facts| facts.napi_config_persists.as_ref());
         let Some(fact) = fact.filter(|fact| asked && !fact.is) else { continue };
         found.push(
             Found::new(
@@ -163,7 +163,7 @@ fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 "its NAPIs lose what is set on them whenever the driver recreates its queues, as when it goes down \
                  and up, or gets other rings",
             )
-            .evidence(format!("{}, Linux {}: {}", device.kind, case.context.nics.kernel, fact.source()))
+            .evidence(format!("{}, Linux {}: {}", device.kind, case.context.recipes.nics.kernel, fact.source()))
             .remedy("netpolicy daemon sets them again"),
         );
     }
@@ -177,7 +177,7 @@ fn driver_forgets_affinity(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let online = &case.host.topology.online;
         let placed = irqs.filter(|irq| irq.affinity.intersection(online) != *online).count();
         let asked = case.napis.values().any(|napi| napi.device.id == device.id && napi.asked.is_some());
-        let fact = case.context.nics.of(device).and_then(|facts| facts.irq_affinity_kept.as_ref());
+        let fact = case.context.recipes.nics.of(device).and_then(|facts| facts.irq_affinity_kept.as_ref());
         let Some(fact) = fact.filter(|fact| asked && placed > 0 && !fact.is) else { continue };
         found.push(
             Found::new(
@@ -185,7 +185,7 @@ fn driver_forgets_affinity(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 device.id,
                 format!("{placed} of its interrupts are placed, and may lose their CPUs whenever the driver requests them again"),
             )
-            .evidence(format!("{}, Linux {}: {}", device.kind, case.context.nics.kernel, fact.source()))
+            .evidence(format!("{}, Linux {}: {}", device.kind, case.context.recipes.nics.kernel, fact.source()))
             .remedy("netpolicy daemon places them again"),
         );
     }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::recipe::{Mechanism, PaysFrom, RecipeEntry, RecipeValue};
 use model::{NapiId, PolicyName, Setting, Severity};
 
 use crate::evidence::{Evidence, evidence_on};
+use crate::recipe::circumstances;
 
 use super::case::{Case, ProcessCase};
 use super::context::{Pending, THEN};
@@ -155,10 +157,25 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
         true => (PolicyName::Latency, "may shorten its response times"),
         false => (PolicyName::Cpu, "may save CPU, at longer response times"),
     };
+    let places: Vec<_> = napis
+        .keys()
+        .filter_map(|id| case.napis.get(id))
+        .map(|napi| circumstances::of_device(napi.device))
+        .collect();
+    let entry = case.context.recipes.agreed(policy, Mechanism::Delivery, &places).entry;
     if let Some(evidence) = against(policy, process, &napis, case) {
         let words =
             format!("`{policy}` was measured for it as worse than no policy, and is not proposed again");
         return Found::new(Severity::Note, process.process.id, words).evidence(evidence.sentence());
+    }
+    if let Some(entry) = entry
+        && let Some(words) = too_little(entry, &napis, case)
+    {
+        return Found::new(
+            Severity::Note,
+            process.process.id,
+            format!("no policy is proposed for it: `{policy}` {words}"),
+        );
     }
     let names: Vec<String> = napis.keys().map(|id| case.name(*id)).collect();
     let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
@@ -174,7 +191,36 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     if case.delivered.is_some() {
         found = found.evidence(format!("packets on these queues: {}", case.rate(packets)));
     }
+    if let Some(entry) = entry.filter(|entry| !entry.measured_on.is_empty()) {
+        let on = entry.measured_on.join(", ");
+        found = found.evidence(format!("measured on {on}: {} ({})", entry.because.why, entry.because.source));
+    }
     found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
+}
+
+/// Why the traffic of a process is too little for a value to gain, in words; `None` if it is enough, or not known.
+fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> Option<String> {
+    let (PaysFrom { packets_per_flush, connections }, RecipeValue::Delivery(mode)) =
+        (entry.pays_from?, &entry.value)
+    else {
+        return None;
+    };
+    let delivered = case.delivered?;
+    let flush = mode.params().gro_flush_timeout;
+    let has_connections: usize = napis.values().sum();
+    let of_busiest = napis.keys().map(|id| packets(&BTreeMap::from([(*id, 1)]), case)).max()?;
+    // In tenths: a rate of 1.9 packets is not 2.
+    let tenths = u128::from(of_busiest) * u128::from(flush.0) * 10 / u128::from(delivered.interval.0.max(1));
+    let is_enough = tenths >= u128::from(packets_per_flush) * 10
+        && has_connections >= usize::try_from(connections).unwrap_or(usize::MAX);
+    (!is_enough).then(|| {
+        format!(
+            "({mode}) gains from {packets_per_flush} packets of a queue within {flush} and {connections} connections on; it has \
+             {}.{} and {has_connections}",
+            tenths / 10,
+            tenths % 10
+        )
+    })
 }
 
 /// The newest evidence on a policy that a comparison tried on the queues of a process, if it speaks against the policy.

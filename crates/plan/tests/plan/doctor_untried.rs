@@ -1,8 +1,12 @@
 //! What the doctor proposes where no policy is in force, and what it says that it cannot know.
 
+use std::sync::Arc;
+
 use model::host::{Confidence, IrqEdge};
+use model::recipe::{Mechanism, PaysFrom, RecipeEntry, RecipeValue};
 use model::{
-    Delivered, EmptyPolls, Finding, Host, IrqNumber, Nanoseconds, NapiKnob, Pid, PolicyName, Ruling, Setting,
+    Delivered, DeliveryMode, EmptyPolls, Finding, Host, IrqNumber, Nanoseconds, NapiKnob, Pid, PolicyName,
+    Reason, Recipes, Ruling, Setting,
 };
 use plan::doctor::{HostContext, Pending, not_known};
 use plan::{Asked, Resolved, doctor_with};
@@ -68,6 +72,42 @@ fn a_word_that_was_measured_as_worse_is_not_proposed_again() {
     assert!(found.evidence[0].contains("cpu +19.6 %"), "{:?}", found.evidence);
     assert!(of_proxy(vec![tried("power", Ruling::Worse)]).remedy.is_some(), "of another word");
     assert!(of_proxy(vec![tried("cpu", Ruling::Better), tried("cpu", Ruling::Worse)]).remedy.is_some());
+}
+
+#[test]
+fn a_word_is_proposed_only_where_the_traffic_is_enough_for_it_to_gain() {
+    let of_proxy = |packets_per_flush, connections| {
+        let mode: DeliveryMode = "defer200".parse().expect("a mode");
+        let because = Reason::new("20 % less CPU, answers 200 us later", "a test");
+        let entry = RecipeEntry {
+            measured_on: vec!["veth".to_owned()],
+            pays_from: Some(PaysFrom { packets_per_flush, connections }),
+            ..RecipeEntry::new(RecipeValue::Delivery(mode), because)
+        };
+        let mut recipes = Recipes::default();
+        recipes.policies.entry(PolicyName::Cpu).or_default().entries.insert(Mechanism::Delivery, entry);
+        let context = HostContext { proposes: true, recipes: Arc::new(recipes), ..HostContext::default() };
+        let findings = doctor_with(&unprepared(), Some(&counts()), &[], &context);
+        findings.into_iter().find(|finding| finding.object == "proxy[814]").expect("it is busy")
+    };
+    // 9000 packets in a second are 1.8 in 200 us, on one connection.
+    let enough = of_proxy(1, 1);
+    assert!(enough.remedy.is_some_and(|remedy| remedy.ends_with("compare --pid 814 --b cpu")));
+    assert_eq!(
+        enough.evidence.last().expect("some"),
+        "measured on veth: 20 % less CPU, answers 200 us later (a test)"
+    );
+    for (packets_per_flush, connections) in [(2, 1), (1, 2)] {
+        let found = of_proxy(packets_per_flush, connections);
+        assert_eq!(
+            found.summary,
+            format!(
+                "no policy is proposed for it: `cpu` (defer200) gains from {packets_per_flush} packets of a queue within 200us \
+                 and {connections} connections on; it has 1.8 and 1"
+            )
+        );
+        assert_eq!(found.remedy, None);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a policy sets, mechanism by mechanism.
 
-use model::recipe::{Case, Mechanism, RecipeValue, Rung, When};
+use model::recipe::{Case, Mechanism, PaysFrom, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
 use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -41,6 +41,9 @@ struct CaseEntry {
     because: Reason,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured_on: Vec<String>,
+    /// The least traffic for which it was measured to gain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pays_from: Option<PaysFrom>,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -104,6 +107,7 @@ impl RecipeReport {
                     value: found.value.to_string(),
                     because: found.because.clone(),
                     measured_on: found.measured_on.clone(),
+                    pays_from: found.pays_from,
                 });
             }
         }
@@ -168,6 +172,11 @@ impl Report for RecipeReport {
             page.line(format!("  {} {}", entry.mechanism, page.word(Style::Good, &entry.value)));
             page.line(format!("    because {}", entry.because));
             measured(page, &entry.measured_on);
+            if let Some(PaysFrom { packets_per_flush, connections }) = entry.pays_from {
+                page.line(format!(
+                    "    gains from {packets_per_flush} packets of a queue within gro-flush-timeout, and {connections} connections"
+                ));
+            }
         }
         if !self.ladder.is_empty() {
             page.gap();

@@ -7,7 +7,8 @@
  * counts from its due time, so that a slow server hides nothing ("coordinated omission"). The thread sleeps in
  * epoll_pwait2(2), which counts nanoseconds, until an answer comes or a request is due.
  *
- * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE
+ * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE [REQUEST]
+ *   BYTES: how long an answer is, and a request where none is given.
  *   BEGIN, OPEN, CLOSE: nanoseconds of CLOCK_MONOTONIC: the first request may be due, the window opens, it closes.
  * It prints one line of JSON, in nanoseconds: of requests that were due in the window. "late" is how long after a request was
  * due, and its connection free, it was sent.
@@ -51,7 +52,7 @@ static uint64_t *from_due, *from_send, *late;
 static size_t answered, sent_count;
 static uint64_t in_window, answers_in_window;
 static char request_bytes[BYTES_MAX], buffer[BYTES_MAX];
-static uint32_t bytes;
+static uint32_t bytes, request_length;
 static uint64_t opens, closes;
 
 static void die(const char *what)
@@ -99,8 +100,8 @@ static void send_next(struct connection *c)
 	c->sent = read_clock(CLOCK_MONOTONIC);
 	if (in_the_window(c->due))
 		late[sent_count++] = c->sent - (c->due > c->free_since ? c->due : c->free_since);
-	written = send(c->socket, request_bytes, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-	if (written != (ssize_t)bytes)
+	written = send(c->socket, request_bytes, request_length, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (written != (ssize_t)request_length)
 		die("send");
 }
 
@@ -159,8 +160,8 @@ int main(int argc, char **argv)
 	int epoll, one = 1;
 	size_t room;
 
-	if (argc != 11) {
-		fprintf(stderr, "open_loop: 10 arguments\n");
+	if (argc != 11 && argc != 12) {
+		fprintf(stderr, "open_loop: 10 or 11 arguments\n");
 		return 2;
 	}
 	inet_pton(AF_INET, argv[1], &address.sin_addr);
@@ -186,6 +187,11 @@ int main(int argc, char **argv)
 	}
 	prctl(PR_SET_TIMERSLACK, 1);
 	memset(request_bytes, 'x', sizeof(request_bytes));
+	request_length = bytes;
+	if (argc == 12) {
+		request_length = (uint32_t)strnlen(argv[11], BYTES_MAX);
+		memcpy(request_bytes, argv[11], request_length);
+	}
 
 	room = (size_t)(rate * (double)(closes - begin) / 1e9 * 1.5) + 10000;
 	requests = calloc(room + 1, sizeof(*requests));
