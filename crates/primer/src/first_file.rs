@@ -1,4 +1,4 @@
-//! A first policy file, from what runs.
+//! Writes a first policy file from what runs on the host.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,62 +14,63 @@ use session::count;
 use crate::found::{Found, Listening};
 use crate::service::{Group, How, groups, pattern};
 
-/// The most devices and the most services that get a section. A host with more has containers or tunnels, which a section for
-/// each would not serve.
+/// The maximum number of devices, and of services, that get a section. A host with more has containers or
+/// tunnels, for which individual sections would be of little use.
 const DEVICES_MAX: usize = 16;
 const SERVICES_MAX: usize = 24;
 
-/// The most pids, names or ports that a comment lists.
+/// The maximum number of pids, names or ports in a comment.
 const LISTED_MAX: usize = 5;
 
-/// The first port that the kernel gives to a client that asks for none: below it, somebody chose the port.
+/// The first ephemeral port: below it, someone chose the port.
 ///
 /// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
 const EPHEMERAL_FIRST: u16 = 32_768;
 
-/// A first policy file. It asks for nothing, or for one policy everywhere, until its reader changes it.
+/// A first policy file. It requests nothing, or one policy everywhere, until its reader changes it.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct FirstFile {
-    /// The policy of each section that is in force; the services' are comments where it is `none` or `mix`.
+    /// The policy of each active section; services' sections are comments if it is `none` or `mix`.
     pub policy: PolicyName,
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
     /// A section for each device that carries traffic.
     pub devices: Vec<DeviceSection>,
-    /// A section for each service that packets of a NIC can come to, the busiest first.
+    /// A section for each service that can receive packets of a NIC, the busiest first.
     pub services: Vec<ServiceSection>,
     /// What has no section, and why.
     pub left_out: Vec<String>,
-    /// What could not be seen, and what it takes to see it.
+    /// What could not be seen, and what is needed to see it.
     pub not_seen: Vec<String>,
     /// The whole file.
     pub text: String,
 }
 
-/// The section of a device.
+/// A device's section.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct DeviceSection {
     /// Its name.
     pub name: String,
-    /// What is known of it.
+    /// Facts about the device.
     pub facts: Vec<String>,
 }
 
-/// The section of a service.
+/// A service's section.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ServiceSection {
     /// The name of the section.
     pub name: String,
-    /// How its processes are found: each key of `match`, with its value as TOML.
+    /// How to find its processes: each key of `match`, with its value as TOML.
     #[serde(rename = "match")]
     pub keys: Vec<(String, String)>,
-    /// What is known of it.
+    /// Facts about the service.
     pub facts: Vec<String>,
 }
 
 impl FirstFile {
-    /// The file for what was found, with this policy in each section. With `none` and `mix` the sections of services are
-    /// comments: `mix` is for devices alone, and a service with `none` would take back what its device asks for.
+    /// The file for what was found, with this policy in each section. For `none` and `mix`, the services'
+    /// sections are comments: `mix` is only for devices, and a service with `none` would revoke its device's
+    /// policy.
     pub fn of(found: &Found, policy: PolicyName) -> Self {
         let mut file = Self {
             policy,
@@ -152,7 +153,7 @@ impl FirstFile {
         for group in &mut groups {
             let name = name_of(group);
             if group.how == How::SystemdItself {
-                // Services that run hold copies of their sockets.
+                // Running services hold copies of their sockets.
                 group.listening.retain(|port| !elsewhere.contains(port));
                 if !group.listening.is_empty() {
                     let ports = group.ports();
@@ -286,7 +287,7 @@ impl FirstFile {
             }
             let _ = writeln!(text, "policy = \"{}\"", self.policy);
         }
-        // A service that asks for nothing would take back what its device asks for.
+        // A service with policy none would revoke its device's policy.
         let (mark, policy) = match self.policy {
             PolicyName::None | PolicyName::Mix => ("#", PolicyName::Latency),
             policy => ("", policy),
@@ -312,7 +313,7 @@ impl Report for FirstFile {
     }
 }
 
-/// What each policy is for, in a line.
+/// A one-line description of each policy.
 const MEANINGS: [(PolicyName, &str); 6] = [
     (PolicyName::Latency, "short response times"),
     (PolicyName::Bulk, "throughput"),
@@ -322,7 +323,7 @@ const MEANINGS: [(PolicyName, &str); 6] = [
     (PolicyName::None, "nothing is set"),
 ];
 
-/// What the section of a device is called whose name would be a pattern: as no other section is.
+/// A section name for a device whose name would be a pattern; no other section uses it.
 fn untaken(device: &str, taken: &mut BTreeSet<String>) -> String {
     let first = format!("device-{}", device.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     let others = (2..).map(|number: u32| format!("{first}-{number}"));
@@ -337,7 +338,7 @@ fn section(text: &mut String, facts: &[String]) {
     }
 }
 
-/// A pattern for this text alone, as TOML.
+/// A pattern that matches only this text, as TOML.
 fn patterned(text: &str) -> String {
     quoted(&pattern(text).unwrap_or_else(|| text.to_owned()))
 }
@@ -350,13 +351,13 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// A list of ports, cut where it is long.
+/// A list of ports, shortened if it is long.
 fn short(ports: &str) -> String {
     let all: Vec<String> = ports.split(", ").map(str::to_owned).collect();
     listed(&all)
 }
 
-/// What the section of a service is called: what people call the service.
+/// The name of a service's section: the service's common name.
 fn name_of(group: &Group<'_>) -> String {
     let name = match &group.how {
         How::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),

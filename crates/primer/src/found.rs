@@ -1,4 +1,4 @@
-//! What runs on a host, as far as a first policy file is about it.
+//! What runs on a host, as far as a first policy file needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,19 +8,19 @@ use linux::{KernelError, Netns, Processes};
 use model::host::SocketState;
 use model::{DeviceId, Host, Pid};
 
-/// A socket that anyone may send to.
+/// A socket that accepts traffic from any peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listening {
-    /// The inode of its file.
+    /// The socket's inode.
     pub inode: u64,
-    /// Whether it is one of TCP; else of UDP.
+    /// Whether it is a TCP socket; otherwise it is UDP.
     pub tcp: bool,
-    /// Its own address.
+    /// The local address.
     pub at: SocketAddr,
 }
 
 impl Listening {
-    /// What a socket listens at; `None` for one that does not.
+    /// Returns the listening socket; `None` if this socket does not listen.
     pub fn of(inode: u64, state: SocketState, local: Option<SocketAddr>, connected: bool) -> Option<Self> {
         let tcp = match state {
             SocketState::TcpListen => true,
@@ -32,7 +32,7 @@ impl Listening {
         Some(Self { inode, tcp, at: local? })
     }
 
-    /// Whether packets of a NIC can come to it.
+    /// Whether packets of a NIC can reach it.
     pub fn is_reachable(&self) -> bool {
         !self.at.ip().to_canonical().is_loopback()
     }
@@ -43,31 +43,32 @@ impl Listening {
     }
 }
 
-/// What runs in one network namespace.
+/// What runs in a network namespace.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Devices, and the processes with internet sockets.
     pub host: Host,
     /// The cgroup of each process, where it could be read.
     pub cgroups: BTreeMap<Pid, String>,
-    /// The path by which a process was started, where its executable has another name (a symbolic link).
+    /// The path by which a process was started, if its executable has another name (a symbolic link).
     pub started_as: BTreeMap<Pid, String>,
-    /// How many packets each device received since it was made.
+    /// The number of packets that each device has received since it was created.
     pub received: BTreeMap<DeviceId, u64>,
-    /// Every socket that listens, whether or not its process could be seen.
+    /// Every listening socket, even if its process is not visible.
     pub listening: Vec<Listening>,
 }
 
 impl Found {
-    /// Looks around in a namespace. `own` is the looking process, which is not a service.
+    /// Inspects a namespace. `own` is the calling process, which is not a service.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, its devices cannot be listed, or the kernel does not list its sockets.
+    /// If the namespace cannot be entered, its devices cannot be listed, or the kernel does not list its
+    /// sockets.
     pub fn here(netns: &Netns, own: Pid) -> Result<Self, KernelError> {
         let mut host = linux::observe(netns, &Processes::Networking)?;
         host.processes.retain(|process| process.id.pid != own);
         let cgroup = |process: &model::host::Process| {
-            // A process that has ended meanwhile is of no service.
+            // The process exited in the meantime; it belongs to no service.
             linux::process::cgroup_of(&process.id).ok().flatten().map(|path| (process.id.pid, path))
         };
         let cgroups = host.processes.iter().filter_map(cgroup).collect();

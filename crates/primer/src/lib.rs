@@ -1,8 +1,9 @@
-//! The first minutes on a host that was not prepared: a policy file made of what runs there.
+//! Helps with the first minutes on an unprepared host: writes a policy file from what runs there.
 //!
-//! This room knows what a newcomer asks before there is a policy: which services listen and which devices carry traffic
-//! ([`Found`]), what a first policy file says of them ([`FirstFile`]), and which mechanisms can be used ([`SupportMatrix`]). It changes nothing and prints nothing, needs no
-//! daemon and no privileges, and names what it could not see for lack of them. What a setting means it must not know.
+//! This crate answers what a newcomer asks before there is a policy: which services listen and which devices
+//! carry traffic ([`Found`]), what a first policy file says about them ([`FirstFile`]), and which mechanisms
+//! can be used ([`SupportMatrix`]). It changes nothing, prints nothing and needs neither a daemon nor
+//! privileges, but reports what it could not see without them. It does not know what settings mean.
 #![forbid(unsafe_code)]
 
 mod first_file;

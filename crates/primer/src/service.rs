@@ -1,4 +1,4 @@
-//! Which processes are one service, and how a policy file finds them.
+//! Groups processes into services, and finds out how a policy file can match them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use model::{Glob, Host, NapiId};
 
 use crate::found::{Found, Listening};
 
-/// How the processes of a service are found, in the keys of `match`.
+/// How to find the processes of a service, in terms of the keys of `match`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum How {
     /// A systemd service.
@@ -16,9 +16,9 @@ pub(crate) enum How {
     Container { pod: Option<String>, name: String },
     /// An executable.
     Exe(String),
-    /// The least port, where nothing more is known.
+    /// The lowest port, if nothing else is known.
     Port(u16),
-    /// Sockets that systemd itself holds for services that it starts when a client comes.
+    /// Sockets that systemd holds for socket-activated services.
     SystemdItself,
 }
 
@@ -27,17 +27,17 @@ pub(crate) enum How {
 pub(crate) struct Group<'a> {
     pub(crate) how: How,
     pub(crate) processes: Vec<&'a Process>,
-    /// What it listens at, TCP first, each once.
+    /// Its ports, TCP first, without duplicates.
     pub(crate) listening: BTreeSet<(bool, u16)>,
-    /// Whether packets of a NIC can come to any of them.
+    /// Whether packets of a NIC can reach any of them.
     pub(crate) reachable: bool,
 }
 
 impl Group<'_> {
-    /// How many of its sockets receive by each device, the loopback device and the backlog left out.
+    /// The number of its sockets that receive on each device, except the loopback device and the backlog.
     pub(crate) fn connections(&self, host: &Host) -> BTreeMap<String, usize> {
         let sockets = self.processes.iter().flat_map(|process| &process.sockets);
-        // Workers that were forked share their parent's sockets.
+        // Forked workers share their parent's sockets.
         let napis: BTreeMap<u64, NapiId> =
             sockets.filter_map(|socket| Some((socket.inode, socket.napi?))).collect();
         let mut counts = BTreeMap::new();
@@ -49,7 +49,7 @@ impl Group<'_> {
         counts
     }
 
-    /// How many epolls it has.
+    /// The number of its epolls.
     pub(crate) fn epolls(&self) -> usize {
         self.processes.iter().map(|process| process.epolls.len()).sum()
     }
@@ -65,7 +65,7 @@ impl Group<'_> {
     }
 }
 
-/// The services that listen.
+/// The listening services.
 pub(crate) fn groups(found: &Found) -> Vec<Group<'_>> {
     let mut groups: BTreeMap<How, Group<'_>> = BTreeMap::new();
     for process in &found.host.processes {
@@ -90,7 +90,7 @@ pub(crate) fn groups(found: &Found) -> Vec<Group<'_>> {
     groups.into_values().filter(|group| !group.listening.is_empty()).collect()
 }
 
-/// How a process is found best: by what stays the same when it is started again.
+/// The best way to find a process: by what stays the same across restarts.
 fn how(
     process: &Process,
     cgroup: Option<&str>,
@@ -99,7 +99,7 @@ fn how(
 ) -> Option<How> {
     let can_be_named = |text: &str| pattern(text).is_some();
     if let Some(container) = &process.container {
-        // `shop/cart-7d9f server` is a container of a pod.
+        // `shop/cart-7d9f server` is a container in a pod.
         let (pod, name) = match container.split_once(' ') {
             Some((pod, name)) => (Some(pod), name),
             None => (None, container.as_str()),
@@ -120,12 +120,12 @@ fn how(
     listening.iter().map(|socket| socket.at.port()).min().map(How::Port)
 }
 
-/// What a cgroup's path says of the unit.
+/// The unit in a cgroup's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Unit {
-    /// A service, which has the same name when it is started again.
+    /// A service, which keeps its name across restarts.
     Service(String),
-    /// A scope, as of a login: its name is another one the next time.
+    /// A scope, for example of a login: its name differs the next time.
     Passing,
     /// The service manager.
     SystemdItself,
@@ -133,8 +133,8 @@ enum Unit {
 
 /// The innermost unit of a cgroup's path.
 ///
-/// systemd puts `_` before a component that the kernel could take for a file of its own
-/// (systemd, `src/basic/cgroup-util.c` `cg_escape()`).
+/// systemd adds `_` before a component that could be taken for a cgroup file (systemd,
+/// `src/basic/cgroup-util.c` `cg_escape()`).
 fn unit(path: &str) -> Option<Unit> {
     let innermost =
         path.split('/').rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))?;
@@ -145,13 +145,13 @@ fn unit(path: &str) -> Option<Unit> {
     })
 }
 
-/// A pattern that is met by this text alone; `None` for a text that no pattern is for.
+/// A pattern that matches only this text; `None` if no pattern can.
 pub(crate) fn pattern(text: &str) -> Option<String> {
     let mut pattern = String::new();
     for c in text.chars() {
         match c {
             '*' | '?' | '[' => pattern.extend(['[', c, ']']),
-            // No pattern has them: the nearest that meets the text.
+            // Not allowed in patterns: use the closest pattern that matches the text.
             c if model::is_misleading(c) => pattern.push('?'),
             c => pattern.push(c),
         }

@@ -1,5 +1,5 @@
-//! Which mechanisms can be used on a host, why the others cannot, and since which kernel there are any. The reference page is
-//! made of the same table.
+//! Which mechanisms can be used on a host, why others cannot, and which kernel introduced them. The reference
+//! page is generated from the same table.
 
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
@@ -8,34 +8,34 @@ use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
-/// One mechanism, and what it needs.
+/// A mechanism and its requirements.
 #[derive(Clone, Copy, Debug)]
 pub struct Mechanism {
     /// Its name; stable, for scripts.
     pub name: &'static str,
-    /// What it is for.
+    /// What it does.
     pub meaning: &'static str,
-    /// The first kernel that has it; `None` where no release has.
+    /// The first kernel release with it; `None` if there is none.
     pub since: Option<KernelVersion>,
-    /// What else it needs.
+    /// Its other requirements.
     pub needs: &'static [Need],
 }
 
-/// Something that a mechanism needs.
+/// A requirement of a mechanism.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
-    /// A part of the kernel, found by asking it.
+    /// A kernel feature that can be queried.
     Kernel(&'static str, fn(&Host) -> bool),
-    /// A part of the kernel that is seen in one of its threads.
+    /// A kernel feature that is visible in its threads.
     Thread(&'static str, fn(&KthreadState) -> bool),
-    /// Something of the machine or a right of the caller.
+    /// A property of the host, or a privilege of the caller.
     Held(&'static str, fn(&Host, &Prerequisites) -> bool),
-    /// A device whose driver has it.
+    /// A device whose driver supports it.
     Device(&'static str, fn(&Device) -> bool),
 }
 
 impl Need {
-    /// What it is.
+    /// The requirement in words.
     pub const fn words(&self) -> &'static str {
         match self {
             Self::Kernel(words, _)
@@ -55,7 +55,7 @@ const BTF: Need = Need::Held("kernel BTF", |_, has| has.btf);
 const NO_RT: Need = Need::Held("a kernel without PREEMPT_RT", |_, has| !has.preempt_rt);
 const NAPIS: Need = Need::Device("a device with NAPIs", |device| !device.napis.is_empty());
 
-/// All of them: how packets are delivered, who delivers, the NIC, what is counted, applications.
+/// All mechanisms: packet delivery, threads, NIC, measurement, applications.
 pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "defer-device",
@@ -271,7 +271,8 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
 ];
 
-/// The largest packet of TCP before BIG TCP, in bytes. Kernel: `include/linux/netdevice.h` `GSO_LEGACY_MAX_SIZE`.
+/// The largest TCP packet before BIG TCP, in bytes. Kernel: `include/linux/netdevice.h`
+/// `GSO_LEGACY_MAX_SIZE`.
 const SMALL_TCP_MAX: u32 = 65_536;
 
 /// Which mechanisms can be used on a host.
@@ -283,25 +284,25 @@ pub struct SupportMatrix {
     pub mechanisms: Vec<Supported>,
 }
 
-/// A mechanism on a host.
+/// A mechanism's state on a host.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Supported {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// What it does.
     pub meaning: String,
-    /// The first kernel that has it; `None` where no release has.
+    /// The first kernel release with it; `None` if there is none.
     pub since: Option<String>,
     /// Whether it can be used here, by this caller.
     pub usable: bool,
-    /// The devices on which it can be used; empty for what is of no device.
+    /// The devices on which it can be used; empty if it does not depend on a device.
     pub devices: Vec<String>,
     /// What is missing.
     pub lacks: Vec<String>,
 }
 
 impl SupportMatrix {
-    /// Asks the kernel, the drivers of a namespace's devices, and for the rights of the caller.
+    /// Queries the kernel, the drivers of a namespace's devices, and the caller's privileges.
     ///
     /// # Errors
     /// If the namespace cannot be entered or its devices cannot be listed.
@@ -310,7 +311,7 @@ impl SupportMatrix {
         Ok(Self::of(&host, &linux::observe::prerequisites()))
     }
 
-    /// What a host has come to.
+    /// The mechanisms for this host.
     pub fn of(host: &Host, has: &Prerequisites) -> Self {
         let mechanisms = MECHANISMS.iter().map(|mechanism| mechanism.on(host, has)).collect();
         Self { release: host.release.clone(), mechanisms }
@@ -361,7 +362,7 @@ impl Mechanism {
         }
     }
 
-    /// What is missing where this kernel has not a part that is needed.
+    /// What is missing if the kernel lacks a required feature.
     fn without(&self, words: &str, host: &Host) -> String {
         match self.since {
             Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
@@ -369,10 +370,10 @@ impl Mechanism {
         }
     }
 
-    /// What it needs beside a kernel that is recent enough, in words.
+    /// The requirements other than a recent kernel, in words.
     pub fn needed(&self) -> Vec<&'static str> {
         let beside = self.needs.iter().filter(|need| match need {
-            // A kernel may be built without it, however recent it is.
+            // A kernel may be built without it, whatever its version.
             Need::Kernel(words, _) | Need::Thread(words, _) => {
                 self.since.is_none() || words.starts_with("CONFIG_")
             }
@@ -382,13 +383,13 @@ impl Mechanism {
     }
 }
 
-/// What is missing where no thread of the kernel could be read, so that nothing is known of what they have.
+/// What is missing if no kernel thread could be read, so that their features are unknown.
 const NO_THREAD: &str = "threads of the kernel that can be read: a container's PID namespace shows none";
 
-/// The device that no mechanism is for.
+/// The device to which no mechanism applies.
 const LOOPBACK: &str = "lo";
 
-/// How many devices a row names.
+/// The maximum number of devices in a row.
 const DEVICES_NAMED_MAX: usize = 3;
 
 impl Report for SupportMatrix {

@@ -1,4 +1,4 @@
-//! What a first policy file says of hosts of many kinds, and that it is always a policy file.
+//! First policy files for many kinds of hosts; each must be a valid policy file.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "other tests make other hosts of it")]
@@ -13,7 +13,7 @@ use model::{Fd, Host, Label, Pid, PolicyName};
 use primer::{FirstFile, Found, Listening};
 use proptest::prelude::*;
 
-/// Lets a process listen.
+/// Makes a process listen.
 fn at(mut process: Process, sockets: &[(SocketState, &str)]) -> Process {
     for (number, (state, address)) in (0_u32..).zip(sockets) {
         let inode = u64::from(process.id.pid.0) * 1000 + 500 + u64::from(number);
@@ -35,7 +35,7 @@ fn at(mut process: Process, sockets: &[(SocketState, &str)]) -> Process {
 const TCP: SocketState = SocketState::TcpListen;
 const UDP: SocketState = SocketState::Udp;
 
-/// What would be found on a host of which everything can be seen.
+/// What would be found on a fully visible host.
 fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     let sockets = host.processes.iter().flat_map(|process| &process.sockets);
     let listening: Vec<Listening> =
@@ -45,7 +45,7 @@ fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     Found { host, cgroups, started_as: BTreeMap::new(), received, listening }
 }
 
-/// A cache server as distributions run it, and what stands beside it on most hosts.
+/// A typical cache server, and what usually runs next to it.
 fn cache_server() -> Found {
     let mut host = host();
     let mut eth0 = device(2, "eth0", &[259, 260]);
@@ -188,14 +188,14 @@ fn a_bond_has_one_section_for_all_its_members() {
     assert!(file.devices[0].facts[0].contains("stands for eth0, eth1"), "{:?}", file.devices);
 }
 
-/// Reads a text as a policy file; how many sections it has.
+/// Parses a text as a policy file; returns the number of sections.
 fn read(text: &str) -> usize {
     let parsed = policy_file::parse("first.toml", text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     let merged = policy_file::merge(&[parsed]).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     merged.sections.len()
 }
 
-/// The same text with the sections in force that are comments.
+/// The text with commented sections activated.
 fn uncommented(text: &str) -> String {
     let line = |line: &str| match line.strip_prefix('#') {
         Some(rest) if ["[", "match ", "policy ", "goal "].iter().any(|begin| rest.starts_with(begin)) => {
@@ -206,7 +206,7 @@ fn uncommented(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// Names as hosts have them, and as no one would choose them.
+/// Names as hosts have them, and odd ones.
 fn odd() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z]{1,8}",

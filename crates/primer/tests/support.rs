@@ -1,4 +1,4 @@
-//! Which mechanisms hosts of several kinds have, and that the table says what the table of settings says.
+//! The mechanisms of several kinds of hosts, and the table's consistency with the table of settings.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "other tests make other hosts of it")]
