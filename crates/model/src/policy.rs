@@ -183,7 +183,7 @@ pub struct Overrides {
     pub irq_suspend_timeout: Option<Nanoseconds>,
 }
 
-/// The response time to reach. Without any bound, "better than before" decides.
+/// The response time to reach. Without a bound, a change only has to be better than before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {

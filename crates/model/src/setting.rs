@@ -41,23 +41,23 @@ use crate::units::KernelVersion;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", from = "flat::Either")]
 pub enum Setting {
-    /// Of the NAPI that polls a receive queue.
+    /// A setting of the NAPI that polls a receive queue.
     Napi(RxQueue, NapiKnob),
-    /// Of all NAPIs of a device.
+    /// A setting of all NAPIs of a device.
     DeviceNapis(DeviceId, DeviceNapiKnob),
-    /// Of the kernel thread that polls a queue's NAPI.
+    /// A setting of the kernel thread that polls a queue's NAPI.
     Kthread(RxQueue, KthreadKnob),
-    /// Of a NIC and its driver.
+    /// A setting of a NIC and its driver.
     Nic(DeviceId, NicKnob),
-    /// Of a receive queue.
+    /// A setting of a receive queue.
     RxQueue(RxQueue, RxQueueKnob),
-    /// Of a transmit queue.
+    /// A setting of a transmit queue.
     TxQueue(TxQueue, TxQueueKnob),
-    /// Of an interrupt.
+    /// A setting of an interrupt.
     Irq(IrqNumber, IrqKnob),
-    /// Of something that a process owns: an epoll, an io_uring, a thread, listeners.
+    /// A setting of something that a process owns: an epoll, an io_uring, a thread, listeners.
     Process(ProcessKnob),
-    /// Of the whole host.
+    /// A setting of the whole host.
     Host(HostKnob),
 }
 

@@ -9,23 +9,23 @@ use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 /// Settings of one object with the same [`super::Interface`], in their original order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
-    /// Of one NAPI.
+    /// Settings of one NAPI.
     Napi(RxQueue, Vec<&'a NapiKnob>),
-    /// Of all NAPIs of a device.
+    /// Settings of all NAPIs of a device.
     DeviceNapis(DeviceId, Vec<&'a DeviceNapiKnob>),
-    /// Of one kernel thread.
+    /// Settings of one kernel thread.
     Kthread(RxQueue, Vec<&'a KthreadKnob>),
-    /// Of one NIC.
+    /// Settings of one NIC.
     Nic(DeviceId, Vec<&'a NicKnob>),
-    /// Of one receive queue.
+    /// Settings of one receive queue.
     RxQueue(RxQueue, Vec<&'a RxQueueKnob>),
-    /// Of one transmit queue.
+    /// Settings of one transmit queue.
     TxQueue(TxQueue, Vec<&'a TxQueueKnob>),
-    /// Of one interrupt.
+    /// Settings of one interrupt.
     Irq(IrqNumber, Vec<&'a IrqKnob>),
-    /// Of one object that a process owns.
+    /// Settings of one object that a process owns.
     Process(Vec<&'a ProcessKnob>),
-    /// Of the host.
+    /// Settings of the host.
     Host(Vec<&'a HostKnob>),
 }
 

@@ -4,10 +4,10 @@
 /// Defines a family of knobs: an enum with one variant per knob. A variant's documentation is also that of
 /// its knob in the table.
 ///
-/// `Variant(Value) = facts` has its own facts; `Variant(Word, Value) = [facts table]` has those of its word,
-/// from these two functions of the word's type. Properties that depend on the value follow in `where { … }`,
-/// in this order. Without them, every value can be restored, none removes the object, values have no order,
-/// and tools use the display format:
+/// A row is `Variant(Value) = facts`, or `Variant(Word, Value) = [facts table]`, which takes the facts from
+/// these two functions of the word's type. `where { … }` adds properties that depend on the value, in this
+/// order. By default, every value can be restored, none removes the object, values have no order, and tools
+/// use the display format:
 ///
 /// - `irreversible(PATTERN) if CONDITION => "the values, in words";` values that can be read but not written
 ///   back
