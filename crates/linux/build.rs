@@ -1,4 +1,4 @@
-//! Compiles the libraries to preload.
+//! Compiles the preload libraries.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ fn main() {
     preload_libraries();
 }
 
-/// Compiles each `preload/NAME.c` to `OUT_DIR/NAME.so`, which `src/process/preload` includes. They are linked with no
-/// library at all, so that they go into any program of this machine whatever C library that has.
+/// Compiles each `preload/NAME.c` to `OUT_DIR/NAME.so`, which `src/process/preload` includes. They are linked
+/// with no library at all, so that any program on this machine can load them, whatever its C library.
 fn preload_libraries() {
     const LIBRARIES: [&str; 2] = ["epoll_cap", "epoll_count"];
     println!("cargo::rerun-if-changed=preload/epoll_calls.h");

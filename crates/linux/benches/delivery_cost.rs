@@ -1,19 +1,21 @@
-//! What it costs to count deliveries: the time of a poll with and without the counter, the run time of each program,
-//! and the throughput of a server with and without them, interleaved.
+//! Measures what counting deliveries costs: the time of a poll with and without the counter, the run time of
+//! each program, and the throughput of a server with and without them, interleaved.
 //!
-//! Throughput is the sum of it all and the noisiest: both ends are on this machine, so the client's polls are
-//! counted, and paid for, too. Stretches with and without follow each other in pairs, whose order alternates; every
-//! pair counts. The interval is Wilcoxon's, around the median of the means of all two pairs (Hodges and Lehmann): a
-//! stretch that a neighbour disturbed moves it little, and it needs fewer pairs than the sign test.
+//! Throughput covers all of the cost, and is the noisiest: both ends are on this machine, so the client's
+//! polls are counted, and paid for, too. Stretches with and without the counter come in pairs, whose order
+//! alternates; every pair counts. The interval is Wilcoxon's, around the median of the means of all pairs of
+//! values (Hodges and Lehmann): a stretch that a neighbour disturbed moves it little, and it needs fewer
+//! pairs than the sign test.
 //!
-//! That of the sampler is printed twice: over its own periods, of which a minute has thirty pairs, and over single samples
-//! that follow each other closely, each with both turns of the counter in it, as a share of a period.
+//! The throughput lost to the sampler is printed twice: over its own periods, of which a minute has thirty
+//! pairs, and over single samples that follow each other closely, each including starting and stopping the
+//! counter, scaled to one sample per period.
 //!
-//! The programs' own run time, which the kernel counts, bounds the cost without that noise: as a share of a CPU while
-//! they count all the time, and by the share of the time in which the sampler counts.
+//! The programs' own run time, which the kernel counts, bounds the cost without that noise: as a share of a
+//! CPU while they count all the time, and multiplied by the share of the time in which the sampler counts.
 //!
-//! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS] [poll] [preload] [interrupt] [suspend200] [always]
-//! [sampled] [samples]`, as root; the words choose parts, and without any all are run.
+//! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS] [poll] [preload] [interrupt]
+//! [suspend200] [always] [sampled] [samples]`, as root; the names select parts, and without any all are run.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
@@ -39,25 +41,26 @@ use libtest_mimic::Failed;
 use linux::process::preload::{self, EpollCounts, Library};
 use scratch::Scratch;
 
-/// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.
+/// The length of a stretch: long compared with the scheduler's time slices, short compared with drifts of the
+/// machine.
 const STRETCH: Duration = Duration::from_millis(200);
-/// The same where the counter samples: one of its turns.
+/// The same while the counter samples: one of its periods.
 const SAMPLED_STRETCH: Duration = Duration::from_secs(1);
-/// How long the counter counts, or pauses, before requests are counted.
+/// How long the counter has been counting, or paused, before a stretch begins.
 const SETTLE: Duration = Duration::from_millis(20);
-/// What can be asked for by name, beside how it counts.
+/// The parts that can be selected by name, apart from the ways of counting.
 const KINDS: &[&str] = &["poll", "preload", "interrupt", "suspend200"];
-/// How it counts.
+/// The ways of counting.
 const WAYS: &[&str] = &["always", "sampled", "samples"];
-/// Single samples that are looked at for each pair of stretches.
+/// The number of single samples per pair of stretches.
 const SAMPLES_A_ROUND: usize = 8;
-/// How many pairs of stretches.
+/// The number of pairs of stretches.
 const ROUNDS: usize = 100;
 
 fn main() -> Result<(), Failed> {
     let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(ROUNDS);
     let named: Vec<String> = std::env::args().skip(1).collect();
-    // Whether a part was asked for: by its name, or by naming none of its kind.
+    // Whether a part was selected: by its name, or because no part of its kind was named.
     let wanted = |part: &str, kind: &[&str]| {
         named.iter().any(|name| name == part) || !named.iter().any(|name| kind.contains(&name.as_str()))
     };
@@ -95,8 +98,8 @@ fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What sampling costs, as `doctor` and `bench` do it; `all_the_time` is the programs' share of a CPU when they count
-/// without a pause.
+/// Measures the cost of sampling as `doctor` and `bench` do it; `all_the_time` is the programs' share of a
+/// CPU when they count without a pause.
 fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(), Failed> {
     let mut sampler = Sampler::load()?;
     let (mut counted, mut begun, mut sampling) = (0, Instant::now(), Duration::ZERO);
@@ -119,11 +122,11 @@ fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(),
     Ok(())
 }
 
-/// What counting the events of each `epoll_wait` costs a server: of two servers, one has the library that counts and one
-/// has not, and the same client asks them in turn. Every few rounds there are two new ones, so that it is not one
-/// process's luck that is measured.
+/// Measures what counting the events of each `epoll_wait` costs a server: of two servers, only one has the
+/// library that counts, and the same client sends requests to them in turn. Every few rounds both are
+/// restarted, so that the result does not depend on one particular process.
 fn preloaded(rounds: usize) -> Result<(), Failed> {
-    /// Rounds with the same two servers.
+    /// The number of rounds with the same two servers.
     const ROUNDS_OF_SERVERS: usize = 10;
     let scratch = Scratch::new("delivery-cost")?;
     let library = preload::install(Library::Count, scratch.directory())?;
@@ -150,11 +153,11 @@ fn preloaded(rounds: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What one sample costs from the moment that counting is turned on until it is off again, beside as long without. The
-/// sampler is idle for the rest of a period, so that this is all that it costs, and samples close together show more in
-/// a minute than its own turns do in an hour.
+/// Measures the cost of one sample, from turning counting on until it is off again, compared with an equally
+/// long time without. The sampler is idle for the rest of a period, so this is its whole cost, and samples
+/// close together give a more precise result in a minute than the sampler's own periods in an hour.
 fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
-    /// As the sampler counts, and how long its period is.
+    /// The length of a sample and the period of the sampler.
     const COUNTED: Duration = Duration::from_millis(50);
     const PERIOD: Duration = Duration::from_secs(1);
     let (answered, done) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -193,12 +196,12 @@ fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
         asking.join().map_err(|_| "the client panicked")??;
         costs
     })?;
-    print_loss("one sample a second, turns and all", &costs);
+    print_loss("one sample per second, including starts and stops", &costs);
     Ok(())
 }
 
-/// How much longer a poll takes: a datagram to oneself is one poll of the backlog. The tracepoint is in it, which
-/// the kernel's own statistics leave out.
+/// Measures how much longer a poll takes: a datagram to oneself is one poll of the backlog. The tracepoint is
+/// included, unlike in the kernel's own statistics.
 fn poll() -> Result<(), Failed> {
     const DATAGRAMS: u32 = 5000;
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
@@ -236,7 +239,7 @@ fn poll() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Makes the counter count, or not.
+/// Starts or stops the counter.
 fn turn(counter: &mut DeliveryCounter, counts: bool) -> Result<(), Failed> {
     if counts {
         counter.resume()?;
@@ -246,7 +249,7 @@ fn turn(counter: &mut DeliveryCounter, counts: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each program's time per event, and all their time as a share of one CPU, which is returned.
+/// Prints each program's time per event, and returns their total time as a share of one CPU.
 fn run_times(server: &AskedServer) -> Result<f64, Failed> {
     let mut counter = DeliveryCounter::load()?;
     let _statistics = Statistics::enable()?;
@@ -271,8 +274,9 @@ fn run_times(server: &AskedServer) -> Result<f64, Failed> {
     Ok(together)
 }
 
-/// The rates of one server under one load, with the counter and without, in pairs. The counter is turned on and off
-/// by turns, so each change of it is within one pair, and a pair's order alternates.
+/// Measures the throughput of one server under one load, with the counter and without, in pairs. The counter
+/// is turned on and off alternately, so each change is within one pair, and the order within a pair
+/// alternates.
 fn throughput(
     what: &str,
     server: &AskedServer,
@@ -319,7 +323,7 @@ fn throughput(
     Ok(())
 }
 
-/// What pairs of stretches say, with and without.
+/// Prints the throughput lost, from pairs of stretches with and without.
 fn print_loss(what: &str, costs: &[f64]) {
     let pairs = costs.len();
     let (low, estimate, high) = shift_with_interval(costs);
@@ -330,8 +334,8 @@ fn print_loss(what: &str, costs: &[f64]) {
     );
 }
 
-/// The median of the means of every two values, a value with itself among them (Hodges and Lehmann), and Wilcoxon's
-/// interval of 95 %, in its normal approximation.
+/// Returns the median of the means of all pairs of values, including each value paired with itself (Hodges
+/// and Lehmann), with Wilcoxon's 95 % interval in its normal approximation.
 fn shift_with_interval(values: &[f64]) -> (f64, f64, f64) {
     let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (i, value) in values.iter().enumerate() {
@@ -345,7 +349,8 @@ fn shift_with_interval(values: &[f64]) -> (f64, f64, f64) {
     (means[cut - 1], means[means.len() / 2], means[means.len() - cut])
 }
 
-/// The median, and the values at ranks n/2 ± 0.98·√n, between which the true median is 95 times of 100.
+/// Returns the median, and the values at ranks n/2 ± 0.98·√n, which enclose the true median in 95 of 100
+/// cases.
 fn median_with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -354,7 +359,7 @@ fn median_with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     (values[half.saturating_sub(reach)], values[half], values[(half + reach).min(last)])
 }
 
-/// A ratio of counts far below 2^53.
+/// Returns a ratio of counts far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of seconds")]
 fn per(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64

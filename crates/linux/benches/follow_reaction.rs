@@ -1,7 +1,8 @@
-//! How soon a follower reports a new epoll, and what its scans cost, for each method that this kernel allows.
+//! Measures how soon a follower reports a new epoll, and what its scans cost, for each method that this
+//! kernel allows.
 //!
-//! `cargo bench -p netpolicy-linux --bench follow_reaction [-- EPOLLS]`, as root. The process that is followed is
-//! this program again: it makes epolls at random moments and says when.
+//! `cargo bench -p netpolicy-linux --bench follow_reaction [-- EPOLLS]`, as root. The followed process is
+//! another instance of this program: it creates epolls at random moments and prints when.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -21,13 +22,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
-/// Set in the environment of the process that makes epolls: how many, and the longest pause between two in
-/// microseconds; before the first it waits for a line.
+/// Set in the environment of the process that creates epolls: their number, and the longest pause between two
+/// in microseconds. The process waits for a line before the first.
 const MAKE: &str = "NETPOLICY_BENCH_MAKE";
 const EPOLLS: u32 = 200;
 const SOCKETS: u32 = 10_000;
 const SCANS: u32 = 50;
-/// How long following costs are added up.
+/// How long the cost of following is measured.
 const IDLE: Duration = Duration::from_secs(10);
 
 fn main() -> Done<()> {
@@ -38,7 +39,7 @@ fn main() -> Done<()> {
     let epolls = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(EPOLLS);
     println!("Linux {}, {epolls} epolls each", rustix::system::uname().release().to_string_lossy());
     let every = |millis| Some(Duration::from_millis(millis));
-    // A pause is up to twice the interval, so that epolls come at all moments of it.
+    // A pause is up to twice the interval, so that epolls are created at all moments of it.
     for (how, pause) in [
         (How::Fentry, Duration::from_millis(20)),
         (How::Rescan { interval: every(100) }, Duration::from_millis(200)),
@@ -54,7 +55,8 @@ fn main() -> Done<()> {
     idle_cost()
 }
 
-/// Follows a process that creates epolls, and compares when it printed that it created one with when it was reported.
+/// Follows a process that creates epolls, and compares the printed time of each creation with that of its
+/// report.
 fn reaction(how: How, epolls: u32, pause: Duration) -> Done<String> {
     let mut follower = Follower::new(&[], how)?;
     let mut maker = Maker::start(epolls, pause)?;
@@ -101,7 +103,7 @@ fn reaction(how: How, epolls: u32, pause: Duration) -> Done<String> {
     ))
 }
 
-/// What a scan of this process takes with many sockets.
+/// Measures how long a scan of this process with many sockets takes.
 fn scan_cost() -> Done<()> {
     let scanner = EpollScanner::load()?;
     let me = Pid(std::process::id());
@@ -131,7 +133,7 @@ fn scan_cost() -> Done<()> {
     Ok(())
 }
 
-/// What it costs to follow a process with many sockets in which nothing happens.
+/// Measures the cost of following a process with many sockets in which nothing happens.
 fn idle_cost() -> Done<()> {
     let me = identify(Pid(std::process::id()))?;
     let made: Result<Vec<_>, _> = (0..SOCKETS).map(|_| std::net::UdpSocket::bind("127.0.0.1:0")).collect();
@@ -159,7 +161,7 @@ fn idle_cost() -> Done<()> {
     Ok(())
 }
 
-/// The process that makes epolls; it is gone when this is.
+/// The process that creates epolls; dropping this kills it.
 struct Maker(Child);
 
 impl Maker {
@@ -173,7 +175,7 @@ impl Maker {
 
 impl Drop for Maker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -183,7 +185,7 @@ fn make_epolls(make: &str) -> Done<()> {
     let (epolls, pause) = make.split_once(' ').ok_or("two numbers")?;
     let (epolls, pause): (u32, u64) = (epolls.parse()?, pause.parse()?);
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    // Reported once at the start, if at all; then pauses drawn from a fixed seed.
+    // Reported at most once, at the start; then with pauses drawn from a fixed seed.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut held: Vec<OwnedFd> = Vec::new();
     for _ in 0..epolls {
@@ -196,7 +198,7 @@ fn make_epolls(make: &str) -> Done<()> {
         println!("{} {}", epoll.as_raw_fd(), made.as_nanos());
         held.push(epoll);
     }
-    std::thread::sleep(Duration::from_secs(60)); // until killed: they must be there when they are looked for
+    std::thread::sleep(Duration::from_secs(60)); // until killed: the epolls must exist when a scan looks for them
     Ok(())
 }
 
@@ -210,7 +212,7 @@ fn raise_descriptor_limit() -> Done<()> {
     Ok(())
 }
 
-/// A moment that processes can compare.
+/// A time that can be compared between processes.
 fn now() -> Duration {
     since(ClockId::Monotonic)
 }

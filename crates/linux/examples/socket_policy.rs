@@ -1,5 +1,5 @@
-//! A listener that asks for short response times; a connection that it accepts has the same. The same in C is
-//! `examples/socket_policy.c`.
+//! A listener that requests short response times; a connection that it accepts inherits the request.
+//! `examples/socket_policy.c` is the same in C.
 
 use std::net::{TcpListener, TcpStream};
 
@@ -11,7 +11,7 @@ const LATENCY: i32 = 3;
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "an example speaks to who runs it")]
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    // A server continues without: where no program answers, its packets are delivered as before.
+    // A server continues without: if no program answers, its packets are delivered as before.
     if let Err(errno) = socket_policy::set_socket(&listener, LATENCY) {
         eprintln!("no policy for the listener: {errno}");
     }

@@ -1,7 +1,9 @@
-//! Access to processes of other users through a privileged process: `CAP_SYS_PTRACE` in a process of its own.
+//! Access to processes of other users through a privileged process, so that only that one has
+//! `CAP_SYS_PTRACE`.
 //!
-//! A process without that privilege sets an implementation once, at its start. From then on, observing processes, finding
-//! them and writing to their epolls, io_urings and sockets go through it; the process does everything else itself.
+//! A process without that privilege sets an implementation once, at its start. From then on, it observes and
+//! finds processes, and writes to their epolls, io_urings and sockets, through that implementation; it does
+//! everything else itself.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,51 +16,51 @@ use sys::netns::Netns;
 
 use crate::selection::{Criteria, Processes};
 
-/// The epolls of a process by their descriptors, with how they busy-poll where that can be read.
+/// The epolls of a process by their descriptors, with their busy-poll parameters if these can be read.
 pub type EpollsOf = Vec<(Fd, Option<EpollParams>)>;
 
 /// A privileged process that can access processes of other users.
 pub trait Attach: Send + Sync {
-    /// As [`crate::observe::processes`].
+    /// The same as [`crate::observe::processes`].
     fn processes(&self, netns: &Netns, which: &Processes) -> (Vec<Process>, Vec<Unread>);
 
-    /// As [`crate::process::find`]: the processes, and what could not be judged.
+    /// The same as [`crate::process::find`]: the processes, and those that could not be judged.
     ///
     /// # Errors
-    /// As looking oneself; as [`Attach::read`].
+    /// As for a direct search; those of [`Attach::read`].
     fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError>;
 
-    /// As [`crate::process::meets`].
+    /// The same as [`crate::process::meets`].
     ///
     /// # Errors
-    /// As judging it oneself; as [`Attach::read`].
+    /// As for a direct check; those of [`Attach::read`].
     fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError>;
 
-    /// As [`crate::process::holders_of_sockets`].
+    /// The same as [`crate::process::holders_of_sockets`].
     ///
     /// # Errors
-    /// As looking oneself; as [`Attach::read`].
+    /// As for a direct search; those of [`Attach::read`].
     fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError>;
 
-    /// The value that a knob of an epoll, an io_uring or a socket has; of a socket without its budget.
+    /// Reads a setting of an epoll, an io_uring or a socket; of a socket without its budget.
     ///
     /// # Errors
-    /// As reading it oneself; [`sys::Cause::Malformed`] for an answer that is none.
+    /// As for reading it directly; [`sys::Cause::Malformed`] for a malformed answer.
     fn read(&self, like: &Setting) -> Result<Setting, KernelError>;
 
-    /// Writes a knob of an epoll, an io_uring or a socket.
+    /// Writes a setting of an epoll, an io_uring or a socket.
     ///
     /// # Errors
-    /// As writing it oneself; as [`Attach::read`].
+    /// As for writing it directly; those of [`Attach::read`].
     fn write(&self, setting: &Setting) -> Result<(), KernelError>;
 
-    /// As [`crate::process::epolls_of`].
+    /// The same as [`crate::process::epolls_of`].
     ///
     /// # Errors
-    /// As reading them oneself; as [`Attach::read`].
+    /// As for reading them directly; those of [`Attach::read`].
     fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError>;
 
-    /// As [`crate::process::same_epoll`].
+    /// The same as [`crate::process::same_epoll`].
     fn same_epoll(&self, a: EpollId, b: EpollId) -> bool;
 
     /// The processes that hold an AF_XDP socket of the namespace with this cookie.
@@ -68,7 +70,7 @@ pub trait Attach: Send + Sync {
     fn holders_of_af_xdp(&self, netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError>;
 }
 
-/// Whether this process cannot access those of other users itself.
+/// Whether this process lacks the privilege to access those of other users itself.
 pub fn is_needed() -> bool {
     let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
     !held.is_ok_and(|held| held.contains(rustix::thread::CapabilitySet::SYS_PTRACE))
@@ -76,7 +78,8 @@ pub fn is_needed() -> bool {
 
 static SERVICE: OnceLock<(Box<dyn Attach>, PathBuf)> = OnceLock::new();
 
-/// From here on, this process accesses others through this service, which answers at a socket. The first one that is set stays.
+/// Makes this process access others through this service, which answers on a socket. Only the first call has
+/// an effect.
 pub fn through(service: Box<dyn Attach>, socket: PathBuf) {
     let _ = SERVICE.set((service, socket));
 }
@@ -88,20 +91,20 @@ pub(crate) fn service() -> Option<&'static dyn Attach> {
 
 static WORKERS: OnceLock<Box<dyn Attach>> = OnceLock::new();
 
-/// From here on, this process looks into others by way of processes that it can give up, unless it does so through a service: what
-/// they look at may keep them waiting for ever. The first one that is set stays.
+/// Makes this process inspect others in workers that it can abandon, unless there is a service: an inspection
+/// may block forever. Only the first call has an effect.
 pub fn by_workers(workers: Box<dyn Attach>) {
     let _ = WORKERS.set(workers);
 }
 
-/// What looks into processes that this process does not trust: the service, or workers.
+/// The implementation for inspecting untrusted processes: the service, or workers.
 pub(crate) fn inspector() -> Option<&'static dyn Attach> {
     service().or_else(|| WORKERS.get().map(AsRef::as_ref))
 }
 
 static BEFORE_EACH: OnceLock<fn(Pid)> = OnceLock::new();
 
-/// From here on, this process calls a function before it looks at a process. The first one that is set stays.
+/// Sets a function that is called before each process is inspected. Only the first call has an effect.
 pub fn before_each_process(say: fn(Pid)) {
     let _ = BEFORE_EACH.set(say);
 }
@@ -112,15 +115,15 @@ pub(crate) fn begin_with(pid: Pid) {
     }
 }
 
-/// Closes all descriptors but standard input, output and error.
+/// Closes all descriptors except standard input, output and error.
 pub use sys::child::close_inherited;
 
-/// Where the service answers, if one was set: a process that is started for this one needs it, too.
+/// The socket of the service, if one was set: a child process needs it, too.
 pub fn socket() -> Option<&'static Path> {
     SERVICE.get().map(|(_, socket)| socket.as_path())
 }
 
-/// Whether a knob lies inside a process, so that reading and writing it needs `CAP_SYS_PTRACE`.
+/// Whether a setting lies inside a process, so that reading and writing it needs `CAP_SYS_PTRACE`.
 pub const fn is_inside_a_process(setting: &Setting) -> bool {
     matches!(
         setting,

@@ -1,32 +1,32 @@
-//! Our BPF programs, as far as the rooms above use them directly. The room `bpf` loads and reads them.
+//! Our BPF programs, as far as the crates above use them directly. The crate `bpf` loads and reads them.
 
 pub use ::bpf::{RunTime, Statistics};
 
-/// What sockets and processes ask for by themselves.
+/// The requests of sockets and processes.
 pub mod app_requests {
     pub use ::bpf::app_requests::{
         Cgroup, Choice, Enabled, RequestReader, RequestSource, RequestStore, SocketRequest,
     };
 }
 
-/// Who polled a NAPI, and where.
+/// Which context polled a NAPI, and on which CPU.
 pub mod delivery {
     pub use ::bpf::delivery::Sampler;
 }
 
-/// How long the requests of a live service take.
+/// The request latency of a live service.
 pub mod live {
     pub use ::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 }
 
-/// Processes that begin to listen, connect or end.
+/// Processes that start to listen, connect or exit.
 pub mod process_events {
     pub use ::bpf::process_events::{
         ExtraEvents, ListenedPort, NAMES_MAX, ProcessEvent, ProcessEvents, TimedEvent, Waited,
     };
 }
 
-/// How long answers take on the wire.
+/// The response times on the wire.
 pub mod wire {
     pub use ::bpf::wire::{Seen, Wire};
 }

@@ -1,5 +1,5 @@
-//! Other tools that set what netpolicy sets, found by reading their files, and by whether they run. They are neither
-//! contacted nor changed.
+//! Other tools that set what netpolicy sets, found by reading their files and by checking whether they run.
+//! They are neither contacted nor changed.
 //!
 //! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it, tuned.conf(5), udev(7);
 //! GoogleCloudPlatform/guest-agent `instance_configs.cfg`, GoogleCloudPlatform/guest-configs `google_set_multiqueue`;
@@ -19,11 +19,11 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 
 use commands::{of_udev_rule, runs_ethtool, sets_by_command};
 
-/// How many files of a directory are read, and how much of each.
+/// Maximum number of files of a directory, and of bytes of a file, that are read.
 const FILES_MAX: usize = 512;
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// How many lines are reported.
+/// Maximum number of reported lines.
 const LINES_MAX: usize = 256;
 
 /// The configuration lines of other tools. `root` is `/`, or that of a recorded host.
@@ -45,8 +45,8 @@ pub fn conflicting_tools(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// The files that count: of one name, that of the first directory. A file that is empty, or a link to nothing, masks the
-/// others of its name.
+/// Returns the files in effect: of several with the same name, that of the first directory. A file that is
+/// empty, or a link to nothing, masks the others of its name.
 fn drop_ins(root: &Path, directories: &[&str], ending: &str) -> Vec<(PathBuf, String)> {
     let mut by_name: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
     for directory in directories {
@@ -60,7 +60,7 @@ fn drop_ins(root: &Path, directories: &[&str], ending: &str) -> Vec<(PathBuf, St
     by_name.into_values().filter_map(|path| text(&path).map(|text| (path, text))).collect()
 }
 
-/// The last part of a path.
+/// The last component of a path.
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -71,7 +71,7 @@ fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A place as the host itself calls it.
+/// A line's place, by its path on the host itself.
 fn place(root: &Path, path: &Path, line: usize) -> String {
     let inside = path.strip_prefix(root).unwrap_or(path);
     format!("/{}:{}", inside.display(), line + 1)
@@ -91,7 +91,7 @@ fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
     })
 }
 
-/// The lines of an INI file that set something of a device, which another line of it names.
+/// Finds the lines of an INI file that set something of a device; another line of the file names the device.
 fn of_device(
     kind: ConflictingToolKind,
     (root, path, text): (&Path, &Path, &str),
@@ -159,7 +159,7 @@ fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// `ETHTOOL_OPTS` of the network scripts of Red Hat's distributions.
+/// Finds `ETHTOOL_OPTS` in the network scripts of Red Hat's distributions.
 fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
     let directory = root.join("etc/sysconfig/network-scripts");
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -179,7 +179,7 @@ fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
         let device = text.lines().find_map(|line| value(line, "DEVICE"));
         let device = device.or_else(|| file_name(&path).strip_prefix("ifcfg-").map(str::to_owned));
         for (number, line) in text.lines().enumerate() {
-            // Without an option, it is for `ethtool -s`, which sets speed and duplex.
+            // Without an option, the command is `ethtool -s`, which sets speed and duplex.
             let Some(options) = value(line, "ETHTOOL_OPTS") else { continue };
             if options.split(';').any(|one| runs_ethtool(&format!("ethtool {one}"))) {
                 found.push(ConflictingTool {
@@ -195,23 +195,25 @@ fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// The words of ethtool's hooks (`/etc/network/if-up.d/ethtool`), and commands that run it.
+/// Whether a line has an option of ethtool's hook (`/etc/network/if-up.d/ethtool`), or a command that runs
+/// ethtool.
 fn sets_nic(key: &str, line: &str) -> bool {
     let hook = ["offload-", "hardware-dma-ring-", "hardware-irq-coalesce-", "ethernet-"];
     let command = ["up", "pre-up", "post-up"].contains(&key) && runs_ethtool(line);
     command || hook.iter().any(|beginning| key.starts_with(beginning) && *beginning != "ethernet-")
 }
 
-/// A line of another tool that sets something of the whole host.
+/// Creates a finding for a line of another tool that sets something of the whole host.
 fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingTool {
     let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
     ConflictingTool { kind, place, line, device: None, sysctl: None }
 }
 
-/// The most characters of a line that are shown.
+/// Maximum number of characters of a line that are shown.
 const LINE_CHARS_MAX: usize = 160;
 
-/// Google's guest agent sets queues unless its configuration says no: `[InstanceSetup] set_multiqueue = false`.
+/// Finds Google's guest agent. It sets queues unless its configuration disables that: `[InstanceSetup]
+/// set_multiqueue = false`.
 fn google(root: &Path) -> Vec<ConflictingTool> {
     const PROGRAMS: [&str; 2] = ["usr/bin/google_set_multiqueue", "usr/sbin/google_set_multiqueue"];
     let Some(program) = PROGRAMS.iter().find(|program| root.join(program).exists()) else {
@@ -237,7 +239,7 @@ fn google(root: &Path) -> Vec<ConflictingTool> {
     )]
 }
 
-/// Lines of cloud-init's own configuration that run what sets a NIC, and whether it writes the network's.
+/// Finds lines of cloud-init's own configuration that run a command which sets a NIC.
 fn cloud_init(root: &Path) -> Vec<ConflictingTool> {
     let mut files = vec![root.join("etc/cloud/cloud.cfg")];
     files.extend(drop_ins(root, &["etc/cloud/cloud.cfg.d"], "cfg").into_iter().map(|(path, _)| path));
@@ -245,7 +247,7 @@ fn cloud_init(root: &Path) -> Vec<ConflictingTool> {
     lines_of(root, ConflictingToolKind::CloudInit, &files, |line| sets_by_command(line).is_some())
 }
 
-/// What starts `perftune.py`, where it is installed and switched on.
+/// Finds what starts `perftune.py`, if it is installed and enabled.
 fn perftune(root: &Path) -> Vec<ConflictingTool> {
     let units = ["etc/systemd/system/multi-user.target.wants/perftune.service", "etc/scylla.d/perftune.yaml"];
     let files: Vec<PathBuf> = units.iter().map(|file| root.join(file)).collect();
@@ -260,7 +262,7 @@ fn perftune(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// Directories of scripts and units that run at boot, or when a device goes up.
+/// Directories of scripts and units that run at boot, or when a device comes up.
 const SCRIPTS: [&str; 26] = [
     "etc/systemd/system",
     "etc/cron.d",
@@ -290,10 +292,10 @@ const SCRIPTS: [&str; 26] = [
     "usr/lib/networkd-dispatcher/routable.d",
 ];
 
-/// ethtool's own hooks do what `/etc/network/interfaces` says of a device, which is read itself.
+/// ethtool's own hooks apply the settings of a device in `/etc/network/interfaces`, which is read itself.
 const HOOKS_OF_ETHTOOL: [&str; 2] = ["etc/network/if-pre-up.d/ethtool", "etc/network/if-up.d/ethtool"];
 
-/// Lines of rc.local, of cron's tables and of units that pin interrupts or set a NIC by a command.
+/// Finds lines of rc.local, crontabs and units that pin interrupts or set a NIC by a command.
 fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
     let mut files: Vec<PathBuf> =
         ["etc/rc.local", "etc/rc.d/rc.local", "etc/crontab"].iter().map(|file| root.join(file)).collect();
@@ -312,7 +314,7 @@ fn commands_at_boot(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// Rules of udev that set a NIC, or run a program that does.
+/// Finds udev rules that set a NIC, or run a program that does.
 fn udev_rules(root: &Path) -> Vec<ConflictingTool> {
     const DIRECTORIES: [&str; 4] =
         ["etc/udev/rules.d", "run/udev/rules.d", "usr/local/lib/udev/rules.d", "usr/lib/udev/rules.d"];
@@ -327,7 +329,7 @@ fn udev_rules(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// The lines of files that say something, comments left out.
+/// Finds the lines of files that meet a condition, without comments.
 fn lines_of(
     root: &Path,
     kind: ConflictingToolKind,
@@ -519,7 +521,7 @@ mod test {
                 "sysctl.d /run/sysctl.d/20-b.conf:3: net.core.rps_default_mask=3",
             ]
         );
-        // As on Debian: a link to it is read at the place of the link.
+        // As on Debian: a link to it is read in the order of the link's name.
         let root = Root::new(
             "sysctl-link",
             &[

@@ -1,6 +1,6 @@
-//! The kernel's own counters at one moment: what CPUs did, interrupts, softirqs, packets taken by busy polling.
+//! A snapshot of the kernel's own counters: CPU time, interrupts, softirqs, packets received by busy polling.
 //!
-//! The files are opened once and read again for each snapshot, so that a snapshot costs three reads.
+//! The files are opened once and reread for each snapshot, so that a snapshot costs three reads.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use sys::clock::monotonic;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// The longest file that is taken: `/proc/softirqs` has 11 bytes for each of ten kinds on each CPU.
+/// Maximum size of a file: `/proc/softirqs` has 11 bytes for each of ten kinds on each CPU.
 const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Where the counters are read from.
+/// The files of the counters.
 #[derive(Debug)]
 pub struct CounterSource {
     stat: File,
@@ -28,21 +28,21 @@ impl CounterSource {
     /// Opens the host's counters, and those of TCP in this network namespace.
     ///
     /// # Errors
-    /// If `/proc` is not there, or the namespace cannot be entered.
+    /// If `/proc` is not mounted, or the namespace cannot be entered.
     pub fn open(netns: &Netns) -> Result<Self, KernelError> {
         Ok(Self {
             stat: open("/proc/stat")?,
             softirqs: open("/proc/softirqs")?,
-            // An open file of /proc/net stays with the namespace that it was opened in.
+            // An open file of /proc/net keeps showing the namespace that it was opened in.
             netstat: netns.run(|| open("/proc/thread-self/net/netstat"))??,
             buffer: vec![0; 16 * 1024],
         })
     }
 
-    /// The counters now.
+    /// Reads the counters.
     ///
     /// # Errors
-    /// If a file cannot be read or is not as the kernel writes it.
+    /// If a file cannot be read or does not have the kernel's format.
     pub fn snapshot(&mut self) -> Result<Counters, KernelError> {
         let at = monotonic();
         let (mut cpus, irqs, context_switches) =
@@ -66,7 +66,7 @@ fn open(path: &str) -> Result<File, KernelError> {
     File::open(path).map_err(|error| KernelError::io(path, &error))
 }
 
-/// Reads a file from its beginning and makes something of it.
+/// Reads a file from its beginning and parses it.
 fn parse_with<T>(
     file: &File,
     buffer: &mut Vec<u8>,
@@ -92,7 +92,7 @@ fn parse_with<T>(
     text.ok_or_else(|| KernelError::malformed(path, "not as `man 5 proc` describes it"))
 }
 
-/// Reads `/proc/stat`: the CPUs, hard interrupts, context switches.
+/// Parses `/proc/stat`: the CPUs, hard interrupts, context switches.
 ///
 /// Kernel: 6.18, `fs/proc/stat.c` `show_stat()`.
 fn parse_stat(text: &str) -> Option<(Vec<CpuCounters>, u64, u64)> {
@@ -126,7 +126,7 @@ fn parse_stat(text: &str) -> Option<(Vec<CpuCounters>, u64, u64)> {
     Some((cpus, irqs?, context_switches?))
 }
 
-/// Reads `/proc/softirqs`: a column for each possible CPU, a line for each kind.
+/// Parses `/proc/softirqs`: a column for each possible CPU, a line for each kind.
 ///
 /// Kernel: 6.18, `fs/proc/softirqs.c` `show_softirqs()`.
 fn parse_softirqs(text: &str) -> Option<Vec<(Cpu, BTreeMap<String, u64>)>> {

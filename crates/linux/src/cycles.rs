@@ -1,4 +1,4 @@
-//! CPU cycles that a process spends, by the processor's own counters.
+//! CPU cycles that a process uses, from the processor's own counters.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,7 +7,7 @@ use model::{Pid, ProcessId};
 use sys::error::{Errno, KernelError};
 use sys::perf::{PerfEvent, count};
 
-/// How many threads of a process are counted.
+/// Maximum number of threads of a process that are counted.
 const THREADS_MAX: usize = 4096;
 
 /// Counts the cycles of a process's threads, in the application and in the kernel on its behalf.
@@ -18,11 +18,11 @@ pub struct Cycles {
 }
 
 impl Cycles {
-    /// Begins to count.
+    /// Starts counting.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without hardware counters, as in most virtual machines; EACCES without CAP_PERFMON;
-    /// [`sys::Cause::Gone`] if the process ended.
+    /// [`sys::Cause::Gone`] if the process has exited.
     pub fn of(process: ProcessId) -> Result<Self, KernelError> {
         Self::count(process, PerfEvent::Cycles)
     }
@@ -33,7 +33,7 @@ impl Cycles {
         for tid in tids(process.pid).take(THREADS_MAX) {
             match count(tid, event) {
                 Ok(counter) => threads.push(File::from(counter)),
-                Err(Errno::SRCH) => {} // the thread ended meanwhile
+                Err(Errno::SRCH) => {} // the thread has exited
                 Err(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     return Err(KernelError::absent(
                         what(),
@@ -51,7 +51,8 @@ impl Cycles {
         }
     }
 
-    /// The cycles so far. Where the hardware had to be shared with other counters, they are scaled to the whole time.
+    /// Returns the cycles so far. If the hardware was shared with other counters, they are extrapolated to
+    /// the whole time.
     ///
     /// # Errors
     /// If a counter cannot be read.
@@ -69,7 +70,7 @@ impl Cycles {
     }
 }
 
-/// A count that was taken for `running` of `enabled` nanoseconds.
+/// Extrapolates a count that was taken for `running` of `enabled` nanoseconds.
 fn scaled(count: u64, enabled: u64, running: u64) -> u64 {
     match running {
         0 => 0,
@@ -93,7 +94,8 @@ mod test {
 
     #[test]
     fn what_a_process_computes_is_counted_for_all_its_threads() {
-        // By the kernel's clock, which every machine has. A host that allows no counters to its users allows none here.
+        // With the kernel's clock, which every machine has. A host that denies its users all counters denies
+        // this one, too.
         let mut counter = match Cycles::count(this_process(), PerfEvent::TaskClock) {
             Ok(counter) => counter,
             Err(error) => {

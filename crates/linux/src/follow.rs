@@ -1,4 +1,4 @@
-//! Follows running processes: reports their new epolls, their children, and their end.
+//! Follows running processes: reports their new epolls, their children, and their exit.
 //!
 //! A kernel that admits programs at function returns reports an epoll when it is created. Elsewhere a scan finds it a
 //! little later: the scheduler's tracepoints report which processes to scan, and a BPF iterator scans them. Without BPF,
@@ -16,19 +16,21 @@ use sys::error::{Cause, KernelError};
 
 use crate::process::{self, Pinned};
 
-/// How old a process is when it counts as settled: servers make their epolls while they start.
+/// From this age on, a process counts as settled: servers create their epolls while they start.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How often a starting process is scanned. A new epoll is found within this, well before its load has ramped up.
+/// How often a starting process is scanned. A new epoll is found within this time, well before its load has
+/// ramped up.
 const RESCAN_STARTING: Duration = Duration::from_millis(100);
-/// How often a settled process is scanned: it seldom makes epolls.
+/// How often a settled process is scanned: it rarely creates epolls.
 const RESCAN_SETTLED: Duration = Duration::from_secs(1);
-/// How much longer than a scan the pause after it is at least: scans take a hundredth of a CPU at most. A scan of
-/// 10 000 sockets takes 2 ms by iterator and 15 ms by `/proc`, so the largest processes are scanned less often.
+/// The minimum pause after a scan, as a multiple of the scan's duration: scans take at most a hundredth of a
+/// CPU. A scan of 10 000 sockets takes 2 ms by iterator and 15 ms by `/proc`, so the largest processes are
+/// scanned less often.
 const PAUSE_FOR_SCAN: u32 = 100;
-/// How often a process is scanned whose new epolls are reported. This finds only epolls that a process received over a
-/// socket from one that is not followed.
+/// How often a process is scanned if the kernel reports its new epolls. Such a scan finds only epolls that
+/// the process received over a socket from one that is not followed.
 const RESCAN_REPORTED: Duration = Duration::from_secs(10);
-/// The most processes that are followed; the rest of a fork bomb is not.
+/// Maximum number of followed processes; the rest of a fork bomb is not followed.
 const FOLLOWED_MAX: usize = 65_536;
 
 /// How new epolls are found.
@@ -38,15 +40,15 @@ pub enum How {
     Auto,
     /// By a BPF program at the return of `do_epoll_create()`.
     Fentry,
-    /// By scans with a BPF iterator: as often as the process's age and size advise or at this interval, and after
-    /// exec.
+    /// By scans with a BPF iterator: at this interval or, without one, as often as the age and the size of
+    /// the process suggest; and after exec.
     Rescan {
         /// A fixed interval, whatever it costs, instead of 100 ms for starting and 1 s for settled processes.
         interval: Option<Duration>,
     },
-    /// By scans of `/proc/PID/fd`, likewise. Children and new images are then found by scans, too; a child that
-    /// has children and ends between two scans is missed, and so is an epoll in place of a closed one whose
-    /// parameters had not been set.
+    /// By scans of `/proc/PID/fd`, at the same intervals. Children and new images are then found by scans,
+    /// too; a child that has children itself and exits between two scans is missed, and so is an epoll that
+    /// replaces a closed one whose parameters had not been set.
     Proc {
         /// As in [`How::Rescan`].
         interval: Option<Duration>,
@@ -73,21 +75,22 @@ impl fmt::Display for How {
 /// Something that happened to a followed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It has an epoll that was not reported before. The epolls that it has when following begins are reported
-    /// once, too: so none falls between an observation and the follower.
+    /// It has an epoll that was not reported before. The epolls that exist when following begins are reported
+    /// once, too, so that none is missed between an observation and the follower.
     NewEpoll(EpollId),
-    /// A followed process has forked, and this is the child, which is followed from now on. It shares its parent's
-    /// epolls, which are not reported again.
+    /// A followed process has forked. This is the child, which is followed from now on. It shares its
+    /// parent's epolls, which are not reported again.
     Child(ProcessId),
-    /// It has a new image, and a new name. Epolls that it took along are reported again.
+    /// It has a new image, and a new name. Epolls that it kept are reported again.
     Exec(ProcessId),
-    /// It has ended, and is no longer followed.
+    /// It has exited, and is no longer followed.
     Exit(ProcessId),
 }
 
-/// Follows processes with all children that they have and will have.
+/// Follows processes, and all their present and future children.
 ///
-/// Works while [`Follower::next`] is called: there is no thread behind it. Dropping it leaves nothing behind.
+/// It works only while [`Follower::next`] is called: there is no background thread. Dropping it leaves
+/// nothing behind.
 #[derive(Debug)]
 pub struct Follower {
     how: How,
@@ -97,7 +100,7 @@ pub struct Follower {
     events: VecDeque<Event>,
 }
 
-/// What a follower reads.
+/// The source of a follower's events.
 #[derive(Debug)]
 enum Source {
     /// The kernel reports events of processes, and scans find epolls.
@@ -115,20 +118,20 @@ struct Followed {
     /// Epolls that the kernel reported since the last scan.
     reported: Vec<Fd>,
     due: Instant,
-    /// How many new images were reported.
+    /// The number of new images that were reported.
     images: u32,
-    /// Its executable at the last scan, or its parent's, where scans have to find a new image.
+    /// Its executable at the last scan, or its parent's, if scans have to find a new image.
     image: Option<String>,
 }
 
-/// An epoll as a scan saw it.
+/// An epoll as a scan found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     fd: Fd,
     params: Option<EpollParams>,
 }
 
-/// The identity by which a scan recognises an epoll.
+/// The identity by which scans recognise an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     File(EpollFile),
@@ -136,13 +139,13 @@ enum Identity {
 }
 
 impl Followed {
-    /// A process of which nothing is known yet; it is scanned immediately.
+    /// Creates an entry for a process of which nothing is known yet; it is scanned immediately.
     fn new(id: ProcessId) -> Self {
         let (known, reported) = (BTreeMap::new(), Vec::new());
         Self { id, known, reported, due: Instant::now(), images: 0, image: None }
     }
 
-    /// A child, which shares what was reported of its parent.
+    /// Creates an entry for a child, which shares what was reported of its parent.
     fn child(&self, id: ProcessId) -> Self {
         let (known, reported, image) = (self.known.clone(), self.reported.clone(), self.image.clone());
         Self { known, reported, image, ..Self::new(id) }
@@ -152,8 +155,8 @@ impl Followed {
 impl Seen {
     /// Whether this is a new epoll in the place of an earlier one.
     ///
-    /// A new epoll may be where a closed one was, in the kernel's memory and in the process's table. But it has no
-    /// parameters yet, where the closed one may have had some.
+    /// A new epoll may have the kernel address and the descriptor of a closed one. But it has no parameters
+    /// yet, and the closed one may have had some.
     fn replaces(&self, before: &Self) -> bool {
         before.params.is_some_and(is_set) && !self.params.is_some_and(is_set)
     }
@@ -164,10 +167,10 @@ fn is_set(params: EpollParams) -> bool {
 }
 
 impl Follower {
-    /// Begins to follow these processes.
+    /// Starts following these processes.
     ///
     /// # Errors
-    /// [`Cause::Gone`] if one of them has ended already; the kernel's refusal of the requested method.
+    /// [`Cause::Gone`] if one of them has exited already; the kernel's error for the requested method.
     pub fn new(processes: &[ProcessId], how: How) -> Result<Self, KernelError> {
         let (how, source, refused) = choose(how)?;
         let mut follower = Self { how, refused, source, followed: BTreeMap::new(), events: VecDeque::new() };
@@ -182,25 +185,26 @@ impl Follower {
         self.how
     }
 
-    /// Why better methods are unavailable: the kernel's refusals.
+    /// Why better methods are unavailable: the kernel's errors.
     pub fn refused(&self) -> &[KernelError] {
         &self.refused
     }
 
-    /// The processes that are followed now.
+    /// The processes that are followed.
     pub fn followed(&self) -> impl Iterator<Item = ProcessId> {
         self.followed.values().map(|followed| followed.id)
     }
 
-    /// Follows one process more, and the children that it already has: it may have forked before it was watched.
+    /// Follows another process, and the children that it already has: it may have forked before it was
+    /// watched.
     ///
     /// # Errors
-    /// As [`Follower::new`].
+    /// Those of [`Follower::new`].
     pub fn follow(&mut self, process: ProcessId) -> Result<(), KernelError> {
         self.follow_alone(process)?;
         let mut parents = vec![process];
         while let Some(parent) = parents.pop() {
-            // The end of a process that ended meanwhile is reported as any other.
+            // The exit of a process that has exited meanwhile is reported like any other.
             let Ok(parent) = Pinned::reopen(&parent) else { continue };
             for child in children(&parent).unwrap_or_default() {
                 let Ok(child) = process::identify(child) else { continue };
@@ -233,10 +237,10 @@ impl Follower {
         Ok(())
     }
 
-    /// The next event, or `None` if nothing happened for so long.
+    /// Returns the next event, or `None` if nothing happened within the timeout.
     ///
     /// # Errors
-    /// The kernel's; a process that ends is an event and no error.
+    /// The kernel's error; the exit of a process is an event and not an error.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Event>, KernelError> {
         let deadline = Instant::now() + timeout;
         self.listen(Duration::ZERO)?;
@@ -259,8 +263,8 @@ impl Follower {
         }
     }
 
-    /// A caller that gets an epoll sets its parameters before it asks for the next event. The next scan sees them set, and
-    /// later scans see if they vanish.
+    /// Schedules a scan for after the event: a caller that receives an epoll sets its parameters before it
+    /// calls `next` again. The next scan sees them set, and later scans see if they disappear.
     fn look_again_after(&mut self, event: Event) {
         if let Event::NewEpoll(epoll) = event
             && let Some(followed) = self.followed.get_mut(&epoll.process.pid)
@@ -331,7 +335,7 @@ impl Follower {
         }
     }
 
-    /// After a loss: scans every process, and drops those whose end was lost.
+    /// Recovers from lost events: scans every process, and drops those that have exited.
     fn catch_up(&mut self) {
         let ids: Vec<ProcessId> = self.followed().collect();
         for id in ids {
@@ -382,11 +386,12 @@ impl Follower {
                 scan.epolls
             }
         };
-        // An epoll that was created while the scan ran was reported before the scan ended: it is not a second one.
+        // An epoll that was created during the scan was reported before the scan ended: it is not a second
+        // one.
         self.listen(Duration::ZERO)?;
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
         if followed.images != images {
-            // The scan saw the image before, or both; with the new one it became due again.
+            // The scan saw the previous image, or both; the new image has made the process due again.
             return Ok(());
         }
         for (what, epoll) in &seen {
@@ -395,7 +400,8 @@ impl Follower {
                 self.events.push_back(Event::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
             }
         }
-        // An epoll that was reported meanwhile may have come too late for this scan; the next one sees it.
+        // An epoll that was reported meanwhile may have been created too late for this scan; the next one
+        // sees it.
         followed.reported.drain(..reported_before);
         followed.reported.retain(|fd| seen.values().all(|epoll| epoll.fd != *fd));
         followed.known = seen;
@@ -415,7 +421,7 @@ impl Follower {
     }
 }
 
-/// Opens the source for a method, and returns which better methods the kernel refused.
+/// Opens the source for a method, and returns the kernel's errors for better ones.
 fn choose(how: How) -> Result<(How, Source, Vec<KernelError>), KernelError> {
     let bpf =
         |events: ProcessEvents| Ok(Source::Bpf { events: Box::new(events), scanner: EpollScanner::load()? });
@@ -436,7 +442,7 @@ fn choose(how: How) -> Result<(How, Source, Vec<KernelError>), KernelError> {
     }
 }
 
-/// How long after a scan a process is scanned again.
+/// The pause until a process is scanned again.
 fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
     match how {
         How::Rescan { interval: Some(interval) } | How::Proc { interval: Some(interval) } => interval,
@@ -448,13 +454,13 @@ fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
     }
 }
 
-/// How long ago a process started, to a hundredth of a second.
+/// The age of a process, to a hundredth of a second.
 fn age(process: &ProcessId) -> Duration {
     let now = Duration::from_secs(sys::clock::since_boot().0 / 1_000_000_000);
     now.saturating_sub(Duration::from_millis(process.started.saturating_mul(10)))
 }
 
-/// The epolls of a process. One behind several descriptors is known by the last.
+/// Scans a process with the iterator. An epoll behind several descriptors is listed under the last.
 fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, Seen>, KernelError> {
     let epolls = scanner.epolls(pid)?.into_iter();
     Ok(epolls
@@ -463,7 +469,7 @@ fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, Se
         .collect())
 }
 
-/// What a scan of `/proc` finds.
+/// The result of a scan of `/proc`.
 struct ProcScan {
     id: ProcessId,
     epolls: BTreeMap<Identity, Seen>,
@@ -484,14 +490,14 @@ fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
     Ok(ProcScan { id: process.id, epolls, children: children(&process)?, image })
 }
 
-/// A process, unless it has ended. A zombie is still among its parent's children.
+/// Identifies a process, unless it has exited. A zombie is still among its parent's children.
 fn running(pid: Pid) -> Option<ProcessId> {
     let process = Pinned::open(pid).ok()?;
     process.confirm_running().ok()?;
     Some(process.id)
 }
 
-/// The current children of a process. None on kernels without CONFIG_PROC_CHILDREN.
+/// Lists the current children of a process; none on kernels without CONFIG_PROC_CHILDREN.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `children_seq_show()`.
 fn children(process: &Pinned) -> Result<Vec<Pid>, Cause> {

@@ -1,4 +1,4 @@
-//! Which idle states CPUs may enter, and how long they were in which.
+//! The idle states that CPUs may enter, and the time that they spent in each.
 //!
 //! Kernel: Documentation/admin-guide/pm/cpuidle.rst, `/sys/devices/system/cpu/cpuN/cpuidle/stateM/`.
 
@@ -12,14 +12,14 @@ use sys::error::KernelError;
 
 use crate::latency;
 
-/// Where CPUs are listed.
+/// The directory of the CPUs.
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// The most idle states of one CPU. Kernel: `include/linux/cpuidle.h` `CPUIDLE_STATE_MAX`.
+/// Maximum number of idle states of one CPU. Kernel: `include/linux/cpuidle.h` `CPUIDLE_STATE_MAX`.
 const STATES_MAX: u32 = 10;
 
-/// How long all CPUs together have been in each idle state since they run, in microseconds, by the state's name, the
-/// shallowest first.
+/// The time that all CPUs together have spent in each idle state since boot, in microseconds, by the state's
+/// name, the shallowest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleTimes {
     cpus: usize,
@@ -27,7 +27,8 @@ pub struct IdleTimes {
 }
 
 impl IdleTimes {
-    /// As of now; `None` where the kernel chooses no idle states (a guest whose host does, or `idle=poll`).
+    /// Reads the present times; `None` if the kernel does not choose idle states (a guest whose host does, or
+    /// `idle=poll`).
     ///
     /// # Errors
     /// If the list of CPUs cannot be read, or a state's time is not a number.
@@ -65,8 +66,8 @@ impl IdleTimes {
         Ok((!states.is_empty()).then_some(Self { cpus, states }))
     }
 
-    /// The share of CPU time that was spent in each state since an earlier reading, in per cent of all CPUs; `span` is
-    /// the time in between, in microseconds.
+    /// The share of CPU time that was spent in each state since an earlier reading, in per cent of all CPUs;
+    /// `span` is the time in between, in microseconds.
     pub fn shares_since(&self, earlier: &Self, span: u64) -> Vec<(String, u64)> {
         let whole = span.saturating_mul(u64::try_from(self.cpus).unwrap_or(u64::MAX)).max(1);
         let before =
@@ -79,10 +80,10 @@ impl IdleTimes {
     }
 }
 
-/// How deep CPUs may sleep; `None` where the kernel chooses no idle states.
+/// Reads how deep CPUs may sleep; `None` if the kernel does not choose idle states.
 ///
 /// # Errors
-/// If the list of CPUs or `/dev/cpu_dma_latency` cannot be read, which takes root.
+/// If the list of CPUs or `/dev/cpu_dma_latency` cannot be read; the latter requires root.
 pub fn idle_depth() -> Result<Option<IdleDepth>, KernelError> {
     let cpus = cpus_under(Path::new(CPUS))?;
     Ok(match cpus.is_empty() {
@@ -121,7 +122,8 @@ fn cpus_under(root: &Path) -> Result<BTreeMap<Cpu, CpuIdle>, KernelError> {
     Ok(cpus)
 }
 
-/// Kernel: `drivers/base/power/sysfs.c` `pm_qos_resume_latency_us_show()`: 0 is not a bound, and `n/a` is one of 0.
+/// Parses the bound of a single CPU. Kernel: `drivers/base/power/sysfs.c` `pm_qos_resume_latency_us_show()`:
+/// 0 means no bound, and `n/a` means a bound of 0.
 fn own_bound(text: Option<String>) -> Option<u32> {
     match text?.as_str() {
         "0" => None,

@@ -1,7 +1,8 @@
-//! What of `ethtool` has no netlink on all kernels: the receive hash and its contexts, rules for single flows, and the
-//! interrupt moderation of single queues.
+//! The features of `ethtool` that have no netlink interface on all kernels: the receive hash and its
+//! contexts, rules for single flows, and the interrupt moderation of single queues.
 //!
-//! Contexts have a netlink too, since 6.17; the ioctl makes and removes them on every kernel that has any.
+//! Contexts also have a netlink interface since 6.17; the ioctl creates and removes them on every kernel that
+//! supports any.
 //!
 //! An ioctl takes a device by name, so a caller with an index looks up the name immediately before the call.
 
@@ -15,43 +16,46 @@ use model::{FlowMatch, QueueCoalesceParam, QueueSpan, SteerTo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sys::error::{Errno, KernelError};
 
-/// The highest id of a context that is looked for. Ids are the lowest that are free, or of the driver's choice.
-/// Kernel: 6.18, the drivers with most contexts have 64 (`drivers/net/ethernet/sfc/`).
+/// The highest context id that is tried. Ids are the lowest free ones, or chosen by the driver. Kernel: 6.18,
+/// the drivers with most contexts have 64 (`drivers/net/ethernet/sfc/`).
 const CONTEXTS_MAX: u32 = 64;
 
-/// How many rules of one device are read; each is a call. Kernel: the largest tables have some thousands of places.
+/// Maximum number of rules of a device that are read; each takes a call. Kernel: the largest tables have some
+/// thousands of locations.
 const RULES_MAX: u32 = 8192;
 
-/// How often rules are listed again because there were more of them meanwhile.
+/// Maximum number of times that rules are listed again because some were added meanwhile.
 const RETRIES_MAX: usize = 4;
 
-/// In the size of a table of rules: the driver can choose the place itself. Kernel: `RX_CLS_LOC_SPECIAL`.
+/// Set in the size of a table of rules if the driver can choose the location itself. Kernel:
+/// `RX_CLS_LOC_SPECIAL`.
 const CHOOSES_PLACE: u32 = 1 << 31;
 
-/// The place of a rule whose driver shall choose it. Kernel: `RX_CLS_LOC_ANY`.
+/// The location of a rule that lets the driver choose. Kernel: `RX_CLS_LOC_ANY`.
 const ANY_PLACE: u32 = u32::MAX;
 
-/// A socket of one namespace, for ioctls about its devices.
+/// A socket in one namespace, for ioctls about its devices.
 #[derive(Debug)]
 pub(crate) struct EthtoolIoctl {
     socket: OwnedFd,
 }
 
 impl EthtoolIoctl {
-    /// In the calling thread's namespace. It is a socket of AF_UNIX, which answers ethtool as any other and sends no packet.
+    /// Opens it in the calling thread's namespace. It is an AF_UNIX socket, which accepts ethtool's ioctls
+    /// like any other and sends no packet.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn open_here() -> Result<Self, KernelError> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(|errno| KernelError::errno("socket for ethtool ioctls", errno))?;
         Ok(Self { socket })
     }
 
-    /// How a device spreads packets by their hash; `None` where its driver does not say.
+    /// Reads how a device distributes packets by their hash; `None` if its driver does not report it.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn rss(&self, device: &str) -> Result<Option<Rss>, KernelError> {
         match sys::ethtool::rss(&self.socket, device, 0) {
             Ok(raw) if raw.table.is_empty() && raw.key.is_empty() => Ok(None),
@@ -61,13 +65,13 @@ impl EthtoolIoctl {
         }
     }
 
-    /// Changes the indirection table, the key, or both, in one call. A table that is what the kernel itself would make
-    /// is requested as such: written out, it would count as the user's, and bind the number of queues.
+    /// Changes the indirection table, the key, or both, in one call. The kernel's default table is requested
+    /// by its special form: written out, it would count as the user's, and would fix the number of queues.
     ///
     /// Kernel: 6.18, `net/ethtool/ioctl.c` `ethtool_rxfh_indir_default()`, `netif_is_rxfh_configured()`.
     ///
     /// # Errors
-    /// The kernel's refusal; EINVAL if a length is not that of the device's own.
+    /// The kernel's error; EINVAL if a length differs from the device's own.
     pub(crate) fn set_rss(
         &self,
         device: &str,
@@ -88,10 +92,11 @@ impl EthtoolIoctl {
         set().map_err(|errno| failed(device, "ioctl ETHTOOL_SRSSH", errno).needing("CAP_NET_ADMIN"))
     }
 
-    /// The contexts of the receive hash beside the device's own, by id; `None` where the driver has none.
+    /// Lists the contexts of the receive hash apart from the device's own, by id; `None` if the driver does
+    /// not support them.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn rss_contexts(&self, device: &str) -> Result<Option<Vec<RssContext>>, KernelError> {
         let mut contexts = Vec::new();
         for id in 1..=CONTEXTS_MAX {
@@ -102,7 +107,7 @@ impl EthtoolIoctl {
                     table: raw.table,
                 }),
                 Err(Errno::OPNOTSUPP) => return Ok(None),
-                // Before 6.11 drivers themselves say which contexts there are, and in one of these two words.
+                // Before 6.11 the driver itself reports whether a context exists, by one of these two errors.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(failed(device, "ioctl ETHTOOL_GRSSH of a context", errno)),
             }
@@ -110,22 +115,22 @@ impl EthtoolIoctl {
         Ok(Some(contexts))
     }
 
-    /// Makes a context that spreads packets evenly over these queues.
+    /// Creates a context that distributes packets evenly over these queues.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn create_rss_context(&self, device: &str, queues: QueueSpan) -> Result<(), KernelError> {
         const WHAT: &str = "ioctl ETHTOOL_SRSSH of a new context";
         let refused = |errno| failed(device, WHAT, errno).needing("CAP_NET_ADMIN");
         let own = sys::ethtool::rss(&self.socket, device, 0).map_err(refused)?;
         let table = queues.table(own.table.len());
         let id = sys::ethtool::create_rss_context(&self.socket, device, &table).map_err(refused)?;
-        // What is not found again by its queues could not be removed later.
+        // A context that cannot be found again by its queues could not be removed later.
         let made = sys::ethtool::rss(&self.socket, device, id).map_err(refused)?;
         let why = if id > CONTEXTS_MAX {
-            format!("it would be context {id}, and none above {CONTEXTS_MAX} is found again")
+            format!("it is context {id}, and contexts above {CONTEXTS_MAX} cannot be found again")
         } else if made.table != table {
-            "the driver created a context with another table than requested".to_owned()
+            "the driver created a context with a table other than the requested one".to_owned()
         } else {
             return Ok(());
         };
@@ -136,18 +141,18 @@ impl EthtoolIoctl {
     /// Removes a context.
     ///
     /// # Errors
-    /// The kernel's refusal; EBUSY while a rule leads to it.
+    /// The kernel's error; EBUSY while a rule refers to it.
     pub(crate) fn delete_rss_context(&self, device: &str, id: u32) -> Result<(), KernelError> {
         sys::ethtool::delete_rss_context(&self.socket, device, id).map_err(|errno| {
             failed(device, "ioctl ETHTOOL_SRSSH to remove a context", errno).needing("CAP_NET_ADMIN")
         })
     }
 
-    /// The rules of a device for single flows, by place; `None` where its driver has none. Contexts are needed to say
-    /// which queues a rule leads to.
+    /// Lists the rules of a device for single flows, by location; `None` if its driver does not support them.
+    /// The contexts give the queues that a rule leads to.
     ///
     /// # Errors
-    /// The kernel's refusal; [`sys::Cause::Malformed`] if there are more than can be read.
+    /// The kernel's error; [`sys::Cause::Malformed`] if there are more than can be read.
     pub(crate) fn flow_rules(
         &self,
         device: &str,
@@ -159,12 +164,12 @@ impl EthtoolIoctl {
             let count = match sys::ethtool::rules_count(&self.socket, device) {
                 Ok((0, _)) => return Ok(Some(Vec::new())),
                 Ok((count, _)) => count,
-                // Many drivers answer what they do not know with EINVAL.
+                // Many drivers answer an unknown command with EINVAL.
                 Err(Errno::OPNOTSUPP | Errno::INVAL) => return Ok(None),
                 Err(errno) => return Err(refused(errno)),
             };
             if count > RULES_MAX {
-                let why = format!("{count} rules, and no more than {RULES_MAX} are read");
+                let why = format!("{count} rules; at most {RULES_MAX} can be read");
                 return Err(KernelError::malformed("ioctl ETHTOOL_GRXCLSRLCNT", why));
             }
             match sys::ethtool::rule_locations(&self.socket, device, count) {
@@ -177,7 +182,7 @@ impl EthtoolIoctl {
         for location in locations {
             match sys::ethtool::rule(&self.socket, device, location) {
                 Ok(raw) => rules.push(rule::read(location, &raw, contexts)),
-                // It went away meanwhile.
+                // It was removed meanwhile.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(refused(errno)),
             }
@@ -186,10 +191,10 @@ impl EthtoolIoctl {
         Ok(Some(rules))
     }
 
-    /// Makes, changes or removes (`None`) the rule for a flow.
+    /// Creates, changes or removes (`None`) the rule for a flow.
     ///
     /// # Errors
-    /// The kernel's refusal; [`sys::Cause::Malformed`] where it cannot be said which rule or context is meant.
+    /// The kernel's error; [`sys::Cause::Malformed`] if the rule or context cannot be determined.
     pub(crate) fn set_flow_rule(
         &self,
         device: &str,
@@ -221,7 +226,8 @@ impl EthtoolIoctl {
             rule::write(flow, to, place, &contexts).map_err(|why| KernelError::malformed(WHAT, why))?;
         let insert = || sys::ethtool::insert_rule(&self.socket, device, &words);
         let inserted = match insert() {
-            // Some drivers take no rule for a flow that has one, even in its place (igb_add_ethtool_nfc_entry()).
+            // Some drivers accept no rule for a flow that has one, even in its place
+            // (igb_add_ethtool_nfc_entry()).
             Err(Errno::EXIST) if !own.is_empty() => {
                 self.delete_rule(device, place)?;
                 insert()
@@ -236,7 +242,8 @@ impl EthtoolIoctl {
             .map_err(|errno| failed(device, "ioctl ETHTOOL_SRXCLSRLDEL", errno).needing("CAP_NET_ADMIN"))
     }
 
-    /// Where a new rule goes: where the driver likes, else the last free place, as `ethtool` does.
+    /// Chooses the location of a new rule: the driver's choice, otherwise the last free location, as
+    /// `ethtool` does.
     fn free_place(&self, device: &str, rules: &[PlacedRule]) -> Result<u32, KernelError> {
         let refused = |errno| failed(device, "ioctl ETHTOOL_GRXCLSRLALL", errno);
         let (count, flags) = sys::ethtool::rules_count(&self.socket, device).map_err(refused)?;
@@ -249,10 +256,11 @@ impl EthtoolIoctl {
         free.ok_or_else(|| refused(Errno::NOSPC))
     }
 
-    /// The interrupt moderation of a device's first queues; `None` where its driver has none for single queues.
+    /// Reads the interrupt moderation of a device's first queues; `None` if its driver has none for single
+    /// queues.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn queue_coalesce(
         &self,
         device: &str,
@@ -261,7 +269,7 @@ impl EthtoolIoctl {
         let queues = queues.min(sys::ethtool::QUEUES_MAX);
         match sys::ethtool::queue_coalesce(&self.socket, device, queues) {
             Ok(raw) => Ok(Some(raw.iter().map(coalesce).collect())),
-            // Drivers that know fewer queues than there are refuse the whole question with EINVAL.
+            // Drivers that know fewer queues than requested reject the whole request with EINVAL.
             Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(None),
             Err(errno) => Err(failed(device, "ioctl ETHTOOL_PERQUEUE", errno)),
         }
@@ -270,7 +278,7 @@ impl EthtoolIoctl {
     /// Changes values of one queue's interrupt moderation, in one call.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn set_queue_coalesce(
         &self,
         device: &str,
@@ -289,19 +297,19 @@ impl EthtoolIoctl {
     }
 }
 
-/// Whether a table is what the kernel makes by itself for a device with so many queues.
+/// Whether a table is the kernel's default for a device with so many queues.
 fn is_default(table: &[u32], rings: Result<u32, Errno>) -> bool {
     rings.is_ok_and(|rings| rings > 0 && QueueSpan { first: 0, count: rings }.table(table.len()) == table)
 }
 
 fn failed(device: &str, what: &str, errno: Errno) -> KernelError {
     match errno {
-        Errno::NODEV => KernelError::gone(device, "no device has this name any more"),
+        Errno::NODEV => KernelError::gone(device, "there is no device of this name any more"),
         errno => KernelError::errno(what, errno),
     }
 }
 
-/// Where a value is in `struct ethtool_coalesce`, in words of 32 bits.
+/// The index of a value in `struct ethtool_coalesce`, in words of 32 bits.
 const fn word(param: QueueCoalesceParam) -> usize {
     match param {
         QueueCoalesceParam::RxUsecs => 1,

@@ -1,17 +1,18 @@
-//! irqbalance's socket: reads and changes the interrupts that it leaves alone (its bans).
+//! irqbalance's socket: reads and changes which interrupts it leaves alone (its bans).
 //!
-//! A command is one message, an answer is what comes until the connection is closed. `setup` is answered with
-//! `SLEEP 10 IRQ 38 LOAD 0 DIFF 0 CLASS 5 … BANNED 00000001`: the numbers behind `IRQ` are the bans, the mask behind
-//! `BANNED` is of CPUs. `settings ban irqs 38 39` replaces all earlier bans, so a ban must repeat the others;
-//! `NONE` is none at all. It is not answered. A user other than root gets no answer to anything.
+//! A command is one message, an answer is everything until the connection is closed. `setup` is answered with
+//! `SLEEP 10 IRQ 38 LOAD 0 DIFF 0 CLASS 5 … BANNED 00000001`: the numbers after `IRQ` are the bans, the mask
+//! after `BANNED` is of CPUs. `settings ban irqs 38 39` replaces all earlier bans, so a ban must repeat the
+//! others; `NONE` means none. It is not answered. A user other than root gets no answer to anything.
 //!
-//! Three properties of irqbalance decide how this is done. Up to 1.9.4 it reads at most 500 bytes of a command and drops
-//! the rest, which may cut the last number: a long command is preceded by a `setup` of the same length, and if that was
-//! not read to its end, the kernel resets the connection. After each ban it scans the machine again, for which versions
-//! before 1.9.4 sleep one interval (10 s) without answering: the writer waits. And a client that closes a connection
-//! before the answer, or sends nothing, may kill it: it parses what an earlier connection left in its memory, answers
-//! that, and has no handler for SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test
-//! whether it runs, and none is closed early.
+//! Three properties of irqbalance determine how this is done. Up to 1.9.4 it reads at most 500 bytes of a
+//! command and drops the rest, which may cut the last number: a long command is preceded by a `setup` of the
+//! same length, and if that was not read to its end, the kernel resets the connection. After each ban it
+//! scans the machine again, for which versions before 1.9.4 sleep one interval (10 s) without answering: the
+//! writer waits. And a client that closes a connection before the answer, or sends nothing, may kill it: it
+//! parses what an earlier connection left in its memory, answers that, and has no handler for SIGPIPE (under
+//! systemd the signal is ignored). So no connection is opened only to test whether it runs, and none is
+//! closed early.
 //!
 //! irqbalance: 1.0.9 to 1.9.5, `irqbalance.c` `sock_handle()`, `init_socket()`, `scan()`.
 
@@ -33,22 +34,23 @@ use sys::error::{Cause, Errno, KernelError};
 
 use crate::peer::Peer;
 
-/// Where it makes its socket, unless it cannot: since irqbalance 1.5, `irqbalance.h` `SOCKET_TMPFS`.
+/// The directory of its socket, if irqbalance can create it there: since irqbalance 1.5, `irqbalance.h`
+/// `SOCKET_TMPFS`.
 const DIRECTORY: &str = "/run/irqbalance";
 
 /// Time limit for each exchange with it. After a ban, versions before 1.9.4 do not listen for 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long an answer may be: a line of some 60 bytes for each of 16 000 interrupts.
+/// Maximum size of an answer: a line of some 60 bytes for each of 16 000 interrupts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// The bytes of a command that every version reads.
+/// The length of a command that every version reads to its end.
 const COMMAND_BYTES_READ: usize = 500;
 
-/// How many sockets are tried: those of an irqbalance that was killed stay.
+/// Maximum number of sockets that are tried: those of a killed irqbalance remain.
 const SOCKETS_MAX: usize = 64;
 
-/// Where a running irqbalance is looked for, and how long it is waited for.
+/// Where to look for a running irqbalance, and how long to wait for it.
 #[derive(Clone, Debug, Default)]
 pub struct Irqbalance {
     /// `None` is the usual one.
@@ -56,7 +58,7 @@ pub struct Irqbalance {
     patience: Option<Duration>,
 }
 
-/// An irqbalance that answers.
+/// A running irqbalance that answers.
 #[derive(Clone, Debug)]
 pub struct Running {
     address: SocketAddrUnix,
@@ -78,17 +80,18 @@ impl Irqbalance {
         self
     }
 
-    /// How long it is waited for.
+    /// Sets the time limit.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// The irqbalance that runs, and what it says; `None` where none does.
+    /// Returns the running irqbalance and its bans; `None` if none runs.
     ///
     /// # Errors
-    /// EPERM for users other than root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] if the answer is none.
+    /// EPERM for users other than root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] for a malformed
+    /// answer.
     pub fn running(&self) -> Result<Option<Running>, KernelError> {
         let patience = self.patience.unwrap_or(PATIENCE);
         for address in self.addresses() {
@@ -99,7 +102,7 @@ impl Irqbalance {
                 other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
             };
             let peer = Peer::of(&connection)?;
-            // Only root's moves interrupts; any user can bind an abstract name.
+            // Only root's irqbalance can move interrupts; any user can bind an abstract name.
             if peer.uid != 0 || address.path().is_none() && !is_irqbalance(peer.pid) {
                 continue;
             }
@@ -110,10 +113,11 @@ impl Irqbalance {
         Ok(None)
     }
 
-    /// As [`Irqbalance::running`], but one that sleeps in the middle of its work is not waited for: its pid alone.
+    /// The same as [`Irqbalance::running`], but does not wait for one that is busy and sleeps: returns only
+    /// its pid.
     ///
     /// # Errors
-    /// As [`Irqbalance::running`].
+    /// Those of [`Irqbalance::running`].
     pub fn unless_busy(&self) -> Result<Option<RunningIrqbalance>, KernelError> {
         let busy = self.addresses().into_iter().find_map(|address| sleeping(&address.path()?));
         if let Some(pid) = busy {
@@ -126,7 +130,7 @@ impl Irqbalance {
     /// Whether it leaves an interrupt alone.
     ///
     /// # Errors
-    /// [`Cause::Gone`] where none runs; as [`Irqbalance::running`].
+    /// [`Cause::Gone`] if none runs; those of [`Irqbalance::running`].
     pub fn is_banned(&self, irq: IrqNumber) -> Result<bool, KernelError> {
         Ok(self.needed()?.bans.contains(&irq))
     }
@@ -134,7 +138,7 @@ impl Irqbalance {
     /// Bans an interrupt, or lifts its ban. Other bans stay.
     ///
     /// # Errors
-    /// [`Cause::Gone`] where none runs, [`Cause::Absent`] where so many bans are more than it reads; as
+    /// [`Cause::Gone`] if none runs, [`Cause::Absent`] if there are more bans than it reads; those of
     /// [`Irqbalance::running`].
     pub fn ban(&self, irq: IrqNumber, banned: bool) -> Result<(), KernelError> {
         self.needed()?.ban(irq, banned)
@@ -161,8 +165,8 @@ impl Running {
         self.pid
     }
 
-    /// The banned interrupts. It does not report those that it leaves alone for other reasons (a policy script, a driver's
-    /// module, an affinity that the kernel manages).
+    /// The banned interrupts. It does not report those that it leaves alone for other reasons (a policy
+    /// script, a driver's module, an affinity that the kernel manages).
     pub fn bans(&self) -> &BTreeSet<IrqNumber> {
         &self.bans
     }
@@ -189,7 +193,7 @@ impl Running {
         }
     }
 
-    /// Makes sure that it reads a command of this length to its end.
+    /// Checks that it reads a command of this length to its end.
     fn reads(&self, length: usize) -> Result<(), KernelError> {
         let said = self.say(&format!("{:length$}", "setup")).and_then(|said| bans_said(&said));
         match said {
@@ -245,7 +249,7 @@ fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<Strin
     String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are not text".to_owned()))
 }
 
-/// The process whose socket this is, if it sleeps where it does not listen.
+/// The process that owns this socket, if it sleeps where it does not listen.
 fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
     let name = Path::new(socket.to_str().ok()?).file_name()?.to_str()?;
     let pid = Pid(pid_in(name)?);
@@ -255,12 +259,12 @@ fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
     (sleeps && is_irqbalance(pid)).then_some(pid)
 }
 
-/// `irqbalance812.sock`
+/// Parses the pid in a name: `irqbalance812.sock`.
 fn pid_in(name: &str) -> Option<u32> {
     name.strip_prefix("irqbalance")?.strip_suffix(".sock")?.parse().ok()
 }
 
-/// The sockets in a directory, by process.
+/// Lists the sockets in a directory, ordered by process.
 fn in_directory(directory: &Path) -> Vec<SocketAddrUnix> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut sockets: Vec<(u32, PathBuf)> =
@@ -269,8 +273,8 @@ fn in_directory(directory: &Path) -> Vec<SocketAddrUnix> {
     sockets.into_iter().filter_map(|(_, path)| SocketAddrUnix::new(path).ok()).collect()
 }
 
-/// Names without a file that may be irqbalance's: its own up to 1.4, and 107 zero bytes, which later ones come to where
-/// they cannot make a file.
+/// Lists abstract names that may be irqbalance's: its own up to 1.4, and 107 zero bytes, which later versions
+/// end up with if they cannot create a file.
 fn abstract_names() -> Vec<SocketAddrUnix> {
     let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(7)).collect();
@@ -280,7 +284,7 @@ fn abstract_names() -> Vec<SocketAddrUnix> {
         let own = name.trim_matches('@');
         name.starts_with('@') && (own.is_empty() || own.starts_with("irqbalance") && own.ends_with(".sock"))
     });
-    // Zero bytes are shown as `@`, the first of which every such name begins with.
+    // Zero bytes are shown as `@`; every such name begins with one.
     let bytes = ours.map(|name| name[1..].bytes().map(|byte| if byte == b'@' { 0 } else { byte }));
     bytes.filter_map(|name| SocketAddrUnix::new_abstract_name(&name.collect::<Vec<u8>>()).ok()).collect()
 }
@@ -290,7 +294,7 @@ fn is_irqbalance(pid: Pid) -> bool {
     comm.is_ok_and(|comm| comm.trim_end() == "irqbalance")
 }
 
-/// A connection whose every call ends after the patience.
+/// Opens a connection whose every call times out after `patience`.
 fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -298,7 +302,8 @@ fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errn
     Ok(UnixStream::from(socket))
 }
 
-/// Sends a command in one message, with our own credentials: irqbalance checks those, and not the connection's.
+/// Sends a command in one message, with our own credentials: irqbalance checks those, and not the
+/// connection's.
 fn say(connection: &UnixStream, words: &[u8]) -> Result<(), Errno> {
     let own = UCred {
         pid: rustix::process::getpid(),
@@ -314,19 +319,19 @@ fn say(connection: &UnixStream, words: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// A socket's timeout is EAGAIN to the kernel.
+/// The kernel reports the timeout of a socket as EAGAIN.
 fn timed_out(errno: Errno) -> Errno {
     if errno == Errno::AGAIN { Errno::TIMEDOUT } else { errno }
 }
 
 fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
     let irqs: Vec<String> = bans.iter().map(ToString::to_string).collect();
-    // It reads numbers until it reads 0: as the first one only, interrupt 0 is a number to it.
+    // It reads numbers until it reads 0: only at the beginning, interrupt 0 counts as a number.
     let irqs = if irqs.is_empty() { "NONE".to_owned() } else { irqs.join(" ") };
     format!("settings ban irqs {irqs}")
 }
 
-/// The bans in its reply. It sends an empty reply to unauthorised clients.
+/// Parses the bans in its reply. It sends an empty reply to unauthorised clients.
 fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
     if said.is_empty() {
         return Err(Cause::Errno(Errno::PERM));
@@ -334,7 +339,7 @@ fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
     bans_in(said).map_err(Cause::Malformed)
 }
 
-/// The bans in the answer to `setup`.
+/// Parses the bans in the answer to `setup`.
 fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
     let mut bans = BTreeSet::new();
     let mut words = answer.split_whitespace();
@@ -347,7 +352,7 @@ fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
                 bans.insert(IrqNumber(irq));
             }
             "SLEEP" | "LOAD" | "DIFF" | "CLASS" => {}
-            // The last one: an answer that was cut has none.
+            // The last word: a truncated answer lacks it.
             "BANNED" => whole = true,
             _ => return Err(format!("`{}`", word.escape_debug())),
         }

@@ -1,4 +1,5 @@
-//! The running kernel, as what settings are read from and written to: the only code that writes. One file a family.
+//! The running kernel, for reading and writing settings: the only code that writes. There is one file per
+//! family.
 
 mod irq;
 mod kthread;
@@ -27,26 +28,27 @@ use crate::irqbalance::Irqbalance;
 
 /// The running kernel.
 ///
-/// Settings name what stays (a queue, a device, a process with its start time); what moves is resolved at the moment
-/// of reading or writing: a queue's NAPI id, a device's name, a namespace's file. A namespace that was reached is
-/// held open, and so kept alive, until this is dropped.
+/// Settings name what stays (a queue, a device, a process with its start time); whatever may change is
+/// resolved at each read or write: a queue's NAPI id, a device's name, a namespace's file. A namespace that
+/// was entered is held open, and so kept alive, until this is dropped.
 #[derive(Debug, Default)]
 pub struct Kernel {
     handles: BTreeMap<NetnsId, NetnsHandles>,
-    /// Namespaces that need not be looked for: nothing may lead to them any more but these descriptors.
+    /// Namespaces that are already open: these descriptors may be the only remaining references to them.
     held: Vec<Netns>,
-    /// The cookies that namespaces must have, where they were noted: a number is given again once its namespace is gone.
+    /// The expected cookies of namespaces, if they were recorded: a namespace's number is reused once it is
+    /// gone.
     cookies: BTreeMap<NetnsId, u64>,
-    /// The numbers that devices must have in sysfs, where they were noted: an index can be given again, too. Those that
-    /// were seen to be the ones meant are not here any more.
+    /// The expected sysfs numbers of devices, if they were recorded: an index can be reused, too. Devices
+    /// that were confirmed are removed from the map.
     numbers: BTreeMap<(NetnsId, IfIndex), u64>,
-    /// What devices are known by that move to another namespace, by where they were when they were noted.
+    /// What identifies devices that move to another namespace, by where they were when they were recorded.
     moving: MovedDevices,
     irqbalance: Irqbalance,
 }
 
 impl Kernel {
-    /// The running kernel.
+    /// Creates an instance for the running kernel.
     pub const fn new() -> Self {
         Self {
             handles: BTreeMap::new(),
@@ -58,14 +60,14 @@ impl Kernel {
         }
     }
 
-    /// The running kernel, with an irqbalance that is not where it is by default.
+    /// The same, with an irqbalance whose socket is not at the default place.
     #[must_use]
     pub fn with_irqbalance(mut self, irqbalance: Irqbalance) -> Self {
         self.irqbalance = irqbalance;
         self
     }
 
-    /// The running kernel, with namespaces that are reached by these descriptors, whatever becomes of their names and
+    /// The same, with namespaces that are accessed by these descriptors, whatever happens to their names and
     /// processes.
     #[must_use]
     pub fn holding(mut self, namespaces: Vec<Netns>) -> Self {
@@ -73,7 +75,7 @@ impl Kernel {
         self
     }
 
-    /// The namespaces whose devices a plan changes.
+    /// The namespaces of the devices that a plan changes.
     pub fn namespaces(plan: &Plan) -> BTreeSet<NetnsId> {
         plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect()
     }
@@ -98,22 +100,23 @@ impl Kernel {
         Ok(handles)
     }
 
-    /// The name that a device has now, if it is where it was.
+    /// The current name of a device, if it is where it was.
     pub fn present_name(&mut self, device: DeviceId) -> Option<String> {
         self.handles_with(device).and_then(|handles| handles.name(device)).ok()
     }
 
-    /// Whether the namespace has a device of this name now: this one, or a recreated one.
+    /// Whether the namespace has a device of this name: this one, or a recreated one.
     pub fn has_device_named_as(&mut self, device: DeviceId) -> bool {
         self.handles(device.netns).is_ok_and(|handles| handles.has_device_named(device.name.as_str()))
     }
 
-    /// Does something with a device: where it was when it was named, or, if it is not there, where it is now. The kernel moves a
-    /// device to another namespace with its settings, and may give it another index there.
+    /// Performs an action on a device: where it was when it was named or, if it is not there, where it is
+    /// now. The kernel moves a device to another namespace with its settings, and may give it another index
+    /// there.
     ///
     /// # Errors
-    /// What `act` fails with; [`Cause::Gone`] if the device is nowhere, [`Cause::Away`] if it is in a namespace that cannot be
-    /// reached.
+    /// Those of `act`; [`Cause::Gone`] if the device is nowhere, [`Cause::Away`] if it is in an unreachable
+    /// namespace.
     fn with_device<T>(
         &mut self,
         device: DeviceId,
@@ -138,8 +141,8 @@ impl Kernel {
         }
     }
 
-    /// A device that is nowhere to be reached, if the namespace where it was knows it in another one: the id of that one, and the
-    /// device's name there.
+    /// Finds an unreachable device, if the namespace where it was knows it in another one: the id of that
+    /// namespace, and the device's name there.
     fn find_out_of_reach(&mut self, device: DeviceId) -> Result<Option<(i32, String)>, KernelError> {
         let Some(address) = self.moving.address(device) else { return Ok(None) };
         match self.handles(device.netns) {
@@ -148,7 +151,7 @@ impl Kernel {
         }
     }
 
-    /// The namespace that a moved device was found in, with the device.
+    /// Opens the namespace in which a moved device was found, and checks the device.
     fn handles_if_there(
         &mut self,
         (there, number): (DeviceId, u64),
@@ -161,7 +164,7 @@ impl Kernel {
         }
     }
 
-    /// The namespace of a device that is the one meant.
+    /// Opens the namespace of a device, and checks that it is the expected device.
     fn handles_with(&mut self, device: DeviceId) -> Result<&mut NetnsHandles, KernelError> {
         let which = (device.netns, device.ifindex);
         if let Some(&noted) = self.numbers.get(&which) {
@@ -179,7 +182,7 @@ impl Kernel {
         self.handles(device.netns)
     }
 
-    /// What a call reads, by its family.
+    /// Reads the settings of a call, by its family.
     fn read_call(&mut self, call: Call<'_>) -> Result<Vec<Setting>, KernelError> {
         Ok(match call {
             Call::Napi(queue, like) => {
@@ -229,7 +232,7 @@ impl Kernel {
         })
     }
 
-    /// What a call writes, by its family.
+    /// Writes the settings of a call, by its family.
     fn write_call(&mut self, call: Call<'_>) -> Result<(), KernelError> {
         match call {
             Call::Napi(queue, knobs) => self.with_device(queue.device, |handles, device| {
@@ -289,7 +292,7 @@ impl Knobs for Kernel {
             plan.changes().filter_map(|change| change.to().object().device()).collect();
         for device in devices {
             let number = self.handles(device.netns).and_then(|handles| handles.number_of(device));
-            // Who may not look at sysfs of another namespace goes by the index alone.
+            // Without access to sysfs of another namespace, the index alone identifies the device.
             object_cookies.extend(number.ok().map(|number| (device_cookie_name(device), number.to_string())));
             let address = self.handles(device.netns).and_then(|handles| handles.address(device));
             let address = address.ok().flatten();
@@ -333,7 +336,7 @@ impl Knobs for Kernel {
 /// The name of a namespace's cookie in the journal.
 const NETNS_COOKIE: &str = "cookie of network namespace ";
 
-/// ethtool says ENODEV of a device that is not there any more; what was set on it went with it.
+/// Converts ENODEV, with which ethtool reports a device that no longer exists; its settings are gone with it.
 fn gone_with_its_device(error: KernelError) -> KernelError {
     match error.number() {
         Some(Errno::NODEV) => KernelError::gone(error.what, "no device has its index any more"),
@@ -341,14 +344,14 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
     }
 }
 
-/// The error for a knob that the driver does not have.
+/// The error for a setting that the driver does not support.
 fn lacking(setting: &Setting) -> KernelError {
     let what = format!("{}: {}", setting.object(), setting.knob());
     KernelError::absent(what, format!("a driver with {}", setting.knob()), Some(setting.since()))
 }
 
-/// The calls that settings come to: together where one message or one answer has all of them, else one by one, so that an
-/// error names its knob alone.
+/// Groups settings into calls: together if one message or one answer covers all of them, otherwise one by
+/// one, so that an error names only its own setting.
 fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], Call<'_>)> {
     Call::of(settings).into_iter().flat_map(|(settings, call)| match call {
         Call::Napi(..) | Call::Nic(..) | Call::RxQueue(..) | Call::TxQueue(..) => vec![(settings, call)],

@@ -1,15 +1,16 @@
-//! The longest that a CPU may take to wake, requested through `/dev/cpu_dma_latency` for as long as it is needed.
+//! The maximum time for a CPU to wake up, requested through `/dev/cpu_dma_latency` for as long as it is
+//! needed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 
 use sys::error::KernelError;
 
-/// The device that takes the requests.
+/// The device for the requests.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// A request that no CPU enters an idle state which takes longer to leave. It counts while this is held: the kernel takes
-/// it back when the descriptor is closed, however that comes about.
+/// A request that no CPU enters an idle state with a longer exit latency. It is in force while this is held:
+/// the kernel cancels it when the descriptor is closed, for whatever reason.
 ///
 /// Kernel: 2.6.25, `kernel/power/qos.c` `cpu_latency_qos_open()`.
 #[derive(Debug)]
@@ -18,12 +19,12 @@ pub struct WakeLatency {
     in_force: u32,
 }
 
-/// What is in force, in microseconds: the least of all requests on the host.
+/// Reads the latency in force, in microseconds: the smallest of all requests on the host.
 ///
 /// # Errors
 /// ENOENT on kernels without it, EACCES without root.
 pub(crate) fn in_force() -> Result<u32, KernelError> {
-    // To open it is a request for the longest, which bounds nothing.
+    // Opening it requests the longest latency, which limits nothing.
     let found = read(&mut File::open(DEVICE).map_err(failed)?)?;
     u32::try_from(found).map_err(|_| KernelError::malformed(DEVICE, format!("{found} us are in force")))
 }
@@ -40,13 +41,14 @@ fn failed(error: std::io::Error) -> KernelError {
 }
 
 impl WakeLatency {
-    /// The longest that can be asked for, in microseconds. Kernel: `PM_QOS_CPU_LATENCY_DEFAULT_VALUE`.
+    /// The largest value that can be requested, in microseconds. Kernel: `PM_QOS_CPU_LATENCY_DEFAULT_VALUE`.
     pub const MICROS_MAX: u32 = 2_000_000_000;
 
-    /// Asks for at most so many microseconds; 0 lets no CPU sleep at all.
+    /// Requests a latency of at most so many microseconds; 0 lets no CPU sleep at all.
     ///
     /// # Errors
-    /// ENOENT on kernels without it, EACCES without root; [`sys::Cause::Malformed`] if the kernel took another value.
+    /// ENOENT on kernels without it, EACCES without root; [`sys::Cause::Malformed`] if the kernel stored
+    /// another value.
     pub fn hold(micros: u32) -> Result<Self, KernelError> {
         let mut device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed)?;
         let asked = i32::try_from(micros.min(Self::MICROS_MAX)).unwrap_or(i32::MAX);
@@ -61,7 +63,7 @@ impl WakeLatency {
         }
     }
 
-    /// What is in force, in microseconds: the least of all requests on the host.
+    /// The latency in force, in microseconds: the smallest of all requests on the host.
     pub const fn in_force(&self) -> u32 {
         self.in_force
     }

@@ -1,4 +1,4 @@
-//! A service that runs, measured from outside in windows: its response times, and what they cost it.
+//! A running service, measured from outside in windows: its response times, and their cost.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use sys::netns::Netns;
 
 use crate::process::{Pinned, ports_of};
 
-/// The most threads of a service whose context switches are counted.
+/// Maximum number of threads of a service whose context switches are counted.
 pub const THREADS_MAX: usize = 4096;
 
-/// Where processes take requests.
+/// Where processes receive requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listening {
     /// The ports of their TCP listeners.
@@ -28,7 +28,7 @@ pub struct Listening {
     pub udp: BTreeSet<u16>,
 }
 
-/// Where these processes of a namespace take requests. Those that have ended take none.
+/// Returns where these processes of a namespace receive requests; nothing for those that have exited.
 ///
 /// # Errors
 /// If the kernel does not list the sockets, or a process may not be inspected.
@@ -51,7 +51,7 @@ pub fn listening(processes: &[Pid], netns: &Netns) -> Result<Listening, KernelEr
     Ok(found)
 }
 
-/// How many TCP connections these ports of a namespace have, which a process has open.
+/// The number of TCP connections at these ports of a namespace that a process has open.
 ///
 /// # Errors
 /// If the kernel does not list the sockets.
@@ -65,35 +65,38 @@ pub fn connections(netns: &Netns, ports: &[u16]) -> Result<usize, KernelError> {
     Ok(sockets.iter().filter(|socket| is_one(socket.state) && of_ports(socket.local)).count())
 }
 
-/// What a service used in a window.
+/// The resources that a service used in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The run time of its processes and of what they forked, also of those that have ended. Without CONFIG_IRQ_TIME_ACCOUNTING the softirqs that interrupted them are in it.
+    /// The run time of its processes and their descendants, including those that have exited. Without
+    /// CONFIG_IRQ_TIME_ACCOUNTING it includes the softirqs that interrupted them.
     pub service: Nanoseconds,
-    /// What softirqs took that polled its NAPIs on the time of others. `None` in the first window, when the NAPIs are not known
-    /// yet, and where it cannot be counted.
+    /// The time of softirqs that polled its NAPIs at the expense of others. `None` in the first window, when
+    /// the NAPIs are not known yet, and if it cannot be counted.
     pub softirq: Option<Nanoseconds>,
     /// The run time of the kernel threads that poll its NAPIs.
     pub kthreads: Nanoseconds,
-    /// Context switches of its threads.
+    /// The context switches of its threads.
     pub switches: u64,
 }
 
-/// What one window says.
+/// The result of one window.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Response times.
     pub window: LiveWindow,
-    /// What they cost; `None` where the service has no process any more, or none was given.
+    /// Their cost; `None` if the service no longer has a process, or none was given.
     pub usage: Option<Usage>,
 }
 
-/// A service that is measured. Nothing is attached between [`ServiceWatch::begin`] and the [`ServiceWatch::end`] before it.
+/// A service under measurement. Nothing is attached between [`ServiceWatch::end`] and the next
+/// [`ServiceWatch::begin`].
 #[derive(Debug)]
 pub struct ServiceWatch {
     meter: LiveMeter,
     processes: Vec<ProcessId>,
-    /// The processes and all that they fork; `None` where forks cannot be followed, as in a pid namespace of a container.
+    /// The processes and their descendants; `None` if forks cannot be followed, as in the pid namespace of a
+    /// container.
     family: Option<Family>,
     kthreads: Vec<Pid>,
     napis: BTreeSet<NapiId>,
@@ -103,13 +106,14 @@ pub struct ServiceWatch {
 }
 
 impl ServiceWatch {
-    /// One window in this many also measures how long the stack takes.
+    /// One window in this many also measures the time in the network stack.
     const STACK_EVERY: u32 = 16;
 
-    /// Loads what measures these ports of a namespace, which these processes serve, and which these kernel threads poll for.
+    /// Loads the programs that measure these ports of a namespace, for a service with these processes and
+    /// these kernel threads that poll for it.
     ///
     /// # Errors
-    /// As [`LiveMeter::load`].
+    /// Those of [`LiveMeter::load`].
     pub fn load(
         target: &LiveTarget,
         processes: Vec<ProcessId>,
@@ -131,7 +135,7 @@ impl ServiceWatch {
         })
     }
 
-    /// Where answers are noted.
+    /// The hook at which answers are recorded.
     pub const fn hook(&self) -> AnswerHook {
         self.meter.hook()
     }
@@ -141,19 +145,20 @@ impl ServiceWatch {
         &mut self.meter
     }
 
-    /// From the next window on, these processes serve.
+    /// Sets the processes that serve, from the next window on.
     pub fn is_served_by(&mut self, processes: &[ProcessId]) {
         self.processes = processes.to_vec();
         self.before = None;
         add_to(self.family.as_ref(), processes);
         if self.family.is_none() {
-            // Whose time softirqs take is counted by who serves.
+            // The processes that serve determine at whose expense softirqs run.
             self.softirqs = None;
             self.napis.clear();
         }
     }
 
-    /// Those of the processes that still run. One that has ended does not, although its parent has not waited for it yet.
+    /// The processes that still run. A zombie counts as exited, although its parent has not waited for it
+    /// yet.
     pub fn running(&self) -> impl Iterator<Item = &ProcessId> {
         self.processes.iter().filter(|process| {
             let now = Pinned::open(process.pid);
@@ -161,7 +166,7 @@ impl ServiceWatch {
         })
     }
 
-    /// Whether all of them run.
+    /// Whether all of the processes run.
     pub fn all_run(&self) -> bool {
         self.running().count() == self.processes.len()
     }
@@ -169,7 +174,7 @@ impl ServiceWatch {
     /// Begins a window.
     ///
     /// # Errors
-    /// The kernel's refusal; nothing is attached then.
+    /// The kernel's error; then nothing is attached.
     pub fn begin(&mut self) -> Result<(), KernelError> {
         if let Some(softirqs) = &mut self.softirqs {
             softirqs.resume()?;
@@ -180,13 +185,13 @@ impl ServiceWatch {
         if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() }
     }
 
-    /// Ends it, and says what was measured.
+    /// Ends the window, and returns what was measured.
     ///
     /// # Errors
-    /// The kernel's. Nothing is attached any more all the same.
+    /// The kernel's error. Nevertheless nothing stays attached.
     ///
     /// # Panics
-    /// If no window was begun, which is a fault of the caller.
+    /// If no window was begun, which is a mistake of the caller.
     pub fn end(&mut self) -> Result<Sample, KernelError> {
         let window = self.meter.end();
         let after = self.used();
@@ -207,7 +212,7 @@ impl ServiceWatch {
         Ok(Sample { window, usage })
     }
 
-    /// Counts the softirqs of the NAPIs that requests came by, from the next window on.
+    /// Counts the softirqs of the NAPIs through which requests arrived, from the next window on.
     fn know(&mut self, window: &LiveWindow) {
         let new: BTreeSet<NapiId> = window.napis.iter().map(|(napi, _)| *napi).collect();
         if new.is_subset(&self.napis) {
@@ -216,7 +221,7 @@ impl ServiceWatch {
         self.napis.extend(new);
         let processes = self.processes.iter().map(|process| process.pid);
         let napis = self.napis.iter().copied();
-        // Where they cannot be counted, the cost lacks them, and says so.
+        // If they cannot be counted, the cost is reported without them.
         self.softirqs = match &self.family {
             Some(family) => SoftirqTime::of_family(napis, family),
             None => SoftirqTime::of(napis, processes),
@@ -227,7 +232,7 @@ impl ServiceWatch {
         }
     }
 
-    /// What was used so far; `None` without a process.
+    /// Returns what was used so far; `None` without a process.
     fn used(&self) -> Option<Usage> {
         let run_time = |pid: &Pid| i32::try_from(pid.0).ok().and_then(run_time_of);
         let (mut service, mut switches, mut any) = (Nanoseconds::ZERO, 0, false);
@@ -249,29 +254,31 @@ impl ServiceWatch {
     }
 }
 
-/// Adds processes and what descends from them to a family. Of more than fit, the run time is missing.
+/// Adds processes and their descendants to a family. The run time of those that do not fit is not counted.
 fn add_to(family: Option<&Family>, processes: &[ProcessId]) {
     let Some(family) = family else { return };
     for process in processes {
         let _full = family.add(process.pid);
-        // Everything descends from process 1, which holds the sockets of services that it starts on demand.
+        // Everything is a descendant of process 1, which holds the sockets of services that it starts on
+        // demand.
         if process.pid.0 == 1 {
             continue;
         }
-        // What a member forks is followed. A descendant may fork before it is one: the second look finds that child.
+        // The children of a member are followed. A descendant may fork before it is added: the second pass
+        // finds that child.
         for descendant in (0..2).flat_map(|_| crate::work::family(process.pid)) {
             let _full = family.add(descendant);
         }
     }
 }
 
-/// How long the threads of these processes have run so far; `None` if none of them is there.
+/// The run time so far of the threads of these processes; `None` if none of the processes exists.
 pub fn run_time(processes: &[Pid]) -> Option<Nanoseconds> {
     let times = processes.iter().filter_map(|pid| run_time_of(i32::try_from(pid.0).ok()?));
     times.reduce(|sum, time| Nanoseconds(sum.0 + time.0))
 }
 
-/// How often the threads of a process were taken off their CPUs, or left them.
+/// The number of context switches of the threads of a process, voluntary and involuntary.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `task_context_switch_counts()`.
 fn switches_of(pid: Pid) -> u64 {

@@ -1,4 +1,4 @@
-//! The machine that a measurement was made on, as every measurement records it.
+//! The machine of a measurement, which every measurement records.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,14 +6,14 @@ use model::Nanoseconds;
 
 use crate::KernelError;
 
-/// The machine, in words.
+/// A description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Its name.
     pub host: String,
     /// `uname -r`.
     pub kernel: String,
-    /// The model of its CPUs; empty where `/proc/cpuinfo` has none.
+    /// The model of its CPUs; empty if `/proc/cpuinfo` has none.
     pub cpu_model: String,
 }
 
@@ -36,16 +36,16 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(model.trim())
 }
 
-/// The kernel's identifier of this boot, with the line's end that it writes.
+/// The kernel's identifier of this boot, with the line break that it ends with.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If the kernel does not report it.
 pub fn boot_id() -> Result<String, KernelError> {
     text_of("/proc/sys/kernel/random/boot_id")
 }
 
-/// Whether this process is in a user namespace that has no number for every user of the host. Files of the host's root then
-/// belong to the number of unmapped users (`kernel.overflowuid`).
+/// Whether this process is in a user namespace that does not map every user of the host. Files of the host's
+/// root then belong to the overflow user (`kernel.overflowuid`).
 pub fn has_unmapped_users() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_all_users(&map))
 }
@@ -55,18 +55,18 @@ fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// For how long since boot a task waited for a CPU that another one had; `None` on a kernel without pressure stall information
-/// (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
+/// How long since boot a task was waiting for a CPU that another one had; `None` on a kernel without pressure
+/// stall information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
 pub fn cpu_pressure() -> Option<Nanoseconds> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text.lines().find(|line| line.starts_with("some "))?.split_once("total=")?.1;
     Some(Nanoseconds::from_micros(total.trim().parse().ok()?))
 }
 
-/// How many CPUs the kernel keeps memory for, those that are not there included.
+/// The number of CPUs for which the kernel reserves memory, including absent ones.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If the kernel does not report it.
 pub fn possible_cpus() -> Result<u32, KernelError> {
     const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
     let text = text_of(POSSIBLE)?;
@@ -75,19 +75,19 @@ pub fn possible_cpus() -> Result<u32, KernelError> {
         .ok_or_else(|| KernelError::malformed(POSSIBLE, format!("`{}` is not a list of CPUs", text.trim())))
 }
 
-/// Memory that the kernel took for itself, in KiB.
+/// Memory that the kernel uses itself, in KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMemory {
-    /// For objects that each CPU has a part of: `Percpu`.
+    /// For objects with a part per CPU: `Percpu`.
     pub per_cpu: u64,
     /// For objects of the slab allocator: `Slab`.
     pub slab: u64,
 }
 
-/// What the kernel says of its memory now.
+/// Reads how much memory the kernel uses.
 ///
 /// # Errors
-/// If it says nothing of it.
+/// If the kernel does not report it.
 pub fn kernel_memory() -> Result<KernelMemory, KernelError> {
     const MEMINFO: &str = "/proc/meminfo";
     let text = text_of(MEMINFO)?;

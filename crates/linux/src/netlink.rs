@@ -1,6 +1,6 @@
-//! What the rooms above use of netlink themselves: no message, and no attribute.
+//! The parts of netlink that the crates above use themselves: no message, and no attribute.
 
-/// Devices that a lab makes.
+/// Devices that a lab creates.
 pub mod rtlink {
     pub use ::netlink::rtlink::{RtLink, VethEnd};
 }

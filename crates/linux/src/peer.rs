@@ -8,21 +8,21 @@ use sys::peer_groups::{peer_credentials, peer_groups};
 
 use crate::process::Owner;
 
-/// The process that connected, as it was when it did.
+/// The process that connected, with its attributes at that time.
 ///
 /// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its pid in our pid namespace; 0 for one that is not in it. It may be another process by now.
+    /// Its pid in our pid namespace; 0 if it is not in it. The pid may have been reused since.
     pub pid: Pid,
-    /// Its effective user in our user namespace; one that has no name there is the overflow user.
+    /// Its effective user in our user namespace; the overflow user if it is not mapped there.
     pub uid: u32,
     /// Its groups, the effective one first.
     pub groups: Vec<u32>,
 }
 
 impl Peer {
-    /// The process that connected this socket.
+    /// Returns the process that connected this socket.
     ///
     /// # Errors
     /// If it is not a connected unix socket.
@@ -55,7 +55,7 @@ fn is_in_our_user_namespace(pid: Pid) -> bool {
     theirs.is_some() && theirs == map("self")
 }
 
-/// The user that a process runs as; `None` if it is gone.
+/// The user of a process; `None` if it is gone.
 ///
 /// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for one that may not be inspected.
 pub fn owner(pid: Pid) -> Option<u32> {

@@ -1,5 +1,5 @@
-//! Where the receive path is too slow, as the kernel counts it: softirqs cut short, full backlogs, full rings, and
-//! `ksoftirqd` that waits for its CPU.
+//! Congestion of the receive path, as counted by the kernel: softirqs cut short, full backlogs, full rings,
+//! and `ksoftirqd` that waits for its CPU.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// The most processes that are looked at for a `ksoftirqd`. They are among the first of any host.
+/// Maximum number of processes that are searched for a `ksoftirqd`. They are among the first on any host.
 const PROCESSES_MAX: usize = 65_536;
 
-/// The counters at one moment.
+/// The counters at the beginning.
 #[derive(Debug)]
 pub struct PressureSource {
     sysfs: SysFs,
@@ -31,7 +31,7 @@ struct Counted {
 }
 
 impl PressureSource {
-    /// Begins to count on a host.
+    /// Starts counting on a host.
     ///
     /// # Errors
     /// If `/proc/net/softnet_stat` cannot be read, or sysfs cannot be reached.
@@ -46,10 +46,10 @@ impl PressureSource {
         Ok(source)
     }
 
-    /// What was counted since the beginning, on the devices that were there then and still are.
+    /// Returns what was counted since the beginning, on the devices that existed then and still do.
     ///
     /// # Errors
-    /// As [`PressureSource::begin`].
+    /// Those of [`PressureSource::begin`].
     pub fn end(self, host: &Host) -> Result<Pressure, KernelError> {
         let after = self.count(host)?;
         let since = |after: u64, before: u64| after.saturating_sub(before);
@@ -106,10 +106,10 @@ impl PressureSource {
     }
 }
 
-/// Packets, drops and squeezes by CPU.
+/// Parses packets, drops and squeezes by CPU.
 ///
-/// Kernel: 6.18, `net/core/net-procfs.c` `softnet_seq_show()`: the CPU is the 13th column since 5.10; before, lines are in
-/// the order of the CPUs that run.
+/// Kernel: 6.18, `net/core/net-procfs.c` `softnet_seq_show()`: the CPU is the 13th column since 5.10; before,
+/// lines are in the order of the online CPUs.
 fn parse_softnet(text: &str) -> Option<BTreeMap<Cpu, [u64; 3]>> {
     let mut cpus = BTreeMap::new();
     for (line, order) in text.lines().zip(0_u32..) {
@@ -125,13 +125,14 @@ fn parse_softnet(text: &str) -> Option<BTreeMap<Cpu, [u64; 3]>> {
     Some(cpus)
 }
 
-/// How long a thread ran and waited, in nanoseconds. Kernel: 6.18, `fs/proc/base.c` `proc_pid_schedstat()`.
+/// Parses how long a thread ran and waited, in nanoseconds. Kernel: 6.18, `fs/proc/base.c`
+/// `proc_pid_schedstat()`.
 fn parse_schedstat(text: &str) -> Option<[u64; 2]> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
     Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
 }
 
-/// The thread of each CPU that softirqs are left to when they take too long.
+/// Finds the thread of each CPU that takes over softirqs when they take too long.
 fn ksoftirqd() -> BTreeMap<Cpu, Pid> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten().take(PROCESSES_MAX) {

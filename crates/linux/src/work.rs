@@ -1,4 +1,5 @@
-//! How long some processes and the softirqs that work for them have run: the CPU time of a service, whatever else runs.
+//! The run time of processes and of the softirqs that work for them: the CPU time of a service, independent
+//! of other load.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +8,9 @@ use model::{Nanoseconds, NapiId, Pid};
 use sys::clock::run_time_of;
 use sys::error::KernelError;
 
-/// The run time of processes, and of the softirqs that poll some NAPIs on the time of other tasks.
+/// The run time of processes, and of the softirqs that poll some NAPIs at the expense of other tasks.
 ///
-/// Not in it are hard interrupts on the time of other tasks, and the way into and out of idle CPUs.
+/// It does not include hard interrupts during other tasks, and the transitions into and out of idle states.
 #[derive(Debug)]
 pub struct WorkTime {
     processes: Vec<Pid>,
@@ -17,10 +18,10 @@ pub struct WorkTime {
 }
 
 impl WorkTime {
-    /// Begins to count.
+    /// Starts counting.
     ///
     /// # Errors
-    /// As [`SoftirqTime::of`].
+    /// Those of [`SoftirqTime::of`].
     pub fn of(
         processes: impl IntoIterator<Item = Pid>,
         napis: impl IntoIterator<Item = NapiId>,
@@ -30,10 +31,11 @@ impl WorkTime {
         Ok(Self { processes, softirqs })
     }
 
-    /// How long all of them have run so far. A thread that runs at this moment is behind by a tick at most.
+    /// Returns their total run time so far. The time of a thread that is running may be behind by up to one
+    /// tick.
     ///
     /// # Errors
-    /// [`sys::Cause::Gone`] if a process ended; the kernel's refusal.
+    /// [`sys::Cause::Gone`] if a process has exited; the kernel's error.
     pub fn read(&self) -> Result<Nanoseconds, KernelError> {
         let mut sum = self.softirqs.spent()?.time;
         for pid in &self.processes {
@@ -47,7 +49,7 @@ impl WorkTime {
     }
 }
 
-/// The processes that descend from one, and itself first, as they are now. At most [`FAMILY_MAX`].
+/// Lists a process, first, and its present descendants; at most [`FAMILY_MAX`].
 pub fn family(first: Pid) -> Vec<Pid> {
     let mut family = vec![first];
     let mut at = 0;
@@ -63,20 +65,20 @@ pub fn family(first: Pid) -> Vec<Pid> {
     family
 }
 
-/// The processes of a family that are looked for.
+/// Maximum number of processes of a family that are found.
 pub const FAMILY_MAX: usize = 4096;
 
-/// How long each process has run, kernel threads left out, at one moment.
+/// The run time of each process, without kernel threads, at one moment.
 #[derive(Clone, Debug)]
 pub struct RunTimes(BTreeMap<Pid, Nanoseconds>);
 
 impl RunTimes {
-    /// Now.
+    /// Reads the present run times.
     pub fn now() -> Self {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let times = pids.filter_map(|pid: i32| {
-            // A kernel thread has no command line. What it does may be for those that are measured.
+            // A kernel thread has no command line. It may be working for the measured processes.
             let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             (!command.is_empty()).then_some(())?;
             Some((Pid(u32::try_from(pid).ok()?), run_time_of(pid)?))
@@ -84,8 +86,8 @@ impl RunTimes {
         Self(times.collect())
     }
 
-    /// How long other processes than these have run since then. A process that ended in the meantime is not in it: the time is the
-    /// least that others took.
+    /// Returns how long other processes than these have run since then. A process that has exited in the
+    /// meantime is not included: the result is a lower bound.
     pub fn others_since(&self, ours: &[Pid]) -> Nanoseconds {
         let now = Self::now();
         let others = now.0.iter().filter(|(pid, _)| !ours.contains(pid));

@@ -1,8 +1,8 @@
-//! Commands that set a NIC: which lines of scripts, units and udev rules run them.
+//! Finds lines of scripts, units and udev rules with commands that set a NIC.
 
 use model::host::ConflictingToolKind;
 
-/// Options of ethtool that change what netpolicy changes, in both spellings.
+/// Options of ethtool, long and short, that change what netpolicy changes.
 const ETHTOOL_OPTIONS: [&str; 21] = [
     "-C",
     "--coalesce",
@@ -27,7 +27,7 @@ const ETHTOOL_OPTIONS: [&str; 21] = [
     "--set-rxfh-context",
 ];
 
-/// Files of a device or an interrupt that netpolicy writes, too.
+/// Files of a device or an interrupt that netpolicy also writes.
 const FILES: [&str; 8] = [
     "rps_cpus",
     "rps_flow_cnt",
@@ -51,7 +51,8 @@ pub(super) fn sets_by_command(line: &str) -> Option<ConflictingToolKind> {
     (has(&PINNING) || runs_ethtool(line) || writes(line)).then_some(ConflictingToolKind::IrqAffinityScript)
 }
 
-/// Whether a line runs ethtool to set something that netpolicy sets, too: `/usr/sbin/ethtool  -G $IFACE rx 4096`, `$ETHTOOL -K`.
+/// Whether a line runs ethtool to set something that netpolicy also sets: `/usr/sbin/ethtool  -G $IFACE rx
+/// 4096`, `$ETHTOOL -K`.
 pub(super) fn runs_ethtool(line: &str) -> bool {
     let mut words =
         line.split(|c: char| c.is_whitespace() || "\"';&|()`".contains(c)).filter(|word| !word.is_empty());
@@ -62,13 +63,14 @@ pub(super) fn runs_ethtool(line: &str) -> bool {
     words.any(is_ethtool) && words.any(|word| ETHTOOL_OPTIONS.contains(&word))
 }
 
-/// Whether a line writes a file that netpolicy writes, too: `echo 3 > /sys/class/net/eth0/queues/rx-0/rps_cpus`.
+/// Whether a line writes a file that netpolicy also writes: `echo 3 >
+/// /sys/class/net/eth0/queues/rx-0/rps_cpus`.
 pub(super) fn writes(line: &str) -> bool {
     FILES.iter().any(|file| line.contains(file))
         && ["> ", ">/", ">\"", ">$", "tee "].iter().any(|to| line.contains(to))
 }
 
-/// The tool whose rule of udev sets something that netpolicy sets, too; `None` for any other rule.
+/// The tool whose udev rule sets something that netpolicy also sets; `None` for any other rule.
 pub(super) fn of_udev_rule(rule: &str) -> Option<ConflictingToolKind> {
     let assigns = rule.split("ATTR{").skip(1).any(|rest| {
         let Some((name, behind)) = rest.split_once('}') else { return false };

@@ -9,7 +9,7 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 
 use super::{drop_ins, file_name, ini, place};
 
-/// Where the files are, the first of which wins where directories have a file of the same name.
+/// Where the files are. If directories have a file of the same name, the first of them wins.
 const DIRECTORIES: [&str; 4] = [
     "etc/systemd/network",
     "run/systemd/network",
@@ -17,11 +17,11 @@ const DIRECTORIES: [&str; 4] = [
     "usr/lib/systemd/network",
 ];
 
-/// The conditions of `[Match]` that name devices, the plainest first.
+/// The conditions of `[Match]` that name devices, the simplest first.
 const CONDITIONS: [&str; 8] =
     ["OriginalName", "PermanentMACAddress", "MACAddress", "Driver", "Path", "Type", "Kind", "Property"];
 
-/// The keys of `[Link]` that set what netpolicy sets, too: each ends with one of these, or is one.
+/// The keys of `[Link]` that set what netpolicy also sets: each equals one of these, or ends with it.
 const ENDINGS: [&str; 15] = [
     "Channels",
     "BufferSize",
@@ -40,7 +40,8 @@ const ENDINGS: [&str; 15] = [
     "GenericSegmentOffloadMaxSegments",
 ];
 
-/// Keys of moderation with something behind the word: `RxCoalesceIrqSec`, `RxMaxCoalescedFrames`, `CoalescePacketRateLow`.
+/// Parts of the keys of interrupt moderation: `RxCoalesceIrqSec`, `RxMaxCoalescedFrames`,
+/// `CoalescePacketRateLow`.
 const PARTS: [&str; 4] = ["CoalesceIrqSec", "CoalesceLowSec", "CoalesceHighSec", "MaxCoalesced"];
 
 fn is_of_nic(key: &str) -> bool {
@@ -49,7 +50,8 @@ fn is_of_nic(key: &str) -> bool {
         || key.starts_with("CoalescePacketRate")
 }
 
-/// What the files set: of each file and its drop-ins, the last line for a key, if its value is not empty.
+/// Finds what the files set: of each file and its drop-ins, the last line for a key, if its value is not
+/// empty.
 pub(super) fn link_files(root: &Path) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "link") {
@@ -63,7 +65,7 @@ pub(super) fn link_files(root: &Path) -> Vec<ConflictingTool> {
                     "Match" if CONDITIONS.contains(&key) => {
                         _ = conditions.insert(key.to_owned(), value.to_owned())
                     }
-                    // An empty value takes back what was said before.
+                    // An empty value cancels the earlier ones.
                     "Link" if value.is_empty() => _ = set.remove(key),
                     "Link" if is_of_nic(key) => {
                         let line = format!("{key}={value}");

@@ -1,4 +1,4 @@
-//! netplan's offloads and virtual functions: keys of a device in `/etc/netplan/*.yaml`.
+//! netplan's offload settings and virtual functions: keys of a device in `/etc/netplan/*.yaml`.
 //!
 //! canonical/netplan `src/parse.c` `dhcp_overrides_handlers` and `ethernet_def_handlers` have the keys.
 
@@ -8,10 +8,10 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 
 use super::{drop_ins, place};
 
-/// Of one name, the file of the first directory is read; keys of later names win.
+/// Of files with the same name, that of the first directory is read; keys of later names win.
 const DIRECTORIES: [&str; 3] = ["run/netplan", "etc/netplan", "lib/netplan"];
 
-/// The keys of a device that set what netpolicy sets, too.
+/// The keys of a device that set what netpolicy also sets.
 const KEYS: [&str; 8] = [
     "receive-checksum-offload",
     "transmit-checksum-offload",
@@ -23,11 +23,11 @@ const KEYS: [&str; 8] = [
     "virtual-function-count",
 ];
 
-/// The lines of the files that set them.
+/// Finds the lines that set them.
 pub(super) fn netplan(root: &Path) -> Vec<ConflictingTool> {
     let mut found: Vec<ConflictingTool> = Vec::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
-        // The keys above a line, by their indentation.
+        // The parent keys of a line, by their indentation.
         let mut above: Vec<(usize, &str)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let words = line.split(" #").next().unwrap_or_default().trim();
@@ -40,7 +40,7 @@ pub(super) fn netplan(root: &Path) -> Vec<ConflictingTool> {
             if KEYS.contains(&key) {
                 let device = above.last().map(|(_, device)| (*device).to_owned());
                 let line = format!("{key}: {}", value.trim());
-                // What a later file says of the same device wins.
+                // For the same device, a later file wins.
                 let beginning = format!("{key}: ");
                 found.retain(|other| other.device != device || !other.line.starts_with(&beginning));
                 let (kind, place) = (ConflictingToolKind::Netplan, place(root, &path, number));

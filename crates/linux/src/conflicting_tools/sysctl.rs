@@ -1,4 +1,4 @@
-//! sysctl.d(5): the value that each number of `net.core` has when all files were read.
+//! sysctl.d(5): the value of each setting of `net.core` after all files were read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,17 +8,19 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 
 use super::{drop_ins, place, text};
 
-/// The directories, the first of which wins where they have a file of the same name.
+/// The directories. If they have a file of the same name, the first of them wins.
 const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
 
-/// The mask that the queues of new devices get. It is no setting of netpolicy, and sets `rps_cpus`, which is one.
+/// The mask of the queues of new devices. It is no setting of netpolicy, but it sets `rps_cpus`, which is
+/// one.
 pub(super) const RPS_DEFAULT_MASK: &str = "rps_default_mask";
 
-/// The lines that decide: of several for one number, the last in the order of file names, whatever their directories.
+/// Finds the lines in effect: of several for one setting, the last in the order of file names, whatever their
+/// directories.
 pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     let mut files = drop_ins(root, &DIRECTORIES, "conf");
     let old = root.join("etc/sysctl.conf");
-    // systemd reads it only where something in sysctl.d is a link to it; procps always, and last.
+    // systemd reads it only if a file in sysctl.d is a link to it; procps always, and last.
     if let Some(text) = text(&old)
         && !files.iter().any(|(path, _)| std::fs::canonicalize(path).ok() == std::fs::canonicalize(&old).ok())
     {
@@ -40,12 +42,13 @@ pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     last.into_values().collect()
 }
 
-/// The number of `net.core` with this name.
+/// The setting of `net.core` with this name.
 pub(super) fn sysctl_named(name: &str) -> Option<Sysctl> {
     Sysctl::ALL.iter().copied().find(|sysctl| sysctl.as_str() == name)
 }
 
-/// The name and the value of a line about `net.core`: `net.core.netdev_budget = 600`, `-net/core/netdev_budget=600`.
+/// Parses the name and the value of a line about `net.core`: `net.core.netdev_budget = 600`,
+/// `-net/core/netdev_budget=600`.
 pub(super) fn net_core(line: &str) -> Option<(&str, &str)> {
     let line = line.trim();
     if line.starts_with(['#', ';']) {

@@ -1,4 +1,4 @@
-//! tuned.conf(5): what the active profile sets when its includes are merged.
+//! tuned.conf(5): the settings of the active profile, merged with its includes.
 //!
 //! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile that names it,
 //! `merger.py` merges sections of one name option by option, `plugins/base.py` knows `>` and `<` before a value.
@@ -11,16 +11,16 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 use super::{ini, place, runs, text};
 
-/// Where profiles are, the first of which wins; each is a directory with a `tuned.conf`.
+/// Where profiles are; the first directory wins. Each profile is a directory with a `tuned.conf`.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 
-/// How many profiles are read.
+/// Maximum number of profiles that are read.
 const PROFILES_MAX: usize = 16;
 
-/// The options of the plugin `net` that set what netpolicy sets, too.
+/// The options of the plugin `net` that set what netpolicy also sets.
 const NET_OPTIONS: [&str; 4] = ["channels", "coalesce", "features", "ring"];
 
-/// A value with the place that it is from.
+/// A value and its place.
 struct Value {
     text: String,
     place: String,
@@ -34,8 +34,8 @@ struct Merged {
     read: BTreeSet<PathBuf>,
 }
 
-/// What the profile that is active sets; nothing where tuned does not run. Of numbers that a file of sysctl.d sets, too, that file's
-/// value stays.
+/// Finds what the active profile sets; nothing if tuned does not run. A setting that a file of sysctl.d sets,
+/// too, keeps the value of that file.
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
     if !runs(root, "tuned") {
         return Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<Con
     found
 }
 
-/// Whether tuned lets the files of sysctl.d win over its profiles, as it does by default: `reapply_sysctl`.
+/// Whether tuned lets the files of sysctl.d override its profiles, as it does by default: `reapply_sysctl`.
 fn reapplies_sysctl(root: &Path) -> bool {
     let main = text(&root.join("etc/tuned/tuned-main.conf")).unwrap_or_default();
     let mut said = main
@@ -69,10 +69,11 @@ fn reapplies_sysctl(root: &Path) -> bool {
 }
 
 impl Merged {
-    /// Merges a profile into what was read, its includes first.
+    /// Merges a profile into those that were read, its includes first.
     fn load(&mut self, root: &Path, name: &str) {
         let name = name.trim();
-        // A name that leads elsewhere is none. An include that only a function gives is not known here.
+        // A name that leads out of the directory is ignored. An include whose name comes from a function
+        // cannot be resolved here.
         let is_safe = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || !name.chars().all(is_safe) || self.read.len() >= PROFILES_MAX {
             return;
@@ -105,7 +106,7 @@ impl Merged {
         }
     }
 
-    /// A text with the variables that are known. Functions (`${f:…}`) stay.
+    /// Expands the known variables in a text. Functions (`${f:…}`) stay.
     fn expand(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (name, value) in &self.variables {
@@ -114,12 +115,12 @@ impl Merged {
         text
     }
 
-    /// What of it is about settings of netpolicy's.
+    /// Returns the lines that set what netpolicy also sets.
     fn tools(&self) -> Vec<ConflictingTool> {
         let mut found = Vec::new();
         for (section, options) in &self.sections {
             let option = |key: &str| options.get(key).map(|value| self.expand(&value.text));
-            // `[net_1]` with `type=net` is of the plugin `net`.
+            // `[net_1]` with `type=net` belongs to the plugin `net`.
             let plugin = option("type").unwrap_or_else(|| section.clone());
             let device = option("devices").filter(|devices| devices != "*");
             for (key, Value { text, place }) in options {
@@ -156,7 +157,7 @@ fn is_off(text: &str) -> bool {
     matches!(text.to_lowercase().as_str(), "0" | "false" | "no" | "off")
 }
 
-/// A value without what a `#` after a space begins.
+/// Removes a comment, which a `#` after a space starts, from a value.
 fn without_comment(value: &str) -> &str {
     value.split_once(" #").map_or(value, |(value, _)| value).trim()
 }

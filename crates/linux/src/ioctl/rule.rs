@@ -1,4 +1,4 @@
-//! A rule for a flow as the bytes of `struct ethtool_rxnfc`, and back.
+//! Conversion of a flow rule to and from the bytes of `struct ethtool_rxnfc`.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h` `struct ethtool_rx_flow_spec`.
 
@@ -8,10 +8,10 @@ use model::host::{PlacedRule, RssContext};
 use model::{EtherFlow, FlowMatch, IpFlow, QueueIndex, SteerTo, Transport};
 use sys::ethtool::RXNFC_WORDS;
 
-/// Where things are in `struct ethtool_rxnfc`, in bytes.
+/// The offsets in `struct ethtool_rxnfc`, in bytes.
 mod at {
     pub(super) const FLOW_TYPE: usize = 16;
-    /// `fs.h_u`; `fs.m_u`, the mask of each of its fields, is as far behind as [`MASK`] says.
+    /// `fs.h_u`; the mask of each of its fields is in `fs.m_u`, [`MASK`] bytes further.
     pub(super) const HEADER: usize = 20;
     pub(super) const MASK: usize = 72;
     /// `fs.m_ext`.
@@ -22,10 +22,10 @@ mod at {
     pub(super) const CONTEXT: usize = 184;
 }
 
-/// The bytes of `union ethtool_flow_union`.
+/// The size of `union ethtool_flow_union`.
 const HEADER_BYTES: usize = 52;
 
-/// `*_FLOW` and the flags beside them.
+/// The constants `*_FLOW` and their flags.
 mod flow_type {
     pub(super) const TCP_V4: u32 = 1;
     pub(super) const UDP_V4: u32 = 2;
@@ -39,7 +39,7 @@ mod flow_type {
 /// `RX_CLS_FLOW_DISC`.
 const DROP: u64 = u64::MAX;
 
-/// Which fields a header has: where each begins and how long it is.
+/// The fields of a header: the offset and the length of each.
 struct Fields {
     source: (usize, usize),
     destination: (usize, usize),
@@ -71,16 +71,16 @@ impl Bytes {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Says what a field must be.
+    /// Requires a value of a field.
     fn demand(&mut self, (at, length): (usize, usize), value: &[u8]) {
         self.put(at::HEADER + at, value);
         self.0[at::HEADER + at::MASK + at..][..length].fill(0xff);
     }
 
-    /// What a field must be: `None` if anything.
+    /// Returns the required value of a field; `None` if it may have any.
     ///
     /// # Errors
-    /// If a part of it is demanded.
+    /// If only a part of the field is required.
     fn demanded<const N: usize>(
         &self,
         seen: &mut usize,
@@ -98,7 +98,7 @@ impl Bytes {
     }
 }
 
-/// What a rule says.
+/// Parses a rule.
 pub(super) fn read(location: u32, words: &[u32; RXNFC_WORDS], contexts: &[RssContext]) -> PlacedRule {
     let mut bytes = Bytes([0; 4 * RXNFC_WORDS]);
     for (at, word) in words.iter().enumerate() {
@@ -112,13 +112,13 @@ fn to(bytes: &Bytes, contexts: &[RssContext]) -> SteerTo {
     let by_hash = bytes.u32(at::FLOW_TYPE) & flow_type::RSS != 0;
     match (cookie, by_hash) {
         (DROP, _) => SteerTo::Drop,
-        // Some NICs add the queue to what the context says.
+        // Some NICs add the queue to the result of the context.
         (0, true) => {
             let id = bytes.u32(at::CONTEXT);
             let queues = contexts.iter().find(|context| context.id == id).and_then(|context| context.queues);
             queues.map_or(SteerTo::Other, SteerTo::Context)
         }
-        // The upper half names a virtual function.
+        // The upper half is the index of a virtual function.
         (queue, false) => {
             u32::try_from(queue).map_or(SteerTo::Other, |queue| SteerTo::Queue(QueueIndex(queue)))
         }
@@ -126,7 +126,7 @@ fn to(bytes: &Bytes, contexts: &[RssContext]) -> SteerTo {
     }
 }
 
-/// `None` where not all that is demanded can be said with whole fields.
+/// Parses the flow; `None` if its conditions cannot be expressed with whole fields.
 fn flow(bytes: &Bytes) -> Option<FlowMatch> {
     let kind = bytes.u32(at::FLOW_TYPE) & !(flow_type::RSS | flow_type::EXT);
     if bytes.0[at::EXTENSION_MASK..][..at::EXTENSION_BYTES].iter().any(|byte| *byte != 0) {
@@ -164,10 +164,10 @@ fn ip<A, const N: usize>(
     })
 }
 
-/// The words of a rule at a place.
+/// Builds the words of a rule at a location.
 ///
 /// # Errors
-/// Why it cannot be said.
+/// Why the rule cannot be expressed.
 pub(super) fn write(
     flow: FlowMatch,
     to: SteerTo,
@@ -210,7 +210,7 @@ pub(super) fn write(
             bytes.put(at::CONTEXT, &context.id.to_ne_bytes());
             0
         }
-        SteerTo::Other => return Err("where its packets go cannot be said".to_owned()),
+        SteerTo::Other => return Err("its target cannot be expressed".to_owned()),
     };
     bytes.put(at::FLOW_TYPE, &kind.to_ne_bytes());
     bytes.put(at::RING_COOKIE, &cookie.to_ne_bytes());

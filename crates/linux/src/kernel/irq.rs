@@ -1,4 +1,4 @@
-//! Knobs of interrupts: the kernel's own, and irqbalance's.
+//! Settings of interrupts: the kernel's own, and irqbalance's.
 
 use model::{IrqKnob, IrqNumber};
 use sys::error::KernelError;

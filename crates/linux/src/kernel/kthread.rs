@@ -1,4 +1,4 @@
-//! The kernel thread of a queue's NAPI, looked up at the moment of reading and writing.
+//! The kernel thread of a queue's NAPI, looked up at each read and write.
 
 use model::{KthreadKnob, Pid, RxQueue, Threading};
 use sys::error::{Cause, KernelError};
@@ -7,10 +7,10 @@ use super::netns_handles::NetnsHandles;
 use crate::observe::device::parse_threading;
 use crate::process::kthread;
 
-/// How often a thread is looked up that ends while it is read or written.
+/// How often the thread is looked up again if it exits during a read or write.
 const TRIES: usize = 3;
 
-/// The knobs as they are; while there is no thread, as it will begin.
+/// Reads the present settings; while there is no thread, those that it will start with.
 pub(super) fn read(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -40,7 +40,7 @@ pub(super) fn read(
     like.iter().map(one).collect()
 }
 
-/// Writes the knobs on the thread that there is now.
+/// Writes the settings of the present thread.
 pub(super) fn write(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -60,7 +60,7 @@ pub(super) fn write(
     })
 }
 
-/// Does something with the thread, once more if it ends meanwhile: a reset has put another one in its place.
+/// Performs an action on the thread; tries again if it exits meanwhile, because a reset replaces it.
 fn with_thread<T>(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -77,10 +77,10 @@ fn with_thread<T>(
     work(thread)
 }
 
-/// The thread that polls a queue's NAPI; `None` if none does.
+/// Finds the thread that polls a queue's NAPI; `None` if none does.
 ///
 /// # Errors
-/// [`Cause::Absent`] if one is to poll it and does not appear in time.
+/// [`Cause::Absent`] if one should poll it and does not appear in time.
 fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, KernelError> {
     let mut wanted = true;
     let found = kthread::wait_for(|| {
@@ -100,7 +100,7 @@ fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, 
     }
 }
 
-/// Whether a thread is to poll a queue's NAPI, and which one does.
+/// Whether a thread should poll a queue's NAPI, and which one does.
 fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option<Pid>), KernelError> {
     let device = |handles: &mut NetnsHandles| {
         let text = handles.directory(queue.device)?.read("threaded")?;
@@ -112,13 +112,13 @@ fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option
             let threading = stated.map_or_else(|| device(handles), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }
-        // Before 6.8 nothing names NAPIs but their threads.
+        // Before 6.8 only the names of the threads show which NAPIs there are.
         Err(KernelError { cause: Cause::Absent { since: Some(_), .. }, .. }) => {
             let threading = device(handles)?;
             let (name, queues) = (handles.name(queue.device)?, handles.rx_queues(queue.device)?);
             let threads = kthread::by_name(&name)?;
             let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
-            // Drivers make their NAPIs in the order of their queues.
+            // Drivers create their NAPIs in the order of their queues.
             let thread = (threads.len() == queues).then(|| threads.get(position).copied()).flatten();
             Ok((threading, thread))
         }

@@ -9,22 +9,23 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// How long a list of all devices of all namespaces is used: the settings of one rollback follow each other.
+/// How long a list of all devices of all namespaces is reused: the settings of one rollback follow each other
+/// closely.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
 /// Where a device was when it was named.
 type Place = (NetnsId, IfIndex);
 
-/// Devices by what stays when they move.
+/// Devices by the attributes that stay when they move.
 #[derive(Debug, Default)]
 pub(super) struct MovedDevices {
     /// The number of each device's directory in sysfs.
     numbers: BTreeMap<Place, u64>,
     /// The address of each device on its link.
     addresses: BTreeMap<Place, String>,
-    /// Where they were found last.
+    /// Where they were last found.
     found: BTreeMap<Place, DeviceId>,
-    /// All devices by their numbers, and when they were listed.
+    /// All devices by their numbers, and the time of the list.
     listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,
 }
 
@@ -33,7 +34,7 @@ impl MovedDevices {
         Self { numbers: BTreeMap::new(), addresses: BTreeMap::new(), found: BTreeMap::new(), listed: None }
     }
 
-    /// Notes what devices are known by.
+    /// Records what identifies devices.
     pub(super) fn note(&mut self, cookies: &ObjectCookies) {
         for (what, text) in cookies {
             self.numbers.extend(device_of_cookie_name(what).zip(text.parse().ok()));
@@ -41,19 +42,19 @@ impl MovedDevices {
         }
     }
 
-    /// Where a device was found that had moved, and the number that it must have there.
+    /// Where a moved device was found, and the number that it must have there.
     pub(super) fn known(&self, device: DeviceId) -> Option<(DeviceId, u64)> {
         let place = (device.netns, device.ifindex);
         Some((*self.found.get(&place)?, *self.numbers.get(&place)?))
     }
 
-    /// What the kernel shows of a device also in a namespace that cannot be entered.
+    /// The identity of a device that the kernel also shows for a namespace that cannot be entered.
     pub(super) fn address(&self, device: DeviceId) -> Option<String> {
         self.addresses.get(&(device.netns, device.ifindex)).cloned()
     }
 
-    /// Looks for a device that is not where it was, in every namespace that a name, a mount, a process or an open file leads to;
-    /// `None` if it is in none of them, or if nothing is known that would identify it.
+    /// Searches for a device that is not where it was, in every namespace that a name, a mount, a process or
+    /// an open file refers to; `None` if it is in none of them, or if nothing recorded would identify it.
     pub(super) fn find(&mut self, device: DeviceId) -> Option<DeviceId> {
         let place = (device.netns, device.ifindex);
         self.found.remove(&place);
@@ -69,7 +70,7 @@ impl MovedDevices {
     }
 }
 
-/// The error for a device that is in a namespace that nothing leads to.
+/// The error for a device in a namespace that nothing refers to.
 pub(super) fn out_of_reach(device: DeviceId, id: i32, name: &str) -> KernelError {
     let why = format!(
         "it is `{name}` in a network namespace that no name, mount, process or open file leads to (nsid {id}); run `netpolicy \
@@ -78,7 +79,7 @@ pub(super) fn out_of_reach(device: DeviceId, id: i32, name: &str) -> KernelError
     KernelError::away(format!("device {device}"), why)
 }
 
-/// All devices of all namespaces that can be reached, by the numbers of their directories in sysfs.
+/// Lists all devices of all reachable namespaces, by the numbers of their directories in sysfs.
 fn all_devices() -> BTreeMap<u64, DeviceId> {
     let mut devices = BTreeMap::new();
     for netns in Netns::all() {

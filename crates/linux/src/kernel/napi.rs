@@ -1,4 +1,4 @@
-//! Knobs of NAPIs: of one by netdev netlink, of all of a device by sysfs.
+//! Settings of NAPIs: of a single one by netdev netlink, of all of a device by sysfs.
 
 use model::{
     DeviceId, DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting,
@@ -10,7 +10,7 @@ use sys::error::{Errno, KernelError};
 use super::netns_handles::NetnsHandles;
 use crate::observe::device::parse_threading;
 
-/// All of one queue, by one look at its NAPI.
+/// Reads all settings of one queue, with one request for its NAPI.
 pub(super) fn read(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -37,13 +37,13 @@ fn read_one(napi: &RawNapi, like: &NapiKnob) -> Result<NapiKnob, KernelError> {
     })
 }
 
-/// A value in a NAPI's answer, if this kernel reports it.
+/// Returns a value of a NAPI's answer, or an error if this kernel does not report it.
 fn stated<T>(value: Option<T>, since: KernelVersion) -> Result<T, KernelError> {
     let needs = "a kernel whose `napi-get` reports it";
     value.ok_or_else(|| KernelError::absent("netdev napi-get", needs, Some(since)))
 }
 
-/// All of one queue, by one `napi-set`.
+/// Writes all settings of one queue, with one `napi-set`.
 pub(super) fn write(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -66,7 +66,8 @@ pub(super) fn write(
             None => knobs.iter().map(|knob| Setting::Napi(queue, (*knob).clone())).collect(),
         };
         let refused = KernelError { what: super::written(&named), cause: refused.cause };
-        // Before 7.0 the attribute's range ends at "enabled". Kernel: `Documentation/netlink/specs/netdev.yaml`.
+        // Before 7.0 the attribute's range ends at "enabled". Kernel:
+        // `Documentation/netlink/specs/netdev.yaml`.
         if let (Some(NapiKnob::Threaded(Threading::BusyPoll)), Some(Errno::RANGE)) =
             (culprit, refused.number())
         {
@@ -77,7 +78,7 @@ pub(super) fn write(
     })
 }
 
-/// Those of a whole device, by its files in sysfs. A file's name is its knob's.
+/// Reads those of a whole device, from its files in sysfs. A file has the name of its setting.
 pub(super) fn read_device(
     handles: &mut NetnsHandles,
     device: DeviceId,

@@ -1,5 +1,5 @@
-//! The sockets and files by which settings of one network namespace are read and written. Looks up names and ids at each
-//! use.
+//! The sockets and files for reading and writing settings of one network namespace. Names and ids are looked
+//! up at each use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ use crate::ioctl::EthtoolIoctl;
 use crate::observe::device::napis_by_order;
 use crate::observe::holders::holders;
 
-/// The interfaces of one namespace, to read and to write.
+/// The open interfaces of one namespace, for reading and writing.
 #[derive(Debug)]
 pub(super) struct NetnsHandles {
     netns: Netns,
     links: Links,
-    /// Or why not: kernels before 6.3 have device-wide settings only.
+    /// Or why it is unavailable: kernels before 6.3 have device-wide settings only.
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
@@ -30,17 +30,18 @@ pub(super) struct NetnsHandles {
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
     disciplines: Option<Disciplines>,
-    /// The NAPIs of devices whose driver does not state which queue is whose, in their order: as they were when one was looked for last. An id is never
-    /// given twice, so that one that is still the device's is still the queue's.
+    /// The NAPIs of devices whose driver does not report the NAPI of each queue, in their order, as of the
+    /// last lookup. An id is never reused, so an id that still belongs to the device still belongs to the
+    /// queue.
     by_order: BTreeMap<IfIndex, Vec<NapiId>>,
 }
 
-/// The most devices whose NAPIs are remembered.
+/// Maximum number of devices whose NAPIs are cached.
 const BY_ORDER_MAX: usize = 256;
 
 impl NetnsHandles {
     /// # Errors
-    /// As [`Netns::enter`].
+    /// Those of [`Netns::enter`].
     pub(super) fn open(netns: Netns) -> Result<Self, KernelError> {
         let (links, netdev) =
             netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
@@ -63,12 +64,12 @@ impl NetnsHandles {
         self.netdev.as_mut().map_err(|error| error.clone())
     }
 
-    /// rt-link here.
+    /// The namespace's rt-link socket.
     pub(super) fn links(&mut self) -> &mut Links {
         &mut self.links
     }
 
-    /// The `ethtool` family here.
+    /// The namespace's socket for the `ethtool` family.
     pub(super) fn ethtool(&mut self) -> Result<&mut Ethtool, KernelError> {
         match &mut self.ethtool {
             Some(ethtool) => Ok(ethtool),
@@ -76,7 +77,7 @@ impl NetnsHandles {
         }
     }
 
-    /// What of ethtool is an ioctl, here.
+    /// The namespace's socket for ethtool's ioctls.
     pub(super) fn ioctl(&mut self) -> Result<&EthtoolIoctl, KernelError> {
         match &mut self.ioctl {
             Some(ioctl) => Ok(ioctl),
@@ -84,7 +85,7 @@ impl NetnsHandles {
         }
     }
 
-    /// The queueing disciplines here.
+    /// The namespace's qdiscs.
     pub(super) fn disciplines(&mut self) -> Result<&mut Disciplines, KernelError> {
         match &mut self.disciplines {
             Some(disciplines) => Ok(disciplines),
@@ -92,7 +93,7 @@ impl NetnsHandles {
         }
     }
 
-    /// The values that decide the kernel's default options of a device's disciplines.
+    /// The values that determine the kernel's default options of a device's qdiscs.
     pub(super) fn defaults(&mut self, device: DeviceId) -> Result<QdiscDefaults, KernelError> {
         let directory = self.directory(device)?;
         let number = |file: &str| {
@@ -106,10 +107,10 @@ impl NetnsHandles {
         Ok(QdiscDefaults { mtu, tx_queue_len, tx_queues })
     }
 
-    /// The name that a device has now.
+    /// The current name of a device.
     ///
     /// # Errors
-    /// [`sys::Cause::Gone`] if the device is not there any more.
+    /// [`sys::Cause::Gone`] if the device no longer exists.
     pub(super) fn name(&mut self, device: DeviceId) -> Result<String, KernelError> {
         self.links.name(device.ifindex).map_err(|error| match error.number() {
             Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
@@ -117,10 +118,10 @@ impl NetnsHandles {
         })
     }
 
-    /// The NAPI that serves a receive queue now, and its settings.
+    /// Reads the NAPI that currently serves a receive queue, and its settings.
     ///
     /// # Errors
-    /// [`sys::Cause::Gone`] if the device is not there any more, [`sys::Cause::Away`] if it has fewer queues now;
+    /// [`sys::Cause::Gone`] if the device no longer exists, [`sys::Cause::Away`] if it has fewer queues now;
     /// [`sys::Cause::Absent`] if the queue has no NAPI, as when the device is down.
     pub(super) fn napi_of(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
@@ -135,20 +136,21 @@ impl NetnsHandles {
         }
     }
 
-    /// What the kernel says about a receive queue; `None` while its device is down.
+    /// Reads the kernel's record of a receive queue; `None` while its device is down.
     fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
         let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
-        // Some drivers have the kernel keep a queue's settings for when it comes back, and others keep some by not recreating
-        // its NAPI. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`, `netif_napi_add_weight_locked()`.
+        // Some drivers have the kernel keep a queue's settings until it returns, and others keep some by not
+        // recreating its NAPI. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`,
+        // `netif_napi_add_weight_locked()`.
         let fewer = || {
-            let why = "its device has fewer queues now; brought back, the queue may have its settings again";
+            let why = "its device has fewer queues now; if the queue returns, it may have its settings again";
             Err(KernelError::away("netdev queue-get", why))
         };
         let ifindex = queue.device.ifindex;
         match self.netdev()?.queue(ifindex, QueueType::Rx, queue.index) {
             Err(error) => match error.number() {
                 Some(Errno::NODEV) => gone("no device has its index any more"),
-                // Of a well-formed request, only the queue's index can be invalid.
+                // In a well-formed request, only the queue's index can be invalid.
                 Some(Errno::INVAL) => fewer(),
                 Some(Errno::NOENT) if self.links.is_up(ifindex)? => fewer(),
                 Some(Errno::NOENT) => Ok(None),
@@ -158,13 +160,13 @@ impl NetnsHandles {
         }
     }
 
-    /// The current holders of a device's queues. Processes that cannot be named are left out.
+    /// Lists the current holders of a device's queues. Processes that cannot be identified are omitted.
     ///
     /// # Errors
-    /// The kernel's refusal to list the device's queues.
+    /// The kernel's error on listing the device's queues.
     pub(super) fn holders(&mut self, device: DeviceId) -> Result<Vec<QueueHolder>, KernelError> {
         let queues = match self.netdev().and_then(|netdev| netdev.queues(Some(device.ifindex))) {
-            // Before 6.8 the kernel lists no queues; AF_XDP sockets are known all the same.
+            // Before 6.8 the kernel lists no queues; AF_XDP sockets are known nevertheless.
             Err(error) if matches!(error.cause, Cause::Absent { .. }) => Vec::new(),
             listed => listed?,
         };
@@ -176,11 +178,11 @@ impl NetnsHandles {
         Ok(found.remove(&device.ifindex.0).unwrap_or_default())
     }
 
-    /// As [`mod@crate::observe`] finds it where the driver does not state it.
+    /// Finds the NAPI as [`mod@crate::observe`] does if the driver does not report it.
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
-        // To list all queues for each of many takes a time that grows with their square.
+        // Listing all queues for each of many takes quadratic time.
         if let Some(&id) = self.by_order.get(&ifindex).and_then(|ids| ids.get(position)) {
             match self.netdev()?.napi(id) {
                 Ok(napi) if napi.ifindex == ifindex.0 => return Ok(napi),
@@ -208,7 +210,7 @@ impl NetnsHandles {
         })
     }
 
-    /// How many receive queues a device has, as sysfs shows them.
+    /// The number of receive queues of a device, from sysfs.
     pub(super) fn rx_queues(&mut self, device: DeviceId) -> Result<usize, KernelError> {
         let name = self.name(device)?;
         let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
@@ -228,34 +230,35 @@ impl NetnsHandles {
         }
     }
 
-    /// A number that is unique to the device within this boot: that of its directory in sysfs. It stays when the device is
-    /// renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never given twice.
+    /// A number that is unique to the device within this boot: that of its directory in sysfs. It stays when
+    /// the device is renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never
+    /// reused.
     ///
     /// # Errors
-    /// As [`NetnsHandles::directory`].
+    /// Those of [`NetnsHandles::directory`].
     pub(super) fn number_of(&mut self, device: DeviceId) -> Result<u64, KernelError> {
         self.directory(device)?.number()
     }
 
-    /// A device's address on its link, and the kind of a virtual device: what it is known by in another namespace. `None` for a
-    /// device without an address.
+    /// A device's link-layer address, and the kind of a virtual device: they identify it in another
+    /// namespace. `None` for a device without an address.
     ///
     /// # Errors
-    /// As [`NetnsHandles::name`].
+    /// Those of [`NetnsHandles::name`].
     pub(super) fn address(&mut self, device: DeviceId) -> Result<Option<String>, KernelError> {
         self.links.identity(device.ifindex)
     }
 
-    /// The device with this [address](NetnsHandles::address) in one of the namespaces that this one has given an id and that no file
-    /// leads to: the id and the device's name there.
+    /// Finds the device with this [address](NetnsHandles::address) in one of the namespaces that this one has
+    /// given an id and that no file refers to: the id and the device's name there.
     ///
     /// # Errors
-    /// The kernel's refusal to list the ids.
+    /// The kernel's error on listing the ids.
     pub(super) fn elsewhere(&mut self, address: &str) -> Result<Option<(i32, String)>, KernelError> {
         let reachable: BTreeSet<i32> =
             Netns::all().filter_map(|netns| self.links.id_of(&netns).ok()).collect();
         for id in self.links.ids()?.into_iter().filter(|id| !reachable.contains(id)) {
-            // A namespace may end meanwhile, and may refuse to be looked into.
+            // A namespace may disappear meanwhile, and access to it may be denied.
             let Ok(links) = self.links.identities_in(id) else { continue };
             if let Some((name, _)) = links.into_iter().find(|(_, other)| other.as_deref() == Some(address)) {
                 return Ok(Some((id, name)));
@@ -264,10 +267,10 @@ impl NetnsHandles {
         Ok(None)
     }
 
-    /// A device's directory in sysfs, by the name that it has now.
+    /// Opens a device's directory in sysfs, by its current name.
     ///
     /// # Errors
-    /// [`sys::Cause::Gone`] if the device is not there any more.
+    /// [`sys::Cause::Gone`] if the device no longer exists.
     pub(super) fn directory(&mut self, device: DeviceId) -> Result<DeviceDir, KernelError> {
         let name = self.name(device)?;
         self.sysfs()?.device(&name, device.ifindex)

@@ -1,4 +1,4 @@
-//! Knobs of a NIC and its driver: which request each becomes.
+//! Settings of a NIC and its driver: the request for each.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::netns_handles::NetnsHandles;
 use super::{lacking, steer};
 use crate::observe::device as observed;
 
-/// Knobs of one device, as they are: one request for all that one reply has.
+/// Reads settings of one device; those in the same reply share one request.
 pub(super) fn read(
     handles: &mut NetnsHandles,
     device: DeviceId,
@@ -25,7 +25,7 @@ pub(super) fn read(
     like.iter().map(one).collect()
 }
 
-/// What the kernel replied about a device, for all knobs that are read of it together.
+/// The kernel's replies about a device, shared by all settings that are read together.
 #[derive(Default)]
 struct Replies {
     channels: Option<Channels>,
@@ -34,11 +34,11 @@ struct Replies {
     offloads: Option<BTreeMap<Offload, bool>>,
     sizes: Option<PacketSizes>,
     flags: Option<BTreeMap<FlagName, bool>>,
-    /// Inside, `None` where the driver has no receive hash.
+    /// The inner `None` means that the driver has no receive hash.
     rss: Option<Option<Rss>>,
 }
 
-/// One knob as it is; `None` where the driver does not have it.
+/// Reads one setting; `None` if the driver does not support it.
 fn read_one(
     handles: &mut NetnsHandles,
     replies: &mut Replies,
@@ -94,7 +94,7 @@ fn read_one(
     })
 }
 
-/// A reply, which is asked for at its first use.
+/// Returns a reply, which is requested at its first use.
 fn once<T>(reply: &mut Option<T>, ask: impl FnOnce() -> Result<T, KernelError>) -> Result<&T, KernelError> {
     match reply {
         Some(reply) => Ok(reply),
@@ -114,7 +114,7 @@ fn rss<'a>(
     Ok(rss.as_ref())
 }
 
-/// Writes knobs of one object and one interface, in one call where there is one for all.
+/// Writes settings of one object and one interface, in one call if there is one for all.
 pub(super) fn write(
     handles: &mut NetnsHandles,
     device: DeviceId,

@@ -1,4 +1,5 @@
-//! Knobs of what processes own; of what lies inside a foreign process, through the attach service where there is one, and in workers where not.
+//! Settings of what processes own. Those inside a foreign process go through the attach service if there is
+//! one, otherwise through workers.
 
 use model::{ProcessKnob, Setting};
 use sys::error::KernelError;
@@ -30,7 +31,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return service.write(&setting);
     }
-    // It sets options of the sockets, whose locks their owners may hold. The attach service may not use BPF.
+    // This sets options of the sockets, whose locks their owners may hold. The attach service may not use
+    // BPF.
     if let (ProcessKnob::Reuseport(..), None, Some(workers)) = (knob, attach::service(), attach::inspector())
     {
         return workers.write(&setting);
@@ -44,7 +46,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     }
 }
 
-/// The request to the attach service: without the budget, which takes BPF, and the service may not use BPF.
+/// The request to the attach service, without the budget: reading that takes BPF, which the service may not
+/// use.
 fn without_budget(mut asked: Setting) -> Setting {
     if let Setting::Process(ProcessKnob::Socket(_, polling)) = &mut asked {
         polling.busy_poll_budget = None;
@@ -52,7 +55,7 @@ fn without_budget(mut asked: Setting) -> Setting {
     asked
 }
 
-/// The value that was read. This process adds a socket's budget itself if that is asked for.
+/// Completes the value that was read: this process adds a socket's budget itself if that was requested.
 fn with_budget(mut read: Setting, asked_for: &ProcessKnob) -> Result<Setting, KernelError> {
     if let Setting::Process(ProcessKnob::Socket(socket, polling)) = &mut read
         && matches!(asked_for, ProcessKnob::Socket(_, like) if like.busy_poll_budget.is_some())

@@ -1,4 +1,5 @@
-//! Knobs of receive and transmit queues: moderation of one queue by ioctl, steering in software by files in sysfs.
+//! Settings of receive and transmit queues: moderation of one queue by ioctl, software steering by files in
+//! sysfs.
 
 use model::{Cpu, CpuSet, DeviceId, QueueIndex, RxQueue, RxQueueKnob, Setting, TxQueue, TxQueueKnob};
 use sys::error::KernelError;
@@ -43,7 +44,7 @@ fn read_rx_knob(
     }
 }
 
-/// Writes them; values of the queue's moderation in one call.
+/// Writes the settings; those of the queue's moderation in one call.
 pub(super) fn write_rx(
     handles: &mut NetnsHandles,
     queue: RxQueue,

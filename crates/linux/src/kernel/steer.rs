@@ -1,12 +1,12 @@
-//! Contexts of the receive hash, rules for single flows, and queueing disciplines: objects that are made and removed, and
-//! whose numbers are looked up at each reading and writing.
+//! Contexts of the receive hash, rules for single flows, and qdiscs: objects that are created and removed,
+//! and whose numbers are looked up at each read and write.
 
 use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, SteerTo};
 use sys::error::KernelError;
 
 use super::netns_handles::NetnsHandles;
 
-/// What packets wait in; `like` is named where the device is down and has nothing.
+/// Reads the qdiscs of a device; the error names `like` if the device is down and has none.
 pub(super) fn qdiscs(
     handles: &mut NetnsHandles,
     device: DeviceId,

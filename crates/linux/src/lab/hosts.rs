@@ -1,4 +1,4 @@
-//! The two hosts and the wire between them.
+//! The two hosts and the link between them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,13 +19,14 @@ use super::memcached::{Memcached, MemcachedOptions, ServerError};
 use super::program::{Program, ProgramError};
 use super::scratch::Scratch;
 
-/// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is routed nowhere, and nothing leaves the lab.
+/// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is not routed anywhere, and nothing
+/// leaves the lab.
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// The client's address.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
-/// The length of the network part of both.
+/// The prefix length of both.
 const PREFIX: u8 = 24;
 
 /// The server's network device.
@@ -37,33 +38,33 @@ pub const CLIENT_DEVICE: &str = "veth-client";
 /// The loopback device has this index in every namespace. Kernel: `include/net/net_namespace.h` `LOOPBACK_IFINDEX`.
 const LOOPBACK: IfIndex = IfIndex(1);
 
-/// How a lab is built. Everything but `queues` is for those who want to see what happens when it is wrong.
+/// Options of a lab. All but `queues` are for showing the effect of a wrong configuration.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
-    /// How many queues each end of the veth has, 1..=[`LabOptions::QUEUES_MAX`].
+    /// The number of queues of each end of the veth, 1..=[`LabOptions::QUEUES_MAX`].
     pub queues: u32,
-    /// Whether the client's device segments TCP; then packets pass the server's NAPIs by.
+    /// Whether the client's device segments TCP; then packets bypass the server's NAPIs.
     pub client_tso: bool,
-    /// Whether the server's device joins packets; without that it has no NAPIs.
+    /// Whether the server's device merges packets; without that it has no NAPIs.
     pub server_gro: bool,
-    /// The CPUs that the server's device hands received packets to (RPS); empty for none.
+    /// The CPUs to which the server's device hands received packets (RPS); empty for none.
     pub server_rps: CpuSet,
 }
 
 impl LabOptions {
-    /// The most queues of a lab. A veth can have more; a machine has not the CPUs for them.
+    /// Maximum number of queues of a lab. A veth can have more, but machines do not have the CPUs for them.
     pub const QUEUES_MAX: u32 = 64;
 
-    /// A lab as it should be.
+    /// The standard lab.
     pub const fn with_queues(queues: u32) -> Self {
         Self { queues, client_tso: false, server_gro: true, server_rps: CpuSet::new() }
     }
 }
 
-/// Two hosts on one machine. Dropping it unmakes them.
+/// Two hosts on one machine. Dropping it removes them.
 #[derive(Debug)]
 pub struct Lab {
-    // The init goes first: the namespaces are free of processes when their descriptors are closed.
+    // The init is dropped first: the namespaces have no processes left when their descriptors are closed.
     init: Arc<Init>,
     server: Netns,
     client: Netns,
@@ -72,10 +73,10 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a lab.
+    /// Creates a lab.
     ///
     /// # Errors
-    /// The kernel's refusal: EPERM without CAP_SYS_ADMIN and CAP_NET_ADMIN, EINVAL for an impossible number of
+    /// The kernel's error: EPERM without CAP_SYS_ADMIN and CAP_NET_ADMIN, EINVAL for an impossible number of
     /// queues, EOPNOTSUPP on a kernel without veth.
     pub fn new(options: &LabOptions) -> Result<Self, KernelError> {
         if !(1..=LabOptions::QUEUES_MAX).contains(&options.queues) {
@@ -118,32 +119,34 @@ impl Lab {
         &self.client
     }
 
-    /// A process that is in the server's network namespace as long as the lab is there: `pid:N` for `--netns`.
+    /// A process that stays in the server's network namespace as long as the lab exists: `pid:N` for
+    /// `--netns`.
     pub fn server_pid(&self) -> Pid {
         self.init.pid()
     }
 
-    /// How many queues each end of the veth has.
+    /// The number of queues of each end of the veth.
     pub const fn queues(&self) -> u32 {
         self.queues
     }
 
-    /// A path to the client's network namespace, for other processes and for `--netns`. It is good as long as this
-    /// process holds the lab.
+    /// A path to the client's network namespace, for other processes and for `--netns`. It is valid as long
+    /// as this process holds the lab.
     pub fn client_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.client.as_fd().as_raw_fd()))
     }
 
-    /// A directory for files that end with the lab, such as its journal. The path is good as long as this process
-    /// holds the lab, and for those only who may trace it.
+    /// A directory for files that are removed with the lab, such as its journal. The path is valid as long as
+    /// this process holds the lab, and only for those who may trace it.
     pub fn scratch(&self) -> PathBuf {
         self.scratch.path()
     }
 
-    /// Lets the client's connections stamp their segments in microseconds. Says whether they do: not before Linux 6.7.
+    /// Makes the client's connections use timestamps in microseconds. Returns whether they do: not before
+    /// Linux 6.7.
     ///
     /// # Errors
-    /// The kernel's other refusals; EEXIST if they do already.
+    /// The kernel's other errors; EEXIST if they do already.
     pub fn stamp_in_microseconds(&self) -> Result<bool, KernelError> {
         let added = self.client.run(|| {
             let device = device(CLIENT_DEVICE)?;
@@ -158,7 +161,7 @@ impl Lab {
         }
     }
 
-    /// Lets a command run on the client, and not outlive the thread that starts it.
+    /// Makes a command run on the client, and end with the thread that starts it.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -172,24 +175,24 @@ impl Lab {
     /// Starts memcached on the server, and waits until it answers the client.
     ///
     /// # Errors
-    /// If it is not installed, exits immediately or does not answer in time, with its own words.
+    /// If it is not installed, exits immediately or does not answer in time, with its standard error.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
         Memcached::start(&self.server, &self.client, &self.init, options)
     }
 
-    /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it takes connections of the
-    /// client.
+    /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it accepts connections
+    /// of the client.
     ///
     /// # Errors
-    /// If it cannot be started, exits immediately or takes no connection in time, with its own words.
+    /// If it cannot be started, exits immediately or accepts no connection in time, with its standard error.
     pub fn start_program(&self, command: Command, port: u16) -> Result<Program, ProgramError> {
         self.start_program_on(&CpuSet::new(), command, port)
     }
 
-    /// The same, with a server that may run on these CPUs alone; on all where there are none.
+    /// The same, with a server that may run only on these CPUs; on all if there are none.
     ///
     /// # Errors
-    /// As [`Lab::start_program`].
+    /// Those of [`Lab::start_program`].
     pub fn start_program_on(
         &self,
         cpus: &CpuSet,

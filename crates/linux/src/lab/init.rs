@@ -1,4 +1,4 @@
-//! The process that lives as long as the lab, and takes the lab's other processes with it.
+//! A process that runs as long as the lab; when it exits, the kernel kills the lab's other processes.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use sys::netns::Netns;
 pub(super) struct Init {
     pid: Pid,
     pid_namespace: OwnedFd,
-    /// `None` once it was closed.
+    /// `None` once it is closed.
     lifeline: Option<OwnedFd>,
 }
 
@@ -33,7 +33,7 @@ impl Init {
         self.pid
     }
 
-    /// Lets the calling thread's next children begin in the init's pid namespace, and so end with it.
+    /// Makes the calling thread's next children start in the init's pid namespace, and so end with it.
     pub(super) fn adopt_children(&self) -> Result<(), KernelError> {
         move_into_link_name_space(self.pid_namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
             .map_err(|errno| KernelError::errno("entering the lab's pid namespace", errno))
@@ -46,7 +46,8 @@ impl Drop for Init {
         let Some(pid) = i32::try_from(self.pid.0).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
         };
-        // It ends when every process of its namespace has ended and was waited for, and who holds those holds it too.
+        // It exits when every process of its namespace has exited and was waited for; whoever delays those
+        // delays it, too.
         while matches!(rustix::process::waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
     }
 }

@@ -18,35 +18,35 @@ use super::hosts::SERVER_ADDRESS;
 use super::init::Init;
 use crate::process::identify;
 
-/// memcached's own port.
+/// memcached's default port.
 const PORT: u16 = 11211;
 
-/// How long memcached may take until it answers. It allocates its memory first.
+/// Maximum time until memcached answers. It allocates its memory first.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is asked meanwhile.
+/// The interval between attempts.
 pub(super) const READY_PAUSE: Duration = Duration::from_millis(5);
 
-/// How much of what memcached said is passed on when it did not start.
+/// Maximum size of memcached's output that is reported when it did not start.
 const WORDS_BYTES_MAX: u64 = 2048;
 
-/// How memcached is started. Whatever is not here stays as memcached has it.
+/// Options for starting memcached. All others have memcached's defaults.
 #[derive(Clone, Debug)]
 pub struct MemcachedOptions {
-    /// Worker threads (`-t`); each waits on an epoll of its own.
+    /// The number of worker threads (`-t`); each waits on an epoll of its own.
     pub threads: u32,
-    /// Hand connections to workers by the NAPI they come through, for this many NAPIs (`-N`); `None` hands them out
-    /// in turn.
+    /// Assign connections to workers by the NAPI that they arrive through, for this many NAPIs (`-N`); `None`
+    /// assigns them in turn.
     pub napi_ids: Option<u32>,
-    /// The user that it becomes (`-u`); as root it refuses to stay root.
+    /// The user that it switches to (`-u`); it refuses to run as root.
     pub user: String,
-    /// Most connections (`-c`).
+    /// Maximum number of connections (`-c`).
     pub connections_max: u32,
     /// Memory for items, in megabytes (`-m`).
     pub memory_mb: u32,
     /// The CPUs that it may run on; empty for all.
     pub cpus: CpuSet,
-    /// Variables added to its environment: how a preload library gets in.
+    /// Variables added to its environment: used for preload libraries.
     pub environment: Vec<(String, PathBuf)>,
 }
 
@@ -64,31 +64,31 @@ impl Default for MemcachedOptions {
     }
 }
 
-/// Why the lab has no server.
+/// Why memcached could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// There is no such program.
+    /// The program is not installed.
     #[error("memcached is not installed: install the distribution's package `memcached`")]
     NotInstalled,
-    /// It ended by itself.
+    /// It has exited.
     #[error("memcached exited immediately ({status}){}", Said(.words))]
     Ended {
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
         /// What it wrote to standard error.
         words: String,
     },
-    /// It runs and does not answer.
+    /// It runs but does not answer.
     #[error("memcached did not answer at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
     Silent {
-        /// Where it was asked.
+        /// The address that was tried.
         address: SocketAddr,
-        /// What went wrong the last time.
+        /// The last error.
         why: String,
         /// What it wrote to standard error.
         words: String,
     },
-    /// The kernel refused something.
+    /// The kernel returned an error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
@@ -101,14 +101,14 @@ impl std::fmt::Display for Said<'_> {
     }
 }
 
-/// A running memcached. Dropping it ends it.
+/// A running memcached. Dropping it kills it.
 #[derive(Debug)]
 pub struct Memcached {
     child: Child,
     process: ProcessId,
     version: String,
-    /// The init's end waits until every process of its namespace was waited for, this child of ours among them:
-    /// it must not come before the child's.
+    /// The init exits only after every process of its namespace was waited for, including this child: the
+    /// init must be dropped after the child.
     _init: Arc<Init>,
 }
 
@@ -120,11 +120,13 @@ impl Memcached {
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
-        // Not a pipe: it has no reader while memcached runs, and nothing is lost if it writes much.
+        // Not a pipe: a pipe would have no reader while memcached runs. With this nothing is lost, however
+        // much memcached writes.
         let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
         let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
         let stderr = words.try_clone().map_err(io)?;
-        // On a thread of its own: where it goes, memcached goes, and the caller stays.
+        // On a thread of its own: memcached inherits the thread's namespace and CPUs, and the caller keeps
+        // its own.
         let spawned = server.run(|| {
             init.adopt_children()?;
             if !options.cpus.is_empty() {
@@ -151,22 +153,22 @@ impl Memcached {
         }
     }
 
-    /// The process, by its number in the namespace that netpolicy runs in.
+    /// The process, by its number in netpolicy's pid namespace.
     pub const fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// Where the client reaches it.
+    /// Its address for the client.
     pub const fn address(&self) -> SocketAddr {
         ADDRESS
     }
 
-    /// What it calls itself: `memcached 1.6.18`.
+    /// Its own name and version: `memcached 1.6.18`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -181,7 +183,7 @@ impl Drop for Memcached {
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
 
 pub(super) fn end(child: &mut Child) {
-    // Both fail only for a process that has ended and was waited for.
+    // Both fail only for a process that has exited and was waited for.
     let _ = child.kill();
     let _ = child.wait();
 }
@@ -196,12 +198,12 @@ fn command(options: &MemcachedOptions, stderr: File) -> Command {
     }
     command.envs(options.environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    // Ctrl-C on the terminal is for the process that holds the lab, which puts things in order before memcached ends.
+    // Ctrl-C on the terminal is for the process that holds the lab, which cleans up before memcached exits.
     command.process_group(0);
     command
 }
 
-/// Asks memcached from the client's side until it answers.
+/// Sends requests to memcached from the client's side until it answers.
 fn ready(child: &mut Child, client: &Netns, words: &mut File) -> Result<(ProcessId, String), ServerError> {
     let deadline = Instant::now() + READY_WITHIN;
     loop {
@@ -234,7 +236,7 @@ fn ask_version() -> std::io::Result<String> {
 
 pub(super) fn said(words: &mut File) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read is not there to be passed on.
+    // Output that cannot be read is left out.
     let _ = words.rewind().and_then(|()| words.take(WORDS_BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
 }

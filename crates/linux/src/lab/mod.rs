@@ -1,4 +1,4 @@
-//! The lab: two hosts on one machine, made and unmade by netpolicy.
+//! The lab: two hosts on one machine, created and removed by netpolicy.
 //!
 //! ```text
 //!  client                                    server
@@ -15,9 +15,10 @@
 //! through the per-CPU backlog, and no delivery mode makes any difference.
 //! (Kernel: 6.18, `drivers/net/veth.c` `veth_skb_is_eligible_for_gro()`, `veth_xmit()`.)
 //!
-//! Nothing outlives the process that holds a lab, however that ends. The namespaces have no names, only descriptors
-//! and processes; and the processes live in a pid namespace whose first process waits for ours to end: then the
-//! kernel kills the rest. (`PR_SET_PDEATHSIG` would not do: the kernel clears it when memcached changes its user.)
+//! Nothing outlives the process that holds a lab, however that ends. The namespaces have no names, only
+//! descriptors and processes; and the processes run in a pid namespace whose first process waits for ours to
+//! exit: then the kernel kills the rest. (`PR_SET_PDEATHSIG` would not suffice: the kernel clears it when
+//! memcached changes its user.)
 
 mod hosts;
 mod init;

@@ -1,4 +1,4 @@
-//! Any server of TCP, as an ordinary process: in the lab, or in a network namespace that is there already.
+//! Any TCP server, as an ordinary process: in the lab, or in an existing network namespace.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -17,50 +17,50 @@ use super::init::Init;
 use super::memcached::{READY_PAUSE, Said, end, said};
 use crate::process::identify;
 
-/// How long a server may take until it takes connections.
+/// Maximum time until a server accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long one connection to it may take.
+/// Maximum time for one attempt to connect.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why there is no server.
+/// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It ended by itself.
+    /// It has exited.
     #[error("the server exited immediately ({status}){}", Said(.words))]
     Ended {
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
         /// What it wrote to standard error.
         words: String,
     },
-    /// It runs and takes no connection.
-    #[error("the server took no connection at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
+    /// It runs but accepts no connection.
+    #[error("the server accepted no connection at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
     Silent {
-        /// Where it was asked.
+        /// The address that was tried.
         address: SocketAddr,
-        /// What went wrong the last time.
+        /// The last error.
         why: String,
         /// What it wrote to standard error.
         words: String,
     },
-    /// The kernel refused something.
+    /// The kernel returned an error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// A running server. Dropping it ends it.
+/// A running server. Dropping it kills it.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
     process: ProcessId,
     address: SocketAddr,
-    /// As for memcached: the init's end must not come before the child's. None outside of a lab.
+    /// As for memcached: the init must be dropped after the child. `None` outside of a lab.
     _init: Option<Arc<Init>>,
 }
 
 impl Program {
-    /// Starts a server on the lab's server, and waits until the client can connect.
+    /// Starts a server on the lab's server host, and waits until the client can connect.
     pub(super) fn start_in_lab(
         (server, client): (&Netns, &Netns),
         init: &Arc<Init>,
@@ -80,14 +80,14 @@ impl Program {
         Self::ready(spawned, client, address, words, Some(Arc::clone(init)))
     }
 
-    /// Starts a server in a network namespace of this host, and waits until it takes connections there. It does not
-    /// outlive the thread that starts it.
+    /// Starts a server in a network namespace of this host, and waits until it accepts connections there. It
+    /// ends with the thread that starts it.
     ///
     /// # Errors
-    /// If it cannot be started, exits immediately or takes no connection in time, with its own words.
+    /// If it cannot be started, exits immediately or accepts no connection in time, with its standard error.
     pub fn start_in(netns: &Netns, mut command: Command, address: SocketAddr) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
-        // A process that is in the namespace already needs no privilege to enter it.
+        // A process that is already in the namespace needs no privilege to enter it.
         let own = (!Netns::is_current(netns.id())).then(|| netns.as_fd().try_clone_to_owned()).transpose();
         sys::child::bind(&mut command, own.map_err(|error| KernelError::io("a network namespace", &error))?);
         let child = spawn(&mut command)?;
@@ -110,12 +110,12 @@ impl Program {
         }
     }
 
-    /// The process, by its number in the namespace that netpolicy runs in.
+    /// The process, by its number in netpolicy's pid namespace.
     pub const fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// Where clients reach it.
+    /// Its address for clients.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -127,7 +127,7 @@ impl Drop for Program {
     }
 }
 
-/// Standard input and output closed, standard error kept; Ctrl-C on the terminal is not for it.
+/// Sets up a command: standard input and output closed, standard error kept, and no Ctrl-C from the terminal.
 fn prepare(command: &mut Command) -> Result<File, KernelError> {
     let words = memfd_create("server-stderr", MemfdFlags::CLOEXEC);
     let words = File::from(words.map_err(|errno| KernelError::errno("starting a server", errno))?);

@@ -1,4 +1,5 @@
-//! A directory in memory that no other process sees: files of the lab end with it, as its namespaces do.
+//! A directory in memory that no other process sees: the lab's files disappear with the lab, as its
+//! namespaces do.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -9,10 +10,10 @@ use rustix::mount::{
 };
 use sys::error::KernelError;
 
-/// How much it may hold, in tmpfs's words.
+/// Its maximum size, as an option of tmpfs.
 const SIZE: &str = "64m";
 
-/// A tmpfs that is mounted nowhere. It is gone, with what is in it, when this process ends or drops it.
+/// A tmpfs that is mounted nowhere. It disappears, with its contents, when this process exits or drops it.
 #[derive(Debug)]
 pub(super) struct Scratch {
     root: OwnedFd,
@@ -24,7 +25,7 @@ impl Scratch {
         Ok(Self { root })
     }
 
-    /// Its path, good as long as this process holds it.
+    /// Its path, valid as long as this process holds it.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.root.as_raw_fd()))
     }

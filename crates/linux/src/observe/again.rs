@@ -1,5 +1,5 @@
-//! Observing the same host again and again, a part at a time: what is open stays open, and what did not change is not
-//! read.
+//! Repeated observation of the same host, a part at a time: open files stay open, and what has not changed is
+//! not reread.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use sys::netns::Netns;
 use super::{Processes, Sources, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::process::{EPOLLS_MAX, Pinned, inspected_epolls};
 
-/// The most unread objects that are kept: repeated observation would collect them without bound.
+/// Maximum number of unread objects that are kept: repeated observation would collect them without bound.
 const UNREAD_MAX: usize = 256;
 
 /// Observes one network namespace repeatedly.
@@ -21,9 +21,9 @@ const UNREAD_MAX: usize = 256;
 pub struct Observer {
     netns: Netns,
     sources: Sources,
-    /// `None` where BPF is refused; `/proc` has the same, and takes longer.
+    /// `None` if BPF is not permitted; `/proc` has the same information, but takes longer to read.
     scanner: Option<EpollScanner>,
-    /// Loaded when processes are first seen to share an address.
+    /// Loaded when processes are first found to share an address.
     listeners: Option<ListenerScanner>,
     refused: Option<KernelError>,
 }
@@ -32,7 +32,7 @@ impl Observer {
     /// Opens what is needed to observe a namespace.
     ///
     /// # Errors
-    /// As [`super::observe`].
+    /// Those of [`super::observe`].
     pub fn open(netns: Netns) -> Result<Self, KernelError> {
         let sources = netns.run(Sources::open_here)??;
         let (scanner, refused) = match EpollScanner::load() {
@@ -52,10 +52,10 @@ impl Observer {
         self.refused.as_ref()
     }
 
-    /// Everything, as [`super::observe`] finds it.
+    /// Observes everything, as [`super::observe`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`super::observe`].
     pub fn whole(&mut self, processes: &Processes) -> Result<Host, KernelError> {
         let sysctls = self.netns.run(Sysctls::read_here)?;
         let mut host = whole(&self.netns, &mut self.sources, sysctls, processes)?;
@@ -63,7 +63,7 @@ impl Observer {
         Ok(host)
     }
 
-    /// One device as it is now, in place of what was known of it; says whether it is there.
+    /// Updates one device in the host; returns whether the device exists.
     ///
     /// # Errors
     /// If links cannot be listed.
@@ -86,11 +86,11 @@ impl Observer {
         Ok(there)
     }
 
-    /// The values of a device's NAPIs as they are now: one request, however many there are. If the device has other
-    /// NAPIs than were known, as after a reset, it is observed whole.
+    /// Updates the values of a device's NAPIs: one request, however many there are. If the device has other
+    /// NAPIs than were known, as after a reset, the whole device is observed.
     ///
     /// # Errors
-    /// As [`Observer::device`].
+    /// Those of [`Observer::device`].
     pub fn napis(&mut self, host: &mut Host, index: IfIndex) -> Result<(), KernelError> {
         let mut unread = Vec::new();
         let known = host.devices.iter_mut().find(|device| device.id.ifindex == index);
@@ -101,18 +101,18 @@ impl Observer {
         note(host, unread);
         match same {
             Ok(true) => Ok(()),
-            // Gone, or a kernel without the request: observing the device shows which.
+            // The device is gone, or the kernel lacks the request: observing the device shows which.
             Ok(false) | Err(_) => self.device(host, index).map(|_| ()),
         }
     }
 
-    /// One process as it is now, in place of what was known of it; says whether it is there.
+    /// Updates one process in the host; returns whether the process exists.
     pub fn process(&mut self, host: &mut Host, pid: Pid) -> bool {
         let mut unread = Vec::new();
         let seen = process::processes(&self.netns, &Processes::Only(vec![pid]), &mut unread);
         host.unread.retain(|unread| unread.process() != Some(pid));
         let there = !seen.is_empty();
-        // Of one that has ended there is nothing to say.
+        // Nothing is reported for a process that has exited.
         if there || Pinned::open(pid).is_ok() {
             note(host, unread);
         }
@@ -122,15 +122,15 @@ impl Observer {
         there
     }
 
-    /// The listeners that share an address as they are now, as far as processes are known.
+    /// Updates the listeners that share an address, as far as their processes are known.
     pub fn listeners(&mut self, host: &mut Host) {
         let mut unread = Vec::new();
         listeners::observe(host, &mut self.listeners, &mut unread);
         note(host, unread);
     }
 
-    /// The epolls of a known process as they are now, without what they watch: that of new ones is empty until the
-    /// process is observed. Says whether the process is there.
+    /// Updates the epolls of a known process, without what they watch: that list stays empty for new epolls
+    /// until the process is observed. Returns whether the process exists.
     pub fn epolls(&mut self, host: &mut Host, pid: Pid) -> bool {
         let Some(place) = host.processes.iter().position(|process| process.id.pid == pid) else {
             return false;
@@ -154,8 +154,8 @@ impl Observer {
         }
     }
 
-    /// Whether other CPUs are isolated now than a host has: a partition of cpusets was made, changed or removed, for which the
-    /// kernel notifies the file of that partition alone.
+    /// Whether the isolated CPUs differ from those in the host, because a cpuset partition was created,
+    /// changed or removed. The kernel notifies only the file of that partition.
     ///
     /// Kernel: 6.18, `kernel/cgroup/cpuset.c` `notify_partition_change()`.
     pub fn isolation_changed(&self, host: &Host) -> bool {
@@ -163,8 +163,8 @@ impl Observer {
         matches!(now, Ok(Ok(isolated)) if isolated != host.topology.isolated)
     }
 
-    /// Where packets go by the routes as they are now: which devices the default route goes by, and what a tunnel stands on.
-    /// Says whether that is another matter than was known. What cannot be read stays as it was.
+    /// Updates the devices of the default route, and the devices below a tunnel. Returns whether any has
+    /// changed. What cannot be read stays as it was.
     pub fn routes(&mut self, host: &mut Host) -> bool {
         let mut unread = Vec::new();
         let Ok(linked) = device::linked(self.netns.id(), &mut self.sources, &mut unread) else {
@@ -181,7 +181,7 @@ impl Observer {
         changed
     }
 
-    /// The CPUs as they are now.
+    /// Updates the CPUs.
     pub fn cpus(&mut self, host: &mut Host) {
         let mut unread = Vec::new();
         host.topology = topology::topology(&self.sources.sysfs, &mut unread);
@@ -211,7 +211,7 @@ fn epolls_of(scanner: Option<&EpollScanner>, known: &Process) -> Result<Vec<Epol
     Ok(epolls.collect())
 }
 
-/// As [`process::bound_users`], of all that are known.
+/// Applies [`process::bound_users`] to all known processes.
 fn bound_users(host: &mut Host) {
     let mut unread = Vec::new();
     process::bound_users(&mut host.processes, &mut unread);

@@ -1,4 +1,5 @@
-//! What this kernel and this caller can do, found by asking rather than by version wherever something answers.
+//! The capabilities of this kernel and this caller, determined by requests, not by the version, if a request
+//! can show them.
 
 use model::host::{Capabilities, Unread};
 use netlink::netdev::NapiSetTakes;
@@ -8,7 +9,7 @@ use sys::error::KernelError;
 
 use super::{Sources, UnreadExt};
 
-/// Types of the running kernel, without which no BPF program of ours can be loaded.
+/// Type information of the running kernel, without which none of our BPF programs can be loaded.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> Capabilities {
@@ -17,7 +18,8 @@ pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> C
         .map_err(|errno| KernelError::errno("capabilities of the calling thread", errno));
     let held = held.map(Some).or_unread(unread).unwrap_or(CapabilitySet::empty());
     let (napi_set, takes) = match &mut sources.netdev {
-        // A kernel that has the command and does not say what it takes is older than either attribute.
+        // A kernel that has the command but does not report which attributes it accepts is older than either
+        // attribute.
         Ok(netdev) if netdev.has_napi_set() => (true, netdev.napi_set_takes().or_unread(unread)),
         Ok(_) | Err(_) => (false, NapiSetTakes::default()),
     };
@@ -40,7 +42,8 @@ fn epolls_have_params() -> bool {
     epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| sys::epoll::params(epoll).is_ok())
 }
 
-/// Asked of an epoll of our own: a kernel that does not know the flag refuses it, and one that took it must say so.
+/// Tries it on an epoll of our own: a kernel that does not know the flag refuses it, and one that accepted it
+/// must report it.
 fn epolls_wait_for_events_only() -> bool {
     let wanted =
         sys::epoll::RawParams { busy_poll_usecs: 1, flags: sys::epoll::EVENTS_ONLY, ..Default::default() };

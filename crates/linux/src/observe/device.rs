@@ -1,4 +1,4 @@
-//! The devices of a namespace: their queues, NAPIs, and what leads from one to the other.
+//! The devices of a namespace: their queues and NAPIs, and the relations between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,15 +28,15 @@ use super::{Sources, UnreadExt, holders};
 use crate::ioctl::EthtoolIoctl;
 use crate::process::kthread;
 
-/// A device and the interrupts of its bus device, of which some are its queues'.
+/// A device and the interrupts of its bus device, some of which belong to its queues.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) device: Device,
     vectors: BTreeSet<IrqNumber>,
 }
 
-/// The devices by index, or the one that is asked for. Their NAPIs have the interrupts that the kernel states; see
-/// [`name_interrupts`] for the others.
+/// Observes the devices by index, or only the requested one. Their NAPIs have the interrupts that the kernel
+/// reports; see [`name_interrupts`] for the others.
 pub(super) fn devices(
     netns: NetnsId,
     sources: &mut Sources,
@@ -79,7 +79,8 @@ pub(super) fn devices(
     Ok(seen.collect())
 }
 
-/// All devices as their links and the routes describe them: what stands on what, and by which the default route goes.
+/// Observes all devices as their links and the routes describe them: what is stacked on what, and which have
+/// the default route.
 pub(super) fn linked(
     netns: NetnsId,
     sources: &mut Sources,
@@ -105,8 +106,8 @@ pub(super) fn linked(
     Ok(devices)
 }
 
-/// Whether sysfs shows the devices of this namespace. Where a process may not mount it, as one that `nsenter --net` has put
-/// into another namespace, `/sys` is the one of the namespace that it was mounted in.
+/// Whether sysfs shows the devices of this namespace. If a process may not mount it, such as one that
+/// `nsenter --net` has moved into another namespace, `/sys` belongs to the namespace in which it was mounted.
 fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec<Unread>) -> bool {
     // Every namespace has a loopback device, with the same name and index.
     let mut others = names.iter().filter(|(_, name)| name.as_str() != "lo").peekable();
@@ -119,14 +120,15 @@ fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec
     false
 }
 
-/// Every interrupt that is some device's.
+/// All interrupts that belong to devices.
 pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
     let stated =
         |seen: &Seen| seen.device.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect::<Vec<_>>();
     seen.iter().flat_map(|seen| seen.vectors.iter().copied().chain(stated(seen))).collect()
 }
 
-/// What rt-link says, and nothing else yet. A device whose name is not UTF-8 is not observed.
+/// Creates a device from the rt-link message, without anything else yet. A device whose name is not UTF-8 is
+/// not observed.
 fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     let name = std::str::from_utf8(link.name)
         .map_err(|_| KernelError::malformed(format!("device {}", link.ifindex), "its name is not UTF-8"))?;
@@ -168,10 +170,10 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     })
 }
 
-/// What rt-link says of what tells a device from others, and of the devices that it is joined to.
+/// The attributes from rt-link that distinguish a device from others, and the devices that it is linked to.
 fn joined(link: &RawLink<'_>) -> DeviceLink {
     let mac = link.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
-    // The other end of a pair is not below; nor is anything in another namespace.
+    // The other end of a pair is not a lower device; nor is anything in another namespace.
     let stands = !matches!(link.kind, Some("veth" | "netkit" | "vxcan")) && link.link_netnsid.is_none();
     let lower = link.link.filter(|lower| stands && *lower != link.ifindex && *lower != 0);
     DeviceLink {
@@ -182,7 +184,7 @@ fn joined(link: &RawLink<'_>) -> DeviceLink {
     }
 }
 
-/// Marks the devices that the default route goes by, and those below them.
+/// Marks the devices of the default route, and those below them.
 pub(super) fn mark_default_route(devices: &mut [Device], routed: &BTreeSet<IfIndex>) {
     let mut marked = routed.clone();
     for _ in 0..STACK_DEPTH_MAX {
@@ -203,7 +205,7 @@ pub(super) fn mark_default_route(devices: &mut [Device], routed: &BTreeSet<IfInd
     }
 }
 
-/// A peer in the same namespace is shown by its name.
+/// Replaces the index of a peer in the same namespace by its name.
 fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     let Some(peer) = &mut device.peer else { return };
     let index = peer.strip_prefix("if").and_then(|index| index.parse().ok()).map(IfIndex);
@@ -212,7 +214,7 @@ fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     }
 }
 
-/// What drivers report by ioctl alone. Most virtual ones have neither.
+/// Reads what drivers report only by ioctl. Most virtual ones have neither.
 fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
     let name = device.id.name.as_str();
     let of_device = |error: KernelError| KernelError { what: format!("{name}: {}", error.what), ..error };
@@ -229,7 +231,7 @@ fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread
     }
 }
 
-/// What packets wait in before they leave.
+/// Reads the qdiscs of a device.
 fn qdiscs(
     device: &mut Device,
     sysfs: Option<&SysFs>,
@@ -239,7 +241,7 @@ fn qdiscs(
 ) {
     let ifindex = device.id.ifindex;
     let made = all.iter().any(|raw| raw.ifindex == ifindex.0 && raw.handle != 0);
-    // Needed only where a user may have chosen options.
+    // Needed only if a user may have chosen options.
     let tx_queue_len = sysfs
         .filter(|_| made)
         .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));
@@ -251,7 +253,7 @@ fn qdiscs(
     device.qdiscs = socket.of(ifindex, defaults, all).or_unread(unread);
 }
 
-/// What the netdev family says about all devices.
+/// The answers of the netdev family about all devices.
 #[derive(Debug, Default)]
 struct NetdevSays {
     queues: Vec<RawQueue>,
@@ -301,13 +303,14 @@ impl NetdevSays {
     }
 }
 
-/// The NAPIs of a device's receive queues by their order, where its driver states none: there must be one for each
-/// queue, and drivers make them in the order of the queues, so that their ids ascend with these.
+/// Assigns the NAPIs to a device's receive queues by their order, if its driver reports none: there must be
+/// one for each queue. Drivers create them in the order of the queues, so their ids ascend with the queues.
 pub(crate) fn napis_by_order(rx_queues: usize, any_stated: bool, ascending: &[NapiId]) -> Option<&[NapiId]> {
     (!any_stated && rx_queues == ascending.len()).then_some(ascending)
 }
 
-/// Reads the values of a device's NAPIs again; false, and changes nothing, if it has other NAPIs than before.
+/// Rereads the values of a device's NAPIs; returns false, and changes nothing, if it has other NAPIs than
+/// before.
 pub(super) fn napis_again(
     device: &mut Device,
     sources: &mut Sources,
@@ -333,7 +336,8 @@ pub(super) fn napis_again(
     Ok(true)
 }
 
-/// The kernel threads of the NAPIs; by their names and order where nothing else names the NAPIs.
+/// Reads the kernel threads of the NAPIs; finds them by their names and order if nothing else names the
+/// NAPIs.
 fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
     let named = if device.napis.is_empty() && device.threaded.is_some_and(|t| t != Threading::Off) {
         kthread::by_name(device.id.name.as_str()).or_unread(unread)
@@ -347,7 +351,7 @@ fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
         let by_name = || named.get(position).copied().filter(|_| complete);
         let Some(pid) = of_napi.or_else(by_name) else { continue };
         match kthread::read(pid) {
-            // It ended meanwhile: the queue then has none.
+            // It has exited meanwhile: the queue then has none.
             Err(error) if matches!(error.cause, Cause::Gone(_)) => {}
             state => queue.kthread = state.map(Some).or_unread(unread),
         }
@@ -366,7 +370,8 @@ fn napi(raw: &RawNapi) -> Napi {
     }
 }
 
-/// Gives the NAPIs whose interrupt the kernel does not state the one that is named after their queue, if exactly one is.
+/// Assigns interrupts by name to the NAPIs whose interrupt the kernel does not report, if exactly one
+/// interrupt is named after their queue.
 pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
     for Seen { device, vectors } in seen {
         let mut named: BTreeMap<(QueueType, QueueIndex), Vec<IrqNumber>> = BTreeMap::new();
@@ -391,7 +396,7 @@ pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
     }
 }
 
-/// A device-wide setting of threading, from its file.
+/// Parses a device-wide setting of threading, from its file.
 pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
     text.parse().ok().and_then(Threading::of_number)
 }
@@ -409,7 +414,7 @@ mod test {
         RawLink { kind, link, link_netnsid, ..raw }
     }
 
-    /// A device with queues and no NAPI yet.
+    /// A device with queues but without NAPIs.
     fn with_queues(count: u32) -> Device {
         let mut device = device(NetnsId(1), &link(Some("veth"), None, None)).expect("a name");
         let id = device.id;

@@ -1,5 +1,5 @@
-//! What keeps queues for itself, and which processes that are: from `queue-get`, from sock-diag of AF_XDP, and from the
-//! descriptors of processes where the kernel names none.
+//! The exclusive holders of queues, and their processes: from `queue-get`, from sock-diag of AF_XDP, and from
+//! the descriptors of processes if the kernel names none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,12 @@ use sys::error::KernelError;
 use super::UnreadExt;
 use crate::process::{self, Link};
 
-/// The first kernel whose `queue-get` says that an AF_XDP socket is bound. On earlier ones only sock-diag does, which is not
-/// asked needlessly on later ones: the first question loads a module.
+/// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier ones only sock-diag
+/// does. Later ones are not queried with it without need, because the first request loads a module.
 const XSK_SINCE: KernelVersion = since::QUEUE_GET_XSK;
 
-/// The holders of the queues of some devices, by device. `names` are those of the devices of this namespace.
+/// Finds the holders of the queues of some devices, by device. `names` are those of the devices of this
+/// namespace.
 pub(crate) fn holders(
     netns: NetnsId,
     queues: &[RawQueue],
@@ -42,7 +43,7 @@ pub(crate) fn holders(
     for held in found.values_mut().flatten() {
         let pids: BTreeSet<_> =
             held.inodes.iter().filter_map(|inode| by_inode.get(inode)).flatten().copied().collect();
-        // One that ended meanwhile holds nothing.
+        // A process that has exited meanwhile holds nothing.
         let ids = pids.into_iter().filter_map(|pid| process::identify(pid).ok());
         let stated = |id| HolderProcess { id, confidence: Confidence::Stated };
         held.holder.processes = ids.map(stated).collect();
@@ -57,10 +58,10 @@ pub(crate) fn holders(
     found.into_iter().map(|(ifindex, held)| (ifindex, device(held))).collect()
 }
 
-/// How many processes are named that could hold a queue, where the kernel names none.
+/// Maximum number of candidate processes for a queue, if the kernel names none.
 const CANDIDATES_MAX: usize = 4;
 
-/// A holder of which the kernel names no process: those with such a descriptor could be it.
+/// A holder whose process the kernel does not name: processes with such a descriptor are candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unnamed {
     IoUring,
@@ -89,14 +90,14 @@ impl Unnamed {
     }
 }
 
-/// A holder, and the sockets that show who it is.
+/// A holder, and the sockets that identify its processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     holder: QueueHolder,
     inodes: Vec<u64>,
 }
 
-/// The directions of a queue that are held, and the sockets that show who holds it.
+/// The held directions of a queue, and the sockets that identify the holder.
 #[derive(Clone, Debug, Default)]
 struct Sides {
     rx: bool,
@@ -104,7 +105,7 @@ struct Sides {
     inodes: Vec<u64>,
 }
 
-/// What is held, by device, and within it by queue and kind.
+/// Collects the holders by device, and within a device by queue and kind.
 fn gathered(
     queues: &[RawQueue],
     sockets: &[XdpSocket],
@@ -121,7 +122,7 @@ fn gathered(
         queues.iter().any(|raw| raw.ifindex == ifindex && raw.id == queue && raw.kind == Some(kind))
     };
     for (&(ifindex, queue), (zero_copy, inodes)) in &bound {
-        // A device that is down lists no queue: its socket holds the receive queue all the same.
+        // A device that is down lists no queue, but its socket holds the receive queue nevertheless.
         let tx = has(ifindex, queue, QueueType::Tx);
         let rx = has(ifindex, queue, QueueType::Rx) || !tx;
         let kind = HolderKind::AfXdp { zero_copy: *zero_copy };
@@ -150,7 +151,7 @@ fn gathered(
     by_device
 }
 
-/// `nk0 rx-1`, or `if7 rx-1 of netnsid 0`.
+/// Formats the target of a lease: `nk0 rx-1`, or `if7 rx-1 of netnsid 0`.
 fn leased_to(lease: RawLease, names: &BTreeMap<u32, Label>) -> String {
     match (lease.netns_id, names.get(&lease.ifindex)) {
         (Some(netns), _) => format!("if{} rx-{} of netnsid {netns}", lease.ifindex, lease.queue),

@@ -13,7 +13,7 @@ use super::UnreadExt;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
-/// What `/proc/interrupts` says about the numbered interrupts.
+/// The numbered interrupts in `/proc/interrupts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interrupts {
     lines: BTreeMap<IrqNumber, Line>,
@@ -31,7 +31,7 @@ impl Interrupts {
         Self::parse(&text.or_unread(unread))
     }
 
-    /// Reads the text of the file. Lines that are no numbered interrupt's (`NMI:`, `ERR:`) say nothing to us.
+    /// Parses the text of the file. Lines without a numbered interrupt (`NMI:`, `ERR:`) are ignored.
     pub(super) fn parse(text: &str) -> Self {
         let mut lines = text.lines();
         let header = lines.next().unwrap_or("").split_ascii_whitespace();
@@ -45,8 +45,9 @@ impl Interrupts {
     }
 }
 
-/// ` 38:     0   2916  PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0`: the number, a count for each CPU that
-/// is online, the chip, the chip's own number, on some architectures the trigger, and the names.
+/// Parses a line such as ` 38:     0   2916  PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0`: the
+/// number, a count for each online CPU, the chip, the chip's own number, on some architectures the trigger,
+/// and the names.
 fn parse_line(cpus: &[Cpu], line: &str) -> Option<(IrqNumber, Line)> {
     let (number, mut rest) = line.split_once(':')?;
     let number = number.trim().parse().ok().map(IrqNumber)?;
@@ -68,19 +69,19 @@ fn parse_line(cpus: &[Cpu], line: &str) -> Option<(IrqNumber, Line)> {
     Some((number, Line { name: names.trim().to_owned(), counts }))
 }
 
-/// The first word of a text, and what comes behind it.
+/// Splits a text after its first word.
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
-/// Which queue an interrupt serves, as far as its driver's name for it says: `eth0-TxRx-3`, `virtio2-input.0`,
-/// `mlx5_comp3@pci:0000:08:00.0`, `eth0-rx-0`, or the device's name and a number (sfc). An interrupt that serves both
-/// directions counts as the receive queue's.
+/// Returns the queue that an interrupt serves, if the driver's name for it shows that: `eth0-TxRx-3`,
+/// `virtio2-input.0`, `mlx5_comp3@pci:0000:08:00.0`, `eth0-rx-0`, or the device's name and a number (sfc). An
+/// interrupt that serves both directions counts as the receive queue's.
 pub(super) fn queue_in_name(name: &str, device: &str) -> Option<(QueueType, QueueIndex)> {
-    /// What drivers call a vector for receiving, alone or together with sending.
+    /// Names of drivers for a vector that receives, or receives and sends.
     const RECEIVE: [&str; 6] = ["rx", "rxtx", "input", "comp", "fp", "rxq"];
-    /// What they call a vector for sending alone.
+    /// Names for a vector that only sends.
     const SEND: [&str; 3] = ["tx", "output", "txq"];
     let own = name.split(['@', ' ', ',']).next().unwrap_or("");
     let head = own.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -96,7 +97,7 @@ pub(super) fn queue_in_name(name: &str, device: &str) -> Option<(QueueType, Queu
     }
 }
 
-/// The interrupts with these numbers; those that are gone by now are left out.
+/// Reads the interrupts with these numbers; those that no longer exist are omitted.
 pub(super) fn irqs(numbers: &BTreeSet<IrqNumber>, seen: &Interrupts, unread: &mut Vec<Unread>) -> Vec<Irq> {
     let mut irqs = Vec::new();
     for &number in numbers {
@@ -117,15 +118,15 @@ pub(super) fn irqs(numbers: &BTreeSet<IrqNumber>, seen: &Interrupts, unread: &mu
     irqs
 }
 
-/// The CPUs that an interrupt may be delivered to.
+/// Reads the CPUs to which an interrupt may be delivered.
 ///
 /// # Errors
-/// [`Cause::Gone`] if there is no such interrupt any more.
+/// [`Cause::Gone`] if the interrupt no longer exists.
 pub(crate) fn affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
     cpus(irq, "smp_affinity_list")
 }
 
-/// The CPUs that an interrupt is delivered to; empty on architectures that do not say.
+/// Reads the CPUs to which an interrupt is delivered; empty on architectures that do not report it.
 fn effective_affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
     match cpus(irq, "effective_affinity_list") {
         Err(KernelError { cause: Cause::Gone(_), .. }) => Ok(CpuSet::new()),
@@ -133,17 +134,17 @@ fn effective_affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
     }
 }
 
-/// Sets the CPUs that an interrupt may be delivered to.
+/// Sets the CPUs to which an interrupt may be delivered.
 ///
 /// # Errors
-/// EIO if it cannot be moved; EINVAL for no CPU at all, which the kernel itself would take as "as you like";
-/// [`Cause::Gone`] if there is no such interrupt any more.
+/// EIO if it cannot be moved; EINVAL for an empty set, which the kernel itself would take as a request for
+/// its default; [`Cause::Gone`] if the interrupt no longer exists.
 pub(crate) fn set_affinity(irq: IrqNumber, cpus: &CpuSet) -> Result<(), KernelError> {
     let path = format!("/proc/irq/{irq}/smp_affinity_list");
     if cpus.is_empty() {
         return Err(KernelError::errno(path, Errno::INVAL));
     }
-    // Not created and not cut: it is there, or the interrupt is gone.
+    // Neither created nor truncated: the file exists, or the interrupt is gone.
     let file = std::fs::OpenOptions::new().write(true).open(&path);
     let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, cpus.to_string().as_bytes()));
     written.map_err(|error| failed(irq, path, &error).needing("root"))
@@ -182,7 +183,7 @@ mod test {
         NMI:          0          0   Non-maskable interrupts\n\
         ERR:          0\n";
 
-    /// Lines of an arm64 server, where CPU 1 is offline and the trigger is a word of its own.
+    /// Lines of an arm64 server, with CPU 1 offline and the trigger as a separate word.
     const ARM: &str = "           CPU0       CPU2       \n \
         11:    4003211    3990122     GICv3  30 Level     arch_timer\n\
         113:         17          0   ITS-MSI 524289 Edge      mlx5_comp0@pci:0000:01:00.0\n";

@@ -1,4 +1,4 @@
-//! Sockets that share an address, where an observed process has some.
+//! Sockets of observed processes that share an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use super::UnreadExt;
 use crate::attach;
 use crate::process::shared_listeners;
 
-/// Looks for them, if there may be any. The scanner is loaded at the first need.
+/// Finds them, if there may be any. The scanner is loaded at the first need.
 ///
-/// A process that uses the attach service does not look: it could not attach a program.
+/// A process that uses the attach service does not search: it could not attach a program.
 pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {
     let shared = shared(&host.processes, host.netns);
     host.listeners = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, un
     host.listeners = found;
 }
 
-/// The addresses at which more than one socket listens, or receives datagrams.
+/// Returns the addresses at which more than one socket listens, or receives datagrams.
 fn shared(processes: &[Process], netns: NetnsId) -> BTreeSet<ListenerGroup> {
     let mut by_address: BTreeMap<ListenerGroup, u64> = BTreeMap::new();
     let mut shared = BTreeSet::new();

@@ -1,8 +1,8 @@
-//! Observing a host: from what the kernel says to [`model::Host`].
+//! Observation of a host: from the kernel's data to [`model::Host`].
 //!
-//! What the kernel writes is read by the views of [`netlink`] and the parsers below, which take text and open
-//! nothing; what it means is decided here. A part that cannot be read is named in [`model::Host::unread`] with the
-//! kernel's words, and the rest is observed all the same.
+//! The kernel's data is read by the views of [`netlink`] and the parsers below, which take text and open
+//! nothing; its meaning is determined here. A part that cannot be read is listed in [`model::Host::unread`]
+//! with the kernel's error, and the rest is observed nevertheless.
 
 mod again;
 mod capabilities;
@@ -40,13 +40,13 @@ use crate::irqbalance::Irqbalance;
 use crate::process::kthread;
 pub use crate::selection::Processes;
 
-/// Observes the host as it is in this namespace.
+/// Observes the host from this namespace.
 ///
 /// # Errors
 /// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
 /// [`Host::unread`].
 pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
-    // One visit: each costs a thread that goes there.
+    // In one visit: each costs a thread that enters the namespace.
     let (sources, sysctls) = netns.run(|| (Sources::open_here(), Sysctls::read_here()))?;
     let mut host = whole(netns, &mut sources?, sysctls, processes)?;
     let mut unread = Vec::new();
@@ -98,7 +98,7 @@ fn whole(
     })
 }
 
-/// The sysctls that the calling thread's namespace shows.
+/// The sysctls of the calling thread's namespace.
 #[derive(Debug, Default)]
 struct Sysctls {
     values: BTreeMap<Sysctl, u64>,
@@ -114,7 +114,7 @@ impl Sysctls {
     }
 }
 
-/// In a pid namespace that is not the initial one no kernel thread can be seen, which is nothing to report.
+/// Outside the initial pid namespace no kernel thread is visible, which is not reported.
 fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     match kthread::begins() {
         Err(error) if matches!(error.cause, Cause::Absent { .. } | Cause::Gone(_)) => None,
@@ -122,7 +122,8 @@ fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     }
 }
 
-/// The interfaces of a namespace, opened in one visit to it. Those that this kernel or caller lacks carry the reason.
+/// The interfaces of a namespace, opened in one visit to it. Each interface that is unavailable on this
+/// kernel or to this caller holds the reason.
 #[derive(Debug)]
 struct Sources {
     links: Links,
@@ -150,7 +151,7 @@ impl Sources {
     }
 }
 
-/// Notes what could not be read, and takes what there is instead.
+/// Records what could not be read, and uses the default instead.
 trait UnreadExt<T> {
     fn or_unread(self, unread: &mut Vec<Unread>) -> T;
 }

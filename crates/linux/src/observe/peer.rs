@@ -1,4 +1,4 @@
-//! The other end of a veth, where that is in another namespace.
+//! The other end of a veth in another namespace.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use netlink::{Ethtool, Links};
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// How many namespaces are looked at to find one end.
+/// Maximum number of namespaces that are searched for one end.
 const NAMESPACES_MAX: usize = 4096;
 
 /// The other end of a veth.
@@ -15,15 +15,15 @@ const NAMESPACES_MAX: usize = 4096;
 pub struct PeerEnd {
     /// Its name there.
     pub name: Label,
-    /// A file that stands for its namespace.
+    /// A file that refers to its namespace.
     pub netns: PathBuf,
-    /// Whether it segments TCP itself; `None` where that could not be read.
+    /// Whether it segments TCP itself; `None` if that could not be read.
     pub tso: Option<bool>,
 }
 
 /// Finds the other end of a device of this namespace among the namespaces that a name, a process or a
-/// descriptor of a process leads to. `None`
-/// for a device whose other end is here or that has none, and where no file leads to its namespace.
+/// descriptor of a process refers to. `None` for a device whose other end is in this namespace or that has
+/// none, and if no file refers to its namespace.
 ///
 /// # Errors
 /// If the namespace cannot be entered, or the device is gone.
@@ -31,7 +31,7 @@ pub fn peer_end(netns: &Netns, device: DeviceId) -> Result<Option<PeerEnd>, Kern
     let mut links = netns.run(Links::open_here)??;
     let Some((ifindex, id)) = links.end_elsewhere(device.ifindex)? else { return Ok(None) };
     for there in Netns::all().filter(|there| there.id() != netns.id()).take(NAMESPACES_MAX) {
-        // One that may not be asked about is not found, and the next may be the one.
+        // A namespace that may not be queried is skipped; another one may be the right one.
         if !links.id_of(&there).is_ok_and(|found| found == id) {
             continue;
         }

@@ -1,4 +1,5 @@
-//! What a host has that BPF programs of ours need, and the rights of the caller that no netlink request shows.
+//! The prerequisites of our BPF programs on a host, and the privileges of the caller that no netlink request
+//! shows.
 
 use std::path::Path;
 
@@ -6,17 +7,18 @@ use model::support::Prerequisites;
 use rustix::fs::{StatFs, statfs};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Types of the running kernel.
+/// Type information of the running kernel.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// There is such a file in kernels with PREEMPT_RT alone. Kernel: 6.18, `kernel/ksysfs.c` `realtime_show()`.
+/// This file exists only in kernels with PREEMPT_RT. Kernel: 6.18, `kernel/ksysfs.c` `realtime_show()`.
 const REALTIME: &str = "/sys/kernel/realtime";
 
-/// Where the BPF file system is mounted, and what `statfs` calls it. Kernel: `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
+/// Where the BPF file system is mounted, and its magic number in `statfs`. Kernel:
+/// `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
 const BPF_FS: &str = "/sys/fs/bpf";
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// What is mounted where, and of which kind: the third word of each line.
+/// The mounted file systems; the type is the third word of each line.
 const MOUNTS: &str = "/proc/self/mounts";
 
 /// Whether the caller may change this namespace's network and inspect other users' processes.
@@ -25,7 +27,7 @@ pub fn may_administer() -> bool {
     held.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_PTRACE)
 }
 
-/// Looks for all of them. What cannot be seen counts as absent.
+/// Checks all of them. What cannot be seen counts as absent.
 pub fn prerequisites() -> Prerequisites {
     let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let holds = |wanted| held.contains(wanted) || held.contains(CapabilitySet::SYS_ADMIN);

@@ -1,7 +1,8 @@
-//! The application's half of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
+//! The application's part of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
 //!
-//! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a socket's
-//! NAPI) from a short-lived copy of its descriptor. Without permission to copy, the rest is still reported.
+//! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a
+//! socket's NAPI) from a short-lived copy of its descriptor. Without permission to copy, the rest is still
+//! reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +20,11 @@ use super::Processes;
 use crate::attach;
 use crate::process::{self, Cpusets, Link, Names, Pinned, Stat, Status};
 
-/// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
-/// or an io_uring with a registered one.
+/// Inspects processes, in ascending order of pid. `Networking` are those in `netns` that have an internet
+/// socket or an io_uring with a registered one.
 ///
-/// What could not be read is added to `unread`, once for each process; also a requested process that is gone.
+/// What could not be read is added to `unread`, once per process; so is a requested process that no longer
+/// exists.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
     if let Processes::NetworkingAnd(more) = which {
         let mut found = processes(netns, &Processes::Networking, unread);
@@ -50,8 +52,9 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
     }
 }
 
-/// As [`processes`], of these pids and by this process, which then waits for locks that their owners may hold as long as they like: all
-/// of them, or only those in `netns` that do `networking`.
+/// The same as [`processes`] for these pids, but always inspected by this process, which may wait for locks
+/// that their owners hold for any length of time: all of them, or only those in `netns` that use the network
+/// if `networking` is set.
 pub fn processes_among(
     netns: &Netns,
     pids: &[Pid],
@@ -72,13 +75,15 @@ pub fn processes_among(
     found
 }
 
-/// The most epolls of the processes of one user other than root that are managed: those of the processes with the smallest pids.
+/// Maximum number of managed epolls of the processes of one user other than root: those of the processes with
+/// the smallest pids.
 const USER_EPOLLS_MAX: usize = 4096;
 
-/// The same of io_urings.
+/// The same for io_urings.
 const USER_RINGS_MAX: usize = 4096;
 
-/// Leaves out epolls of users who have more than are managed, and says so. `processes` are in ascending order of pid.
+/// Omits epolls and io_urings of users who have more than are managed, and records that. `processes` are in
+/// ascending order of pid.
 pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
     let mut rooms: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for process in processes.iter_mut().filter(|process| process.uid != 0) {
@@ -105,40 +110,41 @@ pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
     }
 }
 
-/// How many sockets of a process are asked one by one, and of how many processes. Of more, the kernel is asked for a list of all
-/// sockets of the namespace: that takes a millisecond for each family, however few there are, because it walks through the
-/// host's whole table of connections.
+/// Maximum number of sockets of a process, and of processes, for which the kernel is queried one socket at a
+/// time. For more, it is asked for a list of all sockets of the namespace: that takes a millisecond per
+/// family, however few sockets there are, because it walks through the host's whole connection table.
 ///
 /// Kernel: 6.18, `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`.
 const ASKED_SOCKETS_MAX: usize = 128;
 const ASKED_PROCESSES_MAX: usize = 4;
 
-/// The most io_urings of one process that are managed.
+/// Maximum number of managed io_urings of one process.
 const RINGS_MAX: usize = 512;
 
-/// How much is looked at, in one observation, of what a process or a user can have without limit. A server of any size stays below;
-/// 15 000 sockets in 200 epolls, which any user can make, are three million watches.
+/// Remaining limits in one observation, on what a process or a user can have without limit. A server of any
+/// size stays below them; 15 000 sockets in 200 epolls, which any user can create, are three million watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     sockets: usize,
-    /// How many sockets and epolls all epolls watch together: a socket may be watched by each.
+    /// The number of sockets and epolls that all epolls watch together: each may watch the same socket.
     watches: usize,
 }
 
 impl Room {
-    /// Of one process.
+    /// For one process.
     const PROCESS: Self = Self { sockets: 65_536, watches: 262_144 };
 
-    /// Of all processes of a user other than root.
+    /// For all processes of a user other than root.
     const USER: Self = Self { sockets: 262_144, watches: 1_048_576 };
 
-    /// What is left of this for a process.
+    /// The remainder of this for one process.
     fn for_process(self) -> Self {
         let Self { sockets, watches } = Self::PROCESS;
         Self { sockets: sockets.min(self.sockets), watches: watches.min(self.watches) }
     }
 
-    /// Whether another epoll with so many watches is looked at. After the first that is not, none is.
+    /// Whether another epoll with so many watches is inspected. After the first that is not, no further one
+    /// is.
     fn admits(&mut self, watches: usize) -> bool {
         let admitted = watches <= self.watches;
         self.watches = if admitted { self.watches - watches } else { 0 };
@@ -147,24 +153,24 @@ impl Room {
 }
 
 struct Observer<'a> {
-    /// The namespace that the whole observation is about.
+    /// The observed namespace.
     netns: &'a Netns,
-    /// Whether only few processes are looked at.
+    /// Whether only few processes are inspected.
     few: bool,
-    /// The TCP and UDP sockets of the namespaces seen so far, each asked for at the first need.
+    /// The TCP and UDP sockets of the namespaces seen so far, each listed at the first need.
     sockets: BTreeMap<NetnsId, InetSockets>,
     /// The CPUs that cgroups allow, each read at the first need.
     cpusets: Cpusets,
-    /// What runtimes call their containers, read at the first process of one.
+    /// The runtimes' names of containers, read at the first process of a container.
     names: Option<Names>,
-    /// The text of the file in `/proc` that is read at the moment.
+    /// A buffer for the file in `/proc` that is being read.
     text: Vec<u8>,
-    /// What is left for the processes of each user other than root.
+    /// The remaining limits of each user other than root.
     rooms: BTreeMap<u32, Room>,
     unread: &'a mut Vec<Unread>,
 }
 
-/// The files of a process that matter for networking.
+/// The files of a process that are relevant for networking.
 #[derive(Default)]
 struct Files {
     epolls: Vec<Epoll>,
@@ -192,7 +198,7 @@ impl Observer<'_> {
         for &pid in pids {
             match self.if_networking(pid) {
                 Ok(process) => found.extend(process),
-                Err(Cause::Gone(_)) => {} // ended while we looked: nothing to say about it
+                Err(Cause::Gone(_)) => {} // exited during the inspection: nothing is reported
                 Err(cause) => self.note(format!("process {pid}"), &cause),
             }
         }
@@ -209,7 +215,7 @@ impl Observer<'_> {
         if files.are_networking() { self.whole(&process, files).map(Some) } else { Ok(None) }
     }
 
-    /// The process with everything that does not come from its files.
+    /// Reads everything about a process that does not come from its files.
     fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
         let Status { parent, uid, .. } = self.status(process)?;
         process.read("cgroup", &mut self.text)?;
@@ -249,7 +255,7 @@ impl Observer<'_> {
         })?;
         tids.sort_unstable();
         let threads = tids.into_iter().map(|tid| self.thread(process, tid, epolls));
-        // A thread that ended while we looked is not an error.
+        // A thread that has exited meanwhile is not an error.
         threads.filter(|thread| !matches!(thread, Err(Cause::Gone(_)))).collect()
     }
 
@@ -260,9 +266,9 @@ impl Observer<'_> {
         let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
         let waits_on = match process.read(&format!("task/{tid}/syscall"), &mut self.text) {
             Ok(()) => process::epoll_waited_on(&self.text),
-            Err(_) => None, // no right to see it, or a kernel without CONFIG_HAVE_ARCH_TRACEHOOK
+            Err(_) => None, // not permitted, or a kernel without CONFIG_HAVE_ARCH_TRACEHOOK
         };
-        // In the order of their descriptors.
+        // Sorted by their descriptors.
         let is_epoll = |fd: &Fd| epolls.binary_search_by_key(fd, |epoll| epoll.id.fd).is_ok();
         Ok(Thread {
             id: ThreadId { process: process.id, tid, started: stat.started, comm: stat.comm },
@@ -271,7 +277,8 @@ impl Observer<'_> {
         })
     }
 
-    /// The files of a process. The first failure is noted; everything that can be read without it is reported.
+    /// Inspects the files of a process. The first failure is recorded; everything that can be read
+    /// nevertheless is reported.
     fn files(&mut self, process: &Pinned) -> Result<Files, Cause> {
         let mut refused = None;
         let links = match process::descriptors(process) {
@@ -324,7 +331,8 @@ impl Observer<'_> {
             }
         }
         if left_out > 0 {
-            let why = format!("{left_out} are not managed: all together watch more than {most} sockets");
+            let why =
+                format!("{left_out} are not managed: together, the epolls watch more than {most} sockets");
             self.unread.push(Unread { what: format!("{}: its epolls", process.id), why });
         }
         if let Some(left) = self.rooms.get_mut(&user) {
@@ -356,7 +364,7 @@ impl Observer<'_> {
         let watched = process::Watched::parse(&self.text);
         let watches = watched.members.len() + watched.unreadable;
         let is_socket = |inode| sockets.binary_search(&inode).is_ok();
-        // All epolls share one inode, so that a nested one is known by its number.
+        // All epolls share one inode, so a nested epoll is identified by its number.
         let is_epoll = |fd, inode| watched.inode == Some(inode) && epolls.binary_search(&fd).is_ok();
         let mut members = watched.members;
         members.retain(|member| is_socket(member.inode) || is_epoll(member.fd, member.inode));
@@ -368,7 +376,7 @@ impl Observer<'_> {
         Ok(Epoll { id: EpollId { process: process.id, fd }, params, members, others })
     }
 
-    /// The internet sockets among the sockets of a process, which are given with their inodes.
+    /// Finds the internet sockets among the sockets of a process, which are given with their inodes.
     fn sockets_among(
         &mut self,
         process: &Pinned,
@@ -400,7 +408,8 @@ impl Observer<'_> {
                     napi,
                     polling: None,
                 }),
-                // Not looked for, made in another namespace, not bound yet, or of another protocol: the socket itself knows.
+                // Not listed, created in another namespace, not bound yet, or of another protocol: the socket
+                // itself has the answer.
                 (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
                     fd: *fd,
                     inode,
@@ -416,7 +425,7 @@ impl Observer<'_> {
         found
     }
 
-    /// The TCP and UDP sockets of the namespace that a process is in; none, and a note, where they cannot be listed.
+    /// The TCP and UDP sockets of the namespace of a process; none, and a note, if they cannot be listed.
     fn sockets_of(&mut self, process: &Pinned) -> &InetSockets {
         let id = netns_of(process).unwrap_or_else(|| self.netns.id());
         if !self.sockets.contains_key(&id) {
@@ -442,8 +451,8 @@ impl Observer<'_> {
     }
 }
 
-/// Reads how receives from sockets busy-poll that no epoll watches. The budget only of those that do: it takes BPF, and of the
-/// others it has no effect.
+/// Reads the busy-poll parameters of sockets that no epoll watches. The budget is read only if they
+/// busy-poll: it takes BPF, and otherwise it has no effect.
 fn polling(process: &Pinned, files: &mut Files, refused: &mut Option<Cause>) {
     let watched: BTreeSet<u64> =
         files.epolls.iter().flat_map(|epoll| &epoll.members).map(|member| member.inode).collect();
@@ -469,7 +478,7 @@ fn polling(process: &Pinned, files: &mut Files, refused: &mut Option<Cause>) {
     }
 }
 
-/// Keeps the first thing that was refused, unless it was only that a file was closed meanwhile.
+/// Keeps the first error, unless the file was merely closed meanwhile.
 fn remember(refused: &mut Option<Cause>, cause: Cause) {
     if !matches!(cause, Cause::Gone(_)) {
         refused.get_or_insert(cause);
@@ -486,17 +495,17 @@ fn ring(process: &Pinned, fd: Fd) -> Result<IoUring, Cause> {
     })
 }
 
-/// The namespace that a process is in, where we may know.
+/// The namespace of a process, if we may read it.
 fn netns_of(process: &Pinned) -> Option<NetnsId> {
     statat(process.directory(), "ns/net", AtFlags::empty()).ok().map(|stat| NetnsId(stat.st_ino))
 }
 
-/// The NAPI that a socket's last packet came through.
+/// The NAPI through which a socket's last packet arrived.
 fn incoming_napi(socket: &OwnedFd) -> Option<NapiId> {
     sys::sockopt::incoming_napi_id(socket).ok().filter(|id| *id != 0).map(NapiId)
 }
 
-/// What a socket says of itself: its state, its own address and its peer's; `None` if it is not an internet socket.
+/// Queries a socket for its state, its own address and its peer's; `None` if it is not an internet socket.
 fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<SocketAddr>)> {
     let domain = sockopt::socket_domain(socket).ok()?;
     if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
@@ -516,7 +525,7 @@ fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<So
     Some((state, local, remote))
 }
 
-/// An IPv4 peer of an IPv6 socket as what it is.
+/// Converts an IPv4-mapped IPv6 address to the IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(mapped) => SocketAddr::new(mapped.into(), address.port()),

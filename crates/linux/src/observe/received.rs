@@ -1,4 +1,4 @@
-//! How much each device has received.
+//! The number of packets that each device has received.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// The packets that each device of an observed host received since it was made. A device that is gone has none.
+/// Counts the packets that each device of an observed host has received since it was created. A device that
+/// is gone is omitted.
 ///
 /// Kernel: 6.18, Documentation/ABI/testing/sysfs-class-net-statistics, `rx_packets`.
 ///

@@ -12,7 +12,8 @@ use sys::sysfs::SysFs;
 use super::UnreadExt;
 use crate::process::isolated_partitions;
 
-/// The highest number of a CPU's cache that is looked for. Caches are numbered from the nearest; none has more than 5.
+/// Maximum index of a CPU's caches that is tried. Caches are numbered from the nearest; no CPU has more than
+/// 5.
 const CACHE_INDEX_MAX: u32 = 8;
 
 pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unread>) -> Topology {
@@ -35,13 +36,13 @@ pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unre
     Topology { online, isolated, sched_ext, cpus }
 }
 
-/// The CPUs that the scheduler leaves alone.
+/// The CPUs that are isolated from the scheduler.
 pub(super) fn isolated(sysfs: &SysFs) -> Result<CpuSet, KernelError> {
     let isolated = cpus(sysfs, "devices/system/cpu/isolated")?.unwrap_or_default();
     Ok(isolated.iter().chain(isolated_partitions().iter()).collect())
 }
 
-/// The name of the BPF scheduler that is at work. Kernel: 6.12, `kernel/sched/ext.c` `scx_attr_state_show()`,
+/// The name of the active BPF scheduler. Kernel: 6.12, `kernel/sched/ext.c` `scx_attr_state_show()`,
 /// `scx_attr_ops_show()`.
 fn bpf_scheduler(sysfs: &SysFs) -> Result<Option<String>, KernelError> {
     let state = sysfs.read_if_any("kernel/sched_ext/state")?;
@@ -52,14 +53,14 @@ fn bpf_scheduler(sysfs: &SysFs) -> Result<Option<String>, KernelError> {
     Ok(Some(name.trim().to_owned()))
 }
 
-/// Groups that the CPUs are divided into, each read at the first of its CPUs only.
+/// Groups of CPUs; each is read only once, at its first CPU.
 #[derive(Debug, Default)]
 struct Neighbours {
     read: Vec<CpuSet>,
 }
 
 impl Neighbours {
-    /// The group of a CPU; itself alone where the kernel does not say.
+    /// The group of a CPU; only the CPU itself if the kernel does not report it.
     fn of(
         &mut self,
         cpu: Cpu,
@@ -75,7 +76,7 @@ impl Neighbours {
     }
 }
 
-/// The CPUs that share a CPU's highest-numbered cache, which is its last level.
+/// The CPUs that share a CPU's last-level cache, the one with the highest number.
 fn last_level_cache(sysfs: &SysFs, cpu: Cpu) -> Result<Option<CpuSet>, KernelError> {
     let mut last = None;
     for index in 0..=CACHE_INDEX_MAX {
@@ -100,7 +101,7 @@ fn nodes(sysfs: &SysFs) -> Result<BTreeMap<Cpu, NumaNode>, KernelError> {
     Ok(node_of)
 }
 
-/// A file with a list of CPUs; `None` where it is not there.
+/// Reads a file with a list of CPUs; `None` if it does not exist.
 fn cpus(sysfs: &SysFs, path: &str) -> Result<Option<CpuSet>, KernelError> {
     let Some(text) = sysfs.read_if_any(path)? else { return Ok(None) };
     text.parse().map(Some).map_err(|not: model::cpu_set::NotACpuList| {

@@ -1,4 +1,4 @@
-//! The CPUs that a thread of a running process may run on.
+//! The CPUs on which a thread of a running process may run.
 
 use model::{CpuSet, ProcessKnob, Setting, ThreadId};
 use rustix::io::Errno;
@@ -7,10 +7,10 @@ use sys::error::{Cause, KernelError};
 use super::pinned::Pinned;
 use super::stat::{Stat, Status};
 
-/// Reads the CPUs that a thread may run on.
+/// Reads the CPUs on which a thread may run.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process or the thread has ended.
+/// [`Cause::Gone`] if the process or the thread has exited.
 pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| {
@@ -23,11 +23,11 @@ pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
         .map_err(|cause| KernelError { what: format!("{id}: cpus_allowed"), cause })
 }
 
-/// Lets a thread run on these CPUs only. The kernel leaves out those that its cpuset does not have.
+/// Restricts a thread to these CPUs. The kernel leaves out those that are not in its cpuset.
 ///
 /// # Errors
-/// As [`read_thread_affinity`]; also `EINVAL` if its cpuset has none of the CPUs, and [`Cause::Denied`] without
-/// CAP_SYS_NICE for a thread of another user.
+/// Those of [`read_thread_affinity`]; also `EINVAL` if its cpuset has none of the CPUs, and [`Cause::Denied`]
+/// without CAP_SYS_NICE for a thread of another user.
 pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| {
@@ -40,7 +40,8 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
                 }
                 other => Cause::Errno(other),
             })?;
-            // The call takes a number, not a pidfd. If the thread is still there, it was the one that got it.
+            // The call takes a number, not a pidfd. If the thread still exists, it was the one that was
+            // changed.
             confirm(&process, id)
         })
         .map_err(|cause| KernelError {
@@ -49,7 +50,7 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
         })
 }
 
-/// Lets the calling thread, and threads that it starts from now on, run on these CPUs only.
+/// Restricts the calling thread, and threads that it starts afterwards, to these CPUs.
 ///
 /// # Errors
 /// `EINVAL` if its cpuset has none of them.
@@ -59,7 +60,7 @@ pub fn pin_this_thread(cpus: &CpuSet) -> Result<(), KernelError> {
         .map_err(|errno| KernelError::errno(format!("a thread of ours on CPUs {cpus}"), errno))
 }
 
-/// Makes sure that the thread's number still means the thread that was observed.
+/// Checks that the thread's number still refers to the observed thread.
 fn confirm(process: &Pinned, id: &ThreadId) -> Result<(), Cause> {
     let mut text = Vec::new();
     process.read(&format!("task/{}/stat", id.tid), &mut text)?;

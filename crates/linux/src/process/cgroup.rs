@@ -1,9 +1,9 @@
-//! `/proc/PID/cgroup`: where a process is in the hierarchy that its service manager keeps.
+//! `/proc/PID/cgroup`: the place of a process in its service manager's hierarchy.
 
 use model::{Glob, Patterns};
 
-/// The path of a process in the hierarchy that systemd keeps: the unified one, or `name=systemd` where cgroup v1
-/// is still mounted beside it. Without either, the first that is listed.
+/// The path of a process in the hierarchy that systemd uses: the unified one, or `name=systemd` if cgroup v1
+/// is also mounted. Without either, the first in the list.
 ///
 /// Kernel: 6.18, `kernel/cgroup/cgroup.c` `proc_cgroup_show()`: one line `ID:CONTROLLERS:PATH` for each hierarchy.
 pub(crate) fn path(text: &str) -> Option<&str> {
@@ -14,18 +14,19 @@ pub(crate) fn path(text: &str) -> Option<&str> {
         })
     };
     let of = |controllers: &str| lines().find(|(c, _)| *c == controllers).map(|(_, path)| path);
-    // A hybrid host has both, and the unified one is then empty above the root.
+    // A hybrid host has both, and the unified one then has only the root.
     let chosen = [of("").filter(|path| *path != "/"), of("name=systemd"), of("")];
     chosen.into_iter().flatten().next().or_else(|| lines().next().map(|(_, path)| path))
 }
 
-/// Whether a process at `path` is in the cgroup `asked` or below it. Leading and closing slashes do not matter.
+/// Whether a process at `path` is in the cgroup `asked` or below it. Leading and trailing slashes are
+/// ignored.
 pub(crate) fn is_within(path: &str, asked: &str) -> bool {
     let (path, asked) = (path.trim_matches('/'), asked.trim_matches('/'));
     asked.is_empty() || path.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a process at `path` is in a cgroup that meets any of these patterns, or below one.
+/// Whether a process at `path` is in a cgroup that matches any of these patterns, or below one.
 pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
     asked.iter().any(|glob| {
         if glob.is_literal() {
@@ -38,13 +39,13 @@ pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
     })
 }
 
-/// The units that systemd itself has put a process at `path` into: its slices, and the one service or scope in them. What
-/// is below a service or a scope was delegated, to a user's service manager or a container: whoever has it can give a cgroup
-/// any name.
+/// The units into which systemd itself has put a process at `path`: its slices, and the one service or scope
+/// in them. What is below a service or a scope was delegated, to a user's service manager or a container: its
+/// owner can give a cgroup any name.
 ///
-/// systemd puts `_` before a component that the kernel could take for a file of its own
-/// (systemd, `src/basic/cgroup-util.c` `cg_escape()`). In a cgroup namespace, a path begins with `/..` as often as it leads above
-/// the namespace's root.
+/// systemd puts `_` before a component that the kernel could take for a file of its own (systemd,
+/// `src/basic/cgroup-util.c` `cg_escape()`). In a cgroup namespace, a path begins with one `/..` per level
+/// above the namespace's root.
 fn units(path: &str) -> impl Iterator<Item = &str> {
     let mut is_below = false;
     path.split('/')
@@ -57,12 +58,12 @@ fn units(path: &str) -> impl Iterator<Item = &str> {
         })
 }
 
-/// Whether a component is a unit that is no slice: what is below it is not systemd's.
+/// Whether a component is a unit other than a slice: what is below it is not managed by systemd.
 pub(super) fn ends_the_slices(part: &str) -> bool {
     part.ends_with(".service") || part.ends_with(".scope")
 }
 
-/// As [`is_of_unit`], of any unit that meets a pattern.
+/// The same as [`is_of_unit`], for any unit that matches a pattern.
 pub(crate) fn is_of_any_unit(path: &str, asked: &Patterns) -> bool {
     asked.iter().any(|glob| {
         if glob.is_literal() {
@@ -76,8 +77,8 @@ pub(crate) fn is_of_any_unit(path: &str, asked: &Patterns) -> bool {
     })
 }
 
-/// Whether a process at `path` belongs to a unit of the system's service manager. As systemctl does, a name without a type means
-/// a service.
+/// Whether a process at `path` belongs to a unit of the system's service manager. As in systemctl, a name
+/// without a type is a service.
 pub(crate) fn is_of_unit(path: &str, unit: &str) -> bool {
     let typed = [".service", ".scope", ".slice"].iter().any(|suffix| unit.ends_with(suffix));
     let unit = if typed { unit.to_owned() } else { format!("{unit}.service") };

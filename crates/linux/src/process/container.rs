@@ -1,4 +1,4 @@
-//! Which container and which pod a process is of: its cgroup says the ids, and files of the runtime the names.
+//! The container and the pod of a process: its cgroup has the ids, and files of the runtime the names.
 //!
 //! Kubernetes: `pkg/kubelet/cm` `cgroup_manager_linux.go` (`kubepods`, `pod` and its uid), `pkg/kubelet/kuberuntime`
 //! `logSymlink()` (`/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`). Docker: `config.v2.json` of the container.
@@ -9,35 +9,35 @@ use std::path::Path;
 
 use model::Patterns;
 
-/// How many containers' names are read.
+/// Maximum number of containers whose names are read.
 const CONTAINERS_MAX: usize = 16_384;
 
-/// How much of a container's file is read.
+/// Maximum size of a container's file that is read.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// How much of a list of containers is read.
+/// Maximum size of a list of containers that is read.
 const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The characters of a container's id, in hexadecimal.
+/// The length of a container's id, in hexadecimal digits.
 const ID_CHARS: usize = 64;
 
-/// As many characters of an id as runtimes show.
+/// The length of the abbreviated ids that runtimes show.
 const SHORT_ID_CHARS: usize = 12;
 
-/// The container of a process, as its cgroup says it.
+/// The container of a process, according to its cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its id; `None` for a process that is only of a pod.
+    /// Its id; `None` for a process that belongs only to a pod.
     pub id: Option<String>,
-    /// The uid of its pod; `None` where there is no pod.
+    /// The uid of its pod; `None` without a pod.
     pub pod: Option<String>,
 }
 
 impl Container {
-    /// What a cgroup's path says; `None` for one that is of no container and no pod.
+    /// Parses a cgroup's path; `None` if it belongs to no container and no pod.
     ///
-    /// The outermost container counts, and no component below a service or scope that is not `is_roots`: a user can give the
-    /// cgroups of a delegated subtree any name.
+    /// The outermost container counts. Components below a service or scope for which `is_roots` is false are
+    /// ignored: a user can give the cgroups of a delegated subtree any name.
     pub fn of_cgroup(path: &str, is_roots: impl Fn(&str) -> bool) -> Option<Self> {
         let mut found = Self::default();
         let mut end = 0;
@@ -57,14 +57,14 @@ impl Container {
     }
 }
 
-/// Whether root alone can create cgroups in this one: it is not delegated to another user. Unknown counts as no.
+/// Whether only root can create cgroups in this one: it is not delegated to another user. If unknown, false.
 pub(crate) fn belongs_to_root(cgroup: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let found = super::place::MOUNTS.iter().find_map(|at| std::fs::metadata(format!("{at}{cgroup}")).ok());
     found.is_some_and(|directory| directory.uid() == 0)
 }
 
-/// What the container of a process is called, by the text of its `/proc/PID/cgroup`: its name, or the beginning of its id.
+/// The name of a process's container, or the beginning of its id, from the text of its `/proc/PID/cgroup`.
 /// `names` are read at the first need.
 pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<String> {
     let container = Container::of_cgroup(super::cgroup::path(cgroup)?, belongs_to_root)?;
@@ -73,7 +73,7 @@ pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<St
     names.of(&container).or_else(short)
 }
 
-/// The id that a part of a cgroup's path ends with: `cri-containerd-ID.scope`, `docker-ID.scope`, `ID`.
+/// The id at the end of a component of a cgroup's path: `cri-containerd-ID.scope`, `docker-ID.scope`, `ID`.
 fn id_in(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let start = part.len().checked_sub(ID_CHARS)?;
@@ -82,7 +82,7 @@ fn id_in(part: &str) -> Option<&str> {
     (is_id && (before.is_empty() || before.ends_with(['-', ':']))).then_some(id)
 }
 
-/// The uid in `kubepods-burstable-podUID.slice`, where `_` stands for `-`, or in `podUID`.
+/// The uid in `kubepods-burstable-podUID.slice`, with `_` in place of `-`, or in `podUID`.
 fn pod_in(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid = part.strip_prefix("pod").or_else(|| part.rsplit_once("-pod").map(|(_, uid)| uid))?;
@@ -101,7 +101,7 @@ pub struct Names {
     pods: BTreeMap<String, (String, String)>,
 }
 
-/// What a container is called.
+/// The name of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ContainerName {
     name: String,
@@ -110,7 +110,7 @@ struct ContainerName {
 }
 
 impl Names {
-    /// What the files below `root` say, which is `/` or that of a recorded host. What is not there names nothing.
+    /// Reads the files below `root`, which is `/` or the root of a recorded host. Missing files are ignored.
     pub fn read(root: &Path) -> Self {
         let mut names = Self::default();
         for name in listed(&root.join("var/log/containers")) {
@@ -147,9 +147,11 @@ impl Names {
         names
     }
 
-    /// The list of podman and CRI-O, `containers.json`: of each container its `id` first, then its `names`.
+    /// Parses the list of podman and CRI-O, `containers.json`: for each container first its `id`, then its
+    /// `names`.
     ///
-    /// containers/storage: `containers.go` `type Container struct`, written by Go's `encoding/json` without blanks.
+    /// containers/storage: `containers.go` `type Container struct`, written by Go's `encoding/json` without
+    /// blanks.
     fn containers_of_storage(&mut self, text: &str) {
         for of_one in text.split("{\"id\":\"").skip(1).take(CONTAINERS_MAX) {
             let (id, rest) = of_one.split_once('"').unwrap_or_default();
@@ -161,7 +163,7 @@ impl Names {
         }
     }
 
-    /// `cart-7d9f_shop_server-ID.log`
+    /// Parses the name of a log file: `cart-7d9f_shop_server-ID.log`
     fn log_of_container(&mut self, name: &str) {
         let Some(name) = name.strip_suffix(".log") else { return };
         let Some((names, id)) = name.rsplit_once('-') else { return };
@@ -174,7 +176,7 @@ impl Names {
         self.containers.insert(id.to_owned(), name);
     }
 
-    /// Whether a container is one of those that are asked for: by name, or by its id or the beginning of it.
+    /// Whether a container is one of the requested ones: by name, by id, or by the beginning of its id.
     pub fn is_container(&self, container: &Container, asked: &Patterns) -> bool {
         let Some(id) = &container.id else { return false };
         let begins = |text: &str| text.len() >= SHORT_ID_CHARS && id.starts_with(text);
@@ -183,7 +185,7 @@ impl Names {
             || self.containers.get(id).is_some_and(|known| asked.meet(&known.name))
     }
 
-    /// Whether a container's pod is one of those that are asked for: by name, by namespace and name, or by its uid.
+    /// Whether a container's pod is one of the requested ones: by name, by namespace and name, or by its uid.
     pub fn is_pod(&self, container: &Container, asked: &Patterns) -> bool {
         let of_container = container.id.as_ref().and_then(|id| self.containers.get(id)?.pod.as_ref());
         let of_uid = container.pod.as_ref().and_then(|uid| self.pods.get(uid));
@@ -194,7 +196,7 @@ impl Names {
             })
     }
 
-    /// What a container is called, as far as a file says it: `shop/cart-7d9f server`, `web`.
+    /// The name of a container, if a file has it: `shop/cart-7d9f server`, `web`.
     pub fn of(&self, container: &Container) -> Option<String> {
         let known = self.containers.get(container.id.as_ref()?)?;
         Some(match &known.pod {
@@ -210,12 +212,12 @@ fn listed(directory: &Path) -> Vec<String> {
     names.take(CONTAINERS_MAX).collect()
 }
 
-/// The characters of a name that runtimes take.
+/// Whether runtimes allow a character in a name.
 const fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
-/// The name in Docker's description of a container: of all names there, it alone begins with a `/`.
+/// Finds the name in Docker's description of a container: it is the only name that begins with a `/`.
 fn docker_name(text: &str) -> Option<String> {
     const KEY: &str = "\"Name\":\"/";
     let rest = &text[text.find(KEY)? + KEY.len()..];
@@ -272,7 +274,7 @@ mod test {
         let nested = format!("/docker/{ID}/docker/{inner}");
         let outermost = Container { id: Some(ID.to_owned()), pod: None };
         assert_eq!(Container::of_cgroup(&nested, |_| true), Some(outermost.clone()));
-        // A runtime that keeps its containers below its own service, which is root's.
+        // A runtime that keeps its containers below its own service, which belongs to root.
         let path = format!("/system.slice/containerd.service/{ID}");
         assert_eq!(
             Container::of_cgroup(&path, |at| at == "/system.slice/containerd.service"),

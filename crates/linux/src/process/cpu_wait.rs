@@ -1,21 +1,21 @@
-//! For how long threads were ready to run and had no CPU, from `/proc/PID/task/TID/schedstat`.
+//! How long threads were ready to run but had no CPU, from `/proc/PID/task/TID/schedstat`.
 
 use std::collections::BTreeMap;
 
 use model::{CpuWait, Host, Nanoseconds, Pid, ThreadId};
 
-/// How many threads are looked at, over all processes.
+/// Maximum number of threads that are read, over all processes.
 const THREADS_MAX: usize = 4096;
 
-/// The waits of threads up to a moment.
+/// The waiting times of threads at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuWaits {
     threads: BTreeMap<ThreadId, CpuWait>,
 }
 
 impl CpuWaits {
-    /// The waits up to now of the threads that were seen in `epoll_wait`. A thread that runs or waits for its CPU is
-    /// seen nowhere: of a process with epolls and no such thread, all count.
+    /// Reads the waiting times of the threads that were observed in `epoll_wait`. A thread that runs or waits
+    /// for its CPU is observed nowhere: of a process with epolls and no such thread, all count.
     pub fn of(host: &Host) -> Self {
         let mut threads = BTreeMap::new();
         for process in host.processes.iter().filter(|process| !process.epolls.is_empty()) {
@@ -31,7 +31,8 @@ impl CpuWaits {
         Self { threads }
     }
 
-    /// How much longer each process has waited now: of its threads the longest wait. Those that ended are left out.
+    /// Returns how much longer each process has waited since: the longest wait of its threads. Threads that
+    /// have exited are omitted.
     pub fn since(&self) -> BTreeMap<Pid, CpuWait> {
         let mut longest: BTreeMap<Pid, CpuWait> = BTreeMap::new();
         for (thread, before) in &self.threads {
@@ -54,8 +55,8 @@ fn read(thread: ThreadId) -> Option<CpuWait> {
     parse(&std::fs::read(path).ok()?)
 }
 
-/// Kernel: 6.18, `fs/proc/base.c` `proc_pid_schedstat()`: time on a CPU, time spent waiting for one, both in nanoseconds,
-/// and how often it was put on one. All zero without `CONFIG_SCHED_INFO`.
+/// Parses the file. Kernel: 6.18, `fs/proc/base.c` `proc_pid_schedstat()`: time on a CPU, time spent waiting
+/// for one, both in nanoseconds, and how often it was scheduled. All zero without `CONFIG_SCHED_INFO`.
 fn parse(text: &[u8]) -> Option<CpuWait> {
     let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
     let mut next = || numbers.next()?.parse().ok();

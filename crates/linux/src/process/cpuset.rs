@@ -1,29 +1,29 @@
-//! The CPUs that a process's cgroup lets it run on.
+//! The CPUs on which a process's cgroup allows it to run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use model::CpuSet;
 
-/// Where the hierarchies with the cpuset controller are mounted, with their name of the file and of themselves in
-/// `/proc/PID/cgroup`: unified, unified beside v1, and v1.
+/// The mount points of the hierarchies with the cpuset controller, with the name of the file and the name of
+/// the controller in `/proc/PID/cgroup`: unified, unified in addition to v1, and v1.
 const HIERARCHIES: [(&str, &str, &str); 3] = [
     ("/sys/fs/cgroup", "cpuset.cpus.effective", ""),
     ("/sys/fs/cgroup/unified", "cpuset.cpus.effective", ""),
     ("/sys/fs/cgroup/cpuset", "cpuset.effective_cpus", "cpuset"),
 ];
 
-/// How many levels up a cgroup is looked for that has the controller.
+/// Maximum number of levels that are searched upwards for a cgroup with the controller.
 const LEVELS_MAX: usize = 32;
 
-/// The sets of cgroups that were read: many processes share one.
+/// A cache of cgroups' CPU sets: many processes share one.
 #[derive(Debug, Default)]
 pub(crate) struct Cpusets {
     known: BTreeMap<String, Option<CpuSet>>,
 }
 
 impl Cpusets {
-    /// The set of a process, out of its `/proc/PID/cgroup`; `None` where no hierarchy has the controller.
+    /// The set of a process, from its `/proc/PID/cgroup`; `None` if no hierarchy has the controller.
     ///
     /// Kernel: Documentation/admin-guide/cgroup-v2.rst, `cpuset.cpus.effective`.
     pub(crate) fn of(&mut self, cgroups: &str) -> Option<CpuSet> {
@@ -39,7 +39,8 @@ impl Cpusets {
     }
 }
 
-/// The path of a process in the hierarchy with this controller; the unified one for none.
+/// The path of a process in the hierarchy with this controller; in the unified one if the controller is
+/// empty.
 fn path_in<'t>(cgroups: &'t str, controller: &str) -> Option<&'t str> {
     cgroups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -48,7 +49,7 @@ fn path_in<'t>(cgroups: &'t str, controller: &str) -> Option<&'t str> {
     })
 }
 
-/// What the file says in the cgroup or in the nearest above it that has the file.
+/// Reads the file in the cgroup, or in the nearest ancestor that has it.
 fn effective(mount: &Path, path: &str, file: &str) -> Option<CpuSet> {
     let whole = mount.join(path.trim_start_matches('/'));
     let above = whole.ancestors().take(LEVELS_MAX).take_while(|level| level.starts_with(mount));

@@ -1,4 +1,4 @@
-//! The kinds of a process's descriptors, from the names of their links.
+//! The kinds of a process's descriptors, from their links.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -11,10 +11,10 @@ use sys::error::Cause;
 
 use super::pinned::{Pinned, unreadable};
 
-/// The most descriptors of one process that are looked at: four times the default of `fs.nr_open`.
+/// Maximum number of descriptors of one process that are inspected: four times the default of `fs.nr_open`.
 const DESCRIPTORS_MAX: usize = 4 << 20;
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// A socket of any family, with its inode.
@@ -23,18 +23,18 @@ pub(crate) enum Link {
     Epoll,
     /// An io_uring.
     IoUring,
-    /// Memory of a device, such as a GPU, that other devices can write into.
+    /// A buffer in memory that devices such as GPUs share, and other devices can write into.
     Dmabuf,
     /// Anything else.
     Other,
 }
 
 impl Link {
-    /// Reads the text of a link in `/proc/PID/fd`.
+    /// Parses the text of a link in `/proc/PID/fd`.
     ///
     /// Kernel: 6.18, `net/socket.c` `sockfs_dname()`, `fs/eventpoll.c` `do_epoll_create()`,
-    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these: it begins with `/`. Only that of a
-    /// dmabuf does, too: `drivers/dma-buf/dma-buf.c` `dmabuffs_dname()`.
+    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these, because it begins
+    /// with `/`. Only that of a dmabuf does, too: `drivers/dma-buf/dma-buf.c` `dmabuffs_dname()`.
     fn parse(text: &[u8]) -> Self {
         match text {
             b"anon_inode:[eventpoll]" => Self::Epoll,
@@ -51,7 +51,8 @@ pub(super) fn socket_inode(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A descriptor of ours for one of a process's, which must be of this kind; gone if the number means another file now.
+/// Duplicates a process's descriptor, which must be of this kind; `Gone` if the number now refers to another
+/// file.
 pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<OwnedFd, Cause> {
     let file = process.duplicate(fd)?;
     // Our own copy is checked, so the answer stays true whatever the process does with the number.
@@ -60,12 +61,13 @@ pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<Owned
     if Link::parse(link.as_bytes()) == kind {
         Ok(file)
     } else {
-        Err(Cause::Gone(format!("descriptor {fd} was used again, for {}", link.to_string_lossy())))
+        Err(Cause::Gone(format!("descriptor {fd} was reused for {}", link.to_string_lossy())))
     }
 }
 
-/// The descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. One that is closed
-/// meanwhile is omitted. Threads that do not share the first thread's descriptors are not read.
+/// Lists the descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. One
+/// that is closed meanwhile is omitted. Threads that do not share the first thread's descriptors are not
+/// read.
 pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
     let mut found = Vec::new();
     let mut refused = None;
@@ -90,7 +92,7 @@ pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
 }
 
 fn link(process: &Pinned, fd: u32) -> Result<Link, Errno> {
-    /// Longer than any link we look for: `socket:[` and 20 digits. A longer one is cut, and is something else.
+    /// Longer than any relevant link: `socket:[` and 20 digits. A longer one is cut, and is irrelevant.
     const LINK_BYTES: usize = 64;
     const PATH_BYTES: usize = 16;
     let mut path = [0; PATH_BYTES];

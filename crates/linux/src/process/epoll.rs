@@ -12,14 +12,14 @@ use crate::attach::EpollsOf;
 use super::descriptors::{Link, descriptors, duplicate_if};
 use super::pinned::Pinned;
 
-/// The largest budget that anyone may set. Kernel: 6.18, `include/linux/netdevice.h` `NAPI_POLL_WEIGHT`.
+/// The largest budget that needs no privilege. Kernel: 6.18, `include/linux/netdevice.h` `NAPI_POLL_WEIGHT`.
 const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;
 
-/// Reads how an epoll of a running process busy-polls.
+/// Reads the busy-poll parameters of an epoll of a running process.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has ended or the descriptor is not an epoll any more, [`Cause::Absent`] on a kernel
-/// before 6.9, [`Cause::Denied`] without permission to inspect the process.
+/// [`Cause::Gone`] if the process has exited or the descriptor is no longer an epoll, [`Cause::Absent`] on a
+/// kernel before 6.9, [`Cause::Denied`] without permission to inspect the process.
 pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
@@ -27,10 +27,10 @@ pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
         .map_err(|cause| KernelError { what: format!("{id}: busy_poll usecs/budget/prefer"), cause })
 }
 
-/// Sets how an epoll of a running process busy-polls. In force at its next `epoll_wait`.
+/// Sets the busy-poll parameters of an epoll of a running process. They take effect at its next `epoll_wait`.
 ///
 /// # Errors
-/// As [`read_epoll`]; also [`Cause::Denied`] for a budget above 64 without CAP_NET_ADMIN.
+/// Those of [`read_epoll`]; also [`Cause::Denied`] for a budget above 64 without CAP_NET_ADMIN.
 pub fn write_epoll(id: &EpollId, wanted: EpollParams) -> Result<(), KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
@@ -41,7 +41,7 @@ pub fn write_epoll(id: &EpollId, wanted: EpollParams) -> Result<(), KernelError>
         })
 }
 
-/// How an epoll busy-polls; `None` on a kernel that has no such parameters. For observers.
+/// Reads the busy-poll parameters of an epoll, for observers; `None` on a kernel without such parameters.
 pub(crate) fn params_if_any(process: &Pinned, fd: Fd) -> Result<Option<EpollParams>, Cause> {
     match duplicate_if(process, fd, Link::Epoll).and_then(params) {
         Ok(params) => Ok(Some(params)),
@@ -50,22 +50,22 @@ pub(crate) fn params_if_any(process: &Pinned, fd: Fd) -> Result<Option<EpollPara
     }
 }
 
-/// The epolls of a process, read by this process: it duplicates each.
+/// Lists the epolls of a process, read by this process: it duplicates each.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has ended; EACCES without permission to inspect it.
+/// [`Cause::Gone`] if the process has exited; EACCES without permission to inspect it.
 pub fn epolls_of(id: &ProcessId) -> Result<EpollsOf, KernelError> {
     let read = || {
         let process = Pinned::reopen(id)?;
         let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
-        // Closed meanwhile, or not permitted: then without.
+        // Without the parameters if it was closed meanwhile, or that is not permitted.
         let read = |(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None));
         Ok(epolls.take(EPOLLS_MAX).map(read).collect())
     };
     read().map_err(|cause| KernelError { what: format!("{id}: its epolls"), cause })
 }
 
-/// As [`epolls_of`], by whoever looks into processes for this one.
+/// The same as [`epolls_of`], through the implementation that inspects processes for this one.
 pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
     match crate::attach::inspector() {
         Some(inspector) => inspector.epolls(id),
@@ -74,7 +74,8 @@ pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
     .map_err(|error| error.cause)
 }
 
-/// The most epolls of one process that are managed: those with the smallest descriptors. Servers have one for each thread.
+/// Maximum number of managed epolls of one process: those with the smallest descriptors. Servers have one per
+/// thread.
 pub(crate) const EPOLLS_MAX: usize = 512;
 
 fn params(epoll: OwnedFd) -> Result<EpollParams, Cause> {
@@ -106,10 +107,10 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
     })
 }
 
-/// The feature that a kernel lacks if it refuses to wait for events only.
+/// The missing feature of a kernel that refuses to wait for events only.
 const EVENTS_ONLY_NEEDS: &str = "EPOLL_PARAMS_F_EVENTS_ONLY";
 
-/// Whether a kernel that can wait for events only would take this.
+/// Whether a kernel that can wait for events only would accept these parameters together.
 fn goes_together(wanted: EpollParams) -> bool {
     let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only } = wanted;
     events_only
@@ -118,9 +119,10 @@ fn goes_together(wanted: EpollParams) -> bool {
         && !prefer_busy_poll
 }
 
-/// What an epoll's refusal means, where the file is known to be an epoll.
+/// Converts an epoll's error, for a file that is known to be an epoll.
 ///
-/// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; before, epolls had no ioctl.
+/// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; before, epolls had no
+/// ioctl.
 fn absent_or(errno: Errno) -> Cause {
     match errno {
         Errno::NOTTY => Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(since::EPOLL_PARAMS) },
@@ -129,22 +131,22 @@ fn absent_or(errno: Errno) -> Cause {
     }
 }
 
-/// What an epoll watches.
+/// The files that an epoll watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watched {
     /// Its own inode, which all epolls share. Kernel: 5.14.
     pub(crate) inode: Option<u64>,
     /// The descriptors that it watches.
     pub(crate) members: Vec<Membership>,
-    /// How many of its lines could not be read.
+    /// The number of its lines that could not be parsed.
     pub(crate) unreadable: usize,
 }
 
 impl Watched {
-    /// Reads the text of an epoll's fdinfo.
+    /// Parses the text of an epoll's fdinfo.
     ///
-    /// Kernel: 6.18, `fs/proc/fd.c` `seq_show()` (`ino:`), `fs/eventpoll.c` `ep_show_fdinfo()`
-    /// (`tfd: N events: HEX data: HEX  pos:N ino:HEX sdev:HEX`, written under the epoll's lock).
+    /// Kernel: 6.18, `fs/proc/fd.c` `seq_show()` (`ino:`), `fs/eventpoll.c` `ep_show_fdinfo()` (`tfd: N
+    /// events: HEX data: HEX  pos:N ino:HEX sdev:HEX`, written under the epoll's lock).
     pub(crate) fn parse(text: &[u8]) -> Self {
         let mut watched = Self { inode: None, members: Vec::new(), unreadable: 0 };
         for line in text.split(|&b| b == b'\n') {
@@ -161,7 +163,7 @@ impl Watched {
     }
 }
 
-/// One line behind `tfd:`. The number is decimal, the inode hexadecimal.
+/// Parses the rest of a line after `tfd:`. The number is decimal, the inode hexadecimal.
 fn membership(line: &[u8]) -> Option<Membership> {
     let text = std::str::from_utf8(line).ok()?;
     let mut fields = text.split_ascii_whitespace();

@@ -1,6 +1,6 @@
-//! Whether a process runs the executable that a policy names. `/proc/PID/exe` reads as a path in the process's own file systems, and
-//! any user can mount a file system of their own over any path: in user and mount namespaces that need no privilege. So what
-//! counts is the file, as the policy's author sees it.
+//! Whether a process runs the executable that a policy names. `/proc/PID/exe` shows a path in the process's
+//! own mount namespace, and any user can mount a file system over any path, in user and mount namespaces that
+//! need no privilege. Therefore the file itself is compared, as the policy's author sees it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,20 +14,21 @@ use sys::error::Cause;
 
 use super::pinned::{Pinned, unreadable};
 
-/// Where a bare name is looked for, in addition to the directory of the executable.
+/// The directories in which a bare name is searched, in addition to that of the executable.
 const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
 
-/// The file systems that a policy's paths may mean: our own, and that of process 1 where netpolicy runs in a container that
-/// sees the host's processes.
+/// The roots to which a policy's paths may refer: our own, and that of process 1 if netpolicy runs in a
+/// container that sees the host's processes.
 const OURS: [&str; 2] = ["/", "/proc/1/root"];
 
-/// The most paths that are remembered of a search.
+/// Maximum number of cached paths of a search.
 const PATHS_MAX: usize = 4096;
 
-/// The most symbolic links on the way to a file, as of the kernel: `include/linux/namei.h` `MAXSYMLINKS`.
+/// Maximum number of symbolic links in a path, the same as in the kernel: `include/linux/namei.h`
+/// `MAXSYMLINKS`.
 const LINKS_MAX: usize = 40;
 
-/// A file, however it is reached.
+/// The identity of a file, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FileId {
     device: (u32, u32),
@@ -36,10 +37,10 @@ struct FileId {
 
 /// The executable of a process.
 struct Executable {
-    /// As the process's mount namespace has it.
+    /// Its path in the process's mount namespace.
     path: String,
     file: FileId,
-    /// Whether it was removed or replaced, as an upgrade does.
+    /// Whether it was removed or replaced, as by an upgrade.
     is_deleted: bool,
 }
 
@@ -59,8 +60,8 @@ impl Executable {
     }
 }
 
-/// Identifies a file without asking the file system's server, which may be the process's own and never answer; and how many names
-/// it has.
+/// Identifies a file, and returns the number of its names. It does not query the file system's server, which
+/// may be the process itself and never answer.
 fn file_id(file: &OwnedFd) -> Result<(FileId, u32), Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(file, "", flags, StatxFlags::INO | StatxFlags::NLINK)?;
@@ -68,17 +69,18 @@ fn file_id(file: &OwnedFd) -> Result<(FileId, u32), Errno> {
     Ok((FileId { device, inode: found.stx_ino }, found.stx_nlink))
 }
 
-/// What the paths of a search lead to.
+/// A cache of the files behind the paths of a search.
 #[derive(Debug, Default)]
 pub(super) struct Executables {
     known: BTreeMap<String, [Option<FileId>; 2]>,
 }
 
 impl Executables {
-    /// Whether a process runs the executable that is asked for.
+    /// Whether a process runs the requested executable.
     ///
-    /// A path, or a pattern of paths, means files of the policy's own file system. A section that names a container means the
-    /// container's, where `in_container` is. A bare name means every executable with this file name, whoever wrote it.
+    /// A path, or a pattern of paths, refers to files in the policy's own mount namespace. If `in_container`
+    /// is set, because the section names a container, it may also refer to files in the container's. A bare
+    /// name matches every executable with this file name, whoever wrote it.
     pub(super) fn is_run_by(
         &mut self,
         process: &Pinned,
@@ -108,9 +110,9 @@ impl Executables {
         Ok(false)
     }
 
-    /// Whether a process's path is the same file in our own file system. One that was replaced under the process is accepted on the
-    /// file system of the one that is there now, unless the process is in a user namespace of its own: there it can mount any
-    /// directory over any other.
+    /// Whether a process's path is the same file in our own mount namespace. An executable that was replaced
+    /// while the process ran is accepted if it is on the same file system as its replacement, unless the
+    /// process is in a user namespace of its own: there it can mount any directory over any other.
     fn is_ours(&mut self, exe: &Executable, process: &Pinned) -> Result<bool, Cause> {
         Ok(self.lookup(&exe.path)?.into_iter().flatten().any(|ours| {
             ours == exe.file
@@ -118,7 +120,8 @@ impl Executables {
         }))
     }
 
-    /// Whether a path leads to the executable, symbolic links followed: Debian's `redis-server` is one to `redis-check-rdb`.
+    /// Whether a path leads to the executable, following symbolic links: Debian's `redis-server` is a link to
+    /// `redis-check-rdb`.
     fn leads_to(
         &mut self,
         path: &str,
@@ -140,7 +143,7 @@ impl Executables {
         let mut found = [None; 2];
         for (root, found) in OURS.into_iter().zip(&mut found) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            // The daemon may not look into process 1 where the attach service does that for it.
+            // The daemon may not inspect process 1 if the attach service does that for it.
             let Ok(root) = openat(CWD, root, flags, Mode::empty()) else { continue };
             *found = resolve_in(root, path).map_err(unreadable)?;
         }
@@ -151,8 +154,9 @@ impl Executables {
     }
 }
 
-/// The path by which a process was started, where its executable has another name: Debian's `/usr/bin/redis-server` is a link
-/// to `redis-check-rdb`. `None` where the names agree, no such link is found, or the process cannot be read.
+/// The path by which a process was started, if its executable has another name: Debian's
+/// `/usr/bin/redis-server` is a link to `redis-check-rdb`. `None` if the names agree, no such link is found,
+/// or the process cannot be read.
 pub fn started_as(pid: Pid) -> Option<String> {
     let process = Pinned::open(pid).ok()?;
     let exe = Executable::of(&process).ok()?;
@@ -167,43 +171,44 @@ pub fn started_as(pid: Pid) -> Option<String> {
     paths.find(|path| executables.leads_to(path, &exe, &process, in_container).unwrap_or(false))
 }
 
-/// The file that a path leads to below a root directory, which absolute links and `..` do not leave; `None` if there is none.
+/// Resolves a path below a root directory, which absolute links and `..` do not leave; `None` if there is no
+/// such file.
 ///
-/// `openat2` with `RESOLVE_IN_ROOT` would do the same, but systemd's `RestrictSUIDSGID=` denies the whole system call (ENOSYS), and
-/// both units have it: `src/shared/seccomp-util.c` `seccomp_restrict_suid_sgid()`.
+/// `openat2` with `RESOLVE_IN_ROOT` would do the same, but systemd's `RestrictSUIDSGID=` denies the whole
+/// system call (ENOSYS), and both units have it: `src/shared/seccomp-util.c` `seccomp_restrict_suid_sgid()`.
 ///
 /// # Errors
-/// Of the kernel, other than for a path that leads nowhere.
+/// The kernel's error, except for a path that leads nowhere.
 fn resolve_in(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
     match walk(root, path) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
-        // Without CAP_DAC_READ_SEARCH, such a file is only known to be none that this user may execute.
+        // Without CAP_DAC_READ_SEARCH, all that is known of such a file is that this user may not execute it.
         Err(Errno::ACCESS) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
-/// The same below the root of a process that is not trusted, whose file systems may have a server that never answers: only what the
-/// kernel has in its cache is looked at. Under the units, which have no `openat2`, the path is walked: a worker does that, which can be
-/// given up.
+/// The same below the root of an untrusted process, whose file systems may have a server that never answers:
+/// only the kernel's cache is used. In the systemd units, which have no `openat2`, the path is walked; a
+/// worker does that, which can be abandoned.
 ///
 /// # Errors
-/// As [`resolve_in`].
+/// Those of [`resolve_in`].
 #[expect(clippy::disallowed_methods, reason = "where it is denied, the path is walked")]
 fn resolve_in_foreign(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
     let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
     match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
         Err(Errno::NOSYS) => resolve_in(root, path),
-        // What is not in the cache is not what the process runs.
+        // The executable of a running process is in the cache.
         Err(_) => Ok(None),
     }
 }
 
 fn walk(root: OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What is still to be walked, the next component last.
+    // The remaining components, the next one last.
     let mut left: Vec<String> = components(path);
     let mut way = vec![root];
     let mut links = 0;
@@ -214,7 +219,7 @@ fn walk(root: OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
             }
             continue;
         }
-        // As a directory first: only so does the kernel mount what autofs mounts at need.
+        // As a directory first: only then does the kernel mount what autofs mounts on demand.
         let found = match openat(directory, &name, flags | OFlags::DIRECTORY, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => openat(directory, &name, flags, Mode::empty())?,
             opened => opened?,
@@ -239,7 +244,7 @@ fn walk(root: OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     way.pop().ok_or(Errno::NOENT)
 }
 
-/// The components of a path, the last one first.
+/// Splits a path into its components, the last one first.
 fn components(path: &str) -> Vec<String> {
     path.split('/').rev().filter(|part| !part.is_empty() && *part != ".").map(str::to_owned).collect()
 }

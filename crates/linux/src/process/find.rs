@@ -23,8 +23,8 @@ use super::stat::Status;
 use crate::attach;
 use crate::selection::Criteria;
 
-/// The processes that meet the criteria, by pid. Kernel threads never do. A process that could not be judged is no
-/// match and is named in `unread`; one that ended meanwhile is not.
+/// Finds the processes that meet the criteria, by pid. Kernel threads never do. A process that could not be
+/// judged does not match and is listed in `unread`; one that exited meanwhile is not listed.
 ///
 /// # Errors
 /// If `/proc` cannot be listed, or no criterion is given.
@@ -51,13 +51,13 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
     Ok(found)
 }
 
-/// What a search for the processes of one service came to: those that meet its criteria, and those that could not be judged.
+/// The processes that meet a service's criteria, and those that could not be judged.
 pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
-/// As [`find`] for each of many criteria, and reads each process once for all of them.
+/// The same as [`find`] for each of many criteria, but reads each process only once for all of them.
 ///
 /// # Errors
-/// As [`find`].
+/// Those of [`find`].
 pub fn find_each(all: &[Criteria]) -> Result<Vec<FoundProcesses>, KernelError> {
     let (Some(first), None) = (all.first(), attach::service()) else {
         let one = |criteria| {
@@ -94,7 +94,7 @@ pub fn find_each(all: &[Criteria]) -> Result<Vec<FoundProcesses>, KernelError> {
     Ok(found)
 }
 
-/// The process with this pid, if it meets the criteria; `None` also if it has ended.
+/// Returns the process with this pid if it meets the criteria; `None` also if it has exited.
 ///
 /// # Errors
 /// If it could not be judged, or no criterion is given.
@@ -113,8 +113,8 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     }
 }
 
-/// The processes that hold any of these sockets, which are given by their inodes. Processes that cannot be read, and those
-/// that end meanwhile, are omitted.
+/// Finds the processes that hold any of these sockets, which are given by their inodes. Processes that cannot
+/// be read, and those that exit meanwhile, are omitted.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -129,7 +129,8 @@ pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelErro
     Ok(pids()?.into_iter().filter(holds).collect())
 }
 
-/// As [`holders_of_sockets`], for each socket on its own. Of more than [`SOCKETS_APART_MAX`], none.
+/// The same as [`holders_of_sockets`], separately for each socket; empty for more than [`SOCKETS_APART_MAX`]
+/// sockets.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -160,7 +161,8 @@ pub(crate) fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Ve
     Ok(found)
 }
 
-/// The processes of a namespace that hold a descriptor of this kind. Processes that cannot be read are omitted.
+/// Finds the processes of a namespace that hold a descriptor of this kind. Processes that cannot be read are
+/// omitted.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -174,8 +176,9 @@ pub(crate) fn holders_of_kind(kind: Link, netns: NetnsId) -> Result<Vec<ProcessI
     Ok(pids()?.into_iter().filter_map(holds).collect())
 }
 
-/// The processes that hold an AF_XDP socket of a namespace, which is given by its cookie: the processes may be in others, as
-/// where a pod got the socket from its host. Processes that cannot be read are omitted.
+/// Finds the processes that hold an AF_XDP socket of a namespace, which is given by its cookie. The processes
+/// may be in other namespaces, as when a pod got the socket from its host. Processes that cannot be read are
+/// omitted.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -186,7 +189,8 @@ pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<Process
     }
 }
 
-/// Those of these processes that hold an AF_XDP socket of a namespace. It duplicates each of their sockets.
+/// Returns those of these processes that hold an AF_XDP socket of a namespace. It duplicates each of their
+/// sockets.
 pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<ProcessId> {
     /// Kernel: `include/linux/socket.h` `AF_XDP`.
     const AF_XDP: AddressFamily = AddressFamily::from_raw(44);
@@ -204,17 +208,17 @@ pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<
     among.iter().copied().filter_map(holds).collect()
 }
 
-/// How many sockets are looked for apart: of AF_XDP there is one for a queue, or a few.
+/// Maximum number of sockets that are searched separately: there are one or a few AF_XDP sockets per queue.
 const SOCKETS_APART_MAX: usize = 1024;
 
 struct Search<'a> {
     criteria: &'a Criteria,
-    /// The sockets of the namespaces seen so far, and the ports that any of them serves.
+    /// The sockets of the namespaces seen so far, and all ports that they serve.
     sockets: BTreeMap<NetnsId, (InetSockets, BTreeSet<u16>)>,
-    /// The process that was looked at last, its namespace, and the ports that it serves once they were read.
+    /// The process that was judged last, its namespace, and the ports that it serves if they were read.
     last: Option<(ProcessId, NetnsId, Option<BTreeSet<u16>>)>,
     executables: Executables,
-    /// What containers and pods are called; read once, if it is asked.
+    /// The names of containers and pods; read once, if needed.
     names: Option<Names>,
     text: Vec<u8>,
 }
@@ -225,7 +229,7 @@ impl<'a> Search<'a> {
         Self { criteria, sockets, last: None, executables, names, text }
     }
 
-    /// The process, if it meets the criteria; the cheap ones are looked at first.
+    /// Judges a process, checking the cheap criteria first; returns it if it meets all.
     fn judge(&mut self, pid: Pid) -> Result<Option<ProcessId>, Cause> {
         self.judge_pinned(&Pinned::open(pid)?)
     }
@@ -301,7 +305,7 @@ impl<'a> Search<'a> {
         };
         let (_, netns, ports) = self.last.insert(last);
         let Some((sockets, served)) = self.sockets.get(netns) else { return Ok(false) };
-        // Which sockets are a process's own is read only where any of them serves the port.
+        // The sockets of a process are read only if any socket of the namespace serves the port.
         if !served.contains(&port) {
             return Ok(false);
         }

@@ -1,7 +1,7 @@
-//! The kernel threads of NAPIs: how they are scheduled, and how that is changed.
+//! The kernel threads of NAPIs: reading and changing how they are scheduled.
 //!
-//! They have no descriptor that could hold them, so a number is compared with the thread's name and start time before
-//! and after each use.
+//! They have no descriptor that could hold them, so the thread's name and start time are checked before and
+//! after each use of its number.
 
 use std::time::{Duration, Instant};
 
@@ -30,20 +30,20 @@ mod flag {
     pub(super) const UTIL_CLAMP: u64 = 0x60;
 }
 
-/// The thread that makes all kernel threads. Kernel: `init/main.c` `rest_init()`.
+/// The thread that creates all kernel threads. Kernel: `init/main.c` `rest_init()`.
 const KTHREADD: Pid = Pid(2);
 
-/// What every NAPI's thread is called, and a `kthreadd`.
+/// The prefixes of the names of NAPIs' threads and of `kthreadd`.
 const NAMES: [&str; 2] = ["napi/", "kthreadd"];
 
-/// How long a NAPI's thread may take to appear after it was requested. The kernel creates it before it answers; a driver
-/// that reopens its device creates it a little later.
+/// Maximum time for a NAPI's thread to appear after it was requested. The kernel creates it before it
+/// answers; a driver that reopens its device creates it a little later.
 pub(crate) const APPEARS_WITHIN: Duration = Duration::from_millis(500);
 
-/// How long there is between two looks for it.
+/// The interval between two attempts to find it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Looks until there is something, for [`APPEARS_WITHIN`] at most.
+/// Calls `look` until it returns something, for at most [`APPEARS_WITHIN`].
 pub(crate) fn wait_for<T, E>(mut look: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
     let until = Instant::now() + APPEARS_WITHIN;
     loop {
@@ -54,10 +54,11 @@ pub(crate) fn wait_for<T, E>(mut look: impl FnMut() -> Result<Option<T>, E>) -> 
     }
 }
 
-/// How the kernel thread of a NAPI is scheduled.
+/// Reads how the kernel thread of a NAPI is scheduled.
 ///
 /// # Errors
-/// [`Cause::Gone`] if it has ended, [`Cause::Absent`] if the number is no such thread's here, as in another pid namespace.
+/// [`Cause::Gone`] if it has exited, [`Cause::Absent`] if the number does not belong to such a thread, as in
+/// another pid namespace.
 pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     let started = confirm(pid, None)?;
     let status = file(pid, "status")?;
@@ -73,8 +74,8 @@ pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     })
 }
 
-/// What a NAPI's thread starts with: `kthreadd` has the CPUs of every new kernel thread, and their class too unless its own
-/// was changed, which its children do not inherit.
+/// Reads the initial settings of a NAPI's thread: every new kernel thread has the CPUs of `kthreadd`, and
+/// also its class unless that was changed, which its children do not inherit.
 ///
 /// Kernel: 6.18, `kernel/kthread.c` `kthread()`, `kthreadd()`.
 pub(crate) fn begins() -> Result<KthreadState, KernelError> {
@@ -90,17 +91,17 @@ pub(crate) fn begins() -> Result<KthreadState, KernelError> {
     })
 }
 
-/// Lets the thread run on these CPUs only.
+/// Restricts the thread to these CPUs.
 pub(crate) fn set_cpus(pid: Pid, cpus: &CpuSet) -> Result<(), KernelError> {
     write(pid, |tid| set_affinity(tid, cpus)).map_err(|error| why_refused(error, cpus))
 }
 
-/// Gives the thread a class and its priority.
+/// Sets the thread's class and its priority.
 pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelError> {
     write(pid, |tid| {
         let now = attributes(tid)?;
         let flags = now.flags & flag::RESET_ON_FORK;
-        // A slice of the thread's own stays its own.
+        // A slice that was set on the thread is kept.
         let runtime = if now.runtime == default_slice() { 0 } else { now.runtime };
         let (policy, nice, priority) = match class {
             Scheduling::Other(nice) => (policy::OTHER, nice, 0),
@@ -113,7 +114,8 @@ pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelEr
     })
 }
 
-/// Gives the thread a slice of its own, or takes it away. A thread of a real-time class has none, and none is given to it.
+/// Sets the thread's own slice, or removes it. A thread of a real-time class has none, and cannot be given
+/// one.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`; a runtime of 0 is the scheduler's own slice.
 pub(crate) fn set_slice(pid: Pid, slice: Slice) -> Result<(), KernelError> {
@@ -128,9 +130,9 @@ pub(crate) fn set_slice(pid: Pid, slice: Slice) -> Result<(), KernelError> {
     })
 }
 
-/// Clamps the thread's utilisation; [`UtilClamp::NONE`] takes the clamp away.
+/// Clamps the thread's utilisation; [`UtilClamp::NONE`] removes the clamp.
 pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
-    /// Takes a clamp away. Kernel: 5.11, `uclamp_reset()`.
+    /// Removes a clamp. Kernel: 5.11, `uclamp_reset()`.
     const RESET: u32 = u32::MAX;
     write(pid, |tid| {
         let flags = flag::KEEP_POLICY | flag::KEEP_PARAMS | flag::UTIL_CLAMP;
@@ -140,8 +142,8 @@ pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
         };
         if clamp == UtilClamp::NONE {
             set(RESET, RESET)?;
-            // Without a clamp a real-time thread has sched_util_clamp_min_rt_default, which is as much as there is; its class
-            // may go back only after this.
+            // Without a clamp a real-time thread has sched_util_clamp_min_rt_default, the maximum by default;
+            // its class may be restored only after this.
             if self::clamp(attributes(tid)?) == Some(UtilClamp::NONE) {
                 return Ok(());
             }
@@ -154,7 +156,7 @@ pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
     })
 }
 
-/// The threads of a device's NAPIs by their names, in the order of the NAPIs' ids: `napi/eth0-317`.
+/// Lists the threads of a device's NAPIs by their names, in the order of the NAPIs' ids: `napi/eth0-317`.
 ///
 /// # Errors
 /// If `/proc` cannot be listed, or a name was truncated so that its NAPI is unknown.
@@ -164,7 +166,7 @@ pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
         let Ok(text) = file(pid, "comm") else { continue };
         let comm = String::from_utf8_lossy(&text);
         if let Some(id) = napi_in_name(comm.trim_end(), device) {
-            // Any process may call itself so.
+            // Any process may give itself such a name.
             if confirm(pid, None).is_ok() {
                 found.push((id, pid));
             }
@@ -174,12 +176,13 @@ pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
     Ok(found.into_iter().map(|(_, pid)| pid).collect())
 }
 
-/// The NAPI's id in the name of its thread; `None` for a thread of another device, or a name that was cut short.
+/// The NAPI's id in the name of its thread; `None` for a thread of another device, or a truncated name.
 ///
-/// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`, `"napi/%s-%d"`; before 5.17 `/proc/PID/comm` shows 15 bytes of
-/// it.
+/// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`, `"napi/%s-%d"`; before 5.17 `/proc/PID/comm` shows
+/// 15 bytes of it.
 fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
-    /// The bytes of a name that older kernels keep. Kernel: `include/linux/sched.h` `TASK_COMM_LEN` less the closing zero.
+    /// The bytes of a name that older kernels keep. Kernel: `include/linux/sched.h` `TASK_COMM_LEN` without
+    /// the terminating zero.
     const KEPT: usize = 15;
     let id = comm.strip_prefix("napi/")?.strip_prefix(device)?.strip_prefix('-')?;
     if comm.len() == KEPT {
@@ -188,7 +191,7 @@ fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
     id.parse().ok()
 }
 
-/// How much real-time threads may run.
+/// Reads the limit on the run time of real-time threads.
 pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
     let number = |name: &str| {
         let path = format!("/proc/sys/kernel/{name}");
@@ -199,9 +202,10 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
 }
 
-/// Says of CPUs that were refused whether cpusets keep them for others.
+/// Completes the error for refused CPUs, if cpusets reserve them for others.
 ///
-/// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c` `cpuset_cpus_allowed()`.
+/// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c`
+/// `cpuset_cpus_allowed()`.
 fn why_refused(error: KernelError, cpus: &CpuSet) -> KernelError {
     let isolated = isolated_partitions();
     let of_partition = !cpus.is_empty() && cpus.difference(&isolated).is_empty();
@@ -215,14 +219,14 @@ fn why_refused(error: KernelError, cpus: &CpuSet) -> KernelError {
     }
 }
 
-/// Changes the thread with this number, and makes sure that it was a NAPI's, before and after.
+/// Changes the thread with this number, and checks before and after that it is a NAPI's.
 fn write(pid: Pid, change: impl FnOnce(libc::pid_t) -> Result<(), Errno>) -> Result<(), KernelError> {
     let started = confirm(pid, None)?;
     change(number(pid)?).map_err(|errno| failed(pid, errno))?;
     confirm(pid, Some(started)).map(drop)
 }
 
-/// That a number means a NAPI's thread, and still the one that started then. Returns when it started.
+/// Checks that a number refers to a NAPI's thread, with this start time if given. Returns its start time.
 fn confirm(pid: Pid, since: Option<u64>) -> Result<u64, KernelError> {
     let stat = Stat::parse(&file(pid, "stat")?).ok_or_else(|| KernelError::malformed(name(pid), "stat"))?;
     if !stat.kernel_thread || !NAMES.iter().any(|name| stat.comm.as_str().starts_with(name)) {
@@ -259,7 +263,7 @@ fn clamp(attr: RawAttr) -> Option<UtilClamp> {
     Some(UtilClamp { min: attr.util_min.try_into().ok()?, max: attr.util_max.try_into().ok()? })
 }
 
-/// The slice of a thread; `None` on kernels whose threads have none.
+/// The slice of a thread; `None` on kernels without slices per thread.
 fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
     let own = |runtime| {
         if runtime == 0 || runtime == default { Slice::Default } else { Slice::Own(Nanoseconds(runtime)) }
@@ -267,14 +271,15 @@ fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
     (default > 0).then(|| own(attr.runtime))
 }
 
-/// The scheduler's own slice, in nanoseconds, as `kthreadd` has it; 0 on kernels without.
+/// The scheduler's own slice, in nanoseconds, read from `kthreadd`; 0 on kernels without.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `get_params()`.
 fn default_slice() -> u64 {
     number(KTHREADD).ok().and_then(|kthreadd| attributes(kthreadd).ok()).map_or(0, |attr| attr.runtime)
 }
 
-/// Whether this kernel clamps utilisation, asked of the calling thread: without, it says that nothing may run at all.
+/// Whether this kernel clamps utilisation, read from the calling thread: a kernel without clamps reports a
+/// maximum of 0.
 ///
 /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_getattr()`.
 fn has_clamps() -> bool {

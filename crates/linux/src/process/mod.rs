@@ -1,8 +1,8 @@
 //! Running processes: their identity, access to them, and settings that can be changed from outside.
 //!
-//! A process is held by a pidfd, which cannot come to mean another process, and compared with the start time it
-//! had when it was observed. Its files are reached by `pidfd_getfd`, so nothing depends on how it was built, whom
-//! it became or which namespaces it is in; what this takes is `CAP_SYS_PTRACE`.
+//! A process is held by a pidfd, which cannot come to refer to another process, and its start time is
+//! compared with the observed one. Its files are accessed by `pidfd_getfd`, so nothing depends on how it was
+//! built, or on its user and its namespaces; this requires `CAP_SYS_PTRACE`.
 
 mod affinity;
 mod cgroup;

@@ -1,4 +1,5 @@
-//! Whose a process is, and whether it runs: what `/proc` says without waiting for the process.
+//! The owner of a process, and whether it runs: information in `/proc` that does not require waiting for the
+//! process.
 
 use std::fmt;
 
@@ -8,12 +9,12 @@ use sys::error::Cause;
 use super::pinned::Pinned;
 use super::stat::Status;
 
-/// Whose a process is.
+/// The owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// This user's.
+    /// This user.
     User(u32),
-    /// A user's who has user namespaces, in which one user can have many numbers.
+    /// A user with user namespaces, in which one user can have many numbers.
     OfOtherUserNamespaces,
 }
 
@@ -26,21 +27,22 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Whose the process with this pid is; `None` if there is none.
+/// The owner of the process with this pid; `None` if there is none.
 pub fn owner(pid: Pid) -> Option<Owner> {
     let read = || {
         let process = Pinned::open(pid)?;
         let mut text = Vec::new();
         process.read("status", &mut text)?;
         let status = Status::parse(&text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
-        // A root process whose user namespace may not be seen is the host's: only a privileged process can look there.
+        // A root process whose user namespace may not be read belongs to the host: only a privileged process
+        // can read there.
         let elsewhere = status.uid != 0 && !process.is_in_our_user_namespace();
         Ok::<_, Cause>(if elsewhere { Owner::OfOtherUserNamespaces } else { Owner::User(status.uid) })
     };
     read().ok()
 }
 
-/// How much CPU time a process has had, in clock ticks; `None` if there is none.
+/// The CPU time of a process, in clock ticks; `None` if there is no such process.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `do_task_stat()`: fields 14 (utime) and 15 (stime).
 pub fn cpu_ticks(pid: Pid) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! A process that is held open: reuse of its pid cannot make it another one.
+//! A process that is held open: reuse of its pid cannot turn it into another one.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -14,17 +14,17 @@ use sys::netns::Netns;
 
 use super::stat::Stat;
 
-/// The most bytes that are read of one file of `/proc`: 800 000 lines of an epoll's fdinfo.
+/// Maximum number of bytes that are read of one file of `/proc`: 800 000 lines of an epoll's fdinfo.
 const FILE_BYTES_MAX: usize = 64 << 20;
-/// How many bytes one `read(2)` asks for at least.
+/// The minimum number of bytes that one `read(2)` requests.
 const READ_BYTES: usize = 32 << 10;
-/// The most processes that a scan looks at. Kernel: 6.18, `include/linux/threads.h` `PID_MAX_LIMIT`.
+/// Maximum number of processes in a scan. Kernel: 6.18, `include/linux/threads.h` `PID_MAX_LIMIT`.
 const PROCESSES_MAX: usize = 4 << 20;
 
-/// The process that has this pid now, with its start time and name.
+/// Identifies the process that has this pid now, with its start time and name.
 ///
 /// # Errors
-/// [`Cause::Gone`] if no process has it, [`Cause::Absent`] if a thread of the kernel has it.
+/// [`Cause::Gone`] if there is no such process, [`Cause::Absent`] if it is a kernel thread.
 pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     match Pinned::open(pid) {
         Ok(process) if process.kernel_thread => {
@@ -36,10 +36,10 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     }
 }
 
-/// The kernel thread with this pid, such as one that polls a NAPI.
+/// Identifies the kernel thread with this pid, such as one that polls a NAPI.
 ///
 /// # Errors
-/// [`Cause::Gone`] if there is none, [`Cause::Absent`] if it is a process's.
+/// [`Cause::Gone`] if there is none, [`Cause::Absent`] if it is an ordinary process.
 pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
     match Pinned::open(pid) {
         Ok(thread) if thread.kernel_thread => {
@@ -51,10 +51,10 @@ pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
     }
 }
 
-/// A process, held by a pidfd and by its directory in `/proc`. Both keep meaning this process after it ended, and
-/// then answer that it is gone.
+/// A process, held by a pidfd and by its directory in `/proc`. Both keep referring to this process after it
+/// has exited, and then report that it is gone.
 pub(crate) struct Pinned {
-    /// Who it is.
+    /// Its identity.
     pub(crate) id: ProcessId,
     /// Whether it is a kernel thread.
     pub(crate) kernel_thread: bool,
@@ -69,7 +69,7 @@ impl fmt::Debug for Pinned {
 }
 
 impl Pinned {
-    /// Holds the process that has this pid now.
+    /// Opens the process that has this pid now.
     pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
         crate::attach::begin_with(pid);
         let gone = || Cause::Gone(format!("there is no process {pid}"));
@@ -95,18 +95,18 @@ impl Pinned {
         Ok(Self { id, kernel_thread: stat.kernel_thread, pidfd, directory })
     }
 
-    /// Holds this very process. The pidfd is opened before the start time is compared: if they agree, the pidfd
-    /// means this process or one that has ended.
+    /// Opens exactly this process. The pidfd is opened before the start time is compared: if they agree, the
+    /// pidfd refers to this process or one that has exited.
     pub(crate) fn reopen(id: &ProcessId) -> Result<Self, Cause> {
         let process = Self::open(id.pid)?;
         if process.id.started == id.started {
             Ok(process)
         } else {
-            Err(Cause::Gone(format!("the process has ended, and pid {} is now {}", id.pid, process.id.comm)))
+            Err(Cause::Gone(format!("the process has exited, and pid {} is now {}", id.pid, process.id.comm)))
         }
     }
 
-    /// A descriptor of ours for the file behind one of its. Close it soon: while it is open, a `close` by the
+    /// Duplicates one of its descriptors. The copy should be closed soon: while it is open, a `close` by the
     /// process does not close a connection.
     pub(crate) fn duplicate(&self, fd: Fd) -> Result<OwnedFd, Cause> {
         let closed = || Cause::Gone(format!("descriptor {fd} is closed"));
@@ -120,7 +120,7 @@ impl Pinned {
         })
     }
 
-    /// Makes sure that it still runs: what was read of a process that was ending meanwhile is only a part.
+    /// Checks that it still runs: what was read while a process was exiting may be incomplete.
     pub(crate) fn confirm_running(&self) -> Result<(), Cause> {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         match poll(&mut ended, Some(&Timespec::default())) {
@@ -130,31 +130,31 @@ impl Pinned {
         }
     }
 
-    /// Its directory in `/proc`, as a path only.
+    /// Its directory in `/proc`, opened with `O_PATH`.
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
-    /// Reads one of its files in `/proc` whole, in place of what `into` held.
+    /// Reads one of its files in `/proc` as a whole, replacing the content of `into`.
     pub(crate) fn read(&self, path: &str, into: &mut Vec<u8>) -> Result<(), Cause> {
         read_at(self.directory.as_fd(), path, into).map_err(unreadable)
     }
 
-    /// Its executable's path, as its mount namespace has it. An executable that was replaced since, as an upgrade
-    /// does, is called by the path that it had.
+    /// The path of its executable in its mount namespace. An executable that was replaced since, as by an
+    /// upgrade, keeps its former path.
     pub(crate) fn executable(&self) -> Result<String, Cause> {
         let link = readlinkat(self.directory.as_fd(), "exe", Vec::new()).map_err(unreadable)?;
         let path = link.to_string_lossy();
         Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
     }
 
-    /// One of its files or directories in `/proc`, as a path only; where that is a link, what it leads to.
+    /// Opens one of its files or directories in `/proc` with `O_PATH`, following a link.
     pub(super) fn file(&self, path: &str) -> Result<OwnedFd, Cause> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         openat(self.directory.as_fd(), path, flags, Mode::empty()).map_err(unreadable)
     }
 
-    /// Whether it has the capabilities that it seems to have: no user namespace gives it others. Unknown counts as no.
+    /// Whether its capabilities are valid in our user namespace, which is also its own. If unknown, false.
     pub(crate) fn is_in_our_user_namespace(&self) -> bool {
         let theirs = statat(self.directory.as_fd(), "ns/user", AtFlags::empty());
         let ours = statat(CWD, "/proc/self/ns/user", AtFlags::empty());
@@ -168,7 +168,8 @@ impl Pinned {
         Netns::of_file(file, format!("/proc/{}/ns/net", self.id.pid).into()).map_err(|error| error.cause)
     }
 
-    /// Calls `each` with the number that names an entry of one of its directories in `/proc`, until that says stop.
+    /// Calls `each` with the number of every numeric entry in one of its directories in `/proc`, until it
+    /// returns false.
     pub(crate) fn numbers(&self, path: &str, each: impl FnMut(u32) -> bool) -> Result<(), Cause> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(self.directory.as_fd(), path, flags, Mode::empty())
@@ -177,7 +178,7 @@ impl Pinned {
     }
 }
 
-/// The pids of all processes that this `/proc` shows, in no order.
+/// Lists the pids of all processes in this `/proc`, in no particular order.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -195,7 +196,7 @@ pub fn pids() -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
-/// The privilege that inspecting another user's process needs on this host.
+/// The privilege that is required for inspecting another user's process on this host.
 ///
 /// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`.
 pub(super) fn ptrace_needs() -> String {
@@ -206,7 +207,7 @@ pub(super) fn ptrace_needs() -> String {
     }
 }
 
-/// The cause when an entry of a process's directory in `/proc` cannot be read.
+/// Converts the error if an entry of a process's directory in `/proc` cannot be read.
 pub(super) fn unreadable(errno: Errno) -> Cause {
     match errno {
         Errno::NOENT | Errno::SRCH => Cause::Gone("it has ended".to_owned()),
@@ -219,7 +220,7 @@ fn absent(call: &str, since: KernelVersion) -> Cause {
     Cause::Absent { needs: call.to_owned(), since: Some(since) }
 }
 
-/// Calls `each` with every name in the directory that is a number, until that says stop.
+/// Calls `each` with every numeric name in the directory, until it returns false.
 fn numbers(directory: BorrowedFd<'_>, mut each: impl FnMut(u32) -> bool) -> Result<(), Errno> {
     let mut space = [MaybeUninit::<u8>::uninit(); READ_BYTES];
     let mut entries = RawDir::new(directory, &mut space);
@@ -232,7 +233,7 @@ fn numbers(directory: BorrowedFd<'_>, mut each: impl FnMut(u32) -> bool) -> Resu
     Ok(())
 }
 
-/// Reads a file whole, in place of what `into` held.
+/// Reads a file as a whole, replacing the content of `into`.
 fn read_at(directory: BorrowedFd<'_>, path: &str, into: &mut Vec<u8>) -> Result<(), Errno> {
     let file = openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     into.clear();

@@ -1,4 +1,4 @@
-//! Where a process is in the hierarchy of its service manager.
+//! The place of a process in the hierarchy of its service manager.
 
 use model::{Pid, ProcessId};
 use sys::error::KernelError;
@@ -6,10 +6,11 @@ use sys::error::KernelError;
 use super::cgroup;
 use super::pinned::Pinned;
 
-/// The cgroup of a process, as in `/system.slice/memcached.service`; `None` where it is in none. It takes no privileges.
+/// The cgroup of a process, such as `/system.slice/memcached.service`; `None` if it is in none. It requires
+/// no privileges.
 ///
 /// # Errors
-/// [`sys::Cause::Gone`] if the process ended.
+/// [`sys::Cause::Gone`] if the process has exited.
 pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the cgroup of process {}", process.pid), cause };
     let pinned = Pinned::reopen(process).map_err(wrong)?;
@@ -18,11 +19,13 @@ pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
     Ok(cgroup::path(&String::from_utf8_lossy(&text)).map(str::to_owned))
 }
 
-/// Where the hierarchy that systemd keeps is mounted: the unified one, on hybrid hosts beside others, or a named one.
+/// The mount points of systemd's hierarchy: the unified one, on hybrid hosts in addition to others, or a
+/// named one.
 pub(super) const MOUNTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
 
-/// The systemd service whose only process this is, as in `netpolicy.service`; `None` for one that was started by hand. What is
-/// started in a session of sshd may be in the cgroup of a service too, which has other processes then.
+/// The systemd service of which this is the only process, such as `netpolicy.service`; `None` for a process
+/// that was started manually. A process of an sshd session may be in the cgroup of a service, too, but that
+/// cgroup has other processes.
 pub fn service_of(pid: Pid) -> Option<String> {
     let path = cgroup_of(&super::identify(pid).ok()?).ok()??;
     let members =

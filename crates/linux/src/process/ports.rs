@@ -1,4 +1,4 @@
-//! The ports that a process has sockets at.
+//! The ports of a process's sockets.
 
 use model::Pid;
 use model::host::SocketState;
@@ -8,10 +8,11 @@ use sys::error::KernelError;
 use super::descriptors::{Link, descriptors};
 use super::pinned::Pinned;
 
-/// State and local port of each socket of a process, as far as they are among these; of UDP, of those without a peer.
+/// The state and the local port of each socket of a process that is in this list; of UDP, only those without
+/// a peer.
 ///
 /// # Errors
-/// [`sys::Cause::Gone`] if it ended; EACCES without permission to inspect it.
+/// [`sys::Cause::Gone`] if it has exited; EACCES without permission to inspect it.
 pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
     let process = Pinned::open(pid).map_err(wrong)?;

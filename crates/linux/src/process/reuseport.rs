@@ -1,4 +1,4 @@
-//! Which of the listeners at one address gets a connection.
+//! How connections are distributed to the listeners at one address.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,13 +11,16 @@ use sys::error::{Cause, Errno, KernelError};
 
 use super::Pinned;
 
-/// Sockets of one protocol under one address may be two groups, when they are of two users or bound to two devices.
+/// Sockets of one protocol with the same address may be two groups, if they belong to two users or are bound
+/// to two devices.
 const TWO_GROUPS: &str = "two groups of sockets have this address: of two users, or bound to two devices";
 
-/// How connections are given to the listeners of a group. Devices have the names that they have in `like`.
+/// Reads how connections are distributed to the listeners of a group. Devices have the names that they have
+/// in `like`.
 ///
 /// # Errors
-/// [`Cause::Gone`] if no socket listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] where BPF cannot read it.
+/// [`Cause::Gone`] if no socket listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] if BPF cannot
+/// read it.
 pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread, KernelError> {
     let names: BTreeMap<IfIndex, Label> =
         like.devices().into_iter().map(|device| (device.ifindex, device.name)).collect();
@@ -25,10 +28,11 @@ pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread
     spread(group, found[0].program, |ifindex| names.get(&ifindex).copied()).map(|(spread, _)| spread)
 }
 
-/// Changes how new connections are given to the listeners of a group.
+/// Changes how new connections are distributed to the listeners of a group.
 ///
 /// # Errors
-/// As [`read_spread`]; EBUSY where a foreign program chooses: it could not be restored.
+/// Those of [`read_spread`]; EBUSY if a foreign program selects the listener, because it could not be
+/// restored.
 pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(), KernelError> {
     let what = || Setting::Process(ProcessKnob::Reuseport(*group, wanted.clone())).to_string();
     let found = members(group)?;
@@ -58,10 +62,10 @@ pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(),
     }
 }
 
-/// The groups of listeners at these addresses, by address. `name` returns the names of devices.
+/// Lists the groups of listeners at these addresses, by address. `name` returns the names of devices.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(crate) fn shared_listeners(
     scanner: &ListenerScanner,
     wanted: impl Fn(&ListenerGroup) -> bool,
@@ -77,7 +81,7 @@ pub(crate) fn shared_listeners(
     let mut shared = Vec::with_capacity(groups.len());
     for (id, found) in groups {
         if found.iter().any(|other| other.group != found[0].group) {
-            continue; // the address does not identify one of the two
+            continue; // the address is ambiguous
         }
         let (spread, counts) = spread(&id, found[0].program, &name)?;
         let sockets = found[0].members;
@@ -86,7 +90,7 @@ pub(crate) fn shared_listeners(
     Ok(shared)
 }
 
-/// The sockets of a group, by the processes that have them.
+/// Groups the sockets by the processes that hold them.
 fn held(mut found: Vec<FoundListener>) -> Vec<Listener> {
     found.sort_unstable_by_key(|found| (found.pid, found.fd));
     let mut listeners: Vec<Listener> = Vec::new();
@@ -114,7 +118,7 @@ fn spread(
     Ok((Spread::Queues(lists.collect()), Some(program.counts()?)))
 }
 
-/// What is known of the group, at least one descriptor.
+/// Lists the known descriptors of the group, at least one.
 fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     let what = || format!("{group}: reuseport");
     let mut found = ListenerScanner::load()?.all()?;
@@ -130,7 +134,7 @@ fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     Ok(found)
 }
 
-/// As [`copy`]; `None` for a socket that is not in the group any more.
+/// The same as [`copy`]; `None` for a socket that is no longer in the group.
 fn copy_if_any(found: &[FoundListener], inode: u64) -> Result<Option<OwnedFd>, KernelError> {
     match copy(found, inode) {
         Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(None),
@@ -138,13 +142,13 @@ fn copy_if_any(found: &[FoundListener], inode: u64) -> Result<Option<OwnedFd>, K
     }
 }
 
-/// A descriptor of ours for a socket of the group.
+/// Duplicates the descriptor of a socket of the group.
 fn copy(found: &[FoundListener], inode: u64) -> Result<OwnedFd, KernelError> {
     let what = || format!("listener socket {inode}");
     let mut cause = Cause::Gone("it was closed".to_owned());
     for FoundListener { pid, fd, .. } in found.iter().filter(|found| found.inode == inode) {
         match Pinned::open(*pid).and_then(|process| process.duplicate(*fd)) {
-            // The descriptor may be used again for something else by now.
+            // The descriptor may have been reused for something else.
             Ok(copy) if fstat(&copy).is_ok_and(|stat| stat.st_ino == inode) => return Ok(copy),
             Ok(_) => {}
             Err(other) => cause = other,

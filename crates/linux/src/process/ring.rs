@@ -9,14 +9,16 @@ use sys::error::{Cause, KernelError};
 use super::descriptors::{Link, duplicate_if, socket_inode};
 use super::pinned::Pinned;
 
-/// How often a ring's fdinfo is read at most: it is empty while the ring's lock is held for a submission.
+/// Maximum number of attempts to read a ring's fdinfo: it is empty while the ring's lock is held for a
+/// submission.
 const FDINFO_READS_MAX: usize = 16;
 
-/// Reads how an io_uring of a running process busy-polls; `None` where it does not.
+/// Reads the busy-poll parameters of an io_uring of a running process; `None` if it does not busy-poll.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has ended or the descriptor is not an io_uring any more, [`Cause::Absent`] on a kernel
-/// that does not report it (before 6.12), [`Cause::Denied`] without permission to inspect the process.
+/// [`Cause::Gone`] if the process has exited or the descriptor is no longer an io_uring, [`Cause::Absent`] on
+/// a kernel that does not report it (before 6.12), [`Cause::Denied`] without permission to inspect the
+/// process.
 pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
@@ -25,10 +27,10 @@ pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
         .map_err(|cause| KernelError { what: format!("{id}: napi busy_poll usecs/prefer"), cause })
 }
 
-/// Sets how an io_uring of a running process busy-polls, or that it does not.
+/// Sets the busy-poll parameters of an io_uring of a running process, or turns busy polling off.
 ///
 /// # Errors
-/// As [`read_ring_napi`]; also [`Cause::Denied`] for a ring that only its own task may change.
+/// Those of [`read_ring_napi`]; also [`Cause::Denied`] for a ring that only its own task may change.
 pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
@@ -46,16 +48,17 @@ pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), Kern
         })
 }
 
-/// Ends a ring's busy polling for good.
+/// Ends a ring's busy polling permanently.
 ///
-/// Unregistering alone does not: the NAPIs that the ring has found stay in its list, and as long as that is not empty
-/// each wait polls them once. They grow stale only after 60 times `SEC_CONVERSION` jiffies, which is years. Registering
-/// for NAPIs that the application names empties the list, and makes the ring find none by itself. A request that was
-/// looking for its NAPI meanwhile may still have added one, so it is emptied twice.
+/// Unregistering alone does not: the NAPIs that the ring has found stay in its list, and as long as that is
+/// not empty each wait polls them once. They expire only after 60 times `SEC_CONVERSION` jiffies, which is
+/// years. Registering for NAPIs that the application names empties the list, and makes the ring find none by
+/// itself. A request that was looking for its NAPI meanwhile may still have added one, so it is emptied
+/// twice.
 ///
-/// Kernel: 6.17, `io_uring/napi.c` `io_unregister_napi()`, `dynamic_tracking_do_busy_loop()`, `io_napi_register_napi()`,
-/// `__io_napi_add_id()`, and `io_uring/napi.h` `io_napi()`. 7.3 empties the list when it unregisters, and checks under its
-/// lock whether a NAPI may still be added.
+/// Kernel: 6.17, `io_uring/napi.c` `io_unregister_napi()`, `dynamic_tracking_do_busy_loop()`,
+/// `io_napi_register_napi()`, `__io_napi_add_id()`, and `io_uring/napi.h` `io_napi()`. 7.3 empties the list
+/// when it unregisters, and checks under its lock whether a NAPI may still be added.
 fn end_polling(ring: &OwnedFd) -> Result<(), Cause> {
     if !sys::io_uring::tracks_by_name(ring).map_err(refusal)? {
         return Err(forgets_no_napi());
@@ -66,7 +69,7 @@ fn end_polling(ring: &OwnedFd) -> Result<(), Cause> {
     sys::io_uring::unregister_napi(ring).map_err(refusal)
 }
 
-/// Why a ring cannot be made to stop polling.
+/// The error for a ring that cannot be made to stop polling.
 fn forgets_no_napi() -> Cause {
     Cause::Absent {
         needs: "IO_URING_NAPI_TRACKING_STATIC: without it a ring that has polled once goes on, even after \
@@ -76,31 +79,31 @@ fn forgets_no_napi() -> Cause {
     }
 }
 
-/// Why a ring's busy polling cannot be set from outside and taken back, if so.
+/// Why a ring's busy polling cannot be set from outside and restored, if so.
 fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
     if let Err(errno) = sys::io_uring::probe(ring) {
         return Some(refusal(errno));
     }
     match sys::io_uring::tracks_by_name(ring) {
         Ok(true) => None,
-        // One that polls already gets its own values back, and was never to stop.
+        // For a ring that already polls, its own values are restored; it never has to stop polling.
         Ok(false) => napi.is_none().then(forgets_no_napi),
         Err(errno) => Some(refusal(errno)),
     }
 }
 
-/// What can be read of an io_uring without changing it.
+/// The attributes of an io_uring that can be read without changing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observed {
-    /// How it busy-polls.
+    /// Its busy-poll parameters.
     pub(crate) napi: Option<RingNapi>,
-    /// How many of its registered files are sockets.
+    /// The number of its registered files that are sockets.
     pub(crate) registered_sockets: usize,
     /// Why its busy polling cannot be set from outside, if so.
     pub(crate) closed: Option<String>,
 }
 
-/// Looks at an io_uring of a process.
+/// Observes an io_uring of a process.
 pub(crate) fn observed(process: &Pinned, fd: Fd) -> Result<Observed, Cause> {
     let ring = duplicate_if(process, fd, Link::IoUring)?;
     let fdinfo = Fdinfo::of(&ring)?;
@@ -112,7 +115,7 @@ pub(crate) fn observed(process: &Pinned, fd: Fd) -> Result<Observed, Cause> {
     Ok(Observed { napi, registered_sockets: fdinfo.registered_sockets(), closed })
 }
 
-/// What a ring's refusal means.
+/// Converts a ring's error.
 ///
 /// Kernel: 6.18, `io_uring/register.c` `__io_uring_register()`, `io_uring/napi.c` `io_register_napi()`.
 fn refusal(errno: Errno) -> Cause {
@@ -152,7 +155,7 @@ enum Polling {
 }
 
 impl Fdinfo {
-    /// The text of a descriptor of ours.
+    /// Reads the fdinfo of one of our own descriptors.
     fn of(ring: &OwnedFd) -> Result<Self, Cause> {
         let path = format!("/proc/self/fdinfo/{}", ring.as_raw_fd());
         for _ in 0..FDINFO_READS_MAX {
@@ -166,7 +169,7 @@ impl Fdinfo {
         Err(Cause::Errno(Errno::BUSY))
     }
 
-    /// What stands behind `name` and a colon.
+    /// Returns the text after `name` and a colon.
     fn value(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
@@ -194,7 +197,7 @@ impl Fdinfo {
         }
     }
 
-    /// How many registered files are sockets: lines `INDEX: socket:[INODE]` below `UserFiles`.
+    /// The number of registered files that are sockets: lines `INDEX: socket:[INODE]` below `UserFiles`.
     fn registered_sockets(&self) -> usize {
         let below = self.0.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
         let files = below.take_while(|line| line.starts_with(' '));
@@ -204,7 +207,7 @@ impl Fdinfo {
 }
 
 impl Polling {
-    /// The part that can be set, and set back, from outside.
+    /// The part that can be set, and restored, from outside.
     fn dynamic(self) -> Result<Option<RingNapi>, Cause> {
         match self {
             Self::Off => Ok(None),

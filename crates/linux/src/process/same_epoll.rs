@@ -1,8 +1,9 @@
-//! One epoll under two names: a process that forks leaves its epolls to its children.
+//! Recognises the same epoll under two names: a process that forks leaves its epolls to its children.
 
 use model::EpollId;
 
-/// Whether two names are of one epoll. False where the kernel does not say (`CONFIG_KCMP`), and where one of them is gone.
+/// Whether two ids refer to the same epoll. False if the kernel does not report it (`CONFIG_KCMP`), or if one
+/// of them is gone.
 pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
     match crate::attach::inspector() {
         Some(inspector) => inspector.same_epoll(a, b),
@@ -10,7 +11,8 @@ pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
     }
 }
 
-/// As [`same_epoll`], by this process. It waits while one of the two processes executes another program.
+/// The same as [`same_epoll`], but always done by this process. It waits while one of the two processes
+/// executes another program.
 ///
 /// Kernel: 6.18, `kernel/kcmp.c` `kcmp_lock()`.
 pub fn is_same_epoll(a: EpollId, b: EpollId) -> bool {

@@ -1,4 +1,4 @@
-//! How receives from single sockets of running processes busy-poll.
+//! The busy-poll parameters of single sockets of running processes.
 
 use std::cell::OnceCell;
 use std::os::fd::OwnedFd;
@@ -13,23 +13,25 @@ use super::descriptors::{Link, duplicate_if};
 use super::pinned::Pinned;
 
 thread_local! {
-    /// Loaded at the first socket whose budget is read: that takes longer than all of its readings.
+    /// Loaded at the first socket whose budget is read, because loading takes longer than all readings.
     static SCANNER: OnceCell<Result<EpollScanner, KernelError>> = const { OnceCell::new() };
 }
 
-/// Reads how a receive from a socket of a running process busy-polls, without its budget.
+/// Reads the busy-poll parameters of a socket of a running process, without its budget.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has ended or the descriptor is not that socket any more, [`Cause::Absent`] on a kernel
-/// before 5.11, [`Cause::Denied`] without permission to inspect the process.
+/// [`Cause::Gone`] if the process has exited or the descriptor is no longer that socket, [`Cause::Absent`] on
+/// a kernel before 5.11, [`Cause::Denied`] without permission to inspect the process.
 pub fn read_socket(id: &SocketId) -> Result<SocketPolling, KernelError> {
     copy(id).and_then(|socket| polling(&socket)).map_err(|cause| KernelError { what: what(id), cause })
 }
 
-/// Reads the budget of a socket's polls, by BPF: `getsockopt` does not report it. Needs no right to look into the process.
+/// Reads the budget of a socket's polls, by BPF: `getsockopt` does not report it. It requires no permission
+/// to inspect the process.
 ///
 /// # Errors
-/// [`Cause::Gone`] if the process has no such socket any more, [`Cause::Absent`] without kernel BTF; else the kernel's refusal.
+/// [`Cause::Gone`] if the process no longer has such a socket, [`Cause::Absent`] without kernel BTF;
+/// otherwise the kernel's error.
 pub fn read_socket_budget(id: &SocketId) -> Result<u16, KernelError> {
     SCANNER.with(|scanner| match scanner.get_or_init(EpollScanner::load) {
         Err(error) => Err(KernelError { what: format!("{}: its budget", what(id)), ..error.clone() }),
@@ -43,10 +45,10 @@ pub fn read_socket_budget(id: &SocketId) -> Result<u16, KernelError> {
     })
 }
 
-/// Sets how a receive from a socket of a running process busy-polls. In force at its next receive.
+/// Sets the busy-poll parameters of a socket of a running process. They take effect at its next receive.
 ///
 /// # Errors
-/// As [`read_socket`]; also [`Cause::Denied`] without CAP_NET_ADMIN.
+/// Those of [`read_socket`]; also [`Cause::Denied`] without CAP_NET_ADMIN.
 pub fn write_socket(id: &SocketId, wanted: SocketPolling) -> Result<(), KernelError> {
     copy(id).and_then(|socket| set(&socket, wanted)).map_err(|cause| KernelError {
         what: Setting::Process(ProcessKnob::Socket(*id, wanted)).to_string(),
@@ -54,7 +56,7 @@ pub fn write_socket(id: &SocketId, wanted: SocketPolling) -> Result<(), KernelEr
     })
 }
 
-/// How a receive from a socket busy-polls, without its budget. For observers, who have a copy of it.
+/// Reads the busy-poll parameters of a socket, without its budget, for observers who hold a copy of it.
 pub(crate) fn polling(socket: &OwnedFd) -> Result<SocketPolling, Cause> {
     Ok(SocketPolling {
         busy_poll_usecs: sockopt::busy_poll(socket).map_err(absent_or)?,
@@ -72,7 +74,7 @@ fn copy(id: &SocketId) -> Result<OwnedFd, Cause> {
     duplicate_if(&process, id.fd, Link::Socket(id.inode))
 }
 
-/// What makes interrupts stay off comes first and goes last: see `plan::order`.
+/// The parameter that keeps interrupts off is set first and cleared last: see `plan::order`.
 fn set(socket: &OwnedFd, wanted: SocketPolling) -> Result<(), Cause> {
     if let Some(budget) = wanted.busy_poll_budget {
         sockopt::set_busy_poll_budget(socket, budget).map_err(denied_or)?;

@@ -1,8 +1,8 @@
-//! `/proc/PID/stat` and `/proc/PID/status`, the parts that identify and place a task.
+//! The parts of `/proc/PID/stat` and `/proc/PID/status` that identify and place a task.
 
 use model::{CpuSet, Label, Pid};
 
-/// What identifies a task.
+/// The identity of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     /// Its name.
@@ -14,16 +14,17 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Reads the text of `/proc/PID/stat` or `/proc/PID/task/TID/stat`; `None` if it is not what the kernel writes.
+    /// Parses the text of `/proc/PID/stat` or `/proc/PID/task/TID/stat`; `None` if it does not have the
+    /// kernel's format.
     ///
-    /// The name is the only field that a program chooses. It may hold spaces and parentheses, so it ends at the
-    /// *last* `)`: all the fields behind it are numbers, but for one letter.
+    /// The name is the only field that a program chooses. It may contain spaces and parentheses, so it ends
+    /// at the *last* `)`: all the fields after it are numbers, except one letter.
     ///
     /// Kernel: 6.18, `fs/proc/array.c` `do_task_stat()`; fields 2 (comm), 9 (flags) and 22 (starttime).
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         /// Kernel: 6.18, `include/linux/sched.h` `PF_KTHREAD`.
         const PF_KTHREAD: u64 = 0x0020_0000;
-        /// The first field behind the name, counted from 1 as in proc_pid_stat(5).
+        /// The first field after the name, counted from 1 as in proc_pid_stat(5).
         const STATE: usize = 3;
         let open = text.iter().position(|&b| b == b'(')?;
         let close = text.iter().rposition(|&b| b == b')')?;
@@ -38,7 +39,7 @@ impl Stat {
 /// The parent and the user of a task, and the CPUs that it may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Its parent; `None` where that is of another pid namespace, or there is none.
+    /// Its parent; `None` if that is in another pid namespace, or there is none.
     pub(crate) parent: Option<Pid>,
     /// Its effective user.
     pub(crate) uid: u32,
@@ -47,7 +48,8 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Reads the text of `/proc/PID/status` or `/proc/PID/task/TID/status`; `None` if it is not what the kernel writes.
+    /// Parses the text of `/proc/PID/status` or `/proc/PID/task/TID/status`; `None` if it does not have the
+    /// kernel's format.
     ///
     /// Kernel: 6.18, `fs/proc/array.c` `task_state()` (`PPid`, `Uid`), `task_cpus_allowed()` (`Cpus_allowed_list`). A line
     /// break in the task's name is escaped there, so a name cannot pass for a line.

@@ -1,20 +1,20 @@
-//! Threads by their numbers, as far as they still run.
+//! Threads by their numbers, while they run.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
 use model::Pid;
 
-/// The most threads of one process that are listed.
+/// Maximum number of threads of one process that are listed.
 const THREADS_MAX: usize = 1 << 16;
 
-/// The name of a thread; `None` if it has ended.
+/// The name of a thread; `None` if it has exited.
 pub fn thread_name(tid: u32) -> Option<String> {
     let comm = std::fs::read(format!("/proc/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(&comm).trim_end_matches('\n').to_owned())
 }
 
-/// The numbers of a process's threads; none if it has ended.
+/// The numbers of a process's threads; none if it has exited.
 pub fn threads_of(pid: Pid) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
@@ -23,7 +23,8 @@ pub fn threads_of(pid: Pid) -> Vec<u32> {
         .collect()
 }
 
-/// A path by which other processes, as our children, reach a file that we have open, whether it has a name or not.
+/// A path by which other processes, such as our children, can open one of our open files, with or without a
+/// name.
 pub fn path_of_our(file: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()))
 }
@@ -42,7 +43,7 @@ mod test {
                 .into_iter()
                 .any(|tid| thread_name(tid).as_deref() == Some("a name"))
         };
-        // It names itself once it runs.
+        // It sets its name once it runs.
         for _ in 0..1_000 {
             if named() {
                 break;

@@ -1,4 +1,4 @@
-//! What a thread sleeps in, from `/proc/PID/task/TID/syscall`.
+//! The system call in which a thread sleeps, from `/proc/PID/task/TID/syscall`.
 
 use model::Fd;
 
@@ -13,7 +13,7 @@ compile_error!("system call numbers of this architecture are unknown");
 
 /// The descriptor of the epoll that the thread waits on; `None` while it runs or sleeps in something else.
 ///
-/// The numbers are this machine's: a thread of a 32-bit program may look as if it waited, so the caller compares
+/// The numbers are this machine's: a thread of a 32-bit program may appear to wait, so the caller compares
 /// the descriptor with the process's epolls.
 ///
 /// Kernel: 6.18, `fs/proc/base.c` `proc_pid_syscall()`: `running`, or the number and then the arguments in hexadecimal.

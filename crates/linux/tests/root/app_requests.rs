@@ -1,4 +1,5 @@
-//! The interface of 2016 on this kernel: what sockets and processes ask for, in a cgroup of the test's own.
+//! The interface of 2016 on this kernel: the requests of sockets and processes, in a cgroup created by the
+//! test.
 #![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
 
 use std::net::{TcpListener, TcpStream};
@@ -45,14 +46,14 @@ const ALL: u32 = 0b100_1111;
 const ANYTHING: &[Choice] = &[Choice { uid: None, numbers: ALL }];
 const NOBODY: u32 = 65534;
 
-/// How often a process requests that wants to keep a daemon at work.
+/// The number of requests by a process that tries to keep a daemon busy.
 const FLOOD: u32 = 20_000;
 
 pub(crate) fn cgroups_are_there() -> bool {
     std::fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tcgroup2\n"))
 }
 
-/// A BPF file system and a cgroup of a test's own; both go with it.
+/// A BPF file system and a cgroup for one test; both are removed with it.
 struct Ground {
     scratch: Scratch,
     pins: PathBuf,
@@ -107,14 +108,14 @@ impl Ground {
         command
     }
 
-    /// This binary in its role, inside of the cgroup.
+    /// This binary in its role, in the cgroup.
     fn role(&self, uid: u32, role: &str) -> Result<Command, Failed> {
         let mut command = self.inside(uid, &std::env::current_exe()?);
         command.env(ROLE, format!("app-requests {role}"));
         Ok(command)
     }
 
-    /// What it says there.
+    /// Returns the output of the role.
     fn says(&self, uid: u32, role: &str) -> Result<String, Failed> {
         said(&mut self.role(uid, role)?)
     }
@@ -145,7 +146,7 @@ impl Drop for Ground {
 
 type Played = Result<(), Box<dyn std::error::Error>>;
 
-/// Does what the words say, one after the other, with one listener; says what came of each.
+/// Does what the words specify, one after the other, with one listener; prints the result of each.
 pub(crate) fn play(words: &[&str]) -> Played {
     let mut listener = TcpListener::bind("127.0.0.1:0")?;
     let said = |what: Result<String, Errno>| {
@@ -212,7 +213,7 @@ fn a_socket_has_its_policy() -> Result<(), Failed> {
     let store = ground.enabled(ANYTHING)?;
     assert_eq!(ground.says(0, "get set:3 get accepted set:1 get accepted new")?, "0 ok 3 3 ok 1 1 0");
     assert_eq!(said(&mut role_command("app-requests get"))?, unknown, "outside of the cgroup");
-    // From outside, a socket with a policy is found by its inode.
+    // From outside, a socket with a policy is identified by its inode.
     let mut subject = Subject::start(&mut ground.role(0, "set:3 hold")?)?;
     assert_eq!(subject.line()?, "ok");
     subject.line()?;
@@ -235,7 +236,7 @@ fn what_is_no_policy_is_refused() -> Result<(), Failed> {
     let ground = Ground::new("refused")?;
     let store = ground.enabled(ANYTHING)?;
     let invalid = format!("errno:{}", Errno::INVAL.raw_os_error());
-    // 4 was not a policy in 2016, 5 is a device's alone.
+    // 4 was not a policy in 2016, 5 is only for devices.
     for word in ["set:4", "set:5", "set:7", "set:99", "set:-1", "bytes:2"] {
         assert_eq!(ground.says(0, &format!("set:2 {word} get"))?, format!("ok {invalid} 2"), "{word}");
     }
@@ -259,7 +260,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     let refused = format!("errno:{}", Errno::PERM.raw_os_error());
     assert_eq!(ground.says(NOBODY, "set:3 set:2 get set:0")?, format!("{refused} ok 2 ok"));
     assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "who administers the network chooses freely");
-    // The same user, by name: the choices of other users are not added.
+    // The same user, by uid: the choices for all users are not added.
     let named = Choice { uid: Some(NOBODY), numbers: 1 << 3 };
     ground.enabled(&[bulk, named])?;
     assert_eq!(ground.says(NOBODY, "set:3 set:2")?, format!("ok {refused}"));
@@ -274,7 +275,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
 }
 
 fn flooded() -> Result<(), Failed> {
-    /// `app_requests.bpf.c` `REPORTS_MAX`, in a second.
+    /// `app_requests.bpf.c` `REPORTS_MAX`, per second.
     const REPORTS_MAX: u64 = 100;
     let ground = Ground::new("flooded")?;
     let bulk = Choice { uid: None, numbers: 1 << 2 };
@@ -290,7 +291,7 @@ fn flooded() -> Result<(), Failed> {
     let windows = begun.elapsed().as_secs() + 2;
     let reported = reader.asked()?.len();
     assert!(reported > 0 && reported as u64 <= REPORTS_MAX * windows, "{reported} in {windows} windows");
-    // Another user is reported all the same.
+    // Another user is reported nevertheless.
     assert_eq!(ground.says(0, "set:2")?, "ok");
     assert_eq!(reader.asked()?.len(), 1);
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
@@ -311,7 +312,7 @@ fn other_options_are_the_kernels() -> Result<(), Failed> {
 fn children_inherit() -> Result<(), Failed> {
     let ground = Ground::new("tasks")?;
     let store = ground.enabled(ANYTHING)?;
-    // A shell that makes no socket gets a policy from outside; its children and theirs make sockets.
+    // A shell that creates no socket gets a policy from outside; its children and theirs create sockets.
     let mut shell = Subject::start(
         Command::new("sh")
             .args(["-c", "echo $$ > \"$1/cgroup.procs\"; echo ready; read _; said=$(\"$2\"); echo done; echo $said; read _", "sh"])
@@ -322,7 +323,7 @@ fn children_inherit() -> Result<(), Failed> {
     assert_eq!(shell.line()?, "ready");
     store.set_task(shell.pid(), Some(LATENCY))?;
     assert_eq!(store.tasks()?.get(&shell.pid()), Some(&LATENCY));
-    // The grandchild's listener, made without a request of its own.
+    // The grandchild's listener, created without a request of its own.
     shell.go_on()?;
     assert_eq!(shell.line()?, "3");
     eventually("processes that exited have no policy", || {
@@ -334,7 +335,7 @@ fn children_inherit() -> Result<(), Failed> {
     store.set_task(shell.pid(), Some(1))?;
     shell.kill();
     eventually("a process that exited has no policy", || store.tasks().ok()?.is_empty().then_some(()))?;
-    // One that has ended already gets none.
+    // A process that has already exited gets none.
     store.set_task(shell.pid(), Some(1))?;
     assert!(store.tasks()?.is_empty());
     assert_eq!(store.lost()?, 0);
@@ -404,7 +405,7 @@ fn example_in_rust() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The numbers that the C compiler reads in the header, beside those that this room and the model write down.
+/// The numbers in the header, as compiled by the C compiler, compared with those in this crate and the model.
 fn numbers_of_the_header() -> Result<(), Failed> {
     let scratch = Scratch::new("app-requests-numbers")?;
     let program = scratch.path("numbers");
@@ -434,7 +435,7 @@ fn prctl_answers() -> Result<(), Failed> {
     assert_eq!(said(&mut role_command("app-requests own"))?, invalid, "outside of the cgroup");
     eventually("processes that exited have no policy", || store.tasks().ok()?.is_empty().then_some(()))?;
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
-    // The kernel takes a program off a function when it has time to.
+    // The kernel detaches a program from a function asynchronously.
     eventually("prctl is not answered any more", || (ground.says(0, "own").ok()? == invalid).then_some(()))?;
     Ok(())
 }
@@ -455,7 +456,7 @@ fn prctl_is_absent_or_there() -> Result<(), Failed> {
         assert_eq!(
             ground.says(0, "set:3 get own")?,
             format!("ok 3 {invalid}"),
-            "sockets are answered all the same"
+            "sockets are answered nevertheless"
         );
     } else {
         assert_eq!(ground.says(0, "set:3 get own")?, "ok 3 0");

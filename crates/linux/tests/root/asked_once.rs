@@ -1,4 +1,5 @@
-//! What a machine was asked once: hundreds of tests name the same needs, and most answers start a program.
+//! A cache of answers about the machine: hundreds of tests have the same needs, and most answers require
+//! starting a program.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ impl<Question: Copy + PartialEq, Answer: Clone> AskedOnce<Question, Answer> {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// The answer to a question, which `find` finds if it was not asked before.
+    /// Returns the answer to a question, which `find` determines the first time.
     pub(crate) fn ask(&self, question: Question, find: impl FnOnce() -> Answer) -> Answer {
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, answer)) = answers.iter().find(|(asked, _)| *asked == question) {

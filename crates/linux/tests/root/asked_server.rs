@@ -1,4 +1,4 @@
-//! memcached behind the NAPI of a wire's near end, asked from its far end.
+//! memcached behind the NAPI of a wire's near end, with a client at its far end.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -20,16 +20,16 @@ use super::wire::{Wire, run};
 /// Where the server listens: the near end's address.
 const SERVER: &str = "192.0.2.1:11211";
 const CONNECTIONS: usize = 20;
-/// How many requests a connection sends before it waits for all their answers: it keeps the server busy while the
-/// client is not.
+/// The number of requests that a connection sends before it waits for all their answers: it keeps the server
+/// busy while the client is not.
 const DEPTH: usize = 32;
-/// The niceness of both ends. How packets are delivered depends on when the server runs, and that shall not depend
-/// on what else this machine does.
+/// The niceness of both ends. How packets are delivered depends on when the server runs, and that must not
+/// depend on other load on this machine.
 const FIRST: i32 = -19;
-/// How long an answer may take.
+/// Maximum time for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server with one worker thread, until this is dropped.
+/// A server with one worker thread; dropping this stops it.
 pub(crate) struct AskedServer {
     memcached: Subject,
     wire: Wire,
@@ -41,16 +41,16 @@ impl AskedServer {
         Self::start_with(&[])
     }
 
-    /// With these variables in the server's environment.
+    /// Starts it with these variables in its environment.
     pub(crate) fn start_with(environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         Self::behind(Wire::new(1)?, environment)
     }
 
-    /// Behind the near end of this wire.
+    /// Starts it behind the near end of this wire.
     pub(crate) fn behind(wire: Wire, environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         let memcached = "memcached -u root -t 1 -U 0 -l 192.0.2.1 -p 11211";
         let line = format!("netns exec {} nice -n {FIRST} {memcached}", wire.near);
-        // `ip netns exec` and `nice` become what they execute, so the pid stays.
+        // `ip netns exec` and `nice` execute the command in their own process, so the pid stays.
         let mut command = Command::new("ip");
         command.args(line.split(' ')).envs(environment.iter().map(|(name, value)| (name, value)));
         let memcached = Subject::start(&mut command)?;
@@ -59,20 +59,21 @@ impl AskedServer {
         Ok(server)
     }
 
-    /// Its client sends segments as large as it likes, and the server's packets bypass the NAPI.
+    /// Turns on segmentation offload at its client; the server's packets then bypass the NAPI.
     pub(crate) fn with_segmentation_offload(self) -> Result<Self, Failed> {
         run(&format!("ip netns exec {} ethtool -K far0 tso on", self.wire.far))?;
         Ok(self)
     }
 
-    /// Each request asks for so many keys, none of which it has: that keeps the server busier than its client.
+    /// Makes each request contain so many keys, all of them missing: that keeps the server busier than its
+    /// client.
     #[must_use]
     pub(crate) fn asked_for(mut self, keys: usize) -> Self {
         self.request = [&b"get"[..], &b" nothing".repeat(keys), b"\r\n"].concat();
         self
     }
 
-    /// What it is asked over.
+    /// The wire between server and client.
     pub(crate) fn wire(&self) -> &Wire {
         &self.wire
     }
@@ -99,12 +100,13 @@ impl AskedServer {
         Ok(self.wire.near()?.run(set)??)
     }
 
-    /// The IRQ-suspension document's suspend200 on the NAPI and on the server's epolls.
+    /// Applies the IRQ-suspension document's suspend200 to the NAPI and to the server's epolls.
     pub(crate) fn suspend(&self) -> Result<(), Failed> {
         self.suspend_by(Nanoseconds::from_micros(200), Nanoseconds::from_millis(20))
     }
 
-    /// Suspension with other spans: between timer polls, and for the longest turn of the server's loop.
+    /// Sets up suspension with other times: `flush` between timer polls, and `turn` for the longest iteration
+    /// of the server's loop.
     pub(crate) fn suspend_by(&self, flush: Nanoseconds, turn: Nanoseconds) -> Result<(), Failed> {
         self.set_napis(NapiChange {
             defer_hard_irqs: Some(EmptyPolls(100)),
@@ -120,7 +122,7 @@ impl AskedServer {
         })
     }
 
-    /// Its epolls poll no NAPI.
+    /// Makes its epolls poll no NAPI.
     pub(crate) fn rest(&self) -> Result<(), Failed> {
         self.set_epolls(EpollParams::default())
     }
@@ -133,7 +135,7 @@ impl AskedServer {
         Ok(())
     }
 
-    /// Asks in a closed loop for so long; how many requests were answered.
+    /// Sends requests in a closed loop for so long; returns the number of answered requests.
     pub(crate) fn ask(&self, span: Duration) -> Result<u64, Failed> {
         let answered = AtomicU64::new(0);
         let since = Instant::now();
@@ -141,7 +143,7 @@ impl AskedServer {
         Ok(answered.into_inner())
     }
 
-    /// Asks in a closed loop while that is so, and counts the requests that were answered.
+    /// Sends requests in a closed loop while `so` returns true, and counts the answers.
     pub(crate) fn ask_while(&self, so: impl Fn() -> bool + Send, answered: &AtomicU64) -> Result<(), Failed> {
         let client = || {
             setpriority_process(Some(gettid()), FIRST)?; // of this thread alone
@@ -158,7 +160,8 @@ impl AskedServer {
         for connection in &mut connections {
             connection.write_all(&requests)?;
         }
-        // One connection at a time is answered and asks again, while the others keep the server busy.
+        // One connection at a time is answered and sends its next requests, while the others keep the server
+        // busy.
         for turn in (0..CONNECTIONS).cycle() {
             let connection = &mut connections[turn];
             connection.read_exact(&mut answers)?;
@@ -174,7 +177,7 @@ impl AskedServer {
         Ok(())
     }
 
-    /// A connection of the client. A socket stays in the namespace where it was made.
+    /// Opens a connection of the client. A socket stays in the namespace in which it was created.
     fn connect(&self) -> Result<TcpStream, Failed> {
         let server: SocketAddr = SERVER.parse()?;
         let connect = || TcpStream::connect_timeout(&server, PATIENCE);

@@ -1,4 +1,4 @@
-//! A real irqbalance that moves nothing: where it runs, `/proc/irq` cannot be written.
+//! A real irqbalance that moves nothing: it runs where `/proc/irq` is read-only.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use linux::irqbalance::Irqbalance;
 
-/// How long it is waited for.
+/// Maximum time until it answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The distribution's irqbalance: installed, or unpacked by `cargo xtask setup`.
@@ -15,7 +15,7 @@ pub(crate) fn program() -> Option<PathBuf> {
     crate::unpacked::program("irqbalance", "usr/sbin/irqbalance")
 }
 
-/// A running irqbalance. It is killed when this goes out of scope.
+/// A running irqbalance. It is killed when this is dropped.
 pub(crate) struct Balancer {
     child: Child,
 }
@@ -37,7 +37,7 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Starts one that balances this host: only where the host is a guest's.
+    /// Starts one that balances this host: only if the host is a guest's.
     pub(crate) fn of_this_host(arguments: &str) -> Result<Self, Failed> {
         let program = program().ok_or("no irqbalance")?;
         std::fs::create_dir_all("/run/irqbalance")?;
@@ -53,12 +53,12 @@ impl Balancer {
         self.child.id()
     }
 
-    /// Where its socket is, as seen from here.
+    /// The directory of its socket, as seen from here.
     pub(crate) fn directory(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/run/irqbalance", self.pid()))
     }
 
-    /// A connection on which nothing is said may kill it, so it is asked.
+    /// Waits until it answers. An idle connection may kill it, so it is sent a request.
     fn wait(&self) -> Result<(), Failed> {
         let deadline = Instant::now() + PATIENCE;
         while Irqbalance::new().in_directory(&self.directory()).running()?.is_none() {
@@ -70,7 +70,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// Kills it, and waits until it is gone. Its socket stays.
+    /// Kills it, and waits until it has exited. Its socket stays.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

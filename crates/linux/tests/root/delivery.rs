@@ -1,4 +1,4 @@
-//! Who polled which NAPI, counted while memcached is asked over a wire.
+//! Which context polled which NAPI, counted while memcached receives requests over a wire.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,9 +46,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// What is counted while the server is asked, and of its NAPI.
+/// Counts while the server receives requests; returns everything, and the counts of the server's NAPI.
 fn counted(server: &AskedServer) -> Result<(Delivered, Option<NapiDelivered>), Failed> {
-    /// Where all queues of a machine are polled often, some polls are not counted, and it says so.
+    /// If all queues of a machine are polled often, some polls are not counted, which is reported.
     const ATTEMPTS: usize = 5;
     let mut counter = DeliveryCounter::load()?;
     assert!(!counter.timers_hidden(), "root may read /proc/kallsyms");
@@ -83,7 +83,8 @@ fn after_interrupts() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What an application did while it suspended the IRQ says nothing of the first poll after that was taken back.
+/// The polls of an application that suspended the IRQ must not affect how the first poll after the end of
+/// suspension is counted.
 fn no_longer_suspended() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let mut counter = DeliveryCounter::load()?;
@@ -107,12 +108,12 @@ fn no_longer_suspended() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How often suspension is set and taken back: on which CPU its last poll is differs.
+/// How often suspension is turned on and off: the CPU of the last poll varies.
 const TURNS: usize = 5;
 
-/// The goal of suspension: the application polls most of its packets, and softirqs poll ten times less often for as
-/// many packets as without it. How much it polls depends on whether it runs when packets come, so where others take its
-/// CPU this is looked at again; how it is counted must be right each time.
+/// The goal of suspension: the application polls most of its packets, and softirqs poll ten times less often
+/// for the same number of packets as without it. The share that it polls depends on whether it runs when
+/// packets arrive, so this is tried again if others take its CPU; the counts must be right each time.
 fn suspended() -> Result<(), Failed> {
     const ATTEMPTS: usize = 8;
     const OWN: f64 = 0.8;
@@ -135,8 +136,8 @@ fn suspended() -> Result<(), Failed> {
     Err(format!("{OWN} and 1/{FEWER_POLLS} were expected: {}", seen.join("; ")).into())
 }
 
-/// While an application suspends the IRQ and deferral keeps it masked, the softirq that resumes it polls for the application:
-/// of interrupts there is at most one for many of its polls.
+/// While an application suspends the IRQ and deferral keeps it masked, the softirq that resumes it polls for
+/// the application: there is at most one interrupt for many of its polls.
 fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
     if napi.interrupt.polls * 20 <= napi.application.polls {
         return Ok(());
@@ -144,7 +145,8 @@ fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
     Err(format!("polls after a resumption counted as interrupts: {napi:?}").into())
 }
 
-/// A client sends on its own time, and so polls the server's NAPI there: with the client among the counted processes, that is not counted twice.
+/// A client that sends also polls the server's NAPI, at its own expense: if the client is among the counted
+/// processes, that is not counted twice.
 fn softirqs() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let napis = server.napis()?;
@@ -179,7 +181,7 @@ fn works() -> Result<(), Failed> {
 
 fn softirq_polls_per_packet(napi: &NapiDelivered) -> Result<f64, Failed> {
     let number = |count: u64| u32::try_from(count).map(f64::from);
-    // At least one, so that no poll at all is not infinitely good.
+    // At least one, so that the absence of polls is not infinitely good.
     let polls = (napi.interrupt.polls + napi.timer.polls).max(1);
     Ok(number(polls)? / number(napi.total().packets)?)
 }
@@ -187,7 +189,7 @@ fn softirq_polls_per_packet(napi: &NapiDelivered) -> Result<f64, Failed> {
 fn counted_as_suspended(server: &AskedServer, napi: &NapiDelivered) -> Result<(), Failed> {
     assert_eq!(napi.by_process, [(server.process()?.pid, napi.application)], "{napi:?}");
     assert!(napi.suspended > 0 && napi.suspended <= napi.timer_armed, "{napi:?}");
-    // 20 ms, less the time that arming takes.
+    // 20 ms, minus the time for arming.
     let longest = napi.timer_armed_max;
     assert!((19_900_000..=20_000_000).contains(&longest.0), "{longest}");
     Ok(())
@@ -197,14 +199,15 @@ fn sampled() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     server.suspend()?;
     let mut sampler = Sampler::load()?;
-    sampler.begin(); // and never ended: as after a run that failed
+    sampler.begin(); // and never ended, as after a failed run
     sampler.begin();
-    // What is counted meanwhile, all of the time. How much the application delivers depends on the CPU that it gets.
+    // What is counted in the same period without interruption. The application's share depends on the CPU
+    // time that it gets.
     let all = counted_on_napi(&server)?;
     let delivered = sampler.end()?;
     let napi = delivered.napi(all.napi).ok_or_else(|| format!("it was not polled: {delivered:?}"))?;
     assert!((1..all.total().packets).contains(&napi.total().packets), "{napi:?} of {all:?}");
-    // A sample with fewer fell where the client or the server did not run.
+    // A sample with fewer packets was taken while the client or the server did not run.
     const PACKETS_MIN: u64 = 100;
     if let (Some(sampled), Some(counted)) = (napi.application_share(), all.application_share())
         && counted >= 0.95
@@ -227,14 +230,15 @@ fn by_the_timer() -> Result<(), Failed> {
     })?;
     let napi = while_all_cpus_compute(|| counted_on_napi(&server))??;
     assert!(napi.timer.packets > napi.total().packets / 2, "{napi:?}");
-    // The last one that was armed before may expire within.
+    // The last timer that was armed before may expire within the period.
     assert!(napi.timer_expired > 0 && napi.timer_expired <= napi.timer_armed + 1, "{napi:?}");
     assert_eq!((napi.suspended, napi.application.polls), (0, 0), "{napi:?}");
     assert!((100_000..=200_000).contains(&napi.timer_armed_max.0), "{}", napi.timer_armed_max);
     Ok(())
 }
 
-/// Interrupts that come while a program computes are not the program's doing, though they borrow its stack.
+/// Runs `body` while all CPUs compute. Interrupts during a computation are not caused by the program,
+/// although they use its stack.
 fn while_all_cpus_compute<T>(body: impl FnOnce() -> T) -> Result<T, Failed> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -295,7 +299,7 @@ fn killed() -> Result<(), Failed> {
     mine.snapshot()?;
 
     other.kill();
-    // The kernel frees a program when no CPU can be running it any more.
+    // The kernel frees a program only when no CPU can be running it any more.
     eventually("its programs are gone", || {
         let loaded = |id: &u32| libbpf_rs::Program::fd_from_id(*id).is_ok();
         (!theirs.iter().any(loaded)).then_some(())
@@ -304,13 +308,13 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The BPF programs that a process holds.
+/// Lists the BPF programs that a process holds.
 pub(crate) fn programs_of(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     let mut ids = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // The directory's own descriptor is closed by the time it is read.
+        // The directory's own descriptor is already closed when it is read.
         let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
-        // Links name their program as well.
+        // Links name their program, too.
         let program = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
         if let Some(id) = program.filter(|_| !text.contains("link_type:")) {
             ids.insert(id.trim().parse()?);

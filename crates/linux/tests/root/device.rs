@@ -1,4 +1,4 @@
-//! What is observed of devices is what `ip`, `ethtool` and sysfs say.
+//! Compares the observed devices with the output of `ip`, `ethtool` and sysfs.
 
 use libtest_mimic::{Failed, Trial};
 use linux::{Errno, Netns, Processes, observe};
@@ -161,7 +161,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Index, name, MTU, kind and state of a device.
 type Row = (u64, String, u64, String, bool);
 
-/// All devices, by `ip`.
+/// Lists all devices, by `ip`.
 fn listed_by_ip(wire: &Wire) -> Result<Vec<Row>, Failed> {
     let listed: serde_json::Value = serde_json::from_str(&run(&format!("ip -n {} -j -d link", wire.near))?)?;
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("").to_owned();
@@ -174,18 +174,18 @@ fn listed_by_ip(wire: &Wire) -> Result<Vec<Row>, Failed> {
     Ok(rows.collect())
 }
 
-/// Whether a line of `ethtool -k` says on.
+/// Whether a feature is on in a line of `ethtool -k`.
 fn feature(listed: &str, name: &str) -> Option<bool> {
     let line = listed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "))?;
     Some(line.starts_with("on"))
 }
 
-/// The numbers behind a heading of `ethtool -l`: the maximum, then the current.
+/// The numbers after a heading of `ethtool -l`: the maximum, then the current.
 fn column(listed: &str, heading: &str) -> Vec<u32> {
     listed.lines().filter_map(|line| line.strip_prefix(heading)?.trim().parse().ok()).collect()
 }
 
-/// Writes a file of the near namespace's sysfs by a shell.
+/// Writes a file in the near namespace's sysfs with a shell.
 fn write(wire: &Wire, path: &str, value: &str) -> Result<(), Failed> {
     let script = format!("echo {value} > {path}");
     let status =

@@ -1,4 +1,4 @@
-//! What the BPF iterator finds among a process's files, against what `/proc` shows.
+//! Compares what the BPF iterator finds among a process's files with `/proc`.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -38,12 +38,12 @@ fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
     Ok(Fd(u32::try_from(fd.as_raw_fd())?))
 }
 
-/// Our descriptors whose link begins so.
+/// Lists our descriptors whose link begins with `link`.
 fn shown_by_proc(link: &str) -> Result<BTreeSet<Fd>, Failed> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
-        // The directory's own descriptor is closed when it is read.
+        // The directory's own descriptor is already closed when it is read.
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().starts_with(link) {
             found.insert(Fd(entry.file_name().to_string_lossy().parse()?));
@@ -108,7 +108,7 @@ fn napis_of_sockets() -> Result<(), Failed> {
     let napis = server.napis()?;
     let memcached = server.process()?.pid;
     let scanner = EpollScanner::load()?;
-    // The connections are open only while they ask.
+    // The connections are open only while requests are sent.
     let scanned = std::thread::scope(|scope| -> Result<Vec<_>, Failed> {
         let asking = scope.spawn(|| server.ask(Duration::from_millis(500)));
         std::thread::sleep(Duration::from_millis(250));

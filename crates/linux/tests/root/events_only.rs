@@ -1,4 +1,5 @@
-//! What the kernel of `kernel/epoll-event-busy-loop/` does beyond what its own tests can see without a NIC.
+//! The behaviour of the kernel in `kernel/epoll-event-busy-loop/` that its own tests cannot check without a
+//! NIC.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -15,10 +16,10 @@ use super::subject::Subject;
 use super::wire::Wire;
 use super::{Need, test};
 
-/// IRQs stay suspended for so long, unless they are resumed; what comes meanwhile comes late.
+/// How long IRQs stay suspended, unless they are resumed; packets that arrive meanwhile are delivered late.
 const TURN: Nanoseconds = Nanoseconds::from_millis(10_000);
 
-/// No datagram that an interrupt announces takes so long, on the slowest machine.
+/// No datagram that an interrupt announces takes this long, even on the slowest machine.
 const LATE_MS: u64 = 5_000;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -54,7 +55,7 @@ fn resumes(then: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A datagram every few milliseconds.
+/// Sends a datagram every few milliseconds.
 fn send(enough: &AtomicBool) -> std::io::Result<()> {
     let socket = UdpSocket::bind("192.0.2.2:0")?;
     while !enough.load(Ordering::Relaxed) {
@@ -64,7 +65,7 @@ fn send(enough: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Lets the near end's NAPIs defer and suspend IRQs for so long; zero is neither.
+/// Makes the near end's NAPIs defer and suspend IRQs for so long; with zero they do neither.
 fn suspending(wire: &Wire, flush: Nanoseconds, turn: Nanoseconds) -> Result<(), Failed> {
     let change = NapiChange {
         defer_hard_irqs: Some(EmptyPolls(if flush == Nanoseconds::ZERO { 0 } else { 100 })),

@@ -1,4 +1,4 @@
-//! Following processes by every method that this kernel allows: this process, and its children.
+//! Follows this process and its children, by every method that this kernel allows.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -12,9 +12,9 @@ use rustix::event::epoll;
 
 use super::{Need, test};
 
-/// How long an event may take on a busy machine.
+/// Maximum time for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the ways that scan do so here.
+/// The interval of the methods that scan.
 const SCAN: Option<Duration> = Some(Duration::from_millis(20));
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -62,7 +62,7 @@ fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
     Ok(Fd(u32::try_from(fd.as_raw_fd())?))
 }
 
-/// Reads until there are no more events: a scan and more.
+/// Reads until there are no more events, for longer than one scan takes.
 fn settle(follower: &mut Follower) -> Result<Vec<Event>, Failed> {
     let mut events = Vec::new();
     while let Some(event) = follower.next(Duration::from_millis(200))? {
@@ -86,7 +86,7 @@ fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<V
     Err(format!("not reported within {PATIENCE:?}; {before:?} were").into())
 }
 
-/// A child of a child, which both ran before they were followed.
+/// Tests a child of a child; both ran before they were followed.
 fn child_before(how: How) -> Result<(), Failed> {
     let mut parent = Command::new("sh").args(["-c", "sleep 60 & wait"]).stdout(Stdio::null()).spawn()?;
     let result = child_of(&parent, how);
@@ -126,7 +126,7 @@ fn new_epoll_is_reported_once(how: How) -> Result<(), Failed> {
         let event = Event::NewEpoll(EpollId { process, fd: number(&new)? });
         until(&mut follower, |reported| *reported == event)?;
         assert!(!settle(&mut follower)?.contains(&event));
-        // A second descriptor is not a second epoll, where epolls are identified by file.
+        // A second descriptor is not a second epoll, if epolls are identified by file.
         let copy = new.try_clone()?;
         if !matches!(follower.how(), How::Proc { .. }) {
             assert_eq!(settle(&mut follower)?, []);
@@ -155,12 +155,12 @@ fn replaced(how: How) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A child that ends when the test does.
+/// A child that is killed with the test.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -179,7 +179,7 @@ fn child_lives_and_dies(how: How) -> Result<(), Failed> {
     }
     settle(&mut follower)?;
     sleeper.0.kill()?;
-    // A zombie has ended, whether its parent asks or not.
+    // A zombie has exited, even if its parent has not waited for it.
     until(&mut follower, |event| matches!(event, Event::Exit(child) if child.pid == pid))?;
     let more = settle(&mut follower)?;
     let again = more.iter().any(|event| matches!(event, Event::Child(child) if child.pid == pid));

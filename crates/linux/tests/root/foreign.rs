@@ -1,4 +1,4 @@
-//! Unprepared processes: another user's, statically linked, in namespaces of their own; and unprivileged callers.
+//! Unprepared processes: another user's, statically linked, in other namespaces; and unprivileged callers.
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const SUSPEND: EpollParams =
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
 
-/// Sets every epoll of a process, reads it back, and puts back what was there.
+/// Sets every epoll of a process, reads it back, and restores it.
 fn every_epoll_can_be_set(process: &Process) -> Result<(), Failed> {
     assert!(!process.epolls.is_empty());
     for epoll in &process.epolls {
@@ -67,7 +67,7 @@ fn memcached_of_another_user() -> Result<(), Failed> {
     assert!(process.exe.ends_with("/memcached"), "{}", process.exe);
     assert_eq!(process.netns, Some(netns.id()));
 
-    // Its listener is on the main thread's epoll, its connections are spread over the workers'.
+    // Its listener is on the main thread's epoll, its connections are distributed to the workers'.
     let watching: Vec<usize> =
         process.epolls.iter().map(|epoll| epoll.members.len()).filter(|n| *n > 0).collect();
     assert_eq!(watching.iter().sum::<usize>(), 1 + connections.len());
@@ -146,7 +146,7 @@ fn without_rights() -> Result<(), Failed> {
     Ok(())
 }
 
-/// That the process's epoll has its listener as its only member.
+/// Checks that the process's epoll has its listener as its only member.
 fn watches_its_listener(pid: &Pid, numbers: &[u32]) -> Result<(), Failed> {
     let process = observed(*pid)?;
     let epoll =

@@ -1,4 +1,4 @@
-//! NICs with queues, interrupts and rings of their own: those of an emulated guest, joined two by two.
+//! NICs with their own queues, interrupts and rings: those of an emulated guest, connected in pairs.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn affinity_there_and_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// CPU 1 is gone while this exists.
+/// CPU 1 is offline while this exists.
 struct WithoutCpu1;
 
 impl WithoutCpu1 {
@@ -91,7 +91,7 @@ impl WithoutCpu1 {
 
 impl Drop for WithoutCpu1 {
     fn drop(&mut self) {
-        // Were it not back, the next test that needs it says so.
+        // If it does not come back, the next test that needs it fails with the reason.
         let _ = std::fs::write("/sys/devices/system/cpu/cpu1/online", "1");
     }
 }
@@ -112,7 +112,7 @@ fn cpu_goes_and_comes() -> Result<(), Failed> {
         assert!(error.to_string().contains(&format!("irq {}", irq.0)), "{error}");
     }
     assert_eq!(wire.observe()?.topology.cpus.len(), 2);
-    // The kernel does not move the interrupt back by itself; it has to be written again.
+    // The kernel does not move the interrupt back by itself; its affinity has to be written again.
     kernel.write(&pinned)?;
     assert_eq!(affinity(irq)?, only(1));
     kernel.write(&original)?;
@@ -179,12 +179,13 @@ fn there_and_back() -> Result<(), Failed> {
         kernel.write(&original)?;
         assert_eq!(kernel.read(&wanted)?, original);
     }
-    // A table that was written is a user's from then on, whatever is in it.
+    // A table that was written counts as the user's from then on, whatever its content.
     wire.in_near("ethtool -X near0 default").map(drop)
 }
 
-/// Response times could be placed by a NIC's own stamps, and no estimate is held to the truth by a NIC that has none. The emulated igb is an
-/// 82576, which stamps packets of PTP alone; on the day that this fails, there is one to build for.
+/// Response times could be located with a NIC's own timestamps, and estimates are not checked with a NIC that
+/// has none. The emulated igb is an 82576, which stamps only packets of PTP; when this test fails, there is a
+/// NIC for which that can be implemented.
 ///
 /// Kernel: 6.18, `drivers/net/ethernet/intel/igb/igb_ptp.c` `igb_ptp_set_timestamp_mode()`.
 fn no_stamps() -> Result<(), Failed> {
@@ -208,15 +209,15 @@ fn busy_polling_thread() -> Result<(), Failed> {
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
     let thread = wire.near0()?.napis[0].kthread.ok_or("a NAPI that is threaded has a thread")?;
-    // It begins with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
+    // The thread starts with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
     let far = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
     for _ in 0..10 {
-        // No socket listens there, which comes back as an error now and then.
+        // No socket listens there, which is occasionally reported as an error.
         let _ = far.send_to(b"x", "192.0.2.1:9");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // A thread that waits for packets sleeps (S) all the time without traffic; one that polls for them runs (R), but for
-    // moments between two rounds.
+    // Without traffic, a thread that waits for packets sleeps (S) all the time; one that polls for them runs
+    // (R), except for moments between two rounds.
     let state = || -> Result<char, Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"))?;
         let behind_the_name = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());

@@ -1,5 +1,5 @@
-//! What a NIC does with single flows, its receive hash and its queueing disciplines, on the igb NICs of an emulated guest
-//! and with its kernel's own fq and fq_codel.
+//! Rules for single flows, the receive hash and the qdiscs of a NIC, on the igb NICs of an emulated guest and
+//! with its kernel's own fq and fq_codel.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +65,7 @@ fn rule(text: &str) -> Result<FlowRule, Failed> {
     Ok(text.parse()?)
 }
 
-/// What `ethtool` lists: the numbers of the rules' places, and how many lines speak of an Ethernet type.
+/// Reads the list of `ethtool`: the locations of the rules, and the lines about an Ethernet type.
 fn as_ethtool_lists(wire: &Wire) -> Result<(Vec<u32>, Vec<String>), Failed> {
     let listed = wire.in_near("ethtool -n near0")?;
     let of = |heading: &str| -> Vec<String> {
@@ -75,8 +75,8 @@ fn as_ethtool_lists(wire: &Wire) -> Result<(Vec<u32>, Vec<String>), Failed> {
     Ok((of("Filter:").iter().filter_map(|place| place.parse().ok()).collect(), actions))
 }
 
-/// The near end as it was set: whether its link is up, and at which speed, is another matter, as its driver resets it to turn
-/// the feature on and off.
+/// The near end without the state and the speed of its link, because its driver resets the link when the
+/// feature is switched on or off.
 fn as_set(wire: &Wire) -> Result<Device, Failed> {
     let near = wire.near0()?;
     Ok(Device { up: true, link: DeviceLink { speed_mbps: None, ..near.link }, ..near })
@@ -105,7 +105,7 @@ fn rules_taken() -> Result<(), Failed> {
     let observed = wire.near0()?.flow_rules.ok_or("as its driver says")?;
     assert_eq!(observed, [PlacedRule { location: places[0], flow: Some(first.flow), to: first.to }]);
 
-    // The driver takes no second rule for a flow, not even in the place of the first.
+    // The driver accepts no second rule for a flow, not even in place of the first.
     let other = rule("ether proto 0x88b5 queue 0")?;
     let replaced = [Setting::Nic(before.id, NicKnob::FlowRule(other.flow, Some(other.to)))];
     kernel.write(&replaced)?;
@@ -119,7 +119,8 @@ fn rules_taken() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The driver's refusals, each in a transaction that is undone completely; a foreign rule is untouched.
+/// Checks the errors of the driver, each in a transaction that is undone completely; a foreign rule is
+/// untouched.
 fn refused_in_the_middle() -> Result<(), Failed> {
     let mut wire = Wire::between("igb")?;
     wire.in_near_for_now("ethtool -K near0 ntuple on", "ethtool -K near0 ntuple off")?;
@@ -153,8 +154,9 @@ fn refused_in_the_middle() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernel refuses to remove queues that a user's table refers to. The table of an igb's driver differs from the
-/// kernel's default, and can only be written as a user's: it binds the number of queues from then on.
+/// The kernel refuses to remove queues that a user's table refers to. The table of an igb's driver differs
+/// from the kernel's default, and can only be written as a user's: from then on it fixes the number of
+/// queues.
 fn table_is_given_back() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     with_the_drivers_own_table(&wire, 2)?;
@@ -173,13 +175,13 @@ fn table_is_given_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A channel count that the kernel takes only while no table of a user's is in the way.
+/// Sets a channel count, which the kernel accepts only if no user's table refers to the removed queues.
 fn combined(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near(&format!("ethtool -L near0 combined {queues}")).map(drop)
 }
 
-/// Gives the device so many queues and the table that its driver makes for them, which no user has set. A table that was
-/// written before would stay a user's; the driver makes another one when the number of queues changes.
+/// Gives the device so many queues and its driver's table for them, which no user has set. A table that was
+/// written before would stay a user's; the driver creates another one when the number of queues changes.
 fn with_the_drivers_own_table(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near("ethtool -X near0 default")?;
     if wire.near0()?.channels.ok_or("channels")?.combined.current == queues {
@@ -192,8 +194,8 @@ fn table_of(wire: &Wire) -> Result<Vec<u32>, Failed> {
     Ok(wire.near0()?.rss.ok_or("a receive hash")?.table)
 }
 
-/// Spreads the device's packets over two queues and takes it back in three ways: as what failed, as what is released, and
-/// by the script. The number of queues can be lowered after each.
+/// Distributes the device's packets over two queues and undoes that in three ways: after a failure, on
+/// release, and by the script. The number of queues can be lowered after each.
 fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     let device = wire.near0()?.id;
     let because = || Reason::new("a test", "test");
@@ -206,12 +208,12 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
         )
     };
     let scratch = Scratch::new("igb-table")?;
-    // The script asks whether the host was booted since.
+    // The script checks whether the host was booted since.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let journal = Journal::new(scratch.directory().to_owned(), boot.trim());
     let mut kernel = Kernel::new();
 
-    // As dividing a device begins: the table, and then a rule that this driver refuses.
+    // The first steps of dividing a device: the table, and then a rule that this driver refuses.
     let rule = rule("tcp4 dst-port 80 queue 1")?;
     let refused = change(
         Setting::Nic(device, NicKnob::FlowRule(rule.flow, Some(rule.to))),
@@ -237,8 +239,9 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The driver's own table is in blocks. It cannot be put back: written out, it binds the number of queues. So it is refused
-/// beforehand; from the kernel's own table, and from a user's, the undo is exact.
+/// The driver's own table is divided into blocks. It cannot be restored: written out, it fixes the number of
+/// queues. Therefore the change is refused beforehand; from the kernel's own table, and from a user's, the
+/// undo is exact.
 fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     let channels = wire.near0()?.channels.ok_or("channels")?.combined;
@@ -265,7 +268,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     combined(&wire, queues)?;
     assert_eq!(table_of(&wire)?, own, "the driver makes it again");
 
-    // What the refusal says works.
+    // The remedy in the error message works.
     wire.in_near("ethtool -X near0 default")?;
     let default = table_of(&wire)?;
     assert_eq!(default, QueueSpan { first: 0, count: queues }.table(own.len()));
@@ -281,7 +284,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     assert!(combined(&wire, 2).is_err(), "queue 2 is in a user's table");
     wire.in_near("ethtool -X near0 default")?;
 
-    // Where it is allowed, the packets go where they went before.
+    // If it is allowed, the packets still go where they went before.
     combined(&wire, fewer)?;
     combined(&wire, queues)?;
     let allow = Allow { irreversible: true, ..Allow::default() };
@@ -326,7 +329,7 @@ fn chosen_options() -> Result<(), Failed> {
     assert_eq!(kernel.read(&wanted)?, wanted, "what the kernel chooses is left out");
     kernel.write(&recorded)?;
     assert_eq!(kernel.read(&recorded)?, recorded);
-    // The second queue's handle is another one, and the order of the lines is that of the handles.
+    // The second queue's handle differs, and the lines are ordered by handle.
     let settled = |text: &str| -> BTreeSet<String> {
         let chosen = |word: &&str| word.starts_with("80") || word.starts_with("ff");
         let words =
@@ -334,7 +337,7 @@ fn chosen_options() -> Result<(), Failed> {
         text.lines().map(words).collect()
     };
     assert_eq!(settled(&before), settled(&shown()?));
-    // A filter on one of them is more than could be put back.
+    // A filter on one of them could not be restored.
     wire.in_near("tc filter add dev near0 parent 10: protocol ip u32 match u32 0 0 flowid 10:1")?;
     let filtered = kernel.read(std::slice::from_ref(&like))?;
     assert!(matches!(&filtered[..], [Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::Other(_)))]), "{filtered:?}");

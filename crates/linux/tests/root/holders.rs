@@ -1,4 +1,4 @@
-//! Queues that something keeps for itself, on the running kernel: seen with their process, and not taken away.
+//! Exclusively held queues on the running kernel: they are observed with their process, and not taken away.
 
 use std::process::Command;
 
@@ -31,9 +31,10 @@ fn socket_on(wire: &Wire, scratch: &Scratch) -> Result<Subject, Failed> {
     Ok(Subject::ready(&mut command)?.0)
 }
 
-/// What is to be seen. A kernel without sock-diag of AF_XDP neither names the socket nor says that it copies.
+/// The expected holder. A kernel without sock-diag of AF_XDP neither names the socket nor reports that it
+/// copies.
 fn held_by(socket: &Subject, wire: &Wire) -> Result<QueueHolder, Failed> {
-    // `ip netns exec` becomes the program, so that the pid is its own.
+    // `ip netns exec` executes the program in its own process, so the pid is the program's.
     let id = identify(socket.pid())?;
     let diag =
         !wire.near()?.run(|| XdpSockets::open_here().and_then(|mut sockets| sockets.bound()))??.is_empty();
@@ -59,7 +60,8 @@ fn seen() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The near end once the kernel has freed the socket's pool, which it does in a worker (`xp_release_deferred()`).
+/// Observes the near end after the kernel has freed the socket's pool, which it does in a worker
+/// (`xp_release_deferred()`).
 fn after_release(wire: &Wire) -> Result<Device, Failed> {
     const LOOKS_MAX: usize = 100;
     for _ in 0..LOOKS_MAX {
@@ -93,7 +95,7 @@ fn commit(
     let journal = Journal::new(scratch.path("journal"), "this-boot");
     let allow = Allow { irreversible: true, disruptive: true };
     match apply::commit(plan, kernel, &journal, &asked, allow) {
-        Ok(held) => drop(held), // and so rolled back
+        Ok(held) => drop(held), // and thereby rolled back
         Err(error) => {
             assert_eq!(error.host, HostState::Unchanged);
             return Err(*error.fault);
@@ -102,7 +104,7 @@ fn commit(
     Ok(())
 }
 
-/// The running kernel, whose writes are counted.
+/// The running kernel, with a counter of writes.
 #[derive(Debug, Default)]
 struct Counting {
     kernel: Kernel,

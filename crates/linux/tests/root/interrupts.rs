@@ -1,4 +1,4 @@
-//! Interrupts of a NIC, counted while memcached is asked over it.
+//! Interrupts of a NIC, counted while memcached receives requests over it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +11,19 @@ use super::asked_server::AskedServer;
 use super::wire::{Wire, run};
 use super::{Need, test};
 
-/// So many requests are counted, or those of so long: both ends ask as quickly as emulated CPUs can.
+/// The end of counting: so many answered requests, or so much time. Both ends are as fast as emulated CPUs
+/// allow.
 const ANSWERED: u64 = 8_000;
 const SPAN: Duration = Duration::from_secs(5);
-/// An emulated CPU is slower than a real one, and so are the spans of the IRQ-suspension document's suspend200. They must
-/// not be slower than needed: the client asks only when it was answered, and whenever the server has nothing left to do,
-/// the next packet waits for the timer. With 20 ms, half of the packets did, and three quarters of the requests were
-/// answered.
+/// An emulated CPU is slower than a real one, and the times of the IRQ-suspension document's suspend200 are
+/// longer accordingly. They must not be longer than needed: the client sends its next request only after an
+/// answer, and whenever the server has nothing left to do, the next packet waits for the timer. With 20 ms,
+/// this affected half of the packets, and only three quarters of the requests were answered.
 const FLUSH: Nanoseconds = Nanoseconds::from_millis(5);
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 
-/// How often it is tried: another guest beside this one takes the CPU from the server, which is late for its NAPI then.
+/// Maximum number of attempts: another guest on the same machine may take the CPU from the server, which is
+/// then late for its NAPI.
 const ATTEMPTS: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -29,7 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("interrupts/of_a_nic_fall_tenfold_while_they_are_suspended", NEEDS, fall_tenfold)]
 }
 
-/// A wire whose near end has one queue while this exists.
+/// A server behind a wire whose near end has one queue while this exists.
 struct OneQueue(AskedServer);
 
 impl OneQueue {
@@ -51,7 +53,7 @@ impl OneQueue {
     }
 }
 
-/// How often these came so far, on all CPUs.
+/// The number of these interrupts so far, on all CPUs.
 fn count(irqs: &BTreeSet<IrqNumber>) -> Result<u64, Failed> {
     let mut sum = 0;
     for line in run("cat /proc/interrupts")?.lines() {
@@ -64,11 +66,11 @@ fn count(irqs: &BTreeSet<IrqNumber>) -> Result<u64, Failed> {
     Ok(sum)
 }
 
-/// Interrupts for each thousand answered requests.
+/// The number of interrupts per thousand answered requests.
 fn for_each_thousand(server: &OneQueue) -> Result<f64, Failed> {
     let irqs = server.interrupts()?;
     assert_eq!(irqs.len(), 1, "{irqs:?}");
-    // Connections are made, and suspension begins, before anything is counted.
+    // Connections are opened, and suspension begins, before anything is counted.
     server.0.ask(SPAN / 10)?;
     let before = count(&irqs)?;
     let (answered, since) = (AtomicU64::new(0), Instant::now());

@@ -1,4 +1,4 @@
-//! irqbalance's bans: the distribution's own irqbalance, and a stand-in that misbehaves.
+//! irqbalance's bans: with the distribution's irqbalance, and with a stand-in that misbehaves.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -18,11 +18,11 @@ use super::subject::{Subject, role_command};
 use super::transaction::asked;
 use super::{Need, test};
 
-/// The interrupts of the tests. This machine's own are not moved: see [`Balancer`].
+/// The interrupts of the tests. Those of this machine are not moved: see [`Balancer`].
 const FOREIGN: IrqNumber = IrqNumber(24);
 const OURS: [IrqNumber; 2] = [IrqNumber(38), IrqNumber(39)];
 
-/// Pass a role the directories of irqbalance and the journal.
+/// Variables that tell a role the directories of irqbalance and the journal.
 const SOCKETS: &str = "NETPOLICY_TEST_IRQBALANCE";
 const JOURNAL: &str = "NETPOLICY_TEST_JOURNAL";
 
@@ -97,7 +97,7 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The role `bans-and-dies`: commits, and is killed before it decides.
+/// The role `bans-and-dies`: commits, and is killed before it confirms.
 pub(crate) fn ban_and_die() -> Result<(), Failed> {
     let directory = |name| std::env::var_os(name).map(PathBuf::from).ok_or("a role without its directories");
     let journal = Journal::new(directory(JOURNAL)?, "this-boot");
@@ -139,7 +139,8 @@ fn gone_with_it() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Up to 1.9.4 it reads 500 bytes: of what does not fit nothing may be sent, because that would replace what is there.
+/// Up to 1.9.4 it reads 500 bytes: a command that does not fit must not be sent, because it would replace the
+/// present bans.
 fn too_many() -> Result<(), Failed> {
     let numbers: Vec<String> = (1000..1096).map(|irq| format!("--banirq={irq}")).collect();
     let balancer = Balancer::that_moves_nothing(&numbers.join(" "))?;
@@ -163,14 +164,14 @@ fn none_runs() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-none")?;
     let at = Irqbalance::new().in_directory(scratch.directory());
     assert!(at.running()?.is_none());
-    // What a killed one leaves behind.
+    // The socket that a killed irqbalance leaves behind.
     drop(UnixListener::bind(scratch.directory().join("irqbalance1.sock"))?);
     assert!(at.running()?.is_none());
     assert!(Kernel::is_gone(&at.ban(OURS[0], true).expect_err("none runs")));
     Ok(())
 }
 
-/// Answers every connection with this, as often as it is asked.
+/// Answers every connection with this.
 fn answering(directory: &Path, answer: &'static [u8]) -> Result<(), Failed> {
     let listener = UnixListener::bind(directory.join("irqbalance1.sock"))?;
     std::thread::spawn(move || {
@@ -200,7 +201,7 @@ fn nonsense() -> Result<(), Failed> {
         assert!(matches!(error.cause, Cause::Malformed(_)), "{name}: {error}");
         assert!(error.to_string().starts_with("irqbalance["), "{error}");
     }
-    // Only root is answered.
+    // irqbalance answers only root.
     let scratch = Scratch::new("irqbalance-denied")?;
     answering(scratch.directory(), b"")?;
     let error = Irqbalance::new().in_directory(scratch.directory()).is_banned(OURS[0]).expect_err("denied");

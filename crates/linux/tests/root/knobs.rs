@@ -1,4 +1,4 @@
-//! Every knob of a queue and of a device is written through the kernel, read back, and put back.
+//! Writes every setting of a queue and of a device through the kernel, reads it back, and restores it.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -200,7 +200,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             let wire = Wire::new(1)?;
             let before = wire.near0()?;
             let wanted = suspended(queue(&before, 0));
-            // The namespace is entered with all capabilities, and the request made with fewer.
+            // The namespace is entered with all capabilities, and the request is made with fewer.
             let mut kernel = Kernel::new();
             kernel.read(&wanted)?;
             let error = without_net_admin(|| kernel.write(&wanted))?.expect_err("denied");
@@ -225,7 +225,7 @@ fn queue(device: &Device, index: u32) -> RxQueue {
     RxQueue { device: device.id, index: QueueIndex(index) }
 }
 
-/// The three settings of suspension, its timeout beyond what 32 bits hold.
+/// The three settings of suspension, with a timeout beyond 32 bits.
 fn suspended(queue: RxQueue) -> Vec<Setting> {
     vec![
         Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),
@@ -234,7 +234,7 @@ fn suspended(queue: RxQueue) -> Vec<Setting> {
     ]
 }
 
-/// On a thread that gave up CAP_NET_ADMIN.
+/// Runs `body` on a thread without CAP_NET_ADMIN.
 fn without_net_admin<T: Send>(body: impl FnOnce() -> T + Send) -> Result<T, Failed> {
     let done = std::thread::scope(|scope| {
         let lesser = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! The kernel thread of a NAPI is found by its queue, placed and scheduled, and put back.
+//! The kernel thread of a NAPI is found by its queue, its CPUs and its class are set, and both are restored.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -43,7 +43,7 @@ fn both(queue: RxQueue, cpus: &str, class: Scheduling) -> Result<[Setting; 2], F
     ])
 }
 
-/// What the tools say of the thread of a queue.
+/// The CPUs and the class of a queue's thread, as reported by the usual tools.
 fn as_tools_say(wire: &Wire, index: usize) -> Result<(String, String), Failed> {
     let pid = thread_of(wire, index)?;
     let last = |text: String| text.rsplit(' ').next().unwrap_or_default().to_owned();
@@ -137,7 +137,7 @@ fn of_two() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The clamp of a thread as the kernel shows it beside its other numbers.
+/// The clamp of a thread in the kernel's debug output.
 fn as_the_kernel_shows(pid: Pid) -> Result<[u32; 2], Failed> {
     let shown = std::fs::read_to_string(format!("/proc/{pid}/sched"))?;
     let number = |name: &str| {
@@ -192,7 +192,7 @@ fn without_clamps() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Requests without effect: no idle state of this machine takes as long to leave.
+/// Requests without effect: no idle state of this machine has such a long exit latency.
 fn wake_latency() -> Result<(), Failed> {
     const LONG: u32 = WakeLatency::MICROS_MAX;
     let looser = WakeLatency::hold(LONG - 1)?;
@@ -205,11 +205,11 @@ fn wake_latency() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kernels before 6.8 name no NAPIs; their threads' names are the same as here.
+/// Kernels before 6.8 name no NAPIs; the names of their threads are the same as here.
 fn by_name() -> Result<(), Failed> {
     let wire = Wire::new(2)?;
-    // No other test has a device of this name, so that the threads of this name are all this device's. It is as long
-    // whatever the number is: a thread's name of just 15 bytes could be one that was cut short.
+    // No other test has a device of this name, so all threads with this name belong to this device. Its
+    // length does not depend on the number: a thread's name of exactly 15 bytes might be truncated.
     let name = format!("kt{:05}", std::process::id() % 100_000);
     for command in ["down".to_owned(), format!("name {name}"), "up".to_owned()] {
         run(&format!(

@@ -1,4 +1,4 @@
-//! The lab is two hosts as they should be, and nothing of it outlives its holder.
+//! The lab consists of two correctly configured hosts, and nothing of it outlives its holder.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -41,7 +41,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A role: holds a lab with memcached until it is killed. Says the pids of init and server, then the namespaces.
+/// A role: holds a lab with memcached until it is killed. Prints the pids of init and server, then the
+/// namespaces.
 pub(crate) fn hold() -> Result<(), Box<dyn std::error::Error>> {
     let lab = lab(2)?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -61,7 +62,7 @@ fn server_device(lab: &Lab) -> Result<Device, Failed> {
     host.device_named(SERVER_DEVICE).cloned().ok_or_else(|| "the server's device was not observed".into())
 }
 
-/// Whether each of some connections of the client came through a NAPI, as the server sees it.
+/// Whether each of some connections of the client arrived through a NAPI, as observed on the server.
 fn came_through_napis(lab: &Lab, server: &Memcached) -> Result<Vec<bool>, Failed> {
     let connections = (0..4).map(|_| ask(lab, server)).collect::<Result<Vec<_>, _>>()?;
     let host = observe(lab.server(), &Processes::Only(vec![server.process().pid]))?;
@@ -72,7 +73,7 @@ fn came_through_napis(lab: &Lab, server: &Memcached) -> Result<Vec<bool>, Failed
     Ok(napis)
 }
 
-/// A connection from the client, once it was answered.
+/// Opens a connection from the client, and waits for one answer.
 fn ask(lab: &Lab, server: &Memcached) -> Result<TcpStream, Failed> {
     let mut connection = lab.client().run(|| TcpStream::connect(server.address()))??;
     connection.write_all(b"get nothing\r\n")?;
@@ -236,7 +237,7 @@ fn nothing_is_left(pids: &[Pid], namespaces: &[NetnsId]) -> Result<(), Failed> {
     })
 }
 
-/// Whether it is more than an entry that its parent has not looked at.
+/// Whether a process is alive and not a zombie.
 fn is_alive(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))

@@ -1,4 +1,4 @@
-//! How long the requests of real servers take, measured from outside while they are asked in a lab.
+//! The request latency of real servers, measured from outside while they receive requests in a lab.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use super::scratch::Scratch;
 use super::subject::{Subject, eventually};
 use super::{Need, test};
 
-/// How long a server of a test waits for a client that may have failed.
+/// How long a test's server waits for a client that may have failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -67,12 +67,12 @@ fn open(meter: &mut LiveMeter) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A meter of one port in a namespace.
+/// A meter for one port in a namespace.
 fn meter(netns: &Netns, port: u16, hook: AnswerHook) -> Result<LiveMeter, Failed> {
     Ok(LiveMeter::load_with(&LiveTarget::of(netns.id(), vec![port]), hook)?)
 }
 
-/// A connection of the lab's client.
+/// Opens a connection of the lab's client.
 fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
     let stream = lab.client().run(|| TcpStream::connect(address))??;
@@ -81,7 +81,7 @@ fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
-/// Asks memcached for what it has not, so often, one request at a time on each connection in turn.
+/// Requests missing keys from memcached, so often, one request at a time on each connection in turn.
 fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), Failed> {
     let mut answer = String::new();
     for request in 0..requests {
@@ -96,7 +96,8 @@ fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), 
 
 const REQUESTS: usize = 4_000;
 
-/// One window with [`REQUESTS`] requests, what the wire says, and the server's threads.
+/// Measures one window with [`REQUESTS`] requests; returns it with the measurement on the wire and the
+/// server's threads.
 fn window(hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::Seen, Vec<Pid>), Failed> {
     window_of(&Lab::new(&LabOptions::with_queues(1))?, hook)
 }
@@ -140,7 +141,8 @@ fn each_once() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The first stamps of a connection show their unit, and how far its clock is from ours; all others place their requests.
+/// The first timestamps of a connection show their unit, and the offset of its clock from ours; with all
+/// others, the arrival of requests can be computed.
 fn stamped() -> Result<(), Failed> {
     let hook = AnswerHook::of_this_kernel()?;
     let (without, ..) = window(hook)?;
@@ -156,7 +158,7 @@ fn stamped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// One request at a time: the thread sleeps before each, and what wakes it is a packet.
+/// One request at a time: the thread sleeps before each, and a packet wakes it.
 fn woken() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -205,7 +207,7 @@ fn by_uring() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernel reports no arrival of what completes a handshake. TCP's clock has it.
+/// The kernel reports no arrival of data that completes a handshake. TCP's clock has it.
 fn with_the_handshake() -> Result<(), Failed> {
     const PORT: u16 = 7_072;
     const CONNECTIONS: u64 = 200;
@@ -233,11 +235,11 @@ fn with_the_handshake() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process for each connection, one that hands its connection to another, and one that is killed.
+/// Tests a process per connection, one that passes its connection to another, and one that is killed.
 fn forked() -> Result<(), Failed> {
     const PORT: u16 = 7_073;
     const CONNECTIONS: usize = 60;
-    /// What processes have used is shown in these.
+    /// The unit of the CPU times of processes.
     const TICKS_A_SECOND: f64 = 100.0;
     let scratch = Scratch::new("forking-server")?;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -252,7 +254,7 @@ fn forked() -> Result<(), Failed> {
         assert_eq!(answer, "done\n");
         Ok(())
     };
-    // A child that was there before is followed, too.
+    // A child that existed before is followed, too.
     let mut old = BufReader::new(connect(&lab, PORT)?);
     ask(&mut old, b"work\n")?;
     let target = LiveTarget::of(lab.server().id(), vec![PORT]);
@@ -275,20 +277,20 @@ fn forked() -> Result<(), Failed> {
     eventually("all that it forked was waited for", || {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
     })?;
-    // The kernel frees a process an RCU grace period after that.
+    // The kernel frees a process one RCU grace period later.
     std::thread::sleep(Duration::from_millis(300));
     let usage = watch.end()?.usage.ok_or("the server runs")?;
     let spent = ticks_of(pid)?.abs_diff(began);
     #[expect(clippy::cast_precision_loss, reason = "ticks and nanoseconds of seconds")]
     let (counted, spent) = (usage.service.0 as f64 / 1e9, spent as f64 / TICKS_A_SECOND);
     assert!(spent > 1.3, "141 lines take ten milliseconds each: {spent} s");
-    // The kernel rounds each of the four sums down; the first child's first line came before.
+    // The kernel rounds down each of the four sums; the first child's first line came before.
     assert!((counted - spent).abs() < 0.03 * spent + 0.03, "{counted} s of {spent} s: {usage:?}");
     assert!(usage.switches >= 141, "each line is waited for: {usage:?}");
     Ok(())
 }
 
-/// What a process and the children that it has waited for have used: user and system time in ticks.
+/// The user and system time of a process and the children that it has waited for, in ticks.
 fn ticks_of(pid: Pid) -> Result<u64, Failed> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").ok_or("a name in brackets")?;
@@ -303,7 +305,7 @@ fn older() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Eight requests in one segment are eight requests, and one exchange.
+/// Eight requests in one segment are eight requests, but one exchange.
 fn pipelined() -> Result<(), Failed> {
     const WRITES: usize = 500;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -313,14 +315,14 @@ fn pipelined() -> Result<(), Failed> {
     open(&mut meter)?;
     let mut answers = [0; 5 * 9];
     for _ in 0..WRITES {
-        // The first shows that this connection has several under way.
+        // The first request shows that this connection has several outstanding ones.
         connection.write_all(b"get nothing\r\n")?;
         connection.write_all(&b"get nothing\r\n".repeat(8))?;
         connection.read_exact(&mut answers)?;
     }
     let counts = meter.end()?.counts;
     let all = u64::try_from(9 * WRITES)?;
-    // A sender that is short of CPU may send a write in two segments.
+    // A sender that lacks CPU time may send a write in two segments.
     assert!(counts.arrivals <= u64::try_from(2 * WRITES + WRITES / 10)?, "{counts:?}");
     assert!(counts.requests.abs_diff(all) * 50 <= all, "{all} requests: {counts:?}");
     Ok(())
@@ -379,7 +381,7 @@ fn ask_one(connection: &mut BufReader<TcpStream>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A namespace with nothing but a loopback device.
+/// A namespace with only a loopback device.
 fn loopback() -> Result<Netns, Failed> {
     let netns = Netns::create()?;
     let up = netns.run(|| Command::new("ip").args(["link", "set", "lo", "up"]).status())??;
@@ -387,7 +389,8 @@ fn loopback() -> Result<Netns, Failed> {
     Ok(netns)
 }
 
-/// A server that takes longer and longer: some answers come before a window ends, some after it, and some meanwhile.
+/// Tests a server that takes longer and longer: some answers come before a window ends, some after it, and
+/// some during its end.
 fn answered_at_the_end() -> Result<(), Failed> {
     const ROUNDS: u64 = 60;
     const STEP: Duration = Duration::from_micros(250);
@@ -425,7 +428,7 @@ fn answered_at_the_end() -> Result<(), Failed> {
     })
 }
 
-/// A server that answers each line, and says something by itself after every fourth.
+/// Tests a server that answers each line, and sends a line unasked after every fourth.
 fn unsolicited() -> Result<(), Failed> {
     const LINES: u64 = 400;
     let netns = loopback()?;
@@ -494,7 +497,7 @@ fn without_napi() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures for ever, until it is killed.
+/// Measures until it is killed.
 pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
     let target = LiveTarget::of(Netns::own()?.id(), vec![9]);
     let mut meter = LiveMeter::load(&target)?;
@@ -507,7 +510,7 @@ pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
 fn leaves_nothing() -> Result<(), Failed> {
     let netns = Netns::own()?;
     let mut meter = meter(&netns, 9, AnswerHook::of_this_kernel()?)?;
-    // Going through all links of the kernel ends early where other processes close theirs.
+    // Iterating over all links of the kernel would end early if other processes close theirs.
     let attached = |pid: u32| {
         let descriptors = std::fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten();
         let texts = descriptors.filter_map(|descriptor| std::fs::read_to_string(descriptor.path()).ok());

@@ -1,5 +1,5 @@
-//! Tests of the kernel room on the running kernel. They need root; what a test needs beyond that it names, and
-//! a machine that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
+//! Tests of the kernel crate on the running kernel. They need root; each test names its further needs, and a
+//! machine that lacks one skips the test visibly: it is listed as ignored, with the reason, and counted.
 
 mod app_requests;
 mod asked_once;
@@ -74,13 +74,13 @@ pub enum Need {
     BusyPollThreads,
     /// `/dev/cpu_dma_latency`.
     DmaLatency,
-    /// The emulated guest's joined virtio NICs.
+    /// The emulated guest's connected virtio NICs.
     VirtioNics,
-    /// The emulated guest's joined igb NICs.
+    /// The emulated guest's connected igb NICs.
     IgbNics,
-    /// The same, with a driver that takes rules for single flows, as that of the patched guest does.
+    /// The same, with a driver that accepts rules for single flows, as in the patched guest.
     IgbRules,
-    /// The same, with a driver that keeps such rules for newer chips, as every other does.
+    /// The same, with a driver that accepts such rules only on newer chips, as in all other kernels.
     IgbWithoutRules,
     /// `CONFIG_UCLAMP_TASK`.
     UtilClamps,
@@ -92,7 +92,7 @@ pub enum Need {
     Irqbalance,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
-    /// The queueing disciplines fq and fq_codel, and u32 filters.
+    /// The qdiscs fq and fq_codel, and u32 filters.
     FairQueues,
     /// The unified hierarchy of cgroups.
     Cgroups,
@@ -100,7 +100,7 @@ pub enum Need {
     TcBpf,
     /// Macvlans.
     Macvlan,
-    /// `CONFIG_XDP_SOCKETS`, and a `queue-get` that says so (6.15).
+    /// `CONFIG_XDP_SOCKETS`, and a `queue-get` that reports such sockets (6.15).
     AfXdp,
 }
 
@@ -186,7 +186,7 @@ fn are_devices(names: [&str; 2]) -> bool {
     names.iter().all(|name| std::path::Path::new("/sys/class/net").join(name).exists())
 }
 
-/// Whether the driver of a guest's igb NICs takes rules for single flows; `None` without such NICs.
+/// Whether the driver of a guest's igb NICs accepts rules for single flows; `None` without such NICs.
 fn igb_has_rules() -> Option<bool> {
     if !are_devices(["igb0", "igb1"]) {
         return None;
@@ -207,7 +207,7 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Tried out in a namespace that is gone afterwards.
+/// Tries it in a temporary namespace.
 fn has_tc_bpf() -> bool {
     let tried = "ip link set lo up && tc qdisc add dev lo clsact && tc filter add dev lo ingress bpf bytecode '1,6 0 0 0'";
     runs("unshare", &["--net", "sh", "-c", tried])
@@ -223,7 +223,7 @@ fn has_fair_queues() -> bool {
     runs("unshare", &["--net", "sh", "-c", tried])
 }
 
-/// What `observe` says, which asks an epoll of its own.
+/// The result of `observe`, which tries it on an epoll of its own.
 fn waits_for_events_only() -> bool {
     let look = || linux::observe(&linux::Netns::own()?, &linux::Processes::None);
     look().is_ok_and(|host| host.capabilities.epoll_events_only)
@@ -231,7 +231,7 @@ fn waits_for_events_only() -> bool {
 
 fn has_static_libc() -> bool {
     let output = std::process::Command::new("cc").arg("-print-file-name=libc.a").output();
-    // A compiler that has no such file answers with the bare name.
+    // A compiler without such a file answers with the bare name.
     output.is_ok_and(|output| output.stdout.starts_with(b"/"))
 }
 
@@ -239,7 +239,7 @@ fn io_uring_is_on() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|disabled| disabled.trim() == "0")
 }
 
-/// A test with what it needs.
+/// Creates a test with its needs.
 pub fn test(
     name: &'static str,
     needs: &[Need],

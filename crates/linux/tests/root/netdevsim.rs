@@ -1,5 +1,5 @@
-//! What netdevsim simulates of a NIC: queues with NAPIs that survive the device's going down, rings, channels and
-//! interrupt moderation that can be written.
+//! NICs simulated by netdevsim: queues with NAPIs that survive when the device goes down, and writable rings,
+//! channels and interrupt moderation.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -77,7 +77,7 @@ fn refusals() -> Result<(), Failed> {
         assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{refused:?}: {error}");
         assert!(error.what.starts_with(&format!("near0: {}", refused.knob())), "{error}");
     }
-    // Of settings that are written together, all or none are taken.
+    // Of settings that are written together, either all are accepted or none.
     let mixed = [
         Setting::Nic(device, NicKnob::Ring(RingKind::Tx, 1024)),
         Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 4097)),

@@ -1,4 +1,4 @@
-//! Namespaces are entered for one thing at a time, and nothing of ours is left in them.
+//! Namespaces are entered for one action at a time, and nothing is left in them.
 
 use std::process::{Command, Stdio};
 
@@ -90,7 +90,7 @@ fn names(links: Result<Links, linux::KernelError>) -> Result<Vec<String>, linux:
 
 fn nameless_namespace_is_found() -> Result<(), Failed> {
     let own = Netns::own()?.id();
-    // `cat` answers on its pipe when it runs, and ends when the pipe does.
+    // `cat` answers on its pipe while it runs, and exits when the pipe is closed.
     let mut child = Command::new("unshare")
         .args(["--net", "cat"])
         .stdin(Stdio::piped())
@@ -105,7 +105,7 @@ fn nameless_namespace_is_found() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The namespace of a child once it echoes, and so has left ours.
+/// Waits until a child echoes, and so has left our namespace; returns its namespace.
 fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<NetnsId, Failed> {
     use std::io::{Read, Write};
     let mut echo = [0];
@@ -116,7 +116,7 @@ fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<N
     Ok(id)
 }
 
-/// The kernel gives a number again as soon as its namespace is gone; the cookie distinguishes the two.
+/// The kernel reuses a namespace's number as soon as the namespace is gone; the cookie distinguishes the two.
 fn number_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;
@@ -138,7 +138,7 @@ fn number_of_another() -> Result<(), Failed> {
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
-    // The address only recognises a device that cannot be reached.
+    // The address only identifies a device that cannot be reached.
     for (what, number) in object_cookies.iter().filter(|(what, _)| !what.starts_with("address of")) {
         kernel.recall(&[(what.clone(), other(number))].into());
         let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
@@ -155,8 +155,8 @@ fn number_of_another() -> Result<(), Failed> {
     Ok(())
 }
 
-/// An index can be asked for by hand once its device is gone; the inode of the directory in sysfs distinguishes the
-/// two, whatever their names are.
+/// An index can be requested explicitly once its device is gone; the inode of the directory in sysfs
+/// distinguishes the two, whatever their names are.
 fn index_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;

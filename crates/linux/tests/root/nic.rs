@@ -1,4 +1,4 @@
-//! Settings of a NIC and its driver, on a veth: the queues, offloads and steering files that it has.
+//! Settings of a NIC and its driver, on a veth: its queues, offloads and steering files.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -157,7 +157,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// From the kernel's own to one for each queue, to one for all, to another for each queue under a chosen handle, and back.
+/// Changes from the kernel's own qdiscs to one per queue, to one for all, to another per queue under a chosen
+/// handle, and back.
 fn disciplines() -> Result<(), Failed> {
     let wire = Wire::new(3)?;
     let device = wire.near0()?.id;
@@ -186,7 +187,7 @@ fn disciplines() -> Result<(), Failed> {
         kernel.write(std::slice::from_ref(&back))?;
         assert_eq!(kernel.read(std::slice::from_ref(&back))?, [back]);
     }
-    // A queue alone is replaced where the others stay.
+    // A single queue's qdisc is replaced while the others stay.
     let one = |limit| {
         let mut pfifo = Qdisc::of(QdiscKind::Pfifo);
         pfifo.options.insert(QdiscOption::Limit, limit);
@@ -204,8 +205,7 @@ fn disciplines() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Writes, reads back, compares what is observed with what was read, and puts back: then the device is as it was.
-/// BIG TCP, which a veth takes.
+/// Tests BIG TCP, which a veth accepts.
 fn big_tcp() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let device = wire.near0()?.id;
@@ -215,7 +215,7 @@ fn big_tcp() -> Result<(), Failed> {
     there_and_back(&wire, &[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
     there_and_back(&wire, &[of(PacketSize::GsoIpv4, 150_000)])?;
 
-    // The kernel would take a small bound for IPv4 as well.
+    // The kernel would apply a small limit to IPv4 as well.
     let mut kernel = Kernel::new();
     kernel.write(&[of(PacketSize::GsoIpv4, 150_000), of(PacketSize::GroIpv4, 30_000)])?;
     kernel.write(&[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
@@ -232,6 +232,7 @@ fn big_tcp() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Writes, reads back, compares what is observed with what was read, and restores: then the device is as it was.
 pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Failed> {
     let before = wire.near0()?;
     let mut kernel = Kernel::new();
@@ -246,7 +247,7 @@ pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Fail
     Ok(())
 }
 
-/// A veth's NAPIs are others after every change of its queues and of GRO.
+/// Removes what differs after a change: a veth gets new NAPIs with every change of its queues and of GRO.
 fn without_moving(device: &model::host::Device) -> model::host::Device {
     let mut device = device.clone();
     device.napis.clear();

@@ -1,10 +1,11 @@
-//! Tests that were selected by name: by cargo-nextest one for each process, and in a guest those that the host had to skip.
+//! Selection of tests by name: by cargo-nextest one per process, and in a guest those that the host had to
+//! skip.
 
 use std::sync::OnceLock;
 
 use libtest_mimic::Trial;
 
-/// Names of tests, separated by line feeds. `cargo xtask guest test` sets it.
+/// Names of tests, separated by line breaks. `cargo xtask guest test` sets it.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
 /// The selected tests, or all.
@@ -12,7 +13,8 @@ pub(crate) fn only(trials: Vec<Trial>) -> Vec<Trial> {
     trials.into_iter().filter(|trial| is_wanted(trial.name())).collect()
 }
 
-/// Whether a test was selected. What the other tests need is not looked up: that takes longer than most tests.
+/// Whether a test was selected. The needs of the other tests are not checked: that takes longer than most
+/// tests.
 pub(crate) fn is_wanted(name: &str) -> bool {
     static NAMES: OnceLock<Option<Vec<String>>> = OnceLock::new();
     let names = NAMES.get_or_init(|| match std::env::var(ONLY) {
@@ -22,7 +24,8 @@ pub(crate) fn is_wanted(name: &str) -> bool {
     names.as_ref().is_none_or(|names| names.iter().any(|wanted| wanted == name))
 }
 
-/// The names that the command line selects exactly: `--exact NAME…`, without the kind that libtest-mimic prints before a name.
+/// The names that the command line selects exactly: `--exact NAME…`, without the kind that libtest-mimic
+/// prints before a name.
 fn exact(arguments: impl Iterator<Item = String>) -> Option<Vec<String>> {
     let arguments: Vec<String> = arguments.collect();
     arguments.iter().any(|argument| argument == "--exact").then(|| {

@@ -1,5 +1,5 @@
-//! Which ways into another network namespace keep the NAPI of the host's device, so that an epoll there can suspend its
-//! interrupt: by what sockets name, and by what was polled.
+//! Which paths into another network namespace keep the NAPI of the host's device, so that an epoll there can
+//! suspend its interrupt: tested by the NAPIs that sockets report, and by the polled packets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -31,16 +31,17 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// How many requests are answered while polls are counted.
+/// The number of answered requests while polls are counted.
 const REQUESTS: usize = 2000;
-/// Of these, at least so many packets are polled by the pod's own `epoll_wait` where it can.
+/// The minimum number of packets that the pod's own `epoll_wait` polls, if it can.
 const POLLED_MIN: u64 = 200;
-/// How long the pod polls: longer than a request is on its way between emulated CPUs. Of packets that come later it polls none.
+/// How long the pod polls: longer than a request takes between emulated CPUs. It does not poll packets that
+/// arrive later.
 const POLLS_FOR: Duration = Duration::from_millis(5);
-/// How long an answer may take.
+/// Maximum time for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A network namespace beside a wire, with memcached in it.
+/// A network namespace next to a wire, with memcached in it.
 struct Pod {
     netns: String,
     server: Option<Subject>,
@@ -49,7 +50,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// The namespace alone.
+    /// Creates only the namespace.
     fn beside(wire: Wire, address: &str) -> Result<Self, Failed> {
         let netns = format!("{}-pod", wire.near);
         run(&format!("ip netns add {netns}"))?;
@@ -58,7 +59,7 @@ impl Pod {
         Ok(Self { netns, server: None, wire, address })
     }
 
-    /// Its own veth, whose end on the host is `lxc0`, and the host routes to it.
+    /// Adds a veth for it, whose end on the host is `lxc0`, and a route to it on the host.
     fn routed(&self) -> Result<(), Failed> {
         let (near, far, pod) = (&self.wire.near, &self.wire.far, &self.netns);
         run(&format!("ip -n {near} link add lxc0 type veth peer name eth0 netns {pod}"))?;
@@ -72,7 +73,7 @@ impl Pod {
         Ok(())
     }
 
-    /// The wire's near end hands what it receives to the pod by `bpf_redirect_peer()`.
+    /// Makes the wire's near end redirect received packets to the pod by `bpf_redirect_peer()`.
     fn redirected(&self, scratch: &Scratch) -> Result<(), Failed> {
         self.routed()?;
         let near = &self.wire.near;
@@ -85,7 +86,7 @@ impl Pod {
             .arg(&program)
             .status()?;
         assert!(compiled.success(), "{source} compiles");
-        // The far end sends to the near end's address of Ethernet, which the pod must take for its own.
+        // The far end sends to the near end's Ethernet address, so the pod must have the same one.
         let mac = run(&format!("ip netns exec {near} cat /sys/class/net/near0/address"))?;
         run(&format!("ip -n {} link set eth0 address {}", self.netns, mac.trim()))?;
         run(&format!("tc -n {near} qdisc add dev near0 clsact"))?;
@@ -94,7 +95,7 @@ impl Pod {
         Ok(())
     }
 
-    /// memcached, and one connection that was answered.
+    /// Starts memcached, and returns one connection that was answered.
     fn serve(&mut self) -> Result<TcpStream, Failed> {
         let memcached = format!("memcached -u root -t 1 -U 0 -l {} -p 11211", self.address.ip());
         let line = format!("netns exec {} {memcached}", self.netns);
@@ -109,7 +110,7 @@ impl Pod {
         Ok(client)
     }
 
-    /// The server, as one sees it who observes the host's namespace.
+    /// Observes the server, as an observer of the host's namespace.
     fn observed(&self) -> Result<Process, Failed> {
         let pid = self.server.as_ref().ok_or("no server")?.pid();
         let mut unread = Vec::new();
@@ -122,7 +123,8 @@ impl Pod {
         Ok(self.wire.near0()?.napis.iter().map(|napi| napi.id).collect())
     }
 
-    /// What busy polling took in a namespace. Kernel: `LINUX_MIB_BUSYPOLLRXPACKETS`, of the device's namespace.
+    /// The packets that busy polling received in a namespace. Kernel: `LINUX_MIB_BUSYPOLLRXPACKETS`, of the
+    /// device's namespace.
     fn polled(&self) -> Result<u64, Failed> {
         let text = self.wire.in_near("cat /proc/net/netstat")?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
@@ -134,7 +136,8 @@ impl Pod {
         Ok(found.1.parse()?)
     }
 
-    /// What the pod's server names, and how many packets it polled of the host's device when its epolls were set to.
+    /// Returns the NAPI that the pod's server reports, and the number of packets of the host's device that it
+    /// polled when its epolls were set to.
     fn outcome(&mut self) -> Result<(Option<NapiId>, u64), Failed> {
         let mut client = self.serve()?;
         let server = self.observed()?;
@@ -173,7 +176,7 @@ impl Drop for Pod {
     }
 }
 
-/// So many requests, each after the answer to the one before.
+/// Sends so many requests, each after the previous answer.
 fn ask(client: &mut TcpStream, requests: usize) -> Result<(), Failed> {
     let mut answer = [0; 64];
     for _ in 0..requests {

@@ -33,8 +33,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The `epoll_wait` timeouts, in milliseconds, in which the threads of a process sleep at the moment. Kernel:
-/// `/proc/PID/task/TID/syscall` has the number and the arguments of the call; the fourth is the timeout, an int.
+/// The `epoll_wait` timeouts, in milliseconds, of the sleeping threads of a process. Kernel:
+/// `/proc/PID/task/TID/syscall` has the number and the arguments of the call; the fourth is the timeout, an
+/// int.
 fn timeouts(pid: Pid) -> Result<Vec<i32>, Failed> {
     const EPOLL_WAITS: [&str; 3] = ["232", "281", "22"]; // x86_64 epoll_wait and epoll_pwait, aarch64 epoll_pwait
     let mut timeouts = Vec::new();
@@ -104,7 +105,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Its workers wake up for a request each: 200 of them are 200 events, and the workers' own notifications.
+/// Its workers wake up once per request: 200 of them are 200 events, and the workers' own notifications.
 fn counted_memcached() -> Result<(), Failed> {
     const REQUESTS: u64 = 200;
     let scratch = Scratch::new("counted-memcached")?;
@@ -145,7 +146,7 @@ fn every_way_is_counted() -> Result<(), Failed> {
     let counts = EpollCounts::new()?;
     let [(_, capping), cap] = environment(&cap?, CAP, None);
     let both = counts.environment(&count?, Some(&capping));
-    // Without the cap it would wait for ever, and this test with it: it is given no more than this.
+    // Without the cap it would wait forever, and this test with it: therefore its time is limited.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(&program).envs([cap]).envs(both);
     let before = counts.read()?;
@@ -157,7 +158,7 @@ fn every_way_is_counted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What each kind of wait found, and how long it took in microseconds.
+/// Returns the result of each kind of wait, and its duration in microseconds.
 fn waits_with_cap(
     program: &Path,
     library: &Path,
@@ -165,7 +166,7 @@ fn waits_with_cap(
 ) -> Result<BTreeMap<String, (i32, u64)>, Failed> {
     let mut command = Command::new(program);
     command.envs(environment(library, cap, None));
-    // Without the cap it would wait for ever, and this test with it: it is given no more than this.
+    // Without the cap it would wait forever, and this test with it: therefore its time is limited.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut waits = BTreeMap::new();

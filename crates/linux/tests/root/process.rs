@@ -51,7 +51,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Observes one process, of which everything must be readable.
+/// Observes one process, everything about which must be readable.
 pub(crate) fn observed(pid: Pid) -> Result<Process, Failed> {
     let mut unread = Vec::new();
     let found = linux::observe::processes(&Netns::own()?, &Processes::Only(vec![pid]), &mut unread);
@@ -88,7 +88,8 @@ fn ten_thousand_sockets() -> Result<(), Failed> {
     print_timing(&format!("{SOCKETS} sockets, {EPOLLS} epolls"), subject.pid())
 }
 
-/// Prints how long it takes to look into a process. Not asserted: other work on the machine must fail no test.
+/// Prints how long it takes to inspect a process. This is not asserted: other work on the machine must not
+/// make a test fail.
 pub(crate) fn print_timing(what: &str, pid: Pid) -> Result<(), Failed> {
     const RUNS: usize = 20;
     let mut times: Vec<_> = (0..RUNS)
@@ -273,7 +274,7 @@ fn found_by_criteria() -> Result<(), Failed> {
     assert!(
         found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected)
     );
-    // As alternatives are: a link to a link, each with a whole path.
+    // As with alternatives: a link to a link, each with an absolute path.
     let links = Scratch::new("links")?;
     std::os::unix::fs::symlink(exe, links.path("first"))?;
     std::os::unix::fs::symlink(links.path("first"), links.path("second"))?;
@@ -312,13 +313,13 @@ fn found_by_criteria() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The pids of processes that run what one of these patterns names.
+/// The pids of processes that run an executable which matches one of these patterns.
 fn running(exe: &str) -> Result<Vec<Pid>, Failed> {
     let criteria = Criteria { exe: Some(exe.parse()?), ..Criteria::default() };
     Ok(find(&criteria, &mut Vec::new())?.into_iter().map(|process| process.pid).collect())
 }
 
-/// A program that sleeps, at a path of root's.
+/// A program that sleeps, at a path that belongs to root.
 fn sleeper_at(scratch: &Scratch) -> Result<String, Failed> {
     let path = scratch.path("sbin");
     std::fs::create_dir(&path)?;
@@ -332,7 +333,8 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     let scratch = Scratch::new("imitated")?;
     let path = sleeper_at(&scratch)?;
     let real = Started(std::process::Command::new(&path).arg("60").spawn()?);
-    // In a file system of its own, in a directory of its own on the same file system, and removed from there.
+    // In another file system, in another directory on the same file system, and the latter removed
+    // afterwards.
     let mount = ["mount -t tmpfs tmpfs", "mount --bind THEIRS", "mount --bind THEIRS"];
     let then = ["", "", "; rm PATH"];
     let mut imitations = Vec::new();
@@ -363,7 +365,7 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     for exe in [&path, &pattern] {
         assert_eq!(running(exe)?, [Pid(real.0.id())], "{exe}");
     }
-    // A bare name says nothing of who runs it.
+    // A bare name does not depend on who runs it.
     let by_name = running("np-served")?;
     for (_, pid) in &imitations {
         assert!(by_name.contains(pid), "{by_name:?}");
@@ -397,14 +399,14 @@ impl Drop for Started {
     }
 }
 
-/// Sockets are looked up by sock-diag in the process's namespace; those that a process brought along from another
-/// one are not there, and are asked themselves.
+/// Sockets are looked up by sock-diag in the process's namespace; those that a process brought from another
+/// namespace are not there, and are queried directly.
 fn two_ways() -> Result<(), Failed> {
     use SocketState::{TcpEstablished, TcpListen, TcpOther, Udp};
     let kinds = |role: &str| {
         let (subject, fds) = Subject::in_role(role)?;
         let sockets = observed(subject.pid())?.sockets;
-        // Ports differ from run to run; who is connected with whom does not.
+        // Ports differ from run to run; the pairs of connected sockets do not.
         let port = |address: Option<std::net::SocketAddr>| {
             let owner = |address| sockets.iter().position(|socket| socket.local == Some(address));
             address.map(|address| (address.ip(), owner(address)))
@@ -451,7 +453,7 @@ fn networking() -> Result<(), Failed> {
     Ok(())
 }
 
-/// That the kernel, or we, said that the object is gone.
+/// Checks that the result is the error that the object is gone.
 pub(crate) fn gone<T: std::fmt::Debug>(result: Result<T, linux::KernelError>) -> Result<(), Failed> {
     match result {
         Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(()),

@@ -1,5 +1,5 @@
-//! What this binary does when a test starts it as a process to be observed. Standard output is how it says that it
-//! is ready; the end of standard input, or of its parent, is its own end.
+//! What this binary does when a test starts it as a process to be observed. It reports on standard output
+//! that it is ready; it exits at the end of standard input, or when its parent exits.
 #![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
 
 use std::io::Read;
@@ -34,7 +34,7 @@ pub(crate) fn play(line: &str) -> Played {
     }
 }
 
-/// Holds a listener and pairs of connections to it, `count` sockets in all, spread over some epolls.
+/// Holds a listener and pairs of connections to it, `count` sockets in total, distributed over some epolls.
 fn sockets(count: usize, epolls: usize) -> Played {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
@@ -43,7 +43,7 @@ fn sockets(count: usize, epolls: usize) -> Played {
     let mut connections: Vec<TcpStream> = Vec::new();
     while connections.len() + 2 < count {
         let client = TcpStream::connect(address)?;
-        // A reset instead of a farewell: nothing stays behind in TIME-WAIT.
+        // A reset instead of an orderly close: nothing stays behind in TIME-WAIT.
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
         connections.extend([client, listener.accept()?.0]);
     }
@@ -77,7 +77,7 @@ fn reuse() -> Played {
     Ok(())
 }
 
-/// A server whose second thread waits on an epoll for ever; on a byte of input, the thread ends.
+/// A server whose second thread waits on an epoll forever; on a byte of input, the thread exits.
 #[expect(clippy::disallowed_methods, reason = "it waits without a limit")]
 fn waiter() -> Played {
     let epoll = new_epoll()?;
@@ -109,7 +109,8 @@ fn counter() -> Played {
     Ok(())
 }
 
-/// Holds sockets of many kinds; made here, and then taken along into another process's network namespace, if given.
+/// Holds sockets of many kinds; created here, and then brought into another process's network namespace, if
+/// given.
 fn kinds(into: Option<Pid>) -> Played {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
@@ -131,7 +132,7 @@ fn kinds(into: Option<Pid>) -> Played {
     ready(&[&sockets[..], &more[..]].concat())
 }
 
-/// An unprivileged user tries everything, and prints the errors.
+/// An unprivileged user who tries everything, and prints the errors.
 fn outsider(pid: Pid, fd: Fd) -> Played {
     let params =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 65, prefer_busy_poll: true, events_only: false };
@@ -173,7 +174,7 @@ fn ready(files: &[impl AsFd]) -> Played {
     Ok(())
 }
 
-/// Says a line to the test.
+/// Prints a line for the test.
 pub(crate) fn say(line: &str) {
     println!("{line}");
 }

@@ -1,4 +1,4 @@
-//! A directory of a test's own.
+//! A directory for one test.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 use libtest_mimic::Failed;
 use tempfile::TempDir;
 
-/// Removes the directories of tests that were killed: the process that each is named by runs no more.
+/// Removes the directories of killed tests: the process in a directory's name no longer runs.
 fn remove_abandoned() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -17,20 +17,20 @@ fn remove_abandoned() {
         };
         let pid = rest.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Another test may be about to do the same.
+            // Another test may do the same at the same time.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// A directory that every user can enter, removed with all that is in it.
+/// A directory that every user can enter, removed with its contents.
 pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
     pub(crate) fn new(test: &str) -> Result<Self, Failed> {
         remove_abandoned();
         let directory = TempDir::with_prefix(format!("netpolicy-{test}-{}-", std::process::id()))?;
-        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?; // whatever the umask is
+        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?; // independent of the umask
         Ok(Self(directory))
     }
 

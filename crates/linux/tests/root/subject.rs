@@ -1,5 +1,5 @@
-//! Processes to be observed: this test binary itself in a role, a program of `programs/`, or one of the host's.
-//! Each is killed, by its pid, when its guard goes out of scope, also when a test fails.
+//! Processes to be observed: this test binary in a role, a program of `programs/`, or one of the host's. Each
+//! is killed, by its pid, when its guard is dropped, even if the test fails.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use model::Pid;
 
-/// The variable that makes this binary play a role instead of testing.
+/// The variable that makes this binary play a role instead of running tests.
 pub(crate) const ROLE: &str = "NETPOLICY_TEST_ROLE";
 
-/// How long anything is waited for.
+/// Maximum time for anything that is awaited.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running process that a test started.
@@ -31,12 +31,12 @@ impl Subject {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// Starts this binary in a role and waits until it is ready; the numbers that it says then.
+    /// Starts this binary in a role, waits until it is ready, and returns the numbers that it prints then.
     pub(crate) fn in_role(role: &str) -> Result<(Self, Vec<u32>), Failed> {
         Self::ready(&mut role_command(role))
     }
 
-    /// Starts a program and waits until it says `ready` and some numbers.
+    /// Starts a program, waits until it prints `ready`, and returns the numbers that follow.
     pub(crate) fn ready(command: &mut Command) -> Result<(Self, Vec<u32>), Failed> {
         let mut subject = Self::start(command)?;
         let line = subject.line()?;
@@ -50,28 +50,28 @@ impl Subject {
         Pid(self.child.id())
     }
 
-    /// The next line that it says. It ends at the latest when the process does.
+    /// Reads its next line; returns at the latest when the process exits.
     pub(crate) fn line(&mut self) -> Result<String, Failed> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim_end().to_owned())
     }
 
-    /// Everything that it says until it ends.
+    /// Reads everything that it prints until it exits.
     pub(crate) fn lines(&mut self) -> Result<Vec<String>, Failed> {
         Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
     }
 
-    /// Lets it continue, and waits until it has.
+    /// Makes it continue, and waits until it has done so.
     pub(crate) fn go_on(&mut self) -> Result<(), Failed> {
         self.input.as_mut().ok_or("a subject without standard input")?.write_all(b"\n")?;
         let line = self.line()?;
         if line == "done" { Ok(()) } else { Err(format!("it said {line:?}").into()) }
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills it and waits until it has exited.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.kill(); // it may have exited already
         let _ = self.child.wait();
     }
 }
@@ -82,15 +82,15 @@ impl Drop for Subject {
     }
 }
 
-/// This binary in a role. By its link in `/proc`, so that other users can start it too.
+/// This binary in a role, started by its link in `/proc`, so that other users can start it, too.
 pub(crate) fn role_command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role);
     command
 }
 
-/// memcached with four workers on 127.0.0.1, as a user that is not root, in a network namespace of its own. It
-/// answers when this returns.
+/// Starts memcached with four workers on 127.0.0.1, as a user other than root, in a network namespace of its
+/// own. It answers when this returns.
 pub(crate) fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> Result<Subject, Failed> {
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
@@ -110,7 +110,7 @@ pub(crate) fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> R
     Ok(subject)
 }
 
-/// Tries again until there is an answer.
+/// Tries again until there is a result.
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failed> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

@@ -1,9 +1,9 @@
-//! What a transaction of a test says of itself.
+//! The description of a test's transaction.
 
 use apply::{Asked, Moment};
 use model::Nanoseconds;
 
-/// A transaction as a test asks for it.
+/// The request of a test's transaction.
 pub(crate) fn asked() -> Asked {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
     let text = |text: &str| text.to_owned();

@@ -1,4 +1,5 @@
-//! Programs of packages that `cargo xtask setup` unpacks and does not install, because their packages would start a service.
+//! Programs of packages that `cargo xtask setup` unpacks but does not install, because their packages would
+//! start a service.
 
 use std::path::{Path, PathBuf};
 

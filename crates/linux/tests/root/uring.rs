@@ -1,4 +1,4 @@
-//! io_urings of other processes: where busy polling can be set from outside, and where not.
+//! io_urings of other processes: for which of them busy polling can be set from outside.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -70,13 +70,14 @@ fn single_issuer() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How many bytes are sent there and back while polls are counted.
+/// The number of bytes that are sent in both directions while polls are counted.
 const BYTES: usize = 2000;
 
-/// How long one byte may take.
+/// Maximum time for one byte.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who polled the only NAPI of the wire's near end while a server that waits by io_uring was asked.
+/// Counts which context polled the only NAPI of the wire's near end while a server with io_uring received
+/// requests.
 fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> {
     let mut counter = DeliveryCounter::load()?;
     let earlier = counter.snapshot()?;
@@ -90,7 +91,8 @@ fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> 
     Ok(delivered.napi(napi).ok_or_else(|| format!("its NAPI was not polled: {delivered:?}"))?.clone())
 }
 
-/// What fdinfo says is not enough: the ring's list of NAPIs is in no file, and each of its waits polls those in it.
+/// Its fdinfo is not enough: the ring's list of NAPIs is in no file, and each of its waits polls those in the
+/// list.
 fn polls_no_more() -> Result<(), Failed> {
     let (scratch, wire) = (Scratch::new("ring-echo")?, Wire::new(1)?);
     let mut command = Command::new("ip");
@@ -111,7 +113,7 @@ fn polls_no_more() -> Result<(), Failed> {
     let after = polled(&wire, &mut client)?;
     assert_eq!(after.application, PollCounts::default(), "{after:?}");
 
-    // It can be set again, and finds its NAPI again; a shell puts it back as well as we do.
+    // It can be set again, and finds its NAPI again; a shell script can restore it, too.
     write_ring_napi(&id, Some(NAPI))?;
     let again = polled(&wire, &mut client)?;
     assert!(again.application.polls > 100, "{again:?}");

@@ -1,5 +1,5 @@
-//! Two network namespaces and a veth between them, made with `ip` and `ethtool` so that what is tested does not
-//! build its own ground.
+//! Two network namespaces and a veth between them, created with `ip` and `ethtool`, so that the tested code
+//! does not create its own environment.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,16 +12,16 @@ use netlink::netdev::{NapiChange, Netdev};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// The near end, `near0`, has NAPIs: GRO is on there and TSO is off at the far end, `far0`.
+/// The near end, `near0`, has NAPIs: GRO is on there, and TSO is off at the far end, `far0`.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) near: String,
     pub(crate) far: String,
-    /// Where its ends come from and go back to, if they are NICs that were here before.
+    /// The original names of its ends, to which they return, if they are existing NICs.
     lent: Option<[String; 2]>,
-    /// The number of the simulated NIC that is its near end, if it is one.
+    /// The number of the simulated NIC at its near end, if it is one.
     simulated: Option<u32>,
-    /// Commands that take back what was done in the near namespace.
+    /// Commands that undo the changes in the near namespace.
     back: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The two NICs of a guest that are joined: `virtio1` or `igb1` is the near end.
+    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end.
     pub(crate) fn between(nics: &str) -> Result<Self, Failed> {
         let lent = [format!("{nics}1"), format!("{nics}0")];
         let wire = Self::unmade(Some(lent.clone()));
@@ -68,13 +68,14 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A NIC that netdevsim simulates is the near end, with nothing at its other one.
+    /// Creates a wire whose near end is a NIC that netdevsim simulates, with nothing at its other end.
     ///
-    /// Kernel: 6.18, `drivers/net/netdevsim/bus.c` `new_device_store()`: it is made in the writer's namespace.
+    /// Kernel: 6.18, `drivers/net/netdevsim/bus.c` `new_device_store()`: it is created in the writer's
+    /// namespace.
     pub(crate) fn simulated(queues: u32) -> Result<Self, Failed> {
         let mut wire = Self::unmade(None);
         run(&format!("ip netns add {}", wire.near))?;
-        // Numbers are the whole kernel's; another test process may have one, too.
+        // Numbers are global in the kernel; another test process may create one, too.
         let number = std::process::id() % 10_000 * 100 + MADE.fetch_add(1, Ordering::Relaxed) % 100;
         let order = format!("{number} 1 {queues}");
         wire.near()?.run(|| std::fs::write("/sys/bus/netdevsim/new_device", order))??;
@@ -93,24 +94,25 @@ impl Wire {
         Ok(observe(&self.near()?, &Processes::None)?)
     }
 
-    /// The near end, as observed.
+    /// Observes the near end.
     pub(crate) fn near0(&self) -> Result<Device, Failed> {
         let host = self.observe()?;
         host.device_named("near0").cloned().ok_or_else(|| Failed::from("near0 was not observed"))
     }
 
-    /// A command in the near namespace, where `/sys` is that namespace's too.
+    /// Runs a command in the near namespace, where `/sys` also belongs to that namespace.
     pub(crate) fn in_near(&self, command: &str) -> Result<String, Failed> {
         run(&format!("ip netns exec {} {command}", self.near))
     }
 
-    /// The same of a command that another one takes back when this is dropped: a NIC that was lent keeps what was set.
+    /// The same for a command that another one undoes when this is dropped: a NIC that existed before keeps
+    /// its settings.
     pub(crate) fn in_near_for_now(&mut self, command: &str, back: &str) -> Result<String, Failed> {
         self.back.push(back.to_owned());
         self.in_near(command)
     }
 
-    /// The NAPIs of a namespace defer and suspend nothing: what was set would go with a NIC that was lent.
+    /// Resets the NAPIs of a namespace to defer and suspend nothing: an existing NIC would keep the settings.
     fn rest(netns: &str) -> Result<(), Failed> {
         const NOTHING: NapiChange = NapiChange {
             defer_hard_irqs: Some(EmptyPolls(0)),
@@ -131,7 +133,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Whatever fails here, the next test that needs it says so.
+        // If anything fails here, the next test that needs it reports it.
         for back in std::mem::take(&mut self.back).iter().rev() {
             let _ = self.in_near(back);
         }
@@ -153,7 +155,7 @@ impl Drop for Wire {
     }
 }
 
-/// A command line, split at spaces; what it printed.
+/// Runs a command line, split at spaces; returns its output.
 pub(crate) fn run(command: &str) -> Result<String, Failed> {
     let mut words = command.split(' ').filter(|word| !word.is_empty());
     let output = Command::new(words.next().unwrap_or("")).args(words).output()?;

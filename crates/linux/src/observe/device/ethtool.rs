@@ -1,4 +1,4 @@
-//! What the ethtool family says of devices, and what its numbers mean.
+//! The answers of the ethtool family about devices, and their meaning.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use sys::error::KernelError;
 
 use super::super::{Sources, UnreadExt};
 
-/// What the ethtool family says about all devices.
+/// The answers of the ethtool family about all devices.
 #[derive(Debug, Default)]
 pub(super) struct EthtoolReplies {
     channels: Vec<RawChannels>,
@@ -82,7 +82,7 @@ pub(crate) fn coalesce(raw: &RawCoalesce) -> Coalesce {
     }
 }
 
-/// Whether a device segments TCP itself; `None` where it does not say.
+/// Whether a device segments TCP itself; `None` if it does not report it.
 pub(in crate::observe) fn segments(
     ethtool: &mut netlink::Ethtool,
     device: IfIndex,
@@ -106,12 +106,14 @@ fn features(raw: &RawFeatures, names: &[String]) -> Features {
     }
 }
 
-/// The offloads that the device's kernel has, by name, without those that its driver has not: they are off and stay so.
+/// The offloads that the device's kernel knows, by name, without those that its driver does not support:
+/// these are always off.
 fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_active(bit))
 }
 
-/// As [`offloads`], what was requested: the bits that a write changes. The kernel keeps them while it cannot switch the offload.
+/// The same as [`offloads`], but as requested: the bits that a write changes. The kernel keeps them while it
+/// cannot switch the offload.
 pub(crate) fn requested_offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_requested(bit))
 }

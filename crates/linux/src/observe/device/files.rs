@@ -1,4 +1,4 @@
-//! What sysfs says of a device: its queues with a file for each setting, device-wide settings, and the bus device behind it.
+//! A device in sysfs: its queues with a file per setting, device-wide settings, and its bus device.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use sys::sysfs::SysFs;
 
 use super::super::UnreadExt;
 
-/// Queues, device-wide settings and the bus device; returns the bus device's interrupts.
+/// Reads queues, device-wide settings and the bus device; returns the bus device's interrupts.
 pub(super) fn from_sysfs(
     device: &mut Device,
     sysfs: &SysFs,
@@ -63,7 +63,7 @@ fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<
     device.tx_queues.sort_by_key(|queue| queue.index);
 }
 
-/// The driver, the NUMA node and the interrupts of the device on a bus that a network device belongs to.
+/// Reads the driver, the NUMA node and the interrupts of a network device's bus device.
 fn bus_device(
     device: &mut Device,
     sysfs: &SysFs,
@@ -72,7 +72,7 @@ fn bus_device(
 ) -> BTreeSet<IrqNumber> {
     let mut bus = format!("{directory}/device");
     device.kind = sysfs.link_name(&format!("{bus}/driver")).unwrap_or_default();
-    // Devices of these buses are parts of another one, which has the node and the interrupts.
+    // Devices on these buses are parts of another device, which has the node and the interrupts.
     if matches!(sysfs.link_name(&format!("{bus}/subsystem")).as_deref(), Some("virtio" | "auxiliary")) {
         let whole = sysfs.link_path(&bus).and_then(|path| path.rsplit('/').nth(1).map(str::to_owned));
         device.link.pci = whole.filter(|name| is_pci_address(name));
@@ -86,7 +86,7 @@ fn bus_device(
     vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
 }
 
-/// `0000:3b:00.0`, and not `virtio0` or the name of a platform device.
+/// Whether a name is a PCI address: `0000:3b:00.0`, and not `virtio0` or the name of a platform device.
 fn is_pci_address(name: &str) -> bool {
     let mut parts = name.split([':', '.']);
     let mut hex = |digits: usize| {
@@ -95,7 +95,7 @@ fn is_pci_address(name: &str) -> bool {
     hex(4) && hex(2) && hex(2) && hex(1) && parts.next().is_none()
 }
 
-/// A file with one number; `None` where it is not there.
+/// Reads a file with one number; `None` if it does not exist.
 pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
     let text = sysfs.read_if_any(path).or_unread(unread)?;
     let parsed = text
@@ -104,7 +104,8 @@ pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unr
     parsed.map(Some).or_unread(unread)
 }
 
-/// A file with a mask of CPUs; empty where it is not there, as for a queue of a device without XPS.
+/// Reads a file with a mask of CPUs; an empty set if it does not exist, as for a queue of a device without
+/// XPS.
 fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
     let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
     CpuSet::parse_mask(&text)
@@ -112,7 +113,7 @@ fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
         .or_unread(unread)
 }
 
-/// A mask of queues, which the kernel writes as it writes one of CPUs.
+/// Converts a mask of queues, which the kernel writes in the format of CPU masks.
 pub(crate) fn queues_of(mask: &CpuSet) -> Vec<QueueIndex> {
     mask.iter().map(|bit| QueueIndex(bit.0)).collect()
 }

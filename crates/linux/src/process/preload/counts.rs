@@ -1,4 +1,4 @@
-//! What programs that were started with [`Library::Count`](super::Library::Count) found in each `epoll_wait`.
+//! The events per `epoll_wait` of programs that were started with [`Library::Count`](super::Library::Count).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,14 +12,16 @@ use sys::error::KernelError;
 
 use super::{PRELOAD_VARIABLE, libraries};
 
-/// The variable that passes the library its file of counts.
+/// The variable that tells the library the path of its file of counts.
 const COUNTS_VARIABLE: &str = "NETPOLICY_EPOLL_COUNTS";
 
-/// Threads that have a slot of their own; more share the last. As `THREADS_MAX` of `preload/epoll_count.c`.
+/// The number of threads with a slot of their own; further ones share the last. The same as `THREADS_MAX` of
+/// `preload/epoll_count.c`.
 const THREADS_MAX: usize = 64;
-/// The numbers of a slot, and of what stands before the slots: as `struct slot` and `struct counts` there.
+/// The size of a slot, and of the header before the slots, in numbers: as in `struct slot` and `struct
+/// counts` there.
 const NUMBERS: usize = 16;
-/// Where in a slot the numbers behind the sizes are.
+/// The index in a slot of the numbers after the sizes.
 const EVENTS: usize = EpollBatch::SIZES;
 const MOST: usize = EVENTS + 1;
 const FAILED: usize = EVENTS + 2;
@@ -28,25 +30,26 @@ const NUMBER_BYTES: usize = size_of::<u64>();
 const SLOT_BYTES: usize = NUMBERS * NUMBER_BYTES;
 const BYTES: usize = SLOT_BYTES * (1 + THREADS_MAX);
 
-// The same numbers are asserted of `struct slot` and `struct counts`.
+// The same sizes are asserted of `struct slot` and `struct counts`.
 const _: () = assert!(
     EVENTS * NUMBER_BYTES == 96 && MOST * NUMBER_BYTES == 104 && FAILED * NUMBER_BYTES == 112,
     "as preload/epoll_count.c has them"
 );
 const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "as preload/epoll_count.c has them");
 
-/// A place where programs count what their `epoll_wait` returns, until this is dropped; they count on, and it is not read.
+/// A file in which programs count what their `epoll_wait` returns, until this is dropped; after that they
+/// continue counting, but nobody reads it.
 ///
-/// It is a file without a name, which nothing has to remove.
+/// It is a file without a name, which does not have to be removed.
 #[derive(Debug)]
 pub struct EpollCounts {
     file: File,
 }
 
-/// What was counted up to a moment, of all threads together.
+/// The counts at one moment, of all threads together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollCalls {
-    /// Threads that have called.
+    /// The number of threads that have called `epoll_wait`.
     threads: u64,
     sizes: [u64; EpollBatch::SIZES],
     events: u64,
@@ -55,10 +58,10 @@ pub struct EpollCalls {
 }
 
 impl EpollCounts {
-    /// A place where nothing has been counted.
+    /// Creates a file in which nothing has been counted.
     ///
     /// # Errors
-    /// The kernel's, if it has no memory for a few pages.
+    /// The kernel's error, if it has no memory for a few pages.
     pub fn new() -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("a file for counts of epoll_wait", errno);
         let file = memfd_create("netpolicy-epoll-counts", MemfdFlags::CLOEXEC).map_err(failed)?;
@@ -66,18 +69,18 @@ impl EpollCounts {
         Ok(Self { file: file.into() })
     }
 
-    /// The variables that start a program with the library and let it count here. Libraries that `LD_PRELOAD` names
-    /// already come first. The program must see this process in `/proc`, and must be allowed to open its files
-    /// when it is loaded; what user it becomes later does not matter.
+    /// The variables that start a program with the library and make it count here. Libraries that are already
+    /// in `LD_PRELOAD` come first. The program must see this process in `/proc`, and must be allowed to open
+    /// its files when it is loaded; a later change of its user does not matter.
     pub fn environment(&self, library: &Path, preloaded: Option<&OsStr>) -> [(&'static str, OsString); 2] {
         let place = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         [(PRELOAD_VARIABLE, libraries(library, preloaded)), (COUNTS_VARIABLE, place.into())]
     }
 
-    /// What was counted until now.
+    /// Reads the counts so far.
     ///
     /// # Errors
-    /// The kernel's; none is known.
+    /// The kernel's error; none is known.
     pub fn read(&self) -> Result<EpollCalls, KernelError> {
         let mut bytes = [0; BYTES];
         let read = self.file.read_exact_at(&mut bytes, 0);
@@ -85,10 +88,10 @@ impl EpollCounts {
         Ok(EpollCalls::parse(&bytes))
     }
 
-    /// Resets the maximum of events of one call.
+    /// Resets the maximum number of events per call.
     ///
     /// # Errors
-    /// The kernel's; none is known.
+    /// The kernel's error; none is known.
     pub fn forget_most(&self) -> Result<(), KernelError> {
         for slot in 0..THREADS_MAX {
             let at = SLOT_BYTES * (1 + slot) + MOST * NUMBER_BYTES;
@@ -122,8 +125,8 @@ impl EpollCalls {
         calls
     }
 
-    /// How many events the calls since an earlier moment returned. `None` if no program has ever counted: it is
-    /// statically linked, or has not come to its first call.
+    /// The number of events that the calls since an earlier moment returned. `None` if no program has ever
+    /// counted: it is statically linked, or has not made its first call yet.
     #[expect(clippy::cast_precision_loss, reason = "events of one run, far below 2^53")]
     pub fn batch_since(&self, earlier: &Self) -> Option<EpollBatch> {
         if self.threads == 0 {
@@ -141,7 +144,7 @@ impl EpollCalls {
         })
     }
 
-    /// Calls since an earlier moment that returned an error.
+    /// The number of calls since an earlier moment that returned an error.
     pub const fn failed_since(&self, earlier: &Self) -> u64 {
         self.failed.saturating_sub(earlier.failed)
     }

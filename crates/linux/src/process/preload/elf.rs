@@ -1,18 +1,19 @@
-//! What an executable's first bytes say about preloading: a reader of ELF headers, total over any bytes.
+//! A reader of ELF headers that determines whether an executable can be preloaded; it accepts any bytes.
 //!
 //! Kernel: 6.18, `include/uapi/linux/elf.h` `struct elf64_hdr`, `struct elf64_phdr`.
 
-/// The most program headers that are looked at. Kernel: `fs/binfmt_elf.c` `load_elf_phdrs()` takes 64 KiB of them.
+/// Maximum number of program headers that are read. Kernel: `fs/binfmt_elf.c` `load_elf_phdrs()` accepts 64
+/// KiB of them.
 const PROGRAM_HEADERS_MAX: usize = 65_536 / PROGRAM_HEADER_BYTES;
-/// The bytes of a `struct elf64_phdr`.
+/// The size of a `struct elf64_phdr`.
 const PROGRAM_HEADER_BYTES: usize = 56;
 
-/// Kernel: `PT_INTERP`: the program asks for a dynamic linker, which is what loads libraries.
+/// Kernel: `PT_INTERP`: the program requests a dynamic linker, which loads libraries.
 const PT_INTERP: u32 = 3;
 /// Kernel: `PT_NOTE`.
 const PT_NOTE: u32 = 4;
 
-/// The machine that this room is built for. Kernel: `include/uapi/linux/elf-em.h`.
+/// The machine for which this crate is built. Kernel: `include/uapi/linux/elf-em.h`.
 #[cfg(target_arch = "x86_64")]
 const OUR_MACHINE: u16 = 62;
 /// As above.
@@ -22,20 +23,20 @@ const OUR_MACHINE: u16 = 183;
 /// An ELF executable, as far as preloading is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Executable {
-    /// Not an ELF file at all.
+    /// Not an ELF file.
     NotElf,
     /// For another machine, or 32-bit, or the other byte order; or not an executable.
     Foreign,
     /// No dynamic linker: libraries are linked in.
     Static,
-    /// With a dynamic linker, but made by Go, whose own runtime calls the kernel without the C library.
+    /// With a dynamic linker, but built by Go, whose own runtime calls the kernel without the C library.
     Go,
     /// With a dynamic linker.
     Dynamic,
 }
 
 impl Executable {
-    /// Reads an executable. Headers that point outside of `bytes` count as absent.
+    /// Parses an executable. Headers that point outside of `bytes` count as absent.
     pub(super) fn read(bytes: &[u8]) -> Self {
         const CLASS_64: u8 = 2;
         const LITTLE_ENDIAN: u8 = 1;
@@ -61,7 +62,7 @@ impl Executable {
     }
 }
 
-/// A program header: what a part of the file is, and where.
+/// A program header: the type and the place of a part of the file.
 struct ProgramHeader {
     kind: u32,
     offset: usize,
@@ -92,8 +93,8 @@ fn program_headers(bytes: &[u8]) -> impl Iterator<Item = ProgramHeader> {
     })
 }
 
-/// Whether a note's name is `Go`. Go's linker writes its build id in such a note (cmd/link, `elfbuildinfo`), and as
-/// the only note of its segment.
+/// Whether a note's name is `Go`. Go's linker writes its build id in such a note (cmd/link, `elfbuildinfo`),
+/// as the only note of its segment.
 fn names_go(note: &[u8]) -> bool {
     const NAME_BYTES: u32 = 4;
     u32_at(note, 0) == Some(NAME_BYTES) && note.get(12..16) == Some(b"Go\0\0")

@@ -1,4 +1,4 @@
-//! Installs a library where a program can load it and no other user can change it.
+//! Installs a library where programs can load it and no other user can change it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -32,20 +32,21 @@ impl Library {
     }
 }
 
-/// Everyone may load it, only its owner may replace it.
+/// Everyone may load it, but only its owner may replace it.
 const MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// Writes a library into a directory, which is made if it is not there, and says where. The name carries a hash of
-/// the content, so that programs of two versions of netpolicy do not disturb each other. A library that is there
-/// already stays untouched; a new one appears whole or not at all.
+/// Writes a library into a directory, which is created if it does not exist, and returns its path. The name
+/// contains a hash of the content, so that programs of two versions of netpolicy do not disturb each other.
+/// An existing library stays untouched; a new one appears atomically.
 ///
-/// Libraries of other versions stay, some 15 KB each, until `/run` is recreated at the next boot. A library that no process
-/// has loaded may still be loaded later, since parents pass `LD_PRELOAD` on without loading it themselves.
+/// Libraries of other versions stay, some 15 KB each, until `/run` is recreated at the next boot. A library
+/// that no process has loaded may still be loaded later, since parents pass on `LD_PRELOAD` without loading
+/// it themselves.
 ///
 /// # Errors
-/// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be changed by
-/// others: their code would run as the program that loads it. Also if the path has a blank or a colon, at which the
-/// dynamic linker would cut it.
+/// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be
+/// changed by others: their code would run as the program that loads it. Also if the path has a blank or a
+/// colon, at which the dynamic linker would cut it.
 pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelError> {
     let content = library.content();
     let name = format!("netpolicy-{}-{:016x}.so", library.name(), fnv1a(content));
@@ -53,7 +54,7 @@ pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelErro
     let refused = |why: &str| KernelError::malformed(format!("install {}", path.display()), why);
     let failed = |errno: Errno| KernelError::errno(format!("install {}", path.display()), errno);
     if !path.is_absolute() {
-        return Err(refused("the dynamic linker needs a path from the root"));
+        return Err(refused("the dynamic linker needs an absolute path"));
     }
     let is_cut = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
     if path.as_os_str().as_encoded_bytes().iter().any(is_cut) {
@@ -70,20 +71,20 @@ pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelErro
     }
     match existing(&directory, &name, content).map_err(failed)? {
         Existing::Ours => {}
-        Existing::Foreign => return Err(refused("there is something else with this name")),
+        Existing::Foreign => return Err(refused("there is another file with this name")),
         Existing::None | Existing::Damaged => replace(&directory, &name, content).map_err(failed)?,
     }
     Ok(path)
 }
 
-/// What has the library's name already.
+/// What already exists under the library's name.
 enum Existing {
     None,
     /// The same library.
     Ours,
     /// A file of ours with another content: the disk was full, or a machine lost power.
     Damaged,
-    /// Not ours, or not even a file.
+    /// Not ours, or not a regular file.
     Foreign,
 }
 
@@ -107,13 +108,13 @@ fn existing(directory: &OwnedFd, name: &str, expected: &[u8]) -> Result<Existing
     Ok(if same && loadable { Existing::Ours } else { Existing::Damaged })
 }
 
-/// Writes the library under a name of this process's own, and gives it its name when it is whole.
+/// Writes the library under a temporary name of this process, and renames it when it is complete.
 fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
     let temporary = format!(".{name}.{}", std::process::id());
     let written = write_new(directory, &temporary, content)
         .and_then(|()| renameat(directory, temporary.as_str(), directory, name));
     if written.is_err() {
-        let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty()); // the first failure is the one to report
+        let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty()); // the first failure is reported
     }
     written
 }
@@ -135,10 +136,10 @@ fn write_new(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errn
             Err(errno) => return Err(errno),
         }
     }
-    fchmod(&file, MODE) // whatever the umask is
+    fchmod(&file, MODE) // independent of the umask
 }
 
-/// Whether a file or directory belongs to us or to root, and its group and others may not write.
+/// Whether a file or directory belongs to us or to root, and is not writable by its group or others.
 fn only_we_may_change(file: impl AsFd) -> Result<bool, Errno> {
     let stat = fstat(file)?;
     let owned = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
@@ -161,7 +162,7 @@ mod test {
 
     use super::*;
 
-    /// A directory that no other user may write to, whatever the umask is.
+    /// A directory that no other user may write to, independent of the umask.
     fn directory() -> TempDir {
         let mut builder = Builder::new();
         builder.prefix("netpolicy-preload-").permissions(Permissions::from_mode(0o700));

@@ -1,13 +1,14 @@
-//! The libraries that cap and that count an application's `epoll_wait`: where they are installed, and which programs
-//! cannot load them.
+//! The libraries that cap and that count an application's `epoll_wait`: where they are installed, and which
+//! programs cannot load them.
 //!
-//! Full busy polling needs a loop that comes back every millisecond, and the timeout of `epoll_wait` is an argument
-//! of the application's own. Nothing outside a running process can change it, so this works for programs that are
-//! started with the library in `LD_PRELOAD`, and not for those that run already.
+//! Full busy polling needs an event loop that returns every millisecond, and the timeout of `epoll_wait` is
+//! an argument of the application itself. Nothing outside a running process can change it, so this works only
+//! for programs that are started with the library in `LD_PRELOAD`, and not for those that are already
+//! running.
 //!
-//! How many events each `epoll_wait` returned is known to the program alone, too: the kernel keeps no count of it, and
-//! a tracepoint on system calls would slow every call of the machine. [`EpollCounts`] says it of programs that were
-//! started with the other library.
+//! The number of events that each `epoll_wait` returned is also known only to the program: the kernel does
+//! not count it, and a tracepoint on system calls would slow down every call on the machine. [`EpollCounts`]
+//! provides it for programs that were started with the other library.
 
 mod counts;
 mod elf;
@@ -23,13 +24,13 @@ use std::path::Path;
 
 use model::Nanoseconds;
 
-/// The variable that passes [`Library::Cap`] its cap.
+/// The variable that tells [`Library::Cap`] its cap.
 pub const CAP_VARIABLE: &str = "NETPOLICY_EPOLL_WAIT_CAP_US";
 /// The variable that lists the libraries that the dynamic linker loads first. See ld.so(8).
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// The variables that start a program with [`Library::Cap`] and this cap, which is rounded up to whole microseconds.
-/// Libraries that `LD_PRELOAD` names already come first, as they would without us.
+/// The variables that start a program with [`Library::Cap`] and this cap, which is rounded up to whole
+/// microseconds. Libraries that are already in `LD_PRELOAD` come first, as they would without us.
 pub fn environment(
     library: &Path,
     cap: Nanoseconds,
@@ -39,7 +40,7 @@ pub fn environment(
     [(PRELOAD_VARIABLE, libraries(library, preloaded)), (CAP_VARIABLE, micros.into())]
 }
 
-/// What `LD_PRELOAD` is to be with one library more, which comes last.
+/// Returns `LD_PRELOAD` with another library appended.
 fn libraries(library: &Path, preloaded: Option<&OsStr>) -> OsString {
     let mut libraries = preloaded.unwrap_or_default().to_owned();
     if !libraries.is_empty() {

@@ -1,4 +1,4 @@
-//! Why an executable cannot be given a library.
+//! Why a library cannot be preloaded into an executable.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +12,12 @@ use sys::error::KernelError;
 
 use super::elf::Executable;
 
-/// How much of an executable is looked at: its headers and notes are at its beginning.
+/// How much of an executable is read: its headers and notes are at its beginning.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
-/// How many interpreters may stand before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
+/// Maximum number of interpreters before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
 const INTERPRETERS_MAX: usize = 5;
 
-/// Why preloading cannot work for this executable, when the caller starts it; `None` if it can.
+/// Why preloading cannot work for this executable if the caller starts it; `None` if it can.
 ///
 /// # Errors
 /// If the executable, or the interpreter that it names, cannot be read.
@@ -26,7 +26,7 @@ pub fn refusal(exe: &Path) -> Result<Option<String>, KernelError> {
     for _ in 0..=INTERPRETERS_MAX {
         let image = Image::open(&program)?;
         match image.interpreter() {
-            // The bits of a script count for nothing; those of its interpreter do.
+            // The mode bits of a script are irrelevant; those of its interpreter count.
             Some(interpreter) => program = interpreter,
             None => return Ok(image.refusal().map(|why| format!("{} {why}", program.display()))),
         }
@@ -71,9 +71,9 @@ impl Image {
     fn refusal(&self) -> Option<&'static str> {
         match Executable::read(&self.bytes) {
             Executable::NotElf => Some("is neither an ELF executable nor a script"),
-            Executable::Foreign => Some("is made for another machine, or has 32 bits"),
+            Executable::Foreign => Some("is built for another architecture, or is 32-bit"),
             Executable::Static => Some("is statically linked: there is no dynamic linker to load a library"),
-            Executable::Go => Some("is made by Go, whose runtime calls the kernel without the C library"),
+            Executable::Go => Some("is built by Go, whose runtime calls the kernel without the C library"),
             Executable::Dynamic => self.secure().then_some(
                 "changes its user, group or capabilities when it starts: \
                  the dynamic linker then ignores LD_PRELOAD (AT_SECURE)",
