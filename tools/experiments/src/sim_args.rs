@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use model::Nanoseconds;
 
-/// Predict response times, throughput and CPU use in a model of the receive path. Touches no host.
+/// Predict response times, throughput and CPU use with a model of the receive path. Touches no host.
 #[derive(Debug, Args)]
 pub struct Sim {
     /// What to do.
@@ -25,10 +25,10 @@ pub enum SimCommand {
 /// The largest first seed; those of the other runs follow it.
 const SEED_MAX: u64 = u64::MAX / 2;
 
-/// How much is simulated.
+/// The extent of the simulation.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SimEffort {
-    /// How many seeds each point is run with.
+    /// Number of seeds for each point.
     #[arg(long, value_name = "N", default_value_t = 5, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
@@ -36,16 +36,16 @@ pub struct SimEffort {
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
-    /// How many of the scenario's sets of parameters are tried besides, for the intervals.
+    /// Number of the scenario's parameter sets that are simulated in addition, for the intervals.
     #[arg(long, value_name = "N", default_value_t = 4, allow_hyphen_values = true)]
     pub samples: usize,
-    /// Simulated time that is measured.
+    /// Simulated time of the measurement.
     #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true, value_parser = window)]
     pub window: Nanoseconds,
-    /// Simulated time before measuring begins.
+    /// Simulated time before the measurement.
     #[arg(long, value_name = "SPAN", default_value = "300ms", allow_hyphen_values = true, value_parser = span)]
     pub warmup: Nanoseconds,
-    /// Do not look at a higher load whether a point is at the knee.
+    /// Do not simulate a higher load to check whether a point is at the knee.
     #[arg(long)]
     pub no_probe: bool,
 }
@@ -77,31 +77,32 @@ Examples:
   netpolicy sim run my-server.toml --set costs.request=12
   netpolicy -o json sim run lab          with the evidence of a run, as `bench` writes it")]
 pub struct SimRun {
-    /// A scenario file (- for standard input), or one that is shipped: irq-suspension, threaded-napi, epoll, net-policy, lab.
+    /// A scenario file (- for standard input), or the name of a shipped one: irq-suspension, threaded-napi,
+    /// epoll, net-policy, lab.
     #[arg(value_name = "SCENARIO")]
     pub scenario: PathBuf,
     /// Change a value of the scenario. May be given more than once.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Predict once for each of these values, quoted where they have commas: `layout.irq-cpus="0,2","1,3"`. May be given
-    /// more than once: every combination is predicted.
+    /// Predict once for each of these values; quote values with commas: `layout.irq-cpus="0,2","1,3"`. May be
+    /// given more than once: every combination is predicted.
     #[arg(long, value_name = "KEY=A,B,...")]
     pub sweep: Vec<String>,
-    /// Parameters that were fitted, as `sim calibrate --write` wrote them, instead of the scenario's.
+    /// Fitted parameters, as written by `sim calibrate --write`, instead of the scenario's.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
-    /// Run each point under the checkers first: packets conserved, masked interrupts silent, budgets kept, time
-    /// accounted for.
+    /// First run each point with checks: packets are conserved, masked interrupts do not fire, budgets are
+    /// kept, and all time is accounted for.
     #[arg(long)]
     pub check: bool,
-    /// How much is simulated.
+    /// The extent of the simulation.
     #[command(flatten)]
     pub effort: SimEffort,
 }
 
-/// Fit physical parameters to measured rows, at most fourteen.
+/// Fit up to fourteen physical parameters to measured rows.
 ///
-/// Rows that are not named are not read. The report says which parameters the rows do not determine.
+/// Only the rows to fit are read. The report lists the parameters that the rows do not determine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -113,29 +114,30 @@ Examples:
       --parameters client-rtt,packet,request --write costs.toml
   netpolicy sim validate lab --measured runs.json --costs costs.toml")]
 pub struct SimCalibrate {
-    /// A scenario file, or one that is shipped.
+    /// A scenario file, or the name of a shipped one.
     #[arg(value_name = "SCENARIO")]
     pub scenario: PathBuf,
-    /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
+    /// A table of measured rows instead of the scenario's, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
-    /// Begin with the parameters that an earlier fit wrote, instead of the scenario's; they are written again.
+    /// Start with the parameters from an earlier fit instead of the scenario's; they are included in the
+    /// output.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
-    /// The rows to fit, instead of those that the scenario names; in quotes if a name has a comma.
+    /// The rows to fit, instead of the scenario's; quote names with commas.
     #[arg(long, value_name = "ROW,...")]
     pub rows: Vec<String>,
-    /// The parameters to fit, instead of those that the scenario names.
+    /// The parameters to fit, instead of the scenario's.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub parameters: Vec<String>,
-    /// How many sets of parameters are tried at most, each in one run of every row.
+    /// Maximum number of parameter sets to try, each in one run of every row.
     #[arg(long, value_name = "N", default_value_t = 800, value_parser = evaluations, allow_hyphen_values = true)]
     pub evaluations: usize,
-    /// The seed of the search and of its first run; those of the other runs follow it.
+    /// The seed of the search and of its first run; those of the other runs follow.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
-    /// Write the fitted parameters into this file, as sections of a scenario.
+    /// Write the fitted parameters to this file, as sections of a scenario.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
 }
@@ -148,26 +150,26 @@ fn evaluations(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("`{text}` is not a number from 1 to {MOST}"))
 }
 
-/// Compare predictions with measured rows, and say how far off they are.
+/// Compare predictions with measured rows, and report the errors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy sim validate                         the IRQ-suspension document's 66 rows
   netpolicy sim validate threaded-napi --html report.html")]
 pub struct SimValidate {
-    /// A scenario file, or one that is shipped.
+    /// A scenario file, or the name of a shipped one.
     #[arg(value_name = "SCENARIO", default_value = "irq-suspension")]
     pub scenario: PathBuf,
-    /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
+    /// A table of measured rows instead of the scenario's, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
-    /// Parameters that were fitted, as `sim calibrate --write` wrote them, instead of the scenario's.
+    /// Fitted parameters, as written by `sim calibrate --write`, instead of the scenario's.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
-    /// Write curves and tables into this file too.
+    /// Also write curves and tables to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// How much is simulated.
+    /// The extent of the simulation.
     #[command(flatten)]
     pub effort: SimEffort,
 }

@@ -18,7 +18,7 @@ use super::selfcheck_args::Selfcheck;
 /// Measure delivery modes with an application.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// With which application.
+    /// The application.
     #[command(subcommand)]
     pub application: Application,
 }
@@ -40,7 +40,7 @@ pub enum Application {
     Serve(Box<Serve>),
 }
 
-/// Make the table and the report of an experiment again, from its evidence.
+/// Create the table and the report of an experiment from its evidence.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -49,24 +49,26 @@ Examples:
   netpolicy bench report day.jsonl --report day.html
   netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
-    /// What a bench wrote with `--json` or printed with `-o json`, as it is or packed by gzip; - for standard input.
-    /// Several of the benches with netpolicy's own server are shown side by side. Or what `watch` or `compare` wrote with --record.
+    /// The output of a bench with `--json` or `-o json`, plain or compressed with gzip; - for standard input.
+    /// The evidence of several benches with netpolicy's own server is shown side by side. Or the output of
+    /// `watch` or `compare` with --record.
     #[arg(value_name = "FILE", required = true)]
     pub evidence: Vec<PathBuf>,
-    /// What configurations must reach of others, for the benches with netpolicy's own server.
+    /// Required ratios between configurations, for the benches with netpolicy's own server.
     #[arg(long, value_name = "FILE")]
     pub gates: Option<PathBuf>,
-    /// Write a report into this file: one HTML page that needs no other.
+    /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
-/// Measure memcached's response times, and what they cost, under delivery modes.
+/// Measure memcached's response times and CPU cost under delivery modes.
 ///
-/// In a lab of its own: two network namespaces and a veth between them, memcached as the distribution has it on one
-/// side, the load generator on the other. Every run goes through the whole cycle: start the server, observe, plan,
-/// commit, measure, put back, compare the host with what it was. Response times count from when a request was due.
-/// Nothing of the machine's own network is touched, and nothing is left when this ends, however it ends.
+/// This runs in a lab: two network namespaces connected by a veth, the distribution's memcached on one side,
+/// the load generator on the other. Every run performs the whole cycle: start the server, observe, plan,
+/// commit, measure, restore, compare the host with its original state. Response times are measured from the
+/// time when a request was due. The machine's own network is not touched, and nothing is left behind, however
+/// this ends.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -78,7 +80,7 @@ Examples:
   netpolicy bench memcached --address 192.0.2.7:11211 --rate 50K
                                           a server of your own, as it is")]
 pub struct Memcached {
-    /// Measure this server as it is, instead of making a lab.
+    /// Measure this server as it is, instead of creating a lab.
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["matrix", "mode", "queues", "server_threads"])]
     pub address: Option<SocketAddr>,
     /// All eleven configurations of the IRQ-suspension document.
@@ -92,67 +94,68 @@ pub struct Memcached {
         help = format!("These configurations: {}", in_help(|mode| mode.threading() == Threading::Off)),
     )]
     pub mode: Vec<DeliveryMode>,
-    /// Within three minutes: fewer loads, short runs, and no run begins when the time is up.
+    /// Finish within three minutes: fewer loads, short runs, and no new run after that time.
     #[arg(long)]
     pub short: bool,
-    /// Loads: requests per second as in 50K, a share of what base bears here as in 40%, or max (closed loop).
+    /// Loads: requests per second, such as 50K; a share of the maximum under base, such as 40%; or max
+    /// (closed loop).
     #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
     pub rate: Vec<Load>,
-    /// Closed loop, too: as much as the server bears.
+    /// Also measure in closed loop, with the server's maximum throughput.
     #[arg(long)]
     pub max: bool,
-    /// How often each configuration runs at each load [default: 5, with --short 3].
+    /// Runs of each configuration at each load [default: 5, with --short 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeats: Option<u32>,
-    /// How long a run measures [default: 5s, with --short 800ms].
+    /// Measured time of a run [default: 5s, with --short 800ms].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub seconds: Option<Nanoseconds>,
-    /// How long a run warms up first [default: 1s, with --short 200ms].
+    /// Warm-up time of a run [default: 1s, with --short 200ms].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub warmup: Option<Nanoseconds>,
-    /// Client threads [default: one for each client CPU].
+    /// Client threads [default: one per client CPU].
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Connections of each client thread.
+    /// Connections per client thread.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub connections: u32,
-    /// Requests under way on each connection.
+    /// Outstanding requests per connection.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub depth: u32,
-    /// The gaps between requests: fixed, exponential, fb_ia.
+    /// Distribution of the times between requests: fixed, exponential, fb_ia.
     #[arg(long, value_name = "NAME", default_value = "exponential")]
     pub arrivals: Arrivals,
     /// The share of requests that set a key, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
     pub set_ratio: f64,
-    /// How many keys there are.
+    /// Number of keys.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub keys: u32,
-    /// How long keys are: bytes, or fb_key.
+    /// Size of keys: bytes, or fb_key.
     #[arg(long, value_name = "BYTES|NAME", default_value = "fb_key")]
     pub key_size: KeySize,
-    /// How long values are: bytes, or fb_value.
+    /// Size of values: bytes, or fb_value.
     #[arg(long, value_name = "BYTES|NAME", default_value = "fb_value")]
     pub value_size: ValueSize,
-    /// The seed of everything that is drawn: arrivals, keys, sizes, the order of runs.
+    /// Seed of all random choices: arrivals, keys, sizes, the order of runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Client threads sleep until the next due time instead of asking again and again.
+    /// Client threads sleep until the next due time instead of polling.
     #[arg(long)]
     pub sleep: bool,
-    /// Worker threads of the lab's memcached [default: one for each server CPU].
+    /// Worker threads of the lab's memcached [default: one per server CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub server_threads: Option<u32>,
-    /// Queues of the lab's network devices [default: one for each worker thread].
+    /// Queues of the lab's network devices [default: one per worker thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub queues: Option<u32>,
-    /// Do not count who delivers the packets, nor what each epoll_wait of the server returns.
+    /// Do not count which context delivers the packets, nor what each epoll_wait of the server returns.
     #[arg(long)]
     pub uncounted: bool,
-    /// Write a report into this file: one HTML page that needs no other.
+    /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write every run's evidence into this file, as JSON.
+    /// Write the evidence of every run to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

@@ -11,12 +11,12 @@ use super::configuration::{Configuration, in_help};
 use super::load::Load;
 use super::size::{Bytes, Sizes};
 
-/// Measure response times of requests and answers of fixed sizes, as neper's tcp_rr.
+/// Measure response times of requests and answers of fixed sizes, like neper's tcp_rr.
 ///
-/// netpolicy's own server and client, in a lab of two network namespaces, or both on this host over loopback. The
-/// server is an ordinary process: configurations are applied to it from outside, as to any other, and put back after
-/// every run. Response times count from when a request was due. Configurations that this kernel does not have are
-/// skipped, with the reason.
+/// netpolicy's own server and client run in a lab of two network namespaces, or both on this host over
+/// loopback. The server is an ordinary process: configurations are applied to it from outside, as to any
+/// other, and rolled back after every run. Response times are measured from the time when a request was due.
+/// Configurations that this kernel does not support are skipped, with the reason.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,56 +24,58 @@ Examples:
   netpolicy bench tcp-rr --mode base,suspend20 --size 1,5K,1M --rate 40%,max
   netpolicy bench tcp-rr --loopback --mode base,userbusy --flows 15,30,60")]
 pub struct TcpRr {
-    /// How long requests and answers are; several sizes are measured one after another.
+    /// Sizes of requests and answers; several are measured one after another.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1")]
     pub size: Vec<Sizes>,
-    /// What all of these benches take.
+    /// The options that all of these benches share.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Measure how much goes through in one direction, as neper's tcp_stream.
+/// Measure throughput in one direction, like neper's tcp_stream.
 ///
-/// As tcp-rr, with large blocks, many of them under way on each connection, whose arrival the other side confirms by a
-/// byte. The rate is in gigabits of blocks per second, and a response time is how long a block took until it was confirmed.
+/// Like tcp-rr, with large blocks, many of them outstanding on each connection; the receiver confirms each
+/// block with a byte. The rate is in gigabits of blocks per second, and the response time is the time until a
+/// block was confirmed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy bench tcp-stream --mode softirq,threaded --flows 1,8")]
 pub struct TcpStream {
-    /// How long a block is.
+    /// Size of a block.
     #[arg(long, value_name = "SIZE", default_value = "256K")]
     pub block: Bytes,
-    /// Blocks under way on each connection.
+    /// Outstanding blocks per connection.
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub depth: u32,
-    /// The server sends, instead of the client.
+    /// The server sends the blocks, instead of the client.
     #[arg(long)]
     pub from_server: bool,
-    /// What all of these benches take.
+    /// The options that all of these benches share.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Compare polling in softirqs with polling in the NAPIs' kernel threads, as the letter of threaded NAPI does.
+/// Compare polling in softirqs with polling in the NAPIs' kernel threads, as in the cover letter of threaded
+/// NAPI.
 ///
-/// As tcp-rr, at equal offered load, for 1 B, 5 KB and 1 MB. The document's 1000 flows on 56 hyper-threads become as many
-/// here for each CPU. With --background, threads that compute run on the server's CPUs beside it. --matrix also measures
-/// what the letter's second table has: reads and writes of 4 KB, 64 KB and 1 MB on the server's storage, as storage does,
-/// on a file of our own in /var/tmp.
+/// Like tcp-rr, at equal offered load, for 1 B, 5 KB and 1 MB. The document's 1000 flows on 56 hyper-threads
+/// are scaled to the CPUs here. With --background, threads that compute run on the server's CPUs. --matrix
+/// also measures the letter's second table: reads and writes of 4 KB, 64 KB and 1 MB on the server's storage,
+/// like the bench storage, on a temporary file in /var/tmp.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy bench threaded --matrix --background 2 --report threaded.html
   netpolicy bench threaded --mode softirq,threaded+pinned --kthread-cpus 0 --size 1 --rate 30%")]
 pub struct Threaded {
-    /// How long requests and answers are; several sizes are measured one after another.
+    /// Sizes of requests and answers; several are measured one after another.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1,5K,1M")]
     pub size: Vec<Sizes>,
-    /// With --matrix, leave out the letter's second table.
+    /// With --matrix, omit the letter's second table.
     #[arg(long, requires = "matrix")]
     pub no_storage: bool,
-    /// What all of these benches take.
+    /// The options that all of these benches share.
     #[command(flatten)]
     pub common: Common,
 }
@@ -112,40 +114,41 @@ fn operations(ops: &[Bytes], common: &Common, threads: u32, write_share: f64, sp
 
 /// Measure reads and writes of a server's storage for a remote client, at a fixed rate.
 ///
-/// The server reads and writes past the page cache (O_DIRECT), an operation at a time in each of its threads, at places
-/// drawn evenly: the remote-SSD application of the letter of threaded NAPI. Without --file it uses a file of its own
-/// that no other process sees; it is gone when the bench ends.
+/// The server bypasses the page cache (O_DIRECT), and performs one operation at a time in each of its
+/// threads, at uniformly random offsets: the remote-SSD application in the cover letter of threaded NAPI.
+/// Without --file it uses a temporary file that no other process sees, and that disappears when the bench
+/// ends.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy bench storage --mode softirq,threaded --op 4K,64K,1M --rate 200
   netpolicy bench storage --file /dev/nvme1n1 --write-ratio 0 --rate 2K")]
 pub struct Storage {
-    /// How much an operation reads or writes; several sizes are measured one after another.
+    /// Bytes per operation; several sizes are measured one after another.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
     pub op: Vec<Bytes>,
     /// The share of operations that write, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = STORAGE_WRITES)]
     pub write_ratio: f64,
-    /// A file or block device that is there, instead of a file of our own. With a --write-ratio above 0 what is in it is
-    /// overwritten, and --overwrite must be given.
+    /// An existing file or block device, instead of a temporary file. With a --write-ratio above 0 its
+    /// content is overwritten, which requires --overwrite.
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// What is in --file may be lost.
+    /// Allow the content of --file to be lost.
     #[arg(long, requires = "file")]
     pub overwrite: bool,
-    /// Where the file of our own is made.
+    /// Directory of the temporary file.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp", conflicts_with = "file")]
     pub dir: PathBuf,
-    /// How much of it is used, from its beginning.
+    /// Size of the part of the file that is used, from its beginning.
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub span: Bytes,
-    /// What all of these benches take.
+    /// The options that all of these benches share.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Run the server of these benches, until it is ended.
+/// Run the server of these benches until it is terminated.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -153,7 +156,7 @@ Examples:
   netpolicy attach $(pidof netpolicy) --delivery suspend20
                                           from outside, as any other server")]
 pub struct Serve {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
     /// Threads, each with an epoll of its own.
@@ -162,30 +165,30 @@ pub struct Serve {
     /// The CPUs that it may run on [default: all].
     #[arg(long, value_name = "CPUS")]
     pub cpus: Option<CpuSet>,
-    /// How long requests and answers are.
+    /// Size of requests and answers.
     #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1", conflicts_with = "storage")]
     pub size: Sizes,
     /// Serve this file or block device instead.
     #[arg(long, value_name = "PATH")]
     pub storage: Option<PathBuf>,
-    /// It may be written.
+    /// Allow writing to it.
     #[arg(long, requires = "storage")]
     pub writable: bool,
-    /// Connections that a thread is handed in a row before the next one's turn.
+    /// Consecutive connections that are assigned to the same thread before the next one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub in_a_row: u32,
-    /// How long one epoll_wait may sleep, as in 1ms; 0s asks again and again [default: as long as nothing comes].
+    /// Maximum sleep of one epoll_wait, such as 1ms; with 0s it never sleeps [default: until an event].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait_at_most: Option<Nanoseconds>,
-    /// How long it works for each request, without sleep.
+    /// CPU time that it spends on each request, without sleeping.
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "0s", conflicts_with = "storage")]
     pub service_time: Nanoseconds,
 }
 
-/// What all benches with our own server take.
+/// The options that all benches with our own server share.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// Every configuration that belongs to this bench.
+    /// All configurations of this bench.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
     /// These configurations.
@@ -194,53 +197,53 @@ pub struct Common {
         value_name = "MODE,...",
         value_delimiter = ',',
         help = format!(
-            "These configurations: {}; softirq, under which nothing is set, and threaded+pinned",
+            "These configurations: {}; softirq, which sets nothing, and threaded+pinned",
             in_help(|_| true)
         ),
     )]
     pub mode: Vec<Configuration>,
-    /// Server and client on this host, over its loopback, instead of a lab of two.
+    /// Run server and client on this host, over loopback, instead of in a lab.
     #[arg(long)]
     pub loopback: bool,
-    /// The client's threads wait in the same way as the server's, as neper's do; else they sleep under every
-    /// configuration.
+    /// The client's threads wait in the same way as the server's, as in neper; otherwise they sleep under
+    /// every configuration.
     #[arg(long, requires = "loopback", conflicts_with = "spin")]
     pub both_sides: bool,
-    /// Each client thread talks to one server thread; else its connections are dealt out over all of them.
+    /// Each client thread uses one server thread; otherwise its connections are distributed to all of them.
     #[arg(long)]
     pub partners: bool,
-    /// Connections of all client threads together; more than one number are measured one after the other.
+    /// Connections of all client threads together; several numbers are measured one after another.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub flows: Vec<u32>,
-    /// Loads: requests per second as in 50K, a share of what the first configuration bears here as in 40%, or max
-    /// (closed loop).
+    /// Loads: requests per second, such as 50K; a share of the maximum under the first configuration, such as
+    /// 40%; or max (closed loop).
     #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
     pub rate: Vec<Load>,
-    /// How often each configuration runs at each load.
+    /// Runs of each configuration at each load.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeats: u32,
-    /// How long a run measures.
+    /// Measured time of a run.
     #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = span)]
     pub seconds: Nanoseconds,
-    /// How long a run warms up first.
+    /// Warm-up time of a run.
     #[arg(long, value_name = "SPAN", default_value = "200ms", value_parser = span)]
     pub warmup: Nanoseconds,
-    /// Client threads, never more than there are connections [default: one for each client CPU].
+    /// Client threads, never more than connections [default: one per client CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
-    /// Server threads [default: one for each server CPU].
+    /// Server threads [default: one per server CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub server_threads: Option<u32>,
-    /// Queues of the lab's network devices [default: one for each server thread].
+    /// Queues of the lab's network devices [default: one per server thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "loopback")]
     pub queues: Option<u32>,
-    /// The gaps between requests: fixed, exponential, fb_ia.
+    /// Distribution of the times between requests: fixed, exponential, fb_ia.
     #[arg(long, value_name = "NAME", default_value = "exponential")]
     pub arrivals: Arrivals,
-    /// The seed of everything that is drawn: arrivals, places, the order of runs.
+    /// Seed of all random choices: arrivals, offsets, the order of runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Client threads ask again and again instead of sleeping until the next due time.
+    /// Client threads poll instead of sleeping until the next due time.
     #[arg(long)]
     pub spin: bool,
     /// The server's CPUs [default: the upper half].
@@ -249,29 +252,29 @@ pub struct Common {
     /// The client's CPUs [default: the lower half].
     #[arg(long, value_name = "CPUS")]
     pub client_cpus: Option<CpuSet>,
-    /// The CPUs that threaded+pinned puts the NAPIs' kernel threads on, one for each in turn [default: the server's].
+    /// The CPUs to which threaded+pinned pins the NAPIs' kernel threads, in turn [default: the server's].
     #[arg(long, value_name = "CPUS")]
     pub kthread_cpus: Option<CpuSet>,
-    /// Threads that compute beside the server while a run measures.
+    /// Threads that compute during a run.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
     pub background: u32,
-    /// CPU that each of them uses, in percent.
+    /// CPU usage of each of these threads, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub background_duty: u32,
-    /// The CPUs that they may run on [default: the server's].
+    /// The CPUs on which these threads may run [default: the server's].
     #[arg(long, value_name = "CPUS")]
     pub background_cpus: Option<CpuSet>,
-    /// Do not count who delivers the packets.
+    /// Do not count which context delivers the packets.
     #[arg(long)]
     pub uncounted: bool,
-    /// What configurations must reach of others, as kernel/one-thread.gates says it: each is judged by the ratio over
-    /// pairs of runs, and one that is missed makes the exit code 1.
+    /// Required ratios between configurations, as in kernel/one-thread.gates: each is judged by the ratio
+    /// over pairs of runs, and a missed one makes the exit code 1.
     #[arg(long, value_name = "FILE")]
     pub gates: Option<PathBuf>,
-    /// Write a report into this file: one HTML page that needs no other.
+    /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write every run's evidence into this file, as JSON.
+    /// Write the evidence of every run to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

@@ -221,7 +221,7 @@ impl<'a> ExchangeStage<'a> {
 
     /// Pins each NAPI's kernel thread to a CPU, round robin.
     fn pinned(&self) -> Result<Plan, BenchError> {
-        let because = || Reason::new("a CPU of its own for each kernel thread", "netpolicy bench");
+        let because = || Reason::new("a separate CPU for each kernel thread", "netpolicy bench");
         let cpus: Vec<Cpu> = self.kthread_cpus.iter().collect();
         let mut steps = Vec::new();
         for look in 1.. {
@@ -283,7 +283,7 @@ impl<'a> ExchangeStage<'a> {
         let beside = match &self.background {
             Background { hogs: 0, .. } => String::new(),
             Background { hogs, duty, cpus } => {
-                format!(", beside {hogs} thread(s) of {duty} % on CPU {cpus}")
+                format!(", with {hogs} background thread(s) of {duty} % on CPU {cpus}")
             }
         };
         let machine = format!(

@@ -28,8 +28,9 @@ const DEPTH: u32 = 32;
 /// A server to start, and its load.
 #[derive(Clone, Debug, Args)]
 pub struct Foreign {
-    /// A server to start in the place of our own, as a shell command; `{address}` and `{port}` in it are where it must listen.
-    /// It stays in the foreground. Its working directory is empty, and ends with the bench.
+    /// A shell command that starts a server to use instead of our own; it must listen on `{address}` and
+    /// `{port}`, which are replaced in the command. The server stays in the foreground. Its working directory
+    /// is empty, and is removed when the bench ends.
     #[arg(
         long,
         value_name = "CMD",
@@ -42,20 +43,20 @@ pub struct Foreign {
     /// The port on which it listens.
     #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// What it speaks: redis, http, echo or memcached.
+    /// Its protocol: redis, http, echo or memcached.
     #[arg(long, value_name = "NAME", requires = "server")]
     pub protocol: Option<Protocol>,
-    /// How many requests it is offered per second, or max for closed loop [default: 20K].
+    /// Requests per second, or max for closed loop [default: 20K].
     #[arg(long, value_name = "RATE,...", requires = "server", value_delimiter = ',')]
     pub rate: Vec<OfferedLoad>,
-    /// Over how many connections [default: 128].
+    /// Number of connections [default: 128].
     #[arg(long, value_name = "N,...", requires = "server", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub connections: Vec<u32>,
-    /// The path that is asked for by HTTP.
+    /// The path to request by HTTP.
     #[arg(long, value_name = "PATH", requires = "server", default_value = "/")]
     pub path: String,
-    /// Let the clients ask without sleeping shortly before a request is due, so that response times are exact; their CPU time
-    /// then hides what a policy saves.
+    /// Make the clients poll shortly before a request is due, so that response times are exact; their CPU
+    /// time then hides what a policy saves.
     #[arg(long, requires = "server")]
     pub punctual: bool,
 }
@@ -65,7 +66,7 @@ pub struct Foreign {
 pub enum Protocol {
     /// `GET` and `SET` of keys, in RESP.
     Redis,
-    /// `GET` of a path, by HTTP/1.1 on connections that are kept.
+    /// `GET` of a path, by HTTP/1.1 on persistent connections.
     Http,
     /// Sends back the bytes that it receives.
     Echo,

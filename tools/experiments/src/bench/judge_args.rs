@@ -4,32 +4,33 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Compare what `compare` says of changes with the truth on the wire, and count false alarms of guards.
+/// Compare the results of `compare` with the truth on the wire, and count false alarms of guards.
 ///
-/// In a lab of its own, memcached is asked at fixed times while settings alternate. What `compare` says is set against what both ends of the wire
-/// show of the same pairs. Then guards are replayed on the pairs of `same-short`, each in a random order of its own.
+/// In a lab, memcached receives requests at fixed times while settings alternate. The results of `compare`
+/// are checked against measurements at both ends of the wire for the same pairs. Then guards are replayed on
+/// the pairs of `same-short`, each in a different random order.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy bench judge                   all scenarios, 30 s each at most
   netpolicy bench judge --scenario same-short --seconds 120 --trials 10000")]
 pub struct Judge {
-    /// These scenarios [default: all].
+    /// The scenarios [default: all].
     #[arg(long, value_name = "SCENARIO,...", value_delimiter = ',')]
     pub scenario: Vec<Scenario>,
-    /// The longest time of a scenario.
+    /// Maximum time of a scenario.
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(15..=3_600))]
     pub seconds: u64,
-    /// How many guards are replayed.
+    /// Number of replayed guards.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub trials: u32,
     /// Requests per second of all clients together.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(100..=20_000))]
     pub rate: u64,
-    /// The seed of everything that is drawn.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write the report into this file, as JSON.
+    /// Write the report to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -37,23 +38,23 @@ pub struct Judge {
 /// What happens in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// Nothing: both are the host as it is.
+    /// Nothing is changed: both candidates are the host as it is.
     Same,
     /// The same in windows as short as a guard's: guards are replayed on its pairs.
     SameShort,
-    /// Packets wait for up to 50 us.
+    /// With the second candidate, packets wait for up to 50 us.
     Slower,
-    /// Packets wait for up to 2 ms.
+    /// With the second candidate, packets wait for up to 2 ms.
     MuchSlower,
-    /// Nothing is changed, and with the second candidate programs use up all CPUs.
+    /// Nothing is changed, but while the second candidate is measured, other programs use all CPUs.
     Hog,
     /// Nothing is changed, and the load doubles in the middle.
     Step,
     /// Packets wait for up to 2 ms, and the load doubles in the middle.
     SlowerStep,
-    /// Nothing is changed, and the load grows to twice what it was.
+    /// Nothing is changed, and the load gradually doubles.
     Ramp,
-    /// Packets wait for up to 2 ms, and the server is started again in the middle.
+    /// Packets wait for up to 2 ms, and the server is restarted in the middle.
     Restart,
 }
 

@@ -9,11 +9,12 @@ use model::{
 
 use super::args::span;
 
-/// Compare what `watch` says of a service with the truth on the wire.
+/// Compare the measurements of `watch` with the truth on the wire.
 ///
-/// In a lab of its own, memcached is asked by open and closed loops under delivery modes. Meanwhile it is measured as `watch`
-/// does, and both ends of the wire are: from the transmission of each request to that of its answer. Says how far each estimate is
-/// from that, and how many pairs of modes it orders as the wire does.
+/// In a lab, memcached receives requests in open and closed loops under delivery modes. Meanwhile it is
+/// measured by the method of `watch` and at both ends of the wire: from the transmission of each request to
+/// that of its answer. The report states the error of each estimate, and how many pairs of modes it orders as
+/// the wire does.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,32 +22,32 @@ Examples:
   netpolicy bench live --repeats 1 --rate 8K --closed 16
   netpolicy bench live --cost             what measuring costs the service")]
 pub struct Live {
-    /// These modes [default: base, defer50, defer200, napibusy, suspend20, suspend200, threaded].
+    /// The modes [default: base, defer50, defer200, napibusy, suspend20, suspend200, threaded].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub mode: Vec<DeliveryMode>,
     /// Open loops: requests per second.
     #[arg(long, value_name = "RATE,...", value_delimiter = ',', default_value = "2K,8K,20K", value_parser = rate)]
     pub rate: Vec<OfferedLoad>,
-    /// Closed loops: connections, each with one request under way.
+    /// Closed loops: connections, each with one outstanding request.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,64", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub closed: Vec<u32>,
-    /// How often each mode runs at each load.
+    /// Runs of each mode at each load.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// How long a run measures.
+    /// Measured time of a run.
     #[arg(long, value_name = "SPAN", default_value = "950ms", value_parser = span)]
     pub seconds: Nanoseconds,
     /// Connections of the open loops.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub connections: u32,
-    /// The seed of everything that is drawn.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Measure what measuring costs the service instead: its CPU time for each request without, with the default sample, and
-    /// with programs attached all the time.
+    /// Measure the cost of measuring for the service instead: its CPU time per request without measuring,
+    /// with the default sample, and with programs attached all the time.
     #[arg(long)]
     pub cost: bool,
-    /// Write every run into this file, as JSON.
+    /// Write every run to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

@@ -155,7 +155,7 @@ impl<'a> LiveStage<'a> {
             return Err(wrong.into());
         }
         let (Some(window), Some(seen)) = (window, seen) else {
-            return Err(Fault::failed("an edge of the window was not seen").into());
+            return Err(Fault::failed("the start or end of the window was not observed").into());
         };
         self.learn(mode, &window)?;
         Ok(trial(mode, load, round, &window, &seen, &evidence))
@@ -444,7 +444,7 @@ impl<'a> Spender<'a> {
             return Err(wrong.into());
         }
         let [before, after] = state.edges[..] else {
-            return Err(Fault::failed("an edge of the window was not seen").into());
+            return Err(Fault::failed("the start or end of the window was not observed").into());
         };
         #[expect(clippy::cast_precision_loss, reason = "run time of seconds, below 2^53 ns")]
         Ok(after.0.saturating_sub(before.0) as f64)

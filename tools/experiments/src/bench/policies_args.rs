@@ -12,14 +12,15 @@ use super::mixture::{AT_ONCE, DOCUMENT_CPUS, Mix, Mixture, mixtures, scaled};
 use super::size::{Bytes, Sizes};
 use super::tuning::Tuning;
 
-/// Measure every policy against no tuning and against tuning by hand, as the NET-policy document does, with absolute
-/// numbers.
+/// Measure every policy in comparison with no tuning and with manual tuning, as in the NET-policy document,
+/// with absolute numbers.
 ///
-/// Throughput-first workloads send blocks as fast as they go (tcp-stream); latency-first workloads have one request under
-/// way (tcp-rr). Each is a connection with a client thread of its own, and all of a kind ask one server. They run alone and
-/// mixed, in the document's numbers and parts, scaled to the CPUs here. Everything happens in a lab of two network
-/// namespaces; the host is put back and compared after each run. `manual` is what an operator usually sets by hand. In the
-/// lab there is no interrupt and no irqbalance: RPS takes the place of the interrupt's affinity.
+/// Throughput-first workloads send blocks as fast as possible (tcp-stream); latency-first workloads have one
+/// outstanding request (tcp-rr). Each workload is a connection with its own client thread, and all workloads
+/// of a kind use one server. They run alone and mixed, in the document's numbers and proportions, scaled to
+/// the CPUs here. Everything happens in a lab of two network namespaces; the host is restored and compared
+/// with its original state after each run. `manual` is what an operator usually sets manually. The lab has no
+/// interrupts and no irqbalance: RPS replaces the interrupt's affinity.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,55 +31,55 @@ Examples:
       --protocol memcached --rate 20K --connections 128
   netpolicy bench policies --simulated   at the document's own scale, in the model")]
 pub struct Policies {
-    /// What is compared: policies, and manual. The first is what the others are compared with [default: none, manual and
-    /// all others].
+    /// The policies to compare, and manual. The first is the baseline [default: none, manual and all others].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub policy: Vec<Tuning>,
-    /// Delivery modes that are compared beside the policies, as in defer50.
+    /// Delivery modes to compare in addition to the policies, such as defer50.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', conflicts_with = "simulated")]
     pub delivery: Vec<DeliveryMode>,
     /// A server of your own.
     #[command(flatten)]
     pub foreign: Foreign,
-    /// How many workloads run at once, on a machine of --meant-for CPUs: they are scaled to this one [default:
-    /// 1,12,24,48,96, with --short 24,96].
+    /// Numbers of concurrent workloads, for a machine with --meant-for CPUs: they are scaled to this one
+    /// [default: 1,12,24,48,96, with --short 24,96].
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub at_once: Vec<u32>,
-    /// The CPUs that those numbers are meant for.
+    /// The number of CPUs that --at-once refers to.
     #[arg(long, value_name = "N", default_value_t = DOCUMENT_CPUS, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub meant_for: u32,
-    /// Mixes of throughput-first and latency-first workloads, in parts [default: 1:0,0:1,2:1,1:2,1:1, with --short
-    /// 1:0,0:1,1:1].
+    /// Mixes of throughput-first and latency-first workloads, as proportions [default: 1:0,0:1,2:1,1:2,1:1,
+    /// with --short 1:0,0:1,1:1].
     #[arg(long, value_name = "T:L,...", value_delimiter = ',')]
     pub mix: Vec<Mix>,
-    /// How long a block of a throughput-first workload is.
+    /// Size of a block of a throughput-first workload.
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     pub block: Bytes,
-    /// Blocks under way on each of their connections.
+    /// Outstanding blocks per connection of these workloads.
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub depth: u32,
-    /// How long requests and answers of a latency-first workload are.
+    /// Size of requests and answers of a latency-first workload.
     #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1")]
     pub size: Sizes,
-    /// How often each is measured [default: 4, with --short 2].
+    /// Runs of each configuration [default: 4, with --short 2].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeats: Option<u32>,
-    /// How long a run measures [default: 600ms, with --short 300ms].
+    /// Measured time of a run [default: 600ms, with --short 300ms].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub seconds: Option<Nanoseconds>,
-    /// How long a run warms up first.
+    /// Warm-up time of a run.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = span)]
     pub warmup: Nanoseconds,
-    /// Within three minutes: fewer numbers and mixes, short runs, and no run begins when the time is up.
+    /// Finish within three minutes: fewer numbers and mixes, short runs, and no new run after that time.
     #[arg(long)]
     pub short: bool,
-    /// Compute it in the model of the receive path instead, at the document's own scale, and touch no host.
+    /// Simulate it with the model of the receive path instead, at the document's own scale, without touching
+    /// any host.
     #[arg(long, conflicts_with_all = ["server_threads", "queues", "server_cpus", "client_cpus", "uncounted", "block", "size"])]
     pub simulated: bool,
-    /// Threads of each server [default: one for each server CPU].
+    /// Threads of each server [default: one per server CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub server_threads: Option<u32>,
-    /// Queues of the lab's network devices [default: one for each server CPU].
+    /// Queues of the lab's network devices [default: one per server CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub queues: Option<u32>,
     /// The servers' CPUs [default: the upper half].
@@ -87,16 +88,16 @@ pub struct Policies {
     /// The clients' CPUs [default: the lower half].
     #[arg(long, value_name = "CPUS")]
     pub client_cpus: Option<CpuSet>,
-    /// The seed of everything that is drawn: the order of runs first of all.
+    /// Seed of all random choices, above all the order of runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Do not count who delivers the packets.
+    /// Do not count which context delivers the packets.
     #[arg(long)]
     pub uncounted: bool,
-    /// Write a report into this file: one HTML page that needs no other.
+    /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write every run's evidence into this file, as JSON.
+    /// Write the evidence of every run to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

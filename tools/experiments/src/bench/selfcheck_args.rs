@@ -7,11 +7,13 @@ use super::args::span;
 
 /// Check the load generator against independent instruments.
 ///
-/// In a lab of its own, a server with a known service time is asked by the load generator, asking without sleep and asleep, and by an
-/// independent open-loop client: a C program that shares no code with the generator, compiled by cc. Meanwhile BPF programs at both
-/// ends of the wire measure the same requests. In closed loop, the generator is compared with redis-benchmark and wrk. Compared are
-/// rate, response times from send and from due, and CPU time per request of server and client by two methods. What is not installed
-/// is named, and makes exit code 6. On a machine that another program or another guest takes CPU time from, nothing passes.
+/// In a lab, a server with a known service time receives requests from the load generator, polling and
+/// sleeping, and from an independent open-loop client: a C program that shares no code with the generator,
+/// compiled by cc. Meanwhile BPF programs at both ends of the wire measure the same requests. In closed loop,
+/// the generator is compared with redis-benchmark and wrk. The check compares the rate, the response times
+/// from sending and from the due time, and the CPU time per request of server and client by two methods.
+/// Missing programs are reported, and make the exit code 6. On a machine where another program or another
+/// guest takes CPU time, nothing passes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,22 +24,23 @@ pub struct Selfcheck {
     /// Requests per second.
     #[arg(long, value_name = "RATE,...", value_delimiter = ',', default_value = "1K,5K,20K", value_parser = rate)]
     pub rate: Vec<OfferedLoad>,
-    /// Connections, each with one request under way.
+    /// Connections, each with one outstanding request.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,128", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub connections: Vec<u32>,
-    /// How long the server works for a request.
+    /// CPU time that the server spends on a request.
     #[arg(long, value_name = "SPAN", default_value = "5us", value_parser = span)]
     pub service_time: Nanoseconds,
-    /// How often each client runs at each rate and number of connections.
+    /// Runs of each client at each rate and number of connections.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub repeats: u32,
-    /// How long a run measures.
+    /// Measured time of a run.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = span)]
     pub seconds: Nanoseconds,
-    /// One rate, one number of connections, two rounds of 200 ms: whether the command works, not whether the instruments are right.
+    /// One rate, one number of connections, two rounds of 200 ms: checks whether the command works, not
+    /// whether the instruments are right.
     #[arg(long, conflicts_with_all = ["rate", "connections", "repeats", "seconds"])]
     pub short: bool,
-    /// The seed of everything that is drawn.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }

@@ -391,7 +391,7 @@ impl<'a> Edges<'a> {
         if let Some(wrong) = state.wrong {
             return Err(wrong.into());
         }
-        let unseen = |_| BenchError::from(Fault::failed("an edge of the window was not seen"));
+        let unseen = |_| BenchError::from(Fault::failed("the start or end of the window was not observed"));
         <[Reading; 2]>::try_from(state.readings).map_err(unseen)
     }
 }

@@ -161,7 +161,7 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
     let mut notes = Vec::new();
     if layout.is_shared() {
         notes.push(
-            "Server and client share CPUs: they take them from each other, and response times are those of both."
+            "Server and client share CPUs: they compete for them, and response times include this."
                 .to_owned(),
         );
     }

@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &Live, context: &Context<'_>) -> Result<Exit, Fault
     }
     let layout = layout(context)?;
     if layout.is_shared() {
-        context.console.say("One CPU only: server and client take it from each other.");
+        context.console.say("Only one CPU: server and client compete for it.");
     }
     let mut signals = Signals::catch()?;
     let mut stage = LiveStage::new(context, &mut signals, layout, arguments)?;

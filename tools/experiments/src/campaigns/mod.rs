@@ -62,7 +62,9 @@ fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, 
 fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
     let layout = layout(context)?;
     if layout.is_shared() {
-        context.console.say("One CPU only: server and load generator take it from each other, and response times are those of both.");
+        context
+            .console
+            .say("Only one CPU: server and load generator compete for it, and response times include this.");
     }
     let workload = arguments.workload(PlainStage::threads(&layout));
     checked(&workload)?;
@@ -250,7 +252,7 @@ fn early(
         BenchError::Interrupted(signal) => {
             context
                 .console
-                .say(&format!("Interrupted in {cell}: {made}. The lab is gone, and everything in it."));
+                .say(&format!("Interrupted in {cell}: {made}. The lab was removed, with everything in it."));
             Ok(Some(Exit::Command(of_signal(signal))))
         }
         BenchError::Failed(fault) => {

@@ -15,7 +15,7 @@ use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning,
 /// Notes on every table from the lab.
 const LAB_NOTES: [&str; 3] = [
     "none is the untuned baseline: device and servers as they come, and the server confined to its half of the CPUs as under all others.",
-    "manual is what an operator usually sets by hand: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
+    "manual is what an operator usually sets: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
      irqbalance, so RPS takes the place of the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and \
      thread i has it alone.",
     "mix gives each server what its workloads want first; a veth has no rules that distinguish their packets, so that may be \
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     grid.notes.push(arguments.scale(cpus));
     grid.notes.extend(LAB_NOTES.map(str::to_owned));
     if layout.is_shared() {
-        let note = "Servers and clients share CPUs: they take them from each other, and response times are those of both.";
+        let note = "Servers and clients share CPUs: they compete for them, and response times include this.";
         grid.notes.push(note.to_owned());
     }
     let mut signals = Signals::catch()?;

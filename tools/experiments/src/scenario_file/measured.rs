@@ -293,7 +293,7 @@ impl Reader<'_> {
                 let help = "as in clients.load".to_owned();
                 self.wrong(
                     line,
-                    "no column is a key of a scenario, so that rows have no names".to_owned(),
+                    "no column is a key of a scenario, so rows have no names".to_owned(),
                     Some(help),
                 );
             } else if !columns.iter().any(|column| matches!(column, Column::Value(_))) {

@@ -61,9 +61,9 @@ pub(super) fn predict(
             if mine.iter().all(|run| run.latency.count() == 0) {
                 let window = model::Nanoseconds(effort.length.window);
                 let words = format!(
-                    "{name}: no request was answered within {window}, so that there is nothing to predict"
+                    "{name}: no request was answered within {window}, so there is nothing to predict"
                 );
-                return Err(Fault::new(Exit::Usage, words).hint("--window says how long is counted"));
+                return Err(Fault::new(Exit::Usage, words).hint("--window sets the measured time"));
             }
             let mut prediction = prediction(name, scenario, samples, effort, mine);
             prediction.calibrated = file.is_calibrated();

@@ -30,7 +30,7 @@ pub(super) fn rows(
     if planned > ROWS_MAX {
         return Err(Fault::new(
             Exit::Usage,
-            format!("{file}: {planned} rows, and at most {ROWS_MAX} are read"),
+            format!("{file}: {planned} rows; at most {ROWS_MAX} can be read"),
         ));
     }
     once(file, "configuration", results.experiment.labels.iter().cloned())?;

@@ -60,7 +60,7 @@ pub(super) fn standard_input_once(files: &[(&str, Option<&Path>)]) -> Result<(),
     match (readers.next(), readers.next()) {
         (Some(one), Some(other)) => Err(Fault::new(
             Exit::Usage,
-            format!("standard input can be read once, and {one} and {other} are both to come from it"),
+            format!("standard input can be read once, but is given for both {one} and {other}"),
         )
         .hint(format!("give {other} a file"))),
         _ => Ok(()),
@@ -104,10 +104,7 @@ fn scenario_text(path: &Path) -> Result<String, Fault> {
 /// unchanged, and no new file is left behind.
 pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> Result<(), Fault> {
     if path.as_os_str() == STANDARD_INPUT {
-        return Err(Fault::new(
-            Exit::Usage,
-            format!("{option}: `-` is not a file that can be written: name one"),
-        ));
+        return Err(Fault::new(Exit::Usage, format!("{option}: `-` cannot be written: give a file")));
     }
     if let Some(input) = inputs.iter().flatten().find(|input| is_same(input, path)) {
         let words = format!("{option} {} would take the place of {}", path.display(), shown(input));

@@ -4,20 +4,20 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Measure loading on this machine, in a network namespace of its own, side by side with tc.
+/// Measure loading on this machine, in a separate network namespace, in comparison with tc.
 #[derive(Debug, Args)]
 pub struct TcBench {
-    /// How many rules each load has.
+    /// Number of rules per load.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=900_000))]
     pub rules: u32,
-    /// How often each load is repeated.
+    /// Repetitions of each load.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// The program to compare with.
+    /// The program for comparison.
     #[arg(long, value_name = "PROGRAM", default_value = "tc")]
     pub tc: PathBuf,
-    /// Measures this part; may be given more than once. Without it, all but footprint, which is only true on a kernel
-    /// that was just booted.
+    /// Measure only this part; may be given more than once. By default, all parts except footprint, which is
+    /// meaningful only on a freshly booted kernel.
     #[arg(long, value_name = "PART")]
     pub only: Vec<BenchPart>,
 }
@@ -25,24 +25,24 @@ pub struct TcBench {
 /// What `tc bench` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BenchPart {
-    /// Rules of u32, beside tc and beside the kernel's own cost.
+    /// u32 rules, compared with tc and with the kernel's own cost.
     Loads,
     /// A file of one rule.
     OneRule,
-    /// Reading and encoding alone.
+    /// Only parsing and encoding.
     Parsing,
-    /// The memory of a long stream.
+    /// The memory use of a long stream.
     Memory,
-    /// Refusals.
+    /// Rejected loads.
     Failing,
-    /// Taking a load back.
+    /// Rolling back a load.
     Rollback,
-    /// Comparing rules of u32.
+    /// Comparing u32 rules.
     Check,
-    /// Rules of flower, beside tc, with one worker and with two.
+    /// flower rules, compared with tc, with one worker and with two.
     Flower,
-    /// Comparing rules of flower.
+    /// Comparing flower rules.
     FlowerCheck,
-    /// The kernel's memory for each rule of flower.
+    /// The kernel's memory per flower rule.
     Footprint,
 }

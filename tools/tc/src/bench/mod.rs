@@ -338,7 +338,7 @@ impl Bench<'_> {
         let before = resident()?;
         let parsed = parse(FlowerRules::new(STREAM_RULES))?;
         let (after, rules) = (resident()?, parsed / 1_000_000);
-        let measured = format!("{after} MiB at most, of which {before} before ({rules} million rules)");
+        let measured = format!("at most {after} MiB, {before} of them before ({rules} million rules)");
         self.row("a stream of 10 million rules", "< 100 MiB", measured, after < 100);
         Ok(())
     }
