@@ -498,7 +498,7 @@ fn throughput(name: &str, server: &Server) -> Result<(), Failure> {
                 did[which].push((clients[which].run)(server)?);
             }
         }
-        println!("\n{name}: medians of {ROUNDS} rounds, and what the generator does beside each");
+        println!("\n{name}: medians of {ROUNDS} rounds, each compared with the generator");
         print_results(&clients, &did);
     }
     Ok(())

@@ -96,7 +96,7 @@ pub(crate) const LATE_LEGEND: &str = "50%late, 99%late: how long after its due t
 
 /// Explains [`OWN`].
 pub(crate) const OWN_LEGEND: &str =
-    "own: how many percent of its packets the server polled for itself, instead of softirqs.";
+    "own: the percentage of its packets that the server polled itself, instead of softirqs.";
 
 /// Explains [`INTERRUPTS`].
 pub(crate) const INTERRUPTS_LEGEND: &str = "irq/req: how often the server's NAPIs were polled after an interrupt (on a veth, a \
@@ -104,10 +104,10 @@ pub(crate) const INTERRUPTS_LEGEND: &str = "irq/req: how often the server's NAPI
 
 /// Explains [`BATCH`].
 pub(crate) const BATCH_LEGEND: &str =
-    "batch: how many events an epoll_wait of the server returned, over those that returned any.";
+    "batch: the average number of events per epoll_wait of the server that returned any.";
 
 /// Explains [`EMPTY`].
-pub(crate) const EMPTY_LEGEND: &str = "empty: how many percent of its epoll_waits returned nothing.";
+pub(crate) const EMPTY_LEGEND: &str = "empty: the percentage of its epoll_waits that returned nothing.";
 
 /// Explains the numbers.
 pub(crate) fn legend(rounds: u32) -> String {

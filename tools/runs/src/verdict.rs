@@ -193,7 +193,7 @@ fn difference(one: &Evidence, other: &Evidence) -> Option<&'static str> {
             (a.parameters != b.parameters).then_some("the model's parameters")
         }
         (Origin::Measured(_), Origin::Simulated(_)) | (Origin::Simulated(_), Origin::Measured(_)) => {
-            Some("where they come from: one was measured, one simulated")
+            Some("their origin: one was measured, one simulated")
         }
     };
     place.or_else(|| (one.load != other.load).then_some("the offered load")).or_else(|| {

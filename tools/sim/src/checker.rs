@@ -129,7 +129,7 @@ impl Watch for Checker {
             Fact::Answered { connection, .. } => {
                 self.answered += 1;
                 if !std::mem::replace(self.waiting.entry(connection), false) {
-                    self.wrong(|| format!("connection {connection} was answered without asking"));
+                    self.wrong(|| format!("connection {connection} received an answer without a request"));
                 }
             }
             Fact::Dropped { .. }

@@ -42,7 +42,7 @@ pub enum RunError {
     /// `epoll_pwait2` is missing from the kernel or blocked by a seccomp filter: the generator
     /// cannot wake exactly when a request is due.
     #[error(
-        "client thread {thread}: epoll_pwait2 is missing: the load generator needs Linux 5.11, and no filter of system calls that rejects it"
+        "client thread {thread}: epoll_pwait2 is missing: the load generator needs Linux 5.11, and no system call filter that rejects it"
     )]
     NoExactWait {
         /// The thread's number.

@@ -70,7 +70,7 @@ pub fn void_reason(run: &Evidence) -> Option<String> {
         (lateness > floor && lateness.0 as f64 > latency.0 as f64 * share).then(|| {
             format!(
                 "the generator was late: its {name} lateness is {lateness}, {:.0} % of the {name} response time \
-                 {latency}; at most {:.0} % counts",
+                 {latency}; the limit is {:.0} %",
                 lateness.0 as f64 / latency.0 as f64 * 100.0,
                 share * 100.0
             )

@@ -131,7 +131,7 @@ pub enum ServeError {
     },
     /// `epoll_pwait2` is missing from the kernel or blocked by a seccomp filter.
     #[error(
-        "epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no filter of system calls that rejects it"
+        "epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no system call filter that rejects it"
     )]
     NoExactWait,
     /// Creating a thread or an epoll, or waiting on it, failed.

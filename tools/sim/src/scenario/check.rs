@@ -63,7 +63,7 @@ impl Scenario {
                 "layout.by-napi",
                 &["hardware.queues", "application.threads"],
                 format!(
-                    "{threads} threads cannot take {queues} queues one each; the other queues would have no thread"
+                    "{threads} threads are too few for {queues} queues: the other queues would have no thread"
                 ),
             );
         }
@@ -79,7 +79,7 @@ impl Scenario {
                 "hardware.node-distance",
                 &["hardware.node-cpus"],
                 format!(
-                    "another node is farther than 10, which is local: {} CPUs in nodes of {}; numactl --hardware says how far",
+                    "a distance of 10 means local, but there are several nodes: {} CPUs in nodes of {}; numactl --hardware shows distances",
                     hardware.cpus, hardware.node_cpus
                 ),
             );

@@ -276,7 +276,7 @@ impl Scenario {
         if text.len() > VALUE_BYTES_MAX {
             let bytes = text.len();
             return Err(value(format!(
-                "this value has {bytes} bytes, and none takes more than {VALUE_BYTES_MAX}"
+                "this value has {bytes} bytes; at most {VALUE_BYTES_MAX} are allowed"
             )));
         }
         if let Some(name) = path.strip_prefix("costs.") {
@@ -366,9 +366,7 @@ fn waits(scenario: &mut Scenario, text: &str) -> Result<(), String> {
             Err(_) => return Err(format!("`{usecs}` is not a number of microseconds")),
         },
         _ => {
-            return Err(format!(
-                "`{text}` is not a way to wait: there are sleep, user-spin and event-spin:USECS"
-            ));
+            return Err(format!("`{text}` is not a way to wait: use sleep, user-spin or event-spin:USECS"));
         }
     };
     Ok(())
