@@ -210,7 +210,7 @@ impl Command {
             About::Class => {
                 words.back();
                 words.back();
-                return Err(words.wrong_here("lines about classes are tc's own"));
+                return Err(words.wrong_here("lines about classes are left to tc"));
             }
             About::Filter | About::Chain => {
                 let head = Head::parse(verb, about == About::Chain, words, lookup)?;

@@ -103,7 +103,7 @@ impl<R: Read> Lines<R> {
             let Some((start, end)) = self.physical()? else {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "the line that a backslash announces is missing",
+                    "the line after a backslash is missing",
                 ));
             };
             let (start, end, more) = Self::uncommented(&self.buffer, start, end);

@@ -69,10 +69,10 @@ impl Program {
         match source {
             Source::Bytecode | Source::Bc => words.read("`COUNT,CODE JT JF K,...`", classic).map(Self::Classic),
             Source::BytecodeFile | Source::Bcf => {
-                Err(words.wrong("programs in files are not known here; `bytecode` takes the program itself"))
+                Err(words.wrong("programs in files are not supported; `bytecode` takes the program itself"))
             }
             Source::ObjectFile | Source::Obj => Err(words.wrong(
-                "programs in object files are not known here; pin the program with bpftool and use `object-pinned`",
+                "programs in object files are not supported; pin the program with bpftool and use `object-pinned`",
             )),
             Source::ObjectPinned | Source::Pinned | Source::Fd => {
                 let path = words.value()?;
@@ -114,7 +114,7 @@ impl Program {
         if attr.number == numbers.instructions {
             let (instructions, rest) = attr.payload.as_chunks::<INSTRUCTION_BYTES>();
             if !rest.is_empty() || instructions.len() > INSTRUCTIONS_MAX {
-                return Err(Malformed("a program is cut short, or too long"));
+                return Err(Malformed("a program is truncated, or too long"));
             }
             *self = Self::Classic(instructions.iter().map(Instruction::of).collect());
         } else if attr.number == numbers.id || attr.number == numbers.name {

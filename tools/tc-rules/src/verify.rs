@@ -264,7 +264,7 @@ fn describe(kind: &str, mut ignored: Vec<String>) -> String {
     let of = if kind.is_empty() { String::new() } else { format!(" of {kind}") };
     match &ignored[..] {
         [] => format!(
-            "the kernel made another rule{of} of this line: it ignores an option that it does not know"
+            "the kernel created a different rule{of} from this line: it ignores an option that it does not know"
         ),
         all => format!("the kernel ignores {}{of}", all.join(", ")),
     }

@@ -114,13 +114,13 @@ impl Ct {
                     .read("LABEL[/MASK], each an even number of hexadecimal digits, 32 at most", labels)?,
                 Word::Nat => {
                     if !action.nat(words)? {
-                        return Err(words.wrong("the action sets more than there is to set"));
+                        return Err(words.wrong("the action has too many options"));
                     }
                     continue;
                 }
             };
             if action.fields.push(field).is_err() {
-                return Err(words.wrong("the action sets more than there is to set"));
+                return Err(words.wrong("the action has too many options"));
             }
         }
         if action.what & CLEAR != 0 && action.what != CLEAR {

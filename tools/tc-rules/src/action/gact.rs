@@ -51,7 +51,7 @@ impl Gact {
         let mut random = None;
         if words.peek().is_some_and(|word| abbreviates(word, "random")) {
             words.skip();
-            let kind = words.read("a kind of chance: netrand or determ", |word| match word {
+            let kind = words.read("a random type: netrand or determ", |word| match word {
                 _ if abbreviates(word, "netrand") => Some(NETRAND),
                 _ if abbreviates(word, "determ") => Some(DETERM),
                 _ => None,

@@ -137,7 +137,7 @@ impl Gate {
         action.instance.control = Control::optional(words)?.unwrap_or(Control::PIPE);
         if action.entries.is_empty() && action.instance.index == 0 {
             return Err(words
-                .wrong_here("a gate needs a sched-entry, or the index of one that is there")
+                .wrong_here("a gate needs a sched-entry, or the index of an existing one")
                 .expecting(Word::WORDS));
         }
         Ok(action)

@@ -286,7 +286,7 @@ impl Action {
     /// knows.
     ///
     /// # Errors
-    /// What is not an action.
+    /// If the words are not actions.
     pub fn parse_list(words: &mut Words<'_>, lookup: &mut dyn Lookup, actions: &mut Vec<Self>) -> Read<()> {
         if words.at_known_actions() {
             return Ok(());

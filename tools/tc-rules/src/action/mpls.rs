@@ -94,7 +94,7 @@ impl Mpls {
                 }
             };
             if action.what != 0 {
-                return Err(words.wrong("the action says already what it does"));
+                return Err(words.wrong("the operation was already given"));
             }
             action.what = what;
         }

@@ -284,7 +284,7 @@ impl Pedit {
             retain = words.read("a number", |word| number::u32(word, Base::Prefix))?;
         }
         if length > 4 && retain != u32::MAX {
-            return Err(words.wrong("only fields of up to 32 bits keep bits: no `retain`, no `preserve`"));
+            return Err(words.wrong("`retain` and `preserve` need a field of at most 32 bits"));
         }
         let part = |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
         let half = |at: usize| u32::from(u16::from_be_bytes([value[at], value[at + 1]]));

@@ -235,10 +235,10 @@ impl Police {
             _ if !limited && self.instance.index == 0 => {
                 Some("police needs rate, avrate, mtu, pkts_rate or index")
             }
-            _ if self.rate != 0 && self.avrate != 0 => Some("rate and avrate do not go together"),
+            _ if self.rate != 0 && self.avrate != 0 => Some("rate and avrate exclude each other"),
             _ if self.rate != 0 && self.burst == 0 => Some("rate needs burst"),
             _ if self.packet_rate != 0 && self.packet_burst == 0 => Some("pkts_rate needs pkts_burst"),
-            _ if self.packet_rate != 0 && self.rate != 0 => Some("rate and pkts_rate do not go together"),
+            _ if self.packet_rate != 0 && self.rate != 0 => Some("rate and pkts_rate exclude each other"),
             _ if self.peakrate != 0 && self.rate == 0 => Some("peakrate needs rate"),
             _ if self.peakrate != 0 && self.mtu == 0 => Some("peakrate needs mtu"),
             _ => None,

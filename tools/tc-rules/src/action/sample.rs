@@ -42,7 +42,7 @@ impl Sample {
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             let (value, what) = match word {
-                Word::Rate => (&mut rate, "a rate: one packet in so many"),
+                Word::Rate => (&mut rate, "a rate: one packet in this many"),
                 Word::Group => (&mut group, "the number of a group"),
                 Word::Trunc => (&mut truncated, "a size in bytes"),
             };
@@ -52,7 +52,7 @@ impl Sample {
             Self { instance: Instance::end(words, Control::PIPE, Base::Ten)?, rate, group, truncated };
         if action.is_incomplete() {
             return Err(words
-                .wrong_here("a sample needs a rate and a group, or the index of one that is there")
+                .wrong_here("a sample needs a rate and a group, or the index of an existing one")
                 .expecting(Word::WORDS));
         }
         Ok(action)

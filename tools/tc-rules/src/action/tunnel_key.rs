@@ -89,7 +89,7 @@ impl TunnelKey {
             words.skip();
             let field = match word {
                 Word::Unset | Word::Set if action.what != 0 => {
-                    return Err(words.wrong("the action says already whether it sets or unsets"));
+                    return Err(words.wrong("`set` or `unset` was already given"));
                 }
                 Word::Unset => {
                     action.what = RELEASE;
@@ -128,7 +128,7 @@ impl TunnelKey {
                 )),
             };
             if action.fields.push(field).is_err() {
-                return Err(words.wrong("the action sets more than there is to set"));
+                return Err(words.wrong("the action has too many options"));
             }
         }
         if action.what == SET && !(source && destination) {
@@ -188,7 +188,10 @@ impl TunnelKey {
             if matches!(field, Field::Tos(0) | Field::Ttl(0) | Field::DstPort(0)) {
                 continue;
             }
-            action.fields.push(field).map_err(|_| Malformed("a tunnel's metadata has too many parts"))?;
+            action
+                .fields
+                .push(field)
+                .map_err(|_| Malformed("a tunnel's metadata has too many attributes"))?;
         }
         if action.what == RELEASE {
             action.fields = SmallVec::new();

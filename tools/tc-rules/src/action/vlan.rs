@@ -102,7 +102,7 @@ impl Vlan {
                 }
             };
             if action.what != 0 {
-                return Err(words.wrong("the action says already what it does"));
+                return Err(words.wrong("the operation was already given"));
             }
             action.what = what;
         }
@@ -150,7 +150,7 @@ impl Vlan {
         for attr in attrs {
             let attr = attr?;
             let mac =
-                || attr.payload.try_into().map_err(|_| Malformed("an Ethernet address has another size"));
+                || attr.payload.try_into().map_err(|_| Malformed("an Ethernet address has the wrong size"));
             match attr.number {
                 ID => action.id = Some(attr.u16()?),
                 PROTOCOL => action.protocol = Some(attr.be16()?),

@@ -56,7 +56,7 @@ pub struct Bpf {
     pub classes: Vec<(u32, bool)>,
     /// Whether the program also returns the control action.
     pub direct_action: bool,
-    /// Where the rule is to be: in software, in hardware, or both.
+    /// Whether the rule is installed in software, in hardware, or both.
     pub offload: Offload,
 }
 

@@ -130,7 +130,7 @@ pub enum Part {
 pub struct Flower {
     /// The conditions, in the order of the line.
     pub parts: Vec<Part>,
-    /// Where the rule is to be: in software, in hardware, or both.
+    /// Whether the rule is installed in software, in hardware, or both.
     pub offload: Offload,
     /// `TCA_FLOWER_KEY_FLAGS` and its mask: whether the packet is a fragment.
     pub fragment: (u32, u32),

@@ -29,7 +29,7 @@ pub enum Form {
     PortRange,
     /// A decimal number up to this, without mask; 32-bit numbers are big-endian.
     Decimal(u32),
-    /// An 8-bit number, decimal or otherwise hexadecimal, with a hexadecimal mask.
+    /// An 8-bit number, parsed as decimal if possible and otherwise as hexadecimal, with a hexadecimal mask.
     TosTtl,
     /// A decimal 8-bit number with a mask.
     Masked8,
@@ -67,18 +67,18 @@ impl Form {
             Self::Ipv4 | Self::Ipv6 => "an address, as in 192.0.2.0/24 or 2001:db8::/32",
             Self::Port | Self::PortRange => "a port, as in 80, 80/0xfff0 or 80-90",
             Self::Decimal(_) => "a number in the field's range",
-            Self::TosTtl => "a number of 8 bits, with a hexadecimal mask behind a slash",
-            Self::Masked8 => "a number from 0 to 255, with a mask behind a slash",
+            Self::TosTtl => "an 8-bit number, optionally with a hexadecimal mask after a slash",
+            Self::Masked8 => "a number from 0 to 255, optionally with a mask after a slash",
             Self::IpProto => "tcp, udp, sctp, icmp, icmpv6 or a hexadecimal number",
             Self::EthType => "an Ethernet protocol",
             Self::TcpFlags => "TCP flags: hexadecimal, at most fff",
             Self::CtState => "states, as in +trk+est-new",
-            Self::Host16 | Self::Host32 => "a number, with a mask behind a slash",
-            Self::Labels => "labels: at most 32 hexadecimal digits, with a mask behind a slash",
+            Self::Host16 | Self::Host32 => "a number, optionally with a mask after a slash",
+            Self::Labels => "labels: at most 32 hexadecimal digits, optionally with a mask after a slash",
             Self::ArpOp => "request, reply or 0",
             Self::KeyId => "a tunnel's id",
             Self::Session => "a session's id: 0 to 65535",
-            Self::PppProto => "ip, ipv6, mpls_uc, mpls_mc or a number of 16 bits",
+            Self::PppProto => "ip, ipv6, mpls_uc, mpls_mc or a 16-bit number",
             Self::Fragment => "[no]frag/[no]firstfrag",
         }
     }
@@ -360,7 +360,7 @@ impl Match {
         let bytes = usize::from(field.spec().bytes);
         let mask = mask.unwrap_or(&[]);
         if value.len() != bytes || !(mask.is_empty() || mask.len() == bytes) {
-            return Err(Malformed("a field has another size than its type"));
+            return Err(Malformed("the size of a field does not match its type"));
         }
         Ok(if mask.is_empty() { Self::plain(field, value) } else { Self::of(field, value, mask) })
     }

@@ -30,7 +30,7 @@ keywords! {
 pub struct Matchall {
     /// The classes, each with whether it follows the actions; the last one is effective.
     pub classes: Vec<(u32, bool)>,
-    /// Where the rule is to be: in software, in hardware, or both.
+    /// Whether the rule is installed in software, in hardware, or both.
     pub offload: Offload,
     /// Whether the line has any options after the kind.
     pub options: bool,

@@ -99,7 +99,7 @@ pub struct U32 {
     pub selector: Option<Selector>,
     /// Memory to reuse for the next selector.
     spare: Selector,
-    /// Where the rule is to be: in software, in hardware, or both.
+    /// Whether the rule is installed in software, in hardware, or both.
     pub offload: Offload,
     /// Whether the line has any options after the kind.
     pub options: bool,
@@ -254,7 +254,7 @@ impl U32 {
                 let mark = words.read("a mark", |word| number::u32(word, Base::Prefix))?;
                 let mask = words.read("a mask", |word| number::u32(word, Base::Prefix))?;
                 if mark & mask != mark {
-                    return Err(words.wrong("the mark has bits that the mask has not"));
+                    return Err(words.wrong("the mark has bits outside the mask"));
                 }
                 self.parts.push(Part::Mark(mark, mask));
                 Ok(())

@@ -88,7 +88,7 @@ impl Selector {
         let within = at.0.cast_unsigned() & 3;
         let shift = match (bytes, within) {
             (4, 0) => 0,
-            (4, _) => return Err(words.wrong("32 bits begin at a multiple of 4 bytes")),
+            (4, _) => return Err(words.wrong("the offset of 32 bits must be a multiple of 4")),
             (2, 0) => 16,
             (2, _) => 0,
             (_, within) => 8 * (3 - within),
@@ -99,7 +99,7 @@ impl Selector {
             self.keys.iter_mut().find(|known| known.offset == offset && known.offset_mask == offset_mask)
         {
             if (value ^ known.value) & mask & known.mask != 0 {
-                return Err(words.wrong("this contradicts what the line says of the same bits before"));
+                return Err(words.wrong("this contradicts an earlier match of the same bits on the line"));
             }
             known.value |= value;
             known.mask |= mask;
@@ -331,7 +331,7 @@ impl Selector {
         self.hash_mask = u32::from_be_bytes([head[12], head[13], head[14], head[15]]);
         let (keys, rest) = keys.as_chunks::<KEY_BYTES>();
         if keys.len() != usize::from(head[2]) || keys.len() > KEYS_MAX || !rest.is_empty() {
-            return Err(Malformed("a selector has other keys than it says"));
+            return Err(Malformed("the number of keys in a selector is wrong"));
         }
         for key in keys {
             let word = |at: usize| u32::from_ne_bytes([key[at], key[at + 1], key[at + 2], key[at + 3]]);

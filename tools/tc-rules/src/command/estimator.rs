@@ -22,7 +22,7 @@ impl Estimator {
     /// Parses `1s 8s`: the interval, and the time constant of the mean.
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let interval = words.read("an interval, as in 1s", microseconds)?;
-        let constant = words.read("the time constant of a mean, as in 8s", microseconds)?;
+        let constant = words.read("the time constant of the average, as in 8s", microseconds)?;
         Self::of(interval, constant).ok_or_else(|| {
             words.wrong("the kernel has no such estimator: an interval of 8s at most, and a longer constant")
         })

@@ -97,7 +97,7 @@ impl Filter {
         if let Some(mut place) = handle {
             if kind.is_none() {
                 place.skip();
-                return Err(place.wrong("a handle needs the kind of the classifier behind it"));
+                return Err(place.wrong("a handle must be followed by the kind of the classifier"));
             }
             self.handle = place.read("a handle of this classifier", |word| self.classifier.handle(word))?;
         }

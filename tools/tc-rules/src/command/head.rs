@@ -75,7 +75,7 @@ impl Head {
                 return Ok(());
             }
             PlaceWord::Dev | PlaceWord::Block => {
-                return Err(words.wrong("the line names a device or block already"));
+                return Err(words.wrong("a device or block was already given on this line"));
             }
             PlaceWord::Protocol if self.protocol.is_none() => {
                 let read = words.read("a protocol", protocol::parse);

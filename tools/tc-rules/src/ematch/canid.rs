@@ -57,7 +57,7 @@ impl Canid {
     pub(super) fn decode(data: &Attr<'_>) -> Result<Self, Malformed> {
         let (words, rest) = data.payload.as_chunks::<8>();
         if !rest.is_empty() {
-            return Err(Malformed("a match of identifiers is cut short"));
+            return Err(Malformed("a match of identifiers is truncated"));
         }
         let id = |&[a, b, c, d, e, f, g, h]: &[u8; 8]| {
             (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))

@@ -65,7 +65,7 @@ macro_rules! match_kinds {
                 match kind.text() {
                     $(Some($name) => $variant::parse(args).map(Self::$variant),)*
                     Some("ipset" | "ipt") => Err(kind.wrong(
-                        "matches of ipset and ipt depend on the host's sets and on libraries of iptables, and are not known here",
+                        "matches of ipset and ipt depend on the host's sets and on libraries of iptables, and are not supported",
                     )),
                     _ => Err(kind.unknown(Self::BEGINNINGS)),
                 }
@@ -147,7 +147,7 @@ impl Tree {
     /// Parses an expression from the next words.
     ///
     /// # Errors
-    /// What is not an expression.
+    /// If the words are not an expression.
     pub(crate) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let mut tokens = Tokens::new(words.clone());
         let mut count = 0;

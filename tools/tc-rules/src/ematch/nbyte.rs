@@ -59,7 +59,7 @@ impl Nbyte {
         let [a, b, c, d] = data.word_at(0)?.to_ne_bytes();
         let count = u16::from_ne_bytes([c, d]);
         let end = 4 + usize::from(count & 0xfff);
-        let bytes = data.payload.get(4..end).ok_or(Malformed("a match of bytes is cut short"))?;
+        let bytes = data.payload.get(4..end).ok_or(Malformed("a match of bytes is truncated"))?;
         // The four bits above the count.
         let layer = d >> 4;
         Ok(Self { bytes: bytes.to_vec(), at: u16::from_ne_bytes([a, b]), layer })

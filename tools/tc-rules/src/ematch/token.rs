@@ -226,7 +226,7 @@ impl<'a> Tokens<'a> {
         let start = self.at + skip;
         self.at = start + count;
         let number = word.get(start..self.at).and_then(|digits| u8::from_str_radix(digits, base).ok());
-        number.ok_or_else(|| place.wrong("an escape of the string stands for more than a byte"))
+        number.ok_or_else(|| place.wrong("an escape in the string does not fit into a byte"))
     }
 }
 
@@ -281,7 +281,7 @@ impl<'t> Args<'t> {
 
     /// Creates an error: an argument is missing.
     pub(super) fn missing(&self) -> Box<Wrong> {
-        self.end.wrong("an argument of the match is missing here")
+        self.end.wrong("an argument of the match is missing")
     }
 
     /// Creates an error about the last argument.

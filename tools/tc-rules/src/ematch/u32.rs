@@ -39,7 +39,7 @@ impl U32 {
             // With a blank after it, iproute2 6.1 accepts it but ignores it.
             return Err(args.optional().map_or_else(
                 || args.missing(),
-                |token| token.wrong("the offset stands right behind this, as in nexthdr+4"),
+                |token| token.wrong("the offset must follow immediately, as in nexthdr+4"),
             ));
         } else {
             args.read("an offset, as in 12 or nexthdr+4", |word| match word.strip_prefix(NEXT_HEADER) {
