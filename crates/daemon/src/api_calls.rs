@@ -56,7 +56,7 @@ impl Daemon<'_> {
                 self.telemetry.enter(Phase::Released);
                 let at = now();
                 self.note(&Event::Lost, at);
-                Ok(done(format!("{settings} settings are put back, and nothing is managed until a reload")))
+                Ok(done(format!("{settings} settings were restored, and nothing is managed until a reload")))
             }
             Request::Settings => Ok(Answer::Settings(self.held_settings())),
         }
@@ -75,7 +75,7 @@ impl Daemon<'_> {
         let process = process_meant(&intent.target)?;
         if matches!(&intent.target, Target::Service(_, matching) if *matching == Match::default()) {
             let why = format!("{}: `match` selects no process", intent.target);
-            return Err(Fault::new(Exit::Usage, why).hint("name a unit, cgroup, exe, port or uid in `match`"));
+            return Err(Fault::new(Exit::Usage, why).hint("`match` needs a unit, cgroup, exe, port or uid"));
         }
         let target = intent.target.clone();
         let before = Before {
@@ -137,9 +137,7 @@ impl Daemon<'_> {
             return Outcome::Later(format!("stored; waits until a process of {target} runs"));
         }
         if let (Target::Device(_), 0, 0) = (target, request.extent.queues, request.extent.wanted) {
-            return Outcome::Later(
-                "stored; no queue is left to set: more specific requests have them all".to_owned(),
-            );
+            return Outcome::Later("stored; more specific requests set all of its queues".to_owned());
         }
         if request.extent.set == request.extent.wanted {
             return Outcome::InForce;
@@ -166,7 +164,7 @@ impl Daemon<'_> {
             });
         }
         let failed = self.telemetry.finding("failed", "daemon");
-        let why = failed.map_or("`netpolicy status` says when it is", |finding| &finding.summary);
+        let why = failed.map_or("`netpolicy status` shows when it is", |finding| &finding.summary);
         let (set, wanted) = (request.extent.set, request.extent.wanted);
         Outcome::Later(format!("stored; {set} of {wanted} settings are in force so far: {why}"))
     }
@@ -179,7 +177,7 @@ impl Daemon<'_> {
         let mut answer = self.answer_now(&Event::Asked, "it is unset");
         if let (Answer::Done { summary, .. }, kept @ 1..) = (&mut answer, self.plan.kept_for_refused()) {
             *summary = format!(
-                "it is unset; {kept} settings stay that may be of a request that is refused: netpolicy status"
+                "it is unset; {kept} settings stay because they may belong to a refused request: netpolicy status"
             );
         }
         Ok(answer)

@@ -135,7 +135,7 @@ impl EventSources {
         let refused = words(&self.refused);
         let [processes, udp, epolls] = ["processes and TCP listeners", "UDP ports", "epolls"];
         let scanned = |what| seen(what, "scans of new processes", scan, refused.clone());
-        let young = "scans, each second while a process is young";
+        let young = "scans every second while a process is young";
         let of_processes = match &self.process_events {
             Some(_) => [
                 immediate(processes, tracepoints, Vec::new()),

@@ -167,8 +167,8 @@ impl Goals {
                 rule: NOT_MEASURED.to_owned(),
                 severity: Severity::Note,
                 object: "policy files".to_owned(),
-                summary: format!("{more} services that have a goal are not measured"),
-                evidence: vec![format!("the most on this machine: {measured}")],
+                summary: format!("{more} services with a goal are not measured"),
+                evidence: vec![format!("maximum on this machine: {measured}")],
                 remedy: first.map(|name| format!("netpolicy watch {}", quoted(name))),
             });
         }

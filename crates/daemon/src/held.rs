@@ -78,8 +78,8 @@ impl Held {
         }
     }
 
-    /// Adopts what earlier daemons have set and is in force. First rolls back what one of them left half
-    /// done, and calls `each` with the transaction's name.
+    /// Adopts the settings of earlier daemons that are in force. First rolls back their unfinished
+    /// transactions, and calls `each` with the name of each.
     ///
     /// # Errors
     /// A journal that cannot be read or written, and settings that could not be restored.
@@ -241,7 +241,7 @@ impl Held {
             match self.kernel.read(std::slice::from_ref(change.to())) {
                 Ok(found) if found.first() == Some(change.to()) => {
                     let because =
-                        Reason::new("no request asks for it any more", change.because().source.clone());
+                        Reason::new("no request needs it any more", change.because().source.clone());
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }

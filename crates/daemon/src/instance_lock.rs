@@ -60,7 +60,7 @@ impl InstanceLock {
 pub struct RunningDaemon {
     /// Its process.
     pub pid: Pid,
-    /// The systemd service of this process; `None` if it was started by hand.
+    /// The systemd service of this process; `None` if it was started manually.
     pub service: Option<String>,
 }
 
@@ -110,13 +110,14 @@ fn holder() -> Option<Peer> {
 /// does not stop this daemon and is only reported as a finding.
 fn taken() -> Result<Finding, Fault> {
     let peer = holder();
-    let words = "a daemon works in this network namespace already, with another state directory";
+    let words = "a daemon with another state directory is already running in this network namespace";
     match peer {
         Some(peer) if peer.uid != ROOT => Ok(Finding {
             rule: "not-alone".to_owned(),
             severity: Severity::Warning,
             object: "daemon".to_owned(),
-            summary: "cannot determine whether another daemon works in this network namespace".to_owned(),
+            summary: "cannot determine whether another daemon is running in this network namespace"
+                .to_owned(),
             evidence: vec![format!(
                 "the lock name @{} is held by process {} of uid {}",
                 String::from_utf8_lossy(NAME),
@@ -130,7 +131,7 @@ fn taken() -> Result<Finding, Fault> {
             Err(Fault::new(Exit::Refused, format!("{words}: {}", daemon.process()))
                 .hint(format!("use that one, or end it first: {}", daemon.stop())))
         }
-        None => Err(Fault::new(Exit::Refused, words).hint("ss -xlp | grep netpolicy/daemon names it")),
+        None => Err(Fault::new(Exit::Refused, words).hint("ss -xlp | grep netpolicy/daemon shows it")),
     }
 }
 

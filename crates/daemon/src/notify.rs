@@ -91,9 +91,7 @@ impl Herald {
         (self.reported, self.reads) = (Some(phase), reads);
         self.notifier.say(&match phase {
             Phase::Ending => "STOPPING=1".to_owned(),
-            Phase::Released => {
-                "READY=1\nSTATUS=Everything was rolled back; a reload begins again.".to_owned()
-            }
+            Phase::Released => "READY=1\nSTATUS=Everything was rolled back; reload to start over.".to_owned(),
             _ => format!("READY=1\nSTATUS={requests} requests, {settings} settings held."),
         });
     }

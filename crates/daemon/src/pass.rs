@@ -30,8 +30,7 @@ const COMMITS_MAX: usize = 8;
 const TAKEN_NAMED_MAX: usize = 16;
 
 /// How to permit changes that the daemon leaves alone.
-pub(crate) const DISRUPTIVE: &str =
-    "start the daemon with --disruptive or --allow-irreversible, or say so in /etc/netpolicy/daemon.toml";
+pub(crate) const DISRUPTIVE: &str = "start the daemon with --disruptive or --allow-irreversible, or set the option in /etc/netpolicy/daemon.toml";
 
 /// When to retry a failed commit.
 enum CommitRetry {
@@ -256,7 +255,7 @@ impl Daemon<'_> {
             let judging = guards::Judging { policy, netns, watched, within, members, attempt: None };
             self.quality.guards.judge(group.changes, judging, self.session.clone())
         });
-        self.telemetry.detail_of("a change is not judged, and not made", begun);
+        self.telemetry.detail_of("a change cannot be judged, and is not made", begun);
     }
 
     /// Steps that restore held settings that are no longer wanted: immediately if the requests changed,
@@ -354,7 +353,7 @@ impl Daemon<'_> {
                     crate::reconciler::REPAIRS_MAX
                 ),
                 evidence: changes,
-                remedy: Some(format!("find who sets it, then kill -HUP {}", std::process::id())),
+                remedy: Some(format!("find the program that sets it, then kill -HUP {}", std::process::id())),
             });
         }
     }

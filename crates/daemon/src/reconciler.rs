@@ -522,7 +522,7 @@ impl Reconciler {
         admitted
     }
 
-    /// Ends "left alone" for everything, whatever the reason.
+    /// Follows everything again that was left alone, whatever the reason.
     pub fn take_up(&mut self) {
         self.released.clear();
         self.repaired.clear();

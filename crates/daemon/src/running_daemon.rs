@@ -37,8 +37,7 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         daemon.process()
     );
     let stop = daemon.stop();
-    Err(Fault::new(Exit::Refused, words)
-        .hint(format!("give its --state-dir to this command, or stop it meanwhile: {stop}")))
+    Err(Fault::new(Exit::Refused, words).hint(format!("use its --state-dir, or stop it meanwhile: {stop}")))
 }
 
 /// Refuses to alternate settings: any daemon would repair them in the middle of a window.
@@ -46,7 +45,7 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
 /// # Errors
 /// [`Exit::Refused`] with its process.
 pub fn refuse_beside_any(session: &Session, netns: &Netns) -> Result<(), Fault> {
-    const WORDS: &str = "manages this network namespace, and would put back what is measured";
+    const WORDS: &str = "manages this network namespace, and would revert the measured settings";
     let refused = |words| Fault::new(Exit::Refused, words);
     if let Some(daemon) = RunningDaemon::of(netns) {
         return Err(refused(format!("the daemon, {}, {WORDS}", daemon.process()))

@@ -93,7 +93,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
-        return Err(io::Error::other("another file was put in the place of the socket"));
+        return Err(io::Error::other("another file has replaced the socket"));
     }
     // fchmod(2) refuses a descriptor that was opened with O_PATH.
     let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());

@@ -207,7 +207,7 @@ impl<'a> Telemetry<'a> {
         let Some(before) = self.reload.take() else { return };
         let sections = count(self.policy.sections, "section");
         let files = match &self.policy.mistakes {
-            Some(_) => "they have mistakes; the policy stays as it was".to_owned(),
+            Some(_) => "they have mistakes; the previous policy stays in force".to_owned(),
             None if before.policy == *policy => format!("{sections}, as before"),
             None => format!("{sections}, not as before"),
         };

@@ -57,7 +57,7 @@ pub fn roll_back_expired_by(
         if is_left_on_trial(&journal, transaction, who) {
             match journal.roll_back(name, kernel, clock::now()) {
                 Ok(undone) => operator
-                    .say(&format!("{name} was on trial, and its program ended: rolled back. {undone}")),
+                    .say(&format!("{name} was on trial, and its program exited: rolled back. {undone}")),
                 // Its guard was faster.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => failed = failed.or(Some(error)),

@@ -180,15 +180,15 @@ impl From<JournalError> for Fault {
             let by = *by;
             let fault = Self::new(Exit::Refused, error);
             return match by {
-                Some(pid) => fault.hint(format!("it is process {pid}; end it first: kill {pid}")),
+                Some(pid) => fault.hint(format!("it is process {pid}; stop it first: kill {pid}")),
                 None => fault,
             };
         }
         let denied = error.is_denied();
         let fault = Self::failed(error);
         match denied {
-            true if is_root() => fault.hint("give netpolicy a journal of its own with --state-dir"),
-            true => fault.hint("run netpolicy as root, or give it a journal of its own with --state-dir"),
+            true if is_root() => fault.hint("use a separate journal with --state-dir"),
+            true => fault.hint("run netpolicy as root, or use a separate journal with --state-dir"),
             false => fault,
         }
     }
@@ -247,9 +247,9 @@ impl From<KeepError> for Fault {
 fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
     match fault {
         CommitFault::Irreversible(_) => {
-            (Exit::Refused, Some("--allow-irreversible changes them all the same"))
+            (Exit::Refused, Some("--allow-irreversible changes them nevertheless"))
         }
-        CommitFault::Disruptive(_) => (Exit::Refused, Some("--disruptive changes them all the same")),
+        CommitFault::Disruptive(_) => (Exit::Refused, Some("--disruptive changes them nevertheless")),
         CommitFault::Undecided { .. } => (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback")),
         CommitFault::Owned { .. } => (
             Exit::Refused,

@@ -271,7 +271,7 @@ fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<Trans
 
 /// Waits for the other end of an inherited pipe to close.
 fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
-    let failed = |error| Fault::file("the pipe from the program that is guarded", error);
+    let failed = |error| Fault::file("the pipe from the guarded program", error);
     let pipe = File::open(format!("/proc/self/fd/{pipe}")).map_err(failed)?;
     let most = Timespec::try_from(most).map_err(|_| Fault::failed("invalid time"))?;
     let mut polled = [PollFd::new(&pipe, PollFlags::empty())];
@@ -334,7 +334,7 @@ fn put_back_once(
         match journal.roll_back(name, kernel, clock::now()) {
             Ok(undone) => operator.say(&match left {
                 Left::By(program) => {
-                    format!("process {program} ended and left {name}: rolled back. {undone}")
+                    format!("process {program} exited and left {name}: rolled back. {undone}")
                 }
                 Left::Terminated => {
                     format!("the guard of {name} was asked to end: rolled back. {undone}")

@@ -287,7 +287,7 @@ impl Session {
 
     /// The first steps for an operator without a policy file.
     fn first_steps(&self) -> String {
-        let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml makes a first one of what runs here";
+        let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml creates a first one from the running services";
         let host = self.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::None).ok());
         let mut devices: Vec<_> = host
             .iter()

@@ -46,7 +46,12 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     page.sample("netpolicy_settings_held", &[], status.settings);
     page.family("netpolicy_policy_mistakes", "gauge", "", "Whether the policy files have mistakes.");
     page.sample("netpolicy_policy_mistakes", &[], u64::from(status.policy.mistakes.is_some()));
-    page.family("netpolicy_polling_cpus", "gauge", "", "CPUs that poll without traffic, and how many may.");
+    page.family(
+        "netpolicy_polling_cpus",
+        "gauge",
+        "",
+        "CPUs that poll without traffic, and their maximum number.",
+    );
     page.sample("netpolicy_polling_cpus", &[("which", "used")], status.polling.used);
     page.sample("netpolicy_polling_cpus", &[("which", "allowed")], status.polling.allowed);
     page.requests(status);
@@ -103,7 +108,7 @@ impl Page {
                 Some(count(r.extent.set))
             }),
             ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.extent.queues))),
-            ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.extent.epolls))),
+            ("netpolicy_epolls_set", "Epolls and io_urings with settings.", |r| Some(count(r.extent.epolls))),
         ];
         for (name, help, value) in gauges {
             self.family(name, "gauge", "", help);
@@ -140,7 +145,7 @@ impl Page {
     }
 
     fn counters(&mut self, status: &Status) {
-        self.family("netpolicy_events", "counter", "", "Events that were noticed, by kind.");
+        self.family("netpolicy_events", "counter", "", "Detected events, by kind.");
         for (kind, number) in &status.counters.events {
             self.sample("netpolicy_events_total", &[("kind", &word(*kind))], number);
         }
@@ -152,25 +157,29 @@ impl Page {
             ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
             (
                 "netpolicy_commit_failures",
-                "Transactions that failed, and were undone.",
+                "Transactions that failed and were rolled back.",
                 counters.passes.failures,
             ),
             ("netpolicy_changes", "Settings that were written.", counters.settings.changes),
             ("netpolicy_repairs", "Settings repaired after external changes.", counters.settings.repairs),
             (
                 "netpolicy_flapping",
-                "Settings that were left alone after many repairs.",
+                "Settings that are left to other programs after many repairs.",
                 counters.settings.flapping,
             ),
-            ("netpolicy_released", "Settings restored: no request wants them.", counters.settings.released),
+            (
+                "netpolicy_released",
+                "Restored settings that no request needs any more.",
+                counters.settings.released,
+            ),
             ("netpolicy_evictions", "Entries dropped at a limit.", counters.evictions),
-            ("netpolicy_rollbacks", "Rollbacks by an operator that were seen.", counters.rollbacks),
+            ("netpolicy_rollbacks", "Detected rollbacks by an operator.", counters.rollbacks),
             ("netpolicy_requests_answered", "Requests to the daemon.", counters.answered),
             ("netpolicy_requests_refused", "Requests that were refused.", counters.refused),
         ] {
             self.counter(name, help, value);
         }
-        let help = "Modes that were tried for services whose goal was missed, by what became of them.";
+        let help = "Modes tried for services whose goal was missed, by result.";
         self.family("netpolicy_searches", "counter", "", help);
         let searches = counters.searches;
         for (outcome, number) in
@@ -178,7 +187,7 @@ impl Page {
         {
             self.sample("netpolicy_searches_total", &[("outcome", outcome)], number);
         }
-        let help = "Verdicts on changes under guard, one for each service that they were judged on.";
+        let help = "Verdicts on guarded changes, one per service on which they were judged.";
         self.family("netpolicy_verdicts", "counter", "", help);
         for ruling in Ruling::OF_GUARDS {
             let number = counters.verdicts.get(&ruling).copied().unwrap_or(0);
@@ -235,13 +244,13 @@ impl Page {
             "netpolicy_live_requests",
             "counter",
             "",
-            "Requests that were answered in samples; exchanges where the protocol does not show requests.",
+            "Requests answered during samples; exchanges if the protocol does not show requests.",
         );
         for (target, totals) in &measured {
             self.sample("netpolicy_live_requests_total", &[("target", target)], totals.requests);
         }
         let help =
-            "Of these, exchanges of TLS and unknown protocols: how many requests each held is not known.";
+            "Of these, exchanges of TLS and unknown protocols, with an unknown number of requests each.";
         self.family("netpolicy_live_exchanges", "counter", "", help);
         for (target, totals) in &measured {
             self.sample("netpolicy_live_exchanges_total", &[("target", target)], totals.exchanges);
@@ -256,14 +265,14 @@ impl Page {
             self.sample(&format!("{name}_total"), &[("target", target)], seconds(totals.measured));
         }
         let name = "netpolicy_live_cpu_seconds";
-        self.family(name, "counter", "seconds", "CPU time in samples, by who used it.");
+        self.family(name, "counter", "seconds", "CPU time during samples, by consumer.");
         for (target, totals) in &measured {
             for (by, time) in [("service", totals.cpu_service), ("delivery", totals.cpu_delivery)] {
                 let labels = [("target", *target), ("by", by)];
                 self.sample(&format!("{name}_total"), &labels, seconds(time));
             }
         }
-        let polls = "Polls of a service's NAPIs in samples, by who polled.";
+        let polls = "Polls of a service's NAPIs during samples, by poller.";
         self.polls("netpolicy_live_polls", polls, &measured, |totals| totals.polls);
         let packets = "Packets that these polls delivered.";
         self.polls("netpolicy_live_packets", packets, &measured, |totals| totals.packets);
@@ -290,7 +299,8 @@ impl Page {
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
         let name = "netpolicy_engaged_ratio";
-        let help = "The share of packets that the delivery mode of a request delivers, in the last minutes.";
+        let help =
+            "The share of packets that are delivered by a request's delivery mode, in the last minutes.";
         self.family(name, "gauge", "ratio", help);
         for (request, _) in requests() {
             if let Some(engaged) = request.engaged {
@@ -303,7 +313,7 @@ impl Page {
             name,
             "gauge",
             "seconds",
-            "The goal of a request: the quantile of its response times, at most.",
+            "The goal of a request: the maximum for a quantile of its response times.",
         );
         let mut said = BTreeSet::new();
         for request in status.requests.iter().filter(|request| said.insert(request.target.as_str())) {
@@ -314,13 +324,13 @@ impl Page {
             }
         }
         let name = "netpolicy_goal_missed";
-        self.family(name, "gauge", "", "Whether a goal of the service is missed, in the last minutes.");
+        self.family(name, "gauge", "", "Whether a goal of the service was missed in the last minutes.");
         for (request, measured) in requests() {
             let missed = measured.found.iter().any(|rule| rule == GOAL_MISSED);
             self.sample(name, &[("target", &request.target)], u64::from(missed));
         }
         let name = "netpolicy_live_cpu_per_request_seconds";
-        self.family(name, "gauge", "seconds", "CPU time of a request in the last minutes, by who used it.");
+        self.family(name, "gauge", "seconds", "CPU time per request in the last minutes, by consumer.");
         for (request, measured) in requests() {
             for (by, cost) in [("service", measured.cost.service), ("delivery", measured.cost.delivery)] {
                 if let Some(cost) = cost {
@@ -330,7 +340,7 @@ impl Page {
             }
         }
         let name = "netpolicy_live_oldest_request_seconds";
-        self.family(name, "gauge", "seconds", "How long the oldest request without an answer has waited.");
+        self.family(name, "gauge", "seconds", "Waiting time of the oldest unanswered request.");
         for (request, measured) in requests() {
             let oldest = Nanoseconds(measured.oldest.unwrap_or(0));
             self.sample(name, &[("target", &request.target)], seconds(oldest));
@@ -364,7 +374,7 @@ type All = fn(&Totals) -> (u64, Nanoseconds);
 const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     (
         "netpolicy_live_response_seconds",
-        "From the ring of the NIC to the answer, of requests in samples.",
+        "Time from the NIC's ring to the answer, of requests during samples.",
         Totals::responses_within,
         |totals| (totals.responses(), totals.response_sum()),
     ),

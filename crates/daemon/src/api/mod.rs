@@ -120,7 +120,7 @@ pub enum OpenError {
     #[error("the thread of the sockets: {0}")]
     Thread(std::io::Error),
     /// Metrics are served on loopback addresses only.
-    #[error("{0}: metrics are served on addresses of this machine alone (127.0.0.1, ::1)")]
+    #[error("{0}: metrics are served only on loopback addresses (127.0.0.1, ::1)")]
     NotLoopback(SocketAddr),
 }
 

@@ -101,7 +101,7 @@ fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {
 fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
     let failed = |error: linux::KernelError| Answer::Failed(error.into());
     let refused = |setting: &Setting| {
-        failed(linux::KernelError::absent(setting.to_string(), "a knob of an epoll or an io_uring", None))
+        failed(linux::KernelError::absent(setting.to_string(), "a setting of an epoll or an io_uring", None))
     };
     match request {
         Request::Processes { netns, only } => match netns_of(netns, peer) {

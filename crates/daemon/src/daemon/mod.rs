@@ -51,7 +51,7 @@ const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reads the policy files 
 
 /// The hint for a file of requests that cannot be read.
 const UNREADABLE: &str =
-    "what `set` asked of a daemon is kept there: move it away to start without that, and ask again";
+    "it contains the requests made with `set`: move it away to start without them, and repeat them";
 
 /// The daemon: parts that own their state and do not know each other.
 pub(crate) struct Daemon<'a> {
@@ -153,8 +153,8 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Adopts the settings of earlier daemons that are in force. What one of them left half done is rolled
-    /// back first.
+    /// Adopts the settings of earlier daemons that are in force. Their unfinished transactions are
+    /// rolled back first.
     fn adopt(&mut self) -> Result<(), Fault> {
         let Self { held, telemetry, .. } = self;
         held.adopt(clock::now(), |name| {
@@ -201,7 +201,7 @@ impl<'a> Daemon<'a> {
                 announced = true;
             }
             if self.telemetry.has_api_ended() {
-                return Err(Fault::failed("the thread of the daemon's sockets has ended"));
+                return Err(Fault::failed("the thread for the daemon's sockets has exited"));
             }
         }
         self.publish();
@@ -453,7 +453,7 @@ impl<'a> Daemon<'a> {
                 if !self.held.ledger().is_empty() {
                     let settings = self.held.ledger().len();
                     self.telemetry.say(&format!(
-                        "Left in force: {settings} settings. `netpolicy rollback` puts them back."
+                        "{settings} settings stay in force. `netpolicy rollback` restores the previous values."
                     ));
                 }
                 Ok(())
@@ -483,7 +483,7 @@ impl<'a> Daemon<'a> {
         }
         let more = left_alone.count();
         if more > 0 {
-            self.telemetry.say(&format!("{more} more settings were left alone, likewise."));
+            self.telemetry.say(&format!("{more} more settings were left alone for the same reason."));
         }
         let restored = |fate: &apply::Fate| *fate == apply::Fate::Restored;
         let put_back = undone.iter().map(|(_, undone)| undone.count(restored)).sum();

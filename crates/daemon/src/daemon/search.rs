@@ -21,7 +21,7 @@ use crate::held::knob_of;
 use crate::placing::{self, Placed};
 use crate::status::{Phase, RequestStatus, SearchStatus, TriedStatus};
 
-/// The rules for the results of a search, or for why it waits.
+/// The rules of the findings about searches.
 const FOUND: &str = "search-found";
 const EXHAUSTED: &str = "search-exhausted";
 const WAITS: &str = "search-waits";
@@ -130,7 +130,7 @@ impl GoalSearch {
             .retain(|name, search| wanted.contains(name) || search.tries_of_the_day(unix_micros).0 > 0);
     }
 
-    /// Updates the search for a request. If its goal has changed, the goal has not been missed yet.
+    /// Updates the search for a request. If its goal has changed, it counts as not missed.
     fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         let name = intent.target.to_string();
         let Some(search) = self.searches.services.get_mut(&name) else { return };
@@ -407,7 +407,7 @@ impl Daemon<'_> {
             .collect();
         if others.len() >= SERVICES_MAX {
             return Err(format!(
-                "it would change something of {} more services that have a guard, and at most {SERVICES_MAX} are judged at once",
+                "it would also affect {} guarded services, and at most {SERVICES_MAX} are judged at once",
                 others.len()
             ));
         }
