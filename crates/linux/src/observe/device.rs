@@ -459,7 +459,7 @@ mod test {
             .complete(&mut device);
         assert_eq!(edges(&device), [Some((328, Confidence::ByOrder)), Some((329, Confidence::ByOrder))]);
         NetdevSays { queues, napis: vec![raw_napi(328)] }.complete(&mut device);
-        assert_eq!(edges(&device), [None, None], "one NAPI for two queues says nothing");
+        assert_eq!(edges(&device), [None, None], "one NAPI for two queues is ambiguous");
     }
 
     #[test]

@@ -189,7 +189,7 @@ mod test {
         assert_eq!(
             shown(&before, &[first]),
             ["rx-1 AF_XDP, copying [77]"],
-            "a kernel that says nothing of it"
+            "a kernel that does not report it"
         );
     }
 

@@ -592,7 +592,7 @@ mod test {
         // 15 000 sockets in each of 200 epolls.
         let admitted = (0..200).filter(|_| room.admits(15_000)).count();
         assert_eq!(admitted, 17);
-        assert!(!room.admits(1), "after one that was left out, all are");
+        assert!(!room.admits(1), "after the first omitted one, all are omitted");
         let nearly_full = Room { sockets: 7, watches: 3 };
         assert_eq!(nearly_full.for_process(), nearly_full);
     }

@@ -48,7 +48,11 @@ mod test {
     fn a_process_is_a_services_where_it_is_alone_in_its_cgroup() {
         let of = |path, members| service(path, members, Pid(812));
         assert_eq!(of("/system.slice/netpolicy.service", "812\n").as_deref(), Some("netpolicy.service"));
-        assert_eq!(of("/system.slice/ssh.service", "700\n812\n"), None, "by hand, from a session of sshd");
+        assert_eq!(
+            of("/system.slice/ssh.service", "700\n812\n"),
+            None,
+            "started manually, from an sshd session"
+        );
         assert_eq!(of("/user.slice/user-0.slice/session-3.scope", "812\n"), None);
         assert_eq!(of("/", "812\n"), None);
     }

@@ -247,7 +247,7 @@ fn what_is_no_policy_is_refused() -> Result<(), Failed> {
     assert_eq!(
         ground.says(0, "bytes:8 get set:6 get")?,
         "ok 0 ok 6",
-        "a longer buffer is read as far as it counts"
+        "only the relevant part of a longer buffer is read"
     );
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
     Ok(())
@@ -259,7 +259,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     let store = ground.enabled(&[bulk])?;
     let refused = format!("errno:{}", Errno::PERM.raw_os_error());
     assert_eq!(ground.says(NOBODY, "set:3 set:2 get set:0")?, format!("{refused} ok 2 ok"));
-    assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "who administers the network chooses freely");
+    assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "a network administrator chooses freely");
     // The same user, by uid: the choices for all users are not added.
     let named = Choice { uid: Some(NOBODY), numbers: 1 << 3 };
     ground.enabled(&[bulk, named])?;
@@ -269,7 +269,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     assert_eq!(enabled[0].path.as_deref(), Some(ground.cgroup.as_path()));
     assert_eq!(enabled[0].choices, [bulk, named]);
     ground.enabled(&[bulk])?;
-    assert_eq!(ground.says(NOBODY, "set:3")?, refused, "what is not allowed any more");
+    assert_eq!(ground.says(NOBODY, "set:3")?, refused, "it is no longer allowed");
     store.disable(enabled[0].id)?;
     Ok(())
 }
@@ -282,7 +282,7 @@ fn flooded() -> Result<(), Failed> {
     let store = ground.enabled(&[bulk])?;
     let mut reader = RequestReader::of(ground.store());
     assert!(reader.refresh()?);
-    assert_eq!(ground.says(NOBODY, "again:0")?, "ok", "what everyone may request, and changes nothing");
+    assert_eq!(ground.says(NOBODY, "again:0")?, "ok", "everyone may request it, and it changes nothing");
     assert_eq!(reader.asked()?, []);
     assert_eq!(ground.says(NOBODY, "set:2 again:2 set:0")?, "ok ok ok");
     assert_eq!(reader.asked()?.len(), 2);
@@ -372,7 +372,7 @@ fn a_removed_cgroup() -> Result<(), Failed> {
     let enabled = store.enabled()?;
     assert_eq!((enabled[0].id, enabled[0].path.as_ref()), (id, None));
     assert!(store.disable(id)?);
-    assert!(!store.disable(id)?, "there is nothing left of it");
+    assert!(!store.disable(id)?, "nothing is left of it");
     Ok(())
 }
 

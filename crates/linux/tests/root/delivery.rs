@@ -133,7 +133,7 @@ fn suspended() -> Result<(), Failed> {
             return Ok(());
         }
     }
-    Err(format!("{OWN} and 1/{FEWER_POLLS} were expected: {}", seen.join("; ")).into())
+    Err(format!("expected {OWN} and 1/{FEWER_POLLS}, got {}", seen.join("; ")).into())
 }
 
 /// While an application suspends the IRQ and deferral keeps it masked, the softirq that resumes it polls for
@@ -160,7 +160,7 @@ fn softirqs() -> Result<(), Failed> {
     assert!(all.time.0 < u64::try_from(SPAN.as_nanos())? * 64, "{all:?}");
     let processes = vec![server.process()?.pid, Pid(std::process::id())];
     let others = counting(napis.to_vec(), processes)?;
-    assert!(others.count < all.count / 2, "of {all:?} {others:?} were on the time of others");
+    assert!(others.count < all.count / 2, "{others:?} of {all:?} were at the expense of others");
     assert_eq!(counting(vec![NapiId(u32::MAX)], Vec::new())?, Spent::default(), "there is no such NAPI");
     Ok(())
 }

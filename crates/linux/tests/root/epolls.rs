@@ -67,7 +67,7 @@ fn as_proc_shows() -> Result<(), Failed> {
 
     let scanned = scanner.sockets(myself())?;
     let fds: BTreeSet<Fd> = scanned.iter().map(|socket| socket.fd).collect();
-    assert_eq!(fds, shown_by_proc("socket:[")?, "this process has internet sockets alone");
+    assert_eq!(fds, shown_by_proc("socket:[")?, "this process has only internet sockets");
     assert!(fds.len() >= sockets.len() + 2);
     let link = std::fs::read_link(format!("/proc/self/fd/{}", connection.as_raw_fd()))?;
     let ours = number(&connection)?;

@@ -183,7 +183,7 @@ fn child_lives_and_dies(how: How) -> Result<(), Failed> {
     until(&mut follower, |event| matches!(event, Event::Exit(child) if child.pid == pid))?;
     let more = settle(&mut follower)?;
     let again = more.iter().any(|event| matches!(event, Event::Child(child) if child.pid == pid));
-    assert!(!again, "it is a zombie, and no new child: {more:?}");
+    assert!(!again, "a zombie is not a new child: {more:?}");
     assert!(follower.followed().all(|process| process.pid != pid));
     Ok(())
 }
@@ -202,7 +202,7 @@ fn childs_epolls(how: How) -> Result<(), Failed> {
     }
     drop(inherited);
     let more = settle(&mut follower)?;
-    assert!(!more.iter().any(is_its), "what it inherited is its parent's: {more:?}");
+    assert!(!more.iter().any(is_its), "inherited epolls belong to its parent: {more:?}");
     Ok(())
 }
 

@@ -208,7 +208,7 @@ fn busy_polling_thread() -> Result<(), Failed> {
     let original = kernel.read(&wanted)?;
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
-    let thread = wire.near0()?.napis[0].kthread.ok_or("a NAPI that is threaded has a thread")?;
+    let thread = wire.near0()?.napis[0].kthread.ok_or("a threaded NAPI has a thread")?;
     // The thread starts with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
     let far = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
     for _ in 0..10 {
@@ -231,6 +231,6 @@ fn busy_polling_thread() -> Result<(), Failed> {
     kernel.write(&original)?;
     assert_eq!(kernel.read(&wanted)?, original);
     let running = states.matches('R').count();
-    assert!(running >= 5, "it polls although nothing comes: {states}");
+    assert!(running >= 5, "it polls although nothing arrives: {states}");
     Ok(())
 }

@@ -260,7 +260,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let mut kernel = Kernel::new();
     let plan = Plan { steps: vec![step()] };
     let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
-    let error = error.map(drop).expect_err("it could not be put back");
+    let error = error.map(drop).expect_err("it could not be restored");
     assert!(matches!(*error.fault, apply::CommitFault::Irreversible(_)), "{error}");
     assert!(error.to_string().contains("ethtool -X DEVICE default"), "{error}");
     assert_eq!(table_of(&wire)?, own, "nothing was written");
@@ -275,7 +275,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     put_back_from(&wire, &default)?;
     combined(&wire, fewer)?;
     combined(&wire, queues)?;
-    assert_eq!(table_of(&wire)?, own, "the kernel's own table binds no number of queues");
+    assert_eq!(table_of(&wire)?, own, "the kernel's own table does not fix the number of queues");
 
     // A user's table stays a user's.
     wire.in_near("ethtool -X near0 weight 2 0 1")?;
@@ -326,7 +326,7 @@ fn chosen_options() -> Result<(), Failed> {
     };
     let wanted = [Setting::Nic(device, NicKnob::Qdiscs(fair))];
     kernel.write(&wanted)?;
-    assert_eq!(kernel.read(&wanted)?, wanted, "what the kernel chooses is left out");
+    assert_eq!(kernel.read(&wanted)?, wanted, "options chosen by the kernel are omitted");
     kernel.write(&recorded)?;
     assert_eq!(kernel.read(&recorded)?, recorded);
     // The second queue's handle differs, and the lines are ordered by handle.

@@ -53,7 +53,7 @@ fn as_tools_say(wire: &Wire, index: usize) -> Result<(String, String), Failed> {
 }
 
 fn thread_of(wire: &Wire, index: usize) -> Result<Pid, Failed> {
-    Ok(wire.near0()?.napis[index].kthread.ok_or("a NAPI that is threaded has a thread")?)
+    Ok(wire.near0()?.napis[index].kthread.ok_or("a threaded NAPI has a thread")?)
 }
 
 fn there_and_back() -> Result<(), Failed> {
@@ -65,11 +65,7 @@ fn there_and_back() -> Result<(), Failed> {
     let host = wire.observe()?;
     assert_eq!(host.kthread_begins.as_ref().and_then(|begins| begins.scheduling), Some(Scheduling::Other(0)));
     kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
-    assert_eq!(
-        kernel.read(&wanted)?,
-        predicted,
-        "the prediction before there was a thread is how it started"
-    );
+    assert_eq!(kernel.read(&wanted)?, predicted, "it started as predicted before there was a thread");
 
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
@@ -105,7 +101,11 @@ fn replaced() -> Result<(), Failed> {
         run(&format!("ip -n {} link set near0 {state}", wire.near))?;
     }
     assert_ne!(thread_of(&wire, 0)?, before, "the premise: a veth's NAPI does not survive, nor its thread");
-    assert_eq!(kernel.read(&wanted)?, began, "the reset is seen: the new thread is as it began");
+    assert_eq!(
+        kernel.read(&wanted)?,
+        began,
+        "the reset is observed: the new thread has its initial settings"
+    );
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
     assert_eq!(as_tools_say(&wire, 0)?, ("0".to_owned(), "SCHED_RR 2".to_owned()));
@@ -201,7 +201,7 @@ fn wake_latency() -> Result<(), Failed> {
     let tighter = WakeLatency::hold(LONG - 2)?;
     assert!(tighter.in_force() < in_force || in_force < LONG - 1, "the least counts");
     drop(tighter);
-    assert_eq!(WakeLatency::hold(LONG)?.in_force(), in_force, "what was dropped does not count");
+    assert_eq!(WakeLatency::hold(LONG)?.in_force(), in_force, "a dropped request does not count");
     Ok(())
 }
 

@@ -274,7 +274,7 @@ fn forked() -> Result<(), Failed> {
     }
     ask(&mut old, b"work\n")?;
     drop(old);
-    eventually("all that it forked was waited for", || {
+    eventually("all its children were waited for", || {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
     })?;
     // The kernel frees a process one RCU grace period later.
@@ -353,7 +353,7 @@ fn hangs() -> Result<(), Failed> {
     std::thread::sleep(Duration::from_millis(60));
     meter.begin()?;
     let second = meter.end()?;
-    let older = second.waiting.oldest.ok_or("it waits on, without a new packet")?;
+    let older = second.waiting.oldest.ok_or("it keeps waiting, without a new packet")?;
     assert!(older.0 >= age.0 + 50_000_000, "{age} and then {older}");
 
     signal(server.process().pid, Signal::CONT)?;

@@ -134,7 +134,7 @@ fn number_of_another() -> Result<(), Failed> {
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         std::slice::from_ref(&from),
-        "it is the same one still"
+        "it is still the same one"
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
@@ -150,7 +150,7 @@ fn number_of_another() -> Result<(), Failed> {
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         [from],
-        "a journal without object_cookies asks for none"
+        "a journal without object_cookies requires none"
     );
     Ok(())
 }

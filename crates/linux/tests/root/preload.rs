@@ -100,7 +100,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
         assert!(*found <= 0 && *elapsed_us < 21_000, "with a cap of 0 no call sleeps: {name}: {never:?}");
     }
     for name in ["pwait2-nonsense", "wait-on-nothing"] {
-        assert_eq!((waits[name].0, never[name].0), (-1, -1), "the kernel's refusal comes through: {name}");
+        assert_eq!((waits[name].0, never[name].0), (-1, -1), "the kernel's error is passed through: {name}");
     }
     Ok(())
 }

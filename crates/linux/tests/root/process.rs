@@ -208,7 +208,7 @@ fn process_that_ended() -> Result<(), Failed> {
     let mut unread = Vec::new();
     let asked_for = Processes::Only(vec![subject.pid()]);
     assert!(linux::observe::processes(&Netns::own()?, &asked_for, &mut unread).is_empty());
-    assert_eq!(unread.len(), 1, "a process that was asked for by pid is missed: {unread:?}");
+    assert_eq!(unread.len(), 1, "a requested process that has exited is reported: {unread:?}");
     Ok(())
 }
 
@@ -308,7 +308,7 @@ fn found_by_criteria() -> Result<(), Failed> {
     }
     assert!(
         find(&Criteria::default(), &mut Vec::new()).is_err(),
-        "every process of the host is not a service"
+        "all processes of the host are not a service"
     );
     Ok(())
 }

@@ -140,6 +140,6 @@ mod test {
         assert_eq!(features(&raw(0b0010), &names).tso, Some(true));
         assert_eq!(features(&raw(0b1000), &names).tso, Some(false));
         assert_eq!(features(&raw(0b0100), &names).gro, Some(true));
-        assert_eq!(features(&raw(0), &names).gro_hw, None, "a kernel without the feature says nothing of it");
+        assert_eq!(features(&raw(0), &names).gro_hw, None, "a kernel without the feature does not report it");
     }
 }

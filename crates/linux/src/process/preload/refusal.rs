@@ -128,7 +128,7 @@ mod test {
         };
         assert!(!with(|_| {}));
         assert!(with(|image| (image.mode, image.uid) = (0o4755, image.uid + 1)));
-        assert!(!with(|image| image.mode = 0o4755), "setuid to the user that one is changes nothing");
+        assert!(!with(|image| image.mode = 0o4755), "setuid to the current user changes nothing");
         assert!(with(|image| (image.mode, image.gid) = (0o2755, image.gid + 1)));
         assert!(
             !with(|image| (image.mode, image.gid) = (0o2745, image.gid + 1)),
