@@ -288,10 +288,10 @@ mod test {
         let away = |_| None;
         let kept = kept_for(&[&refused], &previous, &ledger, &away);
         assert_eq!(kept, knobs(&changes), "whichever program wrote it");
-        assert_eq!(kept_for(&[], &previous, &ledger, &away), BTreeSet::new(), "no request wants it any more");
+        assert_eq!(kept_for(&[], &previous, &ledger, &away), BTreeSet::new(), "no request needs it any more");
         let renamed = |_| Some(Label::new("lan0"));
         let kept = kept_for(&[&refused], &previous, &ledger, &renamed);
-        assert_eq!(kept, BTreeSet::new(), "the device is here under another name");
+        assert_eq!(kept, BTreeSet::new(), "the device has another name here");
         previous.clear();
         assert_eq!(
             kept_for(&[&refused], &previous, &ledger, &away),

@@ -85,7 +85,7 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
         placed.desired.wanted.iter().map(|wanted| wanted.setting.clone()).collect()
     };
     let alone = Policy { intents: vec![device(NIC)], ..policy.clone() };
-    assert_eq!(settings(&after), settings(&placed(&alone, &host)), "as if it were not asked");
+    assert_eq!(settings(&after), settings(&placed(&alone, &host)), "as if it were not requested");
 }
 
 #[test]
@@ -170,5 +170,5 @@ fn who_asks_later_takes_nothing_from_whom_was_followed_before_whatever_its_numbe
     };
     let (elder, younger) = (Target::Task(first.id.pid), Target::Task(later.id.pid));
     assert_eq!(order(&[]), [elder.clone(), younger.clone()], "by how long they run");
-    assert_eq!(order(&[(later.id.pid, PolicyName::Bulk)]), [younger, elder], "but what is in force stays");
+    assert_eq!(order(&[(later.id.pid, PolicyName::Bulk)]), [younger, elder], "but settings in force stay");
 }

@@ -172,7 +172,7 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
     let work = reconciler.take_due(at(31)).expect("due");
     assert!(
         work.app_requests && work.observe.processes.is_empty(),
-        "the registry changed: of whom is not known"
+        "the registry changed, but it is unknown for whom"
     );
 }
 

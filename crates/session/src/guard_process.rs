@@ -148,7 +148,7 @@ pub fn start(
     Err(Fault::failed("the guard of the trial did not start").hint(format!("see {}", log.display())))
 }
 
-/// Whether processes started from now on inherit these descriptors.
+/// Sets whether processes started from now on inherit these descriptors.
 fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), Fault> {
     let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
     for descriptor in descriptors {

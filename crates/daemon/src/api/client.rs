@@ -169,7 +169,9 @@ impl From<CallError> for Fault {
         let fault = Self::new(exit, error.to_string());
         match hint {
             Some(hint) => fault.hint(hint),
-            None if denied => fault.hint("only root and the members of the group given by --api-group may connect"),
+            None if denied => {
+                fault.hint("only root and the members of the group given by --api-group may connect")
+            }
             None => fault,
         }
     }

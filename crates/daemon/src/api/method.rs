@@ -198,7 +198,7 @@ impl TargetParams {
                 };
                 Ok(Target::Service(name, matching))
             }
-            _ => Err("name one of device, service (with match) and task".to_owned()),
+            _ => Err("exactly one of device, service (with match) and task is required".to_owned()),
         }
     }
 
@@ -413,7 +413,7 @@ mod test {
             (
                 r#"{"method":"io.netpolicy.Unset","parameters":{"target":{"device":"a","task":1}}}"#,
                 "io.netpolicy.Refused",
-                "name one of device",
+                "exactly one of device",
             ),
             (
                 r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"../../etc"},"request":"latency"}}"#,

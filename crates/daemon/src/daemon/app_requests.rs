@@ -14,7 +14,7 @@ use crate::reconciler::Event;
 /// The rule of findings about applications' requests.
 const RULE: &str = "app-requests";
 
-/// Maximum number of left-out requests that are named.
+/// Maximum number of omitted requests that are listed.
 const NAMED_MAX: usize = 16;
 
 impl Daemon<'_> {

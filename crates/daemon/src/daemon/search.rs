@@ -184,7 +184,7 @@ impl GoalSearch {
         found.chain(self.held_up.values().cloned()).collect()
     }
 
-    /// Adds to these requests what was tried for each.
+    /// Adds the tried modes to the status of each request.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let now = clock::steady_unix_micros();
         // Relative to the present wall clock, which may have been set since.
