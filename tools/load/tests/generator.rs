@@ -139,7 +139,7 @@ fn a_generator_that_is_kept_from_its_cpu_makes_its_run_void() {
         let load = OfferedLoad::PerSecond(500.0);
         let delayed =
             memcached(server, &workload, load, &Delayed).expect("a run").into_evidence("test", origin());
-        let reason = delayed.void.expect("a generator 20 ms late does not count");
+        let reason = delayed.void.expect("a run with a generator 20 ms late does not count");
         assert!(reason.starts_with("the generator was late"), "{waiting:?}: {reason}");
         let (late, sent) = (delayed.generator_lateness, delayed.latency_from_send.expect("a measured run"));
         assert!(late.p50 > Nanoseconds::from_micros(500), "{waiting:?}: {}", late.p50);

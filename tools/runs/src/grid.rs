@@ -362,7 +362,7 @@ pub(crate) mod test {
     fn a_quantile_that_no_answer_exceeds_is_not_shown() {
         let rows = grid().variants[0].rows();
         assert!(rows[0].latency_us[4].is_some(), "one answer in a thousand");
-        assert_eq!(rows[0].latency_us[5], None, "a thousand answers say nothing of the ten thousandth");
+        assert_eq!(rows[0].latency_us[5], None, "a thousand answers do not determine the 99.99th percentile");
     }
 
     #[test]

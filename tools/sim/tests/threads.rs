@@ -84,7 +84,7 @@ fn work_that_is_queued_again_costs_throughput_that_a_kthread_keeps() {
     let lost = |o: &Outcome| 1.0 - o.throughput() / kthread.throughput();
     assert!(
         lost(&polls_on).abs() < 0.005,
-        "a worker whose polls find their budget polls on as a kthread does"
+        "a worker whose polls use their budget continues polling like a kthread"
     );
     assert!((0.02..0.07).contains(&lost(&requeues)), "{}", lost(&requeues));
     assert!(requeues.switches > polls_on.switches + 1000, "another worker is switched in");

@@ -138,7 +138,7 @@ impl Program {
         }
     }
 
-    /// Its tc syntax; `None` for a pinned program, whose path the kernel does not store, and for none.
+    /// Its tc syntax; `None` for a pinned program, whose path the kernel does not store, and if there is no program.
     pub(crate) fn words(&self) -> Option<String> {
         let Self::Classic(instructions) = self else { return None };
         let mut program = instructions.len().to_string();

@@ -258,7 +258,7 @@ mod test {
     #[test]
     fn a_foreign_server_is_measured_as_it_is() {
         let line = ["bench", "--address", "127.0.0.1:11211", "--matrix"];
-        let error = Line::try_parse_from(line).expect_err("its host is not ours to set");
+        let error = Line::try_parse_from(line).expect_err("its host is not ours to configure");
         assert!(error.to_string().contains("--matrix"), "{error}");
         assert_eq!(parsed(&["--address", "127.0.0.1:11211"]).loads(), [Load::MAX]);
     }

@@ -50,9 +50,13 @@ mod test {
         assert_eq!(layout("0-7").server.to_string(), "4-7");
         assert_eq!(layout("0,2,5").server.to_string(), "2,5", "the server gets the odd one");
         let cpus = |layout: &Layout, thread| layout.client_cpus(thread).map(|cpus| cpus.to_string());
-        assert_eq!(cpus(&layout("0-7"), 5).as_deref(), Some("1"), "threads beyond the CPUs begin again");
+        assert_eq!(
+            cpus(&layout("0-7"), 5).as_deref(),
+            Some("1"),
+            "further threads start over with the first CPU"
+        );
         assert!(layout("3").is_shared() && !layout("0-1").is_shared());
         let shared = Layout { server: "0-1".parse().expect("cpulist"), client: vec![Cpu(0), Cpu(1)] };
-        assert_eq!(cpus(&shared, 1).as_deref(), Some("0-1"), "shared CPUs are not dealt out");
+        assert_eq!(cpus(&shared, 1).as_deref(), Some("0-1"), "shared CPUs are not assigned");
     }
 }

@@ -160,7 +160,7 @@ mod test {
         assert_eq!(AT_ONCE.map(|number| scaled(number, DOCUMENT_CPUS, 24)), AT_ONCE);
         assert_eq!(AT_ONCE.map(|number| scaled(number, DOCUMENT_CPUS, 48)), [2, 24, 48, 96, 192]);
         assert_eq!(scaled(96, DOCUMENT_CPUS, 4096), AT_ONCE_MAX, "no machine makes it unbounded");
-        assert_eq!(scaled(1, 0, 1), 1, "a machine without CPUs is none: nothing divides by zero");
+        assert_eq!(scaled(1, 0, 1), 1, "a machine without CPUs does not cause a division by zero");
     }
 
     #[test]

@@ -296,7 +296,7 @@ mod test {
         assert!(line(&["--port", "7", "--protocol", "redis", "--at-once", "4"]).is_err());
         assert!(
             Line::try_parse_from(["bench", "--rate", "20K"]).is_err(),
-            "our own servers are in closed loop"
+            "our own servers run in closed loop"
         );
         let asked =
             line(&["--port", "7", "--protocol", "redis", "--rate", "5K,max"]).expect("parses").policies;

@@ -125,7 +125,7 @@ mod test {
         assert!(bursts.contains("p50 lateness is 500us, 92 % of the p50 response time 542us"), "{bursts}");
         let tail = sleeping((20, 3_000), (80, 4_000)).expect("the tail is the client's");
         assert!(tail.contains("p99 lateness is 3ms, 75 %"), "{tail}");
-        assert!(void_reason(&run((60, 60), (70, 100), load)).is_some(), "one that asks may not sleep");
+        assert!(void_reason(&run((60, 60), (70, 100), load)).is_some(), "a polling client may not sleep");
     }
 
     #[test]

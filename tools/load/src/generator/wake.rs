@@ -28,7 +28,7 @@ impl Lead {
         Nanoseconds(wait.0.saturating_sub(self.0.0))
     }
 
-    /// Learns from a sleep that only its own timer ended: `by` is how much it was too long.
+    /// Adapts the lead to a sleep that ended by its own timer: `by` is the oversleep.
     /// Oversleeping the lead raises the lead by half of the difference; otherwise the lead decays
     /// slowly, so that nearly all wake-ups stay in time.
     pub(super) fn overslept(&mut self, by: Nanoseconds) {
@@ -78,7 +78,7 @@ mod test {
         }
         let asks = 5_000_000 - lead.sleep_of(micros(5_000)).0;
         assert!((580_000..=610_000).contains(&asks), "{asks}");
-        assert_eq!(lead.sleep_of(micros(500)), Nanoseconds::ZERO, "a short wait is not slept at all");
+        assert_eq!(lead.sleep_of(micros(500)), Nanoseconds::ZERO, "there is no sleep for a short wait");
     }
 
     #[test]

@@ -73,7 +73,7 @@ mod test {
             }
         }
         assert_eq!(commands, [1]);
-        assert_eq!(wrong, [3, 6, 9], "what is no line of a batch file stays wrong");
+        assert_eq!(wrong, [3, 6, 9], "other lines stay errors");
         let listings = batch.listings();
         assert_eq!((listings.count, listings.first), (5, 2));
     }
