@@ -120,8 +120,8 @@ impl Memcached {
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
-        // Not a pipe: a pipe would have no reader while memcached runs. With this nothing is lost, however
-        // much memcached writes.
+        // Not a pipe: a pipe would have no reader while memcached runs. This file loses nothing, however much
+        // memcached writes.
         let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
         let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
         let stderr = words.try_clone().map_err(io)?;

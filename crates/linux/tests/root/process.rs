@@ -365,7 +365,7 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     for exe in [&path, &pattern] {
         assert_eq!(running(exe)?, [Pid(real.0.id())], "{exe}");
     }
-    // A bare name does not depend on who runs it.
+    // A bare name matches the program of any user.
     let by_name = running("np-served")?;
     for (_, pid) in &imitations {
         assert!(by_name.contains(pid), "{by_name:?}");

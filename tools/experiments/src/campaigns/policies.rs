@@ -16,17 +16,17 @@ use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning,
 const LAB_NOTES: [&str; 3] = [
     "none is the untuned baseline: device and servers as they come, and the server confined to its half of the CPUs as under all others.",
     "manual is what an operator usually sets: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
-     irqbalance, so RPS takes the place of the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and \
-     thread i has it alone.",
-    "mix gives each server what its workloads want first; a veth has no rules that distinguish their packets, so that may be \
+     irqbalance, so RPS replaces the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and only thread i runs \
+     there.",
+    "mix gives each server the policy of its workloads; a veth has no rules that distinguish their packets, so this may be \
      refused, and then only the device has the policy.",
 ];
 
 /// Notes on every table of a server of the operator's choice.
 const FOREIGN_NOTES: [&str; 2] = [
     "none is the untuned baseline: device and server as they come, and the server confined to its half of the CPUs as under all others.",
-    "The client sleeps until an answer comes or a request is due, as an ordinary one does, and is late by what waking takes, under \
-     every policy alike (--punctual lets it ask instead, at the price of its CPU).",
+    "The client sleeps until an answer arrives or a request is due, like an ordinary one, and is late by its wake-up latency, under \
+     every policy alike (--punctual makes it poll instead, at the cost of its CPU).",
 ];
 
 /// Measures, prints the tables, and writes the files.

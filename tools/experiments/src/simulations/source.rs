@@ -104,7 +104,10 @@ fn scenario_text(path: &Path) -> Result<String, Fault> {
 /// unchanged, and no new file is left behind.
 pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> Result<(), Fault> {
     if path.as_os_str() == STANDARD_INPUT {
-        return Err(Fault::new(Exit::Usage, format!("{option}: `-` cannot be written: give a file")));
+        return Err(Fault::new(
+            Exit::Usage,
+            format!("{option}: `-` is not a file that can be written: give a file name"),
+        ));
     }
     if let Some(input) = inputs.iter().flatten().find(|input| is_same(input, path)) {
         let words = format!("{option} {} would take the place of {}", path.display(), shown(input));

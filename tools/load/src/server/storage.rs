@@ -54,7 +54,7 @@ pub(super) struct Storage {
     come: usize,
     /// The operation, once its header has arrived.
     operation: Option<Operation>,
-    /// The begin and end in `room` of the unwritten part of an answer.
+    /// The start and end in `room` of the unwritten part of an answer.
     rest: Option<(usize, usize)>,
 }
 

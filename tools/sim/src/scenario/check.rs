@@ -62,9 +62,7 @@ impl Scenario {
             return no(
                 "layout.by-napi",
                 &["hardware.queues", "application.threads"],
-                format!(
-                    "{threads} threads are too few for {queues} queues: the other queues would have no thread"
-                ),
+                format!("{threads} threads cannot take {queues} queues: some queues would have no thread"),
             );
         }
         if hardware.smt && hardware.cpus % 2 == 1 {
