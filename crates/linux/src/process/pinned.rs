@@ -154,7 +154,7 @@ impl Pinned {
         openat(self.directory.as_fd(), path, flags, Mode::empty()).map_err(unreadable)
     }
 
-    /// Whether its capabilities are valid in our user namespace, which is also its own. If unknown, false.
+    /// Whether it is in our user namespace, so that its capabilities are valid here. If unknown, false.
     pub(crate) fn is_in_our_user_namespace(&self) -> bool {
         let theirs = statat(self.directory.as_fd(), "ns/user", AtFlags::empty());
         let ours = statat(CWD, "/proc/self/ns/user", AtFlags::empty());
