@@ -6,18 +6,24 @@
 //! scylladb/seastar `scripts/perftune.py`; cloud-init's `cloud.cfg`.
 
 mod commands;
+mod facts;
 mod link;
 mod netplan;
+mod network_manager;
 mod sysctl;
 mod tuned;
+mod values;
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use model::host::{ConflictingTool, ConflictingToolKind};
+use model::host::{ConflictingTool, ConflictingToolKind, Device};
+use sys::netns::Netns;
+use sys::sysfs::SysFs;
 
 use commands::{of_udev_rule, runs_ethtool, sets_by_command};
+use facts::DeviceFacts;
 
 /// Maximum number of files of a directory, and of bytes of a file, that are read.
 const FILES_MAX: usize = 512;
@@ -26,13 +32,24 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Maximum number of reported lines.
 const LINES_MAX: usize = 256;
 
-/// The configuration lines of other tools. `root` is `/`, or that of a recorded host.
-pub fn conflicting_tools(root: &Path) -> Vec<ConflictingTool> {
+/// The configuration lines of other tools that count for a network namespace and its devices.
+pub fn conflicting_tools(netns: &Netns, devices: &[Device]) -> Vec<ConflictingTool> {
+    let sysfs = SysFs::open(netns).ok();
+    conflicting_tools_of(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)
+}
+
+/// As [`conflicting_tools`], of the files below `root`. `sysfs` reads a file below `/sys` in the devices' namespace.
+fn conflicting_tools_of(
+    root: &Path,
+    devices: &[Device],
+    sysfs: &dyn Fn(&str) -> Option<String>,
+) -> Vec<ConflictingTool> {
+    let devices: Vec<_> = devices.iter().map(|device| DeviceFacts::read(root, device, sysfs)).collect();
     let mut found = sysctl::sysctl_files(root);
     let profile = tuned::tuned(root, &found);
-    found.extend(link::link_files(root));
-    found.extend(network_manager(root));
-    found.extend(netplan::netplan(root));
+    found.extend(link::link_lines(root, &devices, netplan::written_links(root)));
+    found.extend(network_manager::network_manager(root, &devices));
+    found.extend(netplan::virtual_functions(root, &devices));
     found.extend(ifupdown(root));
     found.extend(ifcfg(root));
     found.extend(profile);
@@ -91,47 +108,6 @@ fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
     })
 }
 
-/// Finds the lines of an INI file that set something of a device; another line of the file names the device.
-fn of_device(
-    kind: ConflictingToolKind,
-    (root, path, text): (&Path, &Path, &str),
-    names: &[(&str, &str)],
-    sets: impl Fn(&str, &str) -> bool,
-) -> Vec<ConflictingTool> {
-    let device = ini(text)
-        .find(|(_, section, key, _)| names.contains(&(*section, *key)))
-        .map(|(_, _, _, value)| value.to_owned());
-    ini(text)
-        .filter(|(_, section, key, _)| sets(section, key))
-        .map(|(number, _, key, value)| ConflictingTool {
-            kind,
-            place: place(root, path, number),
-            line: format!("{key}={value}"),
-            device: device.clone(),
-            sysctl: None,
-        })
-        .collect()
-}
-
-fn network_manager(root: &Path) -> Vec<ConflictingTool> {
-    const DIRECTORIES: [&str; 3] = [
-        "etc/NetworkManager/system-connections",
-        "run/NetworkManager/system-connections",
-        "usr/lib/NetworkManager/system-connections",
-    ];
-    let files = drop_ins(root, &DIRECTORIES, "nmconnection");
-    let of = |(path, text): &(PathBuf, String)| {
-        let sets = |section: &str, _: &str| section == "ethtool";
-        of_device(
-            ConflictingToolKind::NetworkManager,
-            (root, path, text),
-            &[("connection", "interface-name")],
-            sets,
-        )
-    };
-    files.iter().flat_map(of).collect()
-}
-
 fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
     let mut files: Vec<PathBuf> = vec![root.join("etc/network/interfaces")];
     let more = std::fs::read_dir(root.join("etc/network/interfaces.d")).into_iter().flatten().flatten();
@@ -151,6 +127,8 @@ fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
                     line: line.trim().to_owned(),
                     device: device.clone(),
                     sysctl: None,
+                    sets: Vec::new(),
+                    condition: None,
                 }),
                 _ => {}
             }
@@ -188,6 +166,8 @@ fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
                     line: line.trim().to_owned(),
                     device: device.clone(),
                     sysctl: None,
+                    sets: Vec::new(),
+                    condition: None,
                 });
             }
         }
@@ -206,7 +186,7 @@ fn sets_nic(key: &str, line: &str) -> bool {
 /// Creates a finding for a line of another tool that sets something of the whole host.
 fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingTool {
     let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
-    ConflictingTool { kind, place, line, device: None, sysctl: None }
+    ConflictingTool { kind, place, line, device: None, sysctl: None, sets: Vec::new(), condition: None }
 }
 
 /// Maximum number of characters of a line that are shown.
@@ -359,15 +339,20 @@ fn runs(root: &Path, name: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "conflicting_tools/device_test.rs"]
+mod device_test;
+
+#[cfg(test)]
 mod test {
     use tempfile::TempDir;
 
+    use super::device_test::nic;
     use super::*;
 
-    struct Root(TempDir);
+    pub(super) struct Root(pub(super) TempDir);
 
     impl Root {
-        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        pub(super) fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = Self(TempDir::with_prefix(format!("netpolicy-others-{name}-")).expect("a directory"));
             for (path, text) in files {
                 let path = root.0.path().join(path);
@@ -378,11 +363,19 @@ mod test {
         }
 
         fn found(&self) -> Vec<String> {
+            self.found_for(&["eth0", "eth1"].map(|name| nic(name, 2, "igb")))
+        }
+
+        /// What is found for devices; sysfs is the directory `sys`.
+        pub(super) fn found_for(&self, devices: &[Device]) -> Vec<String> {
             let shown = |other: ConflictingTool| {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();
-                format!("{} {}{device}: {}", other.kind, other.place, other.line)
+                let condition = other.condition.map(|text| format!(", if {text}")).unwrap_or_default();
+                format!("{} {}{device}: {}{condition}", other.kind, other.place, other.line)
             };
-            conflicting_tools(self.0.path()).into_iter().map(shown).collect()
+            let root = self.0.path();
+            let found = conflicting_tools_of(root, devices, &|path| text(&root.join("sys").join(path)));
+            found.into_iter().map(shown).collect()
         }
     }
 
@@ -402,7 +395,7 @@ mod test {
                 ),
                 (
                     "etc/NetworkManager/system-connections/lan.nmconnection",
-                    "[connection]\nid=lan\ninterface-name=eth1\n[ethtool]\ncoalesce-rx-usecs=8\n",
+                    "[connection]\nid=lan\ntype=ethernet\ninterface-name=eth1\n[ethtool]\ncoalesce-rx-usecs=8\n",
                 ),
                 (
                     "etc/network/interfaces",
@@ -412,6 +405,8 @@ mod test {
                 ("usr/lib/tuned/network-latency/tuned.conf", "[main]\ninclude=base\n[sysctl]\nvm.x=1\n"),
                 ("usr/lib/tuned/base/tuned.conf", "[net]\ncoalesce=adaptive-rx off\n"),
                 ("proc/812/comm", "tuned\n"),
+                ("sys/class/net/eth0/name_assign_type", "1\n"),
+                ("sys/class/net/eth1/name_assign_type", "4\n"),
             ],
         );
         assert_eq!(
@@ -419,9 +414,11 @@ mod test {
             [
                 "sysctl.d /etc/sysctl.d/90-net.conf:2: net.core.netdev_budget = 600",
                 "sysctl.d /usr/lib/sysctl.d/50-x.conf:1: -net/core/netdev_budget_usecs=8000",
-                "systemd .link /etc/systemd/network/10-eth.link:5 of eth*: CombinedChannels=4",
-                "systemd .link /etc/systemd/network/10-eth.link:6 of eth*: RxBufferSize=max",
-                "NetworkManager /etc/NetworkManager/system-connections/lan.nmconnection:5 of eth1: coalesce-rx-usecs=8",
+                "systemd .link /etc/systemd/network/10-eth.link:5 of eth0: CombinedChannels=4",
+                "systemd .link /etc/systemd/network/10-eth.link:6 of eth0: RxBufferSize=max",
+                "systemd .link /etc/systemd/network/10-eth.link:5 of eth1: CombinedChannels=4, if OriginalName=eth*",
+                "systemd .link /etc/systemd/network/10-eth.link:6 of eth1: RxBufferSize=max, if OriginalName=eth*",
+                "NetworkManager /etc/NetworkManager/system-connections/lan.nmconnection:6 of eth1: coalesce-rx-usecs=8",
                 "ifupdown /etc/network/interfaces:3 of eth2: offload-tso off",
                 "ifupdown /etc/network/interfaces:4 of eth2: post-up ethtool -C eth2 rx-usecs 4",
                 "tuned /usr/lib/tuned/base/tuned.conf:2: [net] coalesce=adaptive-rx off",
@@ -577,65 +574,6 @@ mod test {
         std::fs::write(root.0.path().join("etc/tuned/tuned-main.conf"), "reapply_sysctl = 0\n")
             .expect("written");
         assert_eq!(of_busy_poll(&root), 2);
-    }
-
-    #[test]
-    fn a_link_file_is_read_with_its_drop_ins_and_all_keys_of_a_nic() {
-        let root = Root::new(
-            "link",
-            &[
-                (
-                    "usr/lib/systemd/network/20-nic.link",
-                    "[Match]\nPermanentMACAddress=00:11:22:33:44:55\n[Link]\nNTupleFilter=yes\nGenericReceiveOffloadHardware=no\nMTUBytes=9000\n\
-                     GenericSegmentOffloadMaxBytes=65536\nReceiveQueues=4\nTransmitQueues=4\nRxCoalesceIrqSec=5us\nRxMaxCoalescedFrames=8\nCombinedChannels=8\n",
-                ),
-                (
-                    "etc/systemd/network/20-nic.link.d/10-own.conf",
-                    "[Link]\nCombinedChannels=\nReceiveQueues=2\n",
-                ),
-                ("run/systemd/network/20-nic.link.d/10-own.conf", "[Link]\nTxChannels=9\n"),
-            ],
-        );
-        let mut lines: Vec<String> =
-            root.found().iter().filter_map(|line| line.rsplit(' ').next().map(str::to_owned)).collect();
-        lines.sort();
-        assert_eq!(
-            lines,
-            [
-                "GenericReceiveOffloadHardware=no",
-                "GenericSegmentOffloadMaxBytes=65536",
-                "NTupleFilter=yes",
-                "ReceiveQueues=2",
-                "RxCoalesceIrqSec=5us",
-                "RxMaxCoalescedFrames=8",
-                "TransmitQueues=4",
-            ]
-        );
-        assert!(root.found()[0].contains(" of 00:11:22:33:44:55: "), "{:?}", root.found());
-    }
-
-    #[test]
-    fn netplan_names_the_device_and_a_later_file_wins() {
-        let root = Root::new(
-            "netplan",
-            &[
-                (
-                    "etc/netplan/01.yaml",
-                    "network:\n  version: 2\n  ethernets:\n    eth0: # the uplink\n      dhcp4: true\n      generic-receive-offload: false\n    \"eth1\":\n      match:\n        driver: ixgbe\n      large-receive-offload: true\n",
-                ),
-                (
-                    "etc/netplan/90.yaml",
-                    "network:\n  ethernets:\n    eth0:\n      generic-receive-offload: true\n",
-                ),
-            ],
-        );
-        assert_eq!(
-            root.found(),
-            [
-                "netplan /etc/netplan/01.yaml:10 of eth1: large-receive-offload: true",
-                "netplan /etc/netplan/90.yaml:4 of eth0: generic-receive-offload: true",
-            ]
-        );
     }
 
     #[test]

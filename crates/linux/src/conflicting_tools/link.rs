@@ -1,15 +1,17 @@
-//! systemd.link(5), with the drop-ins of each file.
+//! systemd.link(5): which file udev takes for each device, and what that file sets with its drop-ins.
 //!
-//! systemd `src/udev/net/link-config-gperf.gperf` has the keys, `src/udev/net/link-config.c` `link_load_one()` the drop-ins.
+//! systemd `src/udev/net/link-config-gperf.gperf` has the keys, `src/udev/net/link-config.c` `link_config_get()` and
+//! `link_load_one()` the order, `src/shared/net-condition.c` `net_match_config()` the conditions.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
-use super::{drop_ins, file_name, ini, place};
+use super::facts::{DeviceFacts, LinkFile, LinkLine, Verdict, mac, meets};
+use super::{drop_ins, file_name, ini, place, values};
 
-/// Where the files are. If directories have a file of the same name, the first of them wins.
+/// Where the files are, the first of which wins where directories have a file of the same name.
 const DIRECTORIES: [&str; 4] = [
     "etc/systemd/network",
     "run/systemd/network",
@@ -17,11 +19,7 @@ const DIRECTORIES: [&str; 4] = [
     "usr/lib/systemd/network",
 ];
 
-/// The conditions of `[Match]` that name devices, the simplest first.
-const CONDITIONS: [&str; 8] =
-    ["OriginalName", "PermanentMACAddress", "MACAddress", "Driver", "Path", "Type", "Kind", "Property"];
-
-/// The keys of `[Link]` that set what netpolicy also sets: each equals one of these, or ends with it.
+/// The keys of `[Link]` that set what netpolicy sets, too: each ends with one of these, or is one.
 const ENDINGS: [&str; 15] = [
     "Channels",
     "BufferSize",
@@ -40,8 +38,7 @@ const ENDINGS: [&str; 15] = [
     "GenericSegmentOffloadMaxSegments",
 ];
 
-/// Parts of the keys of interrupt moderation: `RxCoalesceIrqSec`, `RxMaxCoalescedFrames`,
-/// `CoalescePacketRateLow`.
+/// Keys of moderation with something behind the word: `RxCoalesceIrqSec`, `RxMaxCoalescedFrames`, `CoalescePacketRateLow`.
 const PARTS: [&str; 4] = ["CoalesceIrqSec", "CoalesceLowSec", "CoalesceHighSec", "MaxCoalesced"];
 
 fn is_of_nic(key: &str) -> bool {
@@ -50,42 +47,174 @@ fn is_of_nic(key: &str) -> bool {
         || key.starts_with("CoalescePacketRate")
 }
 
-/// Finds what the files set: of each file and its drop-ins, the last line for a key, if its value is not
-/// empty.
-pub(super) fn link_files(root: &Path) -> Vec<ConflictingTool> {
-    let mut found = Vec::new();
+/// The files of all directories, and those that netplan writes at boot, in udev's order.
+fn link_files(root: &Path, of_netplan: Vec<LinkFile>) -> Vec<LinkFile> {
+    let mut files: BTreeMap<String, LinkFile> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "link") {
-        let directories = DIRECTORIES.map(|directory| format!("{directory}/{}.d", file_name(&path)));
-        let mut parts = vec![(path, text)];
-        parts.extend(drop_ins(root, &directories.each_ref().map(String::as_str), "conf"));
-        let (mut conditions, mut set) = (BTreeMap::new(), BTreeMap::new());
-        for (path, text) in &parts {
-            for (number, section, key, value) in ini(text) {
-                match section {
-                    "Match" if CONDITIONS.contains(&key) => {
-                        _ = conditions.insert(key.to_owned(), value.to_owned())
+        let mut file = LinkFile::new(path.clone());
+        let name = file_name(&path);
+        extend(&mut file, root, &[(path, text)]);
+        files.insert(name, file);
+    }
+    for file in of_netplan {
+        let name = file_name(&file.path);
+        // A file of the same name in /etc masks the one that netplan writes to /run.
+        if !root.join(DIRECTORIES[0]).join(&name).exists() {
+            files.insert(name, file);
+        }
+    }
+    for (name, file) in &mut files {
+        let directories = DIRECTORIES.map(|directory| format!("{directory}/{name}.d"));
+        let parts = drop_ins(root, &directories.each_ref().map(String::as_str), "conf");
+        extend(file, root, &parts);
+    }
+    files.into_values().collect()
+}
+
+/// Adds what further parts say: the file itself, then its drop-ins.
+fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
+    for (path, text) in parts {
+        file.written_from.push(path.clone());
+        for (number, section, key, value) in ini(text) {
+            match section {
+                "Match" => file.conditions.push((key.to_owned(), value.to_owned())),
+                "Link" if is_of_nic(key) => {
+                    file.lines.retain(|line| line.key != key);
+                    // An empty value takes back what was said before.
+                    if !value.is_empty() {
+                        file.lines.push(LinkLine {
+                            key: key.to_owned(),
+                            value: value.to_owned(),
+                            place: place(root, path, number),
+                            line: format!("{key}={value}"),
+                            kind: ConflictingToolKind::LinkFile,
+                        });
                     }
-                    // An empty value cancels the earlier ones.
-                    "Link" if value.is_empty() => _ = set.remove(key),
-                    "Link" if is_of_nic(key) => {
-                        let line = format!("{key}={value}");
-                        set.insert(key.to_owned(), (place(root, path, number), line, number));
-                    }
-                    _ => {}
                 }
+                _ => {}
             }
         }
-        let named = CONDITIONS.iter().find_map(|condition| conditions.get(*condition));
-        let device = named.filter(|text| !text.is_empty() && *text != "*").cloned();
-        let mut lines: Vec<_> = set.into_values().collect();
-        lines.sort_by(|a, b| (&a.0.len(), a.2).cmp(&(&b.0.len(), b.2)));
-        found.extend(lines.into_iter().map(|(place, line, _)| ConflictingTool {
-            kind: ConflictingToolKind::LinkFile,
-            place,
-            line,
-            device: device.clone(),
-            sysctl: None,
-        }));
+    }
+}
+
+/// What udev sets of each device: the lines of the first file that matches it, and of doubtful files before that one.
+pub(super) fn link_lines(
+    root: &Path,
+    devices: &[DeviceFacts<'_>],
+    of_netplan: Vec<LinkFile>,
+) -> Vec<ConflictingTool> {
+    let files = link_files(root, of_netplan);
+    let mut found = Vec::new();
+    // udev leaves the loopback device alone.
+    for facts in devices.iter().filter(|facts| facts.device.id.name.as_str() != "lo") {
+        for file in &files {
+            let verdict = facts.resolve(file, matches(&file.conditions, facts));
+            let condition = match verdict {
+                Verdict::No => continue,
+                Verdict::Yes => None,
+                Verdict::Unknown(condition) => Some(condition),
+            };
+            found.extend(file.lines.iter().map(|line| ConflictingTool {
+                kind: line.kind,
+                place: line.place.clone(),
+                line: line.line.clone(),
+                device: Some(facts.device.id.name.as_str().to_owned()),
+                sysctl: None,
+                sets: values::of_link(facts.device, &line.key, &line.value),
+                condition: condition.clone(),
+            }));
+            if condition.is_none() {
+                break;
+            }
+        }
     }
     found
+}
+
+/// Whether `[Match]` fits a device. Without a condition it fits none: systemd ignores such a file.
+fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict {
+    let mut by_key: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (key, value) in conditions {
+        let values = by_key.entry(key).or_default();
+        // A further line adds to the list, an empty one takes it back.
+        if value.is_empty() { values.clear() } else { values.push(value) }
+    }
+    by_key.retain(|_, values| !values.is_empty());
+    if by_key.is_empty() {
+        return Verdict::No;
+    }
+    by_key.iter().fold(Verdict::Yes, |so_far, (key, values)| so_far.and(condition(key, values, facts)))
+}
+
+fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
+    let unknown = || Verdict::Unknown(format!("{key}={}", values.join(" ")));
+    let address = |own: Option<&String>| {
+        let Some(own) = own else { return unknown() };
+        let listed = values.iter().flat_map(|value| value.split_whitespace()).filter_map(mac);
+        Verdict::of(!own.is_empty() && listed.into_iter().any(|listed| listed == *own))
+    };
+    let patterns = |known: bool, own: Option<&str>| {
+        if !known && !values.contains(&"*") {
+            return unknown();
+        }
+        list_meets(values, own).map_or_else(unknown, Verdict::of)
+    };
+    let recorded = facts.properties.is_some();
+    match key {
+        "MACAddress" => address(facts.mac.as_ref()),
+        "PermanentMACAddress" => address(facts.permanent_mac.as_ref()),
+        "OriginalName" => patterns(
+            facts.original_name.is_some(),
+            facts.original_name.or(Some(facts.device.id.name.as_str())),
+        ),
+        "Driver" => patterns(facts.driver().is_some() || recorded, facts.driver()),
+        "Type" => patterns(facts.devtype.is_some(), facts.devtype.as_deref()),
+        // The rtnetlink kind of a virtual device; a NIC has none.
+        "Kind" => {
+            let is_virtual = facts.device.has_own_interrupts() == Some(false);
+            patterns(true, is_virtual.then_some(facts.device.kind.as_str()))
+        }
+        "Path" => patterns(recorded, facts.property("ID_PATH")),
+        "Property" if recorded => {
+            let words = values.iter().flat_map(|value| property_words(value));
+            let all = words.map(|(inverted, key, pattern)| {
+                let own = facts.property(key);
+                let met = own.map_or(Some(false), |own| meets(pattern, own))?;
+                Some(met != inverted)
+            });
+            let all: Option<Vec<bool>> = all.collect();
+            all.map_or_else(unknown, |all| Verdict::of(all.into_iter().all(|one| one)))
+        }
+        // Host, Virtualization, KernelCommandLine and others ask about the machine, which is not looked at.
+        _ => unknown(),
+    }
+}
+
+/// Whether a name meets a list of patterns. A line that begins with `!` inverts its patterns: none of them may be met; where
+/// all lines do, every other name fits. `None` where a pattern cannot be read.
+fn list_meets(lines: &[&str], name: Option<&str>) -> Option<bool> {
+    let (mut positive, mut met) = (false, false);
+    for line in lines {
+        let inverted = line.starts_with('!');
+        positive |= !inverted;
+        for word in line.trim_start_matches('!').split_whitespace() {
+            let Some(name) = name else { continue };
+            if meets(word.trim_matches(['"', '\'']), name)? {
+                if inverted {
+                    return Some(false);
+                }
+                met = true;
+            }
+        }
+    }
+    Some(!positive || met)
+}
+
+/// The conditions of a line of `Property=`: `!` inverts all of them.
+fn property_words(line: &str) -> impl Iterator<Item = (bool, &str, &str)> {
+    let inverted = line.starts_with('!');
+    line.trim_start_matches('!').split_whitespace().filter_map(move |word| {
+        let (key, value) = word.trim_matches(['"', '\'']).split_once('=')?;
+        Some((inverted, key, value))
+    })
 }

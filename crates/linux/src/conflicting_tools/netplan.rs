@@ -1,53 +1,196 @@
-//! netplan's offload settings and virtual functions: keys of a device in `/etc/netplan/*.yaml`.
+//! netplan's offloads and virtual functions: keys of a device in `/etc/netplan/*.yaml`.
 //!
-//! canonical/netplan `src/parse.c` `dhcp_overrides_handlers` and `ethernet_def_handlers` have the keys.
+//! canonical/netplan `src/parse.c` `ethernet_def_handlers` and `match_handlers` have the keys. `src/networkd.c`
+//! `write_link_file()` writes a `.link` file for a NIC, whatever the renderer is: so udev's order decides whether it counts.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
+use super::facts::{DeviceFacts, LinkFile, LinkLine};
 use super::{drop_ins, place};
 
-/// Of files with the same name, that of the first directory is read; keys of later names win.
+/// Of one name, the file of the first directory is read; keys of later names win.
 const DIRECTORIES: [&str; 3] = ["run/netplan", "etc/netplan", "lib/netplan"];
 
-/// The keys of a device that set what netpolicy also sets.
-const KEYS: [&str; 8] = [
-    "receive-checksum-offload",
-    "transmit-checksum-offload",
-    "tcp-segmentation-offload",
-    "tcp6-segmentation-offload",
-    "generic-segmentation-offload",
-    "generic-receive-offload",
-    "large-receive-offload",
-    "virtual-function-count",
+/// The keys of a NIC that set what netpolicy sets, too, and those of systemd.link(5) that netplan writes for them.
+const OFFLOADS: [(&str, &str); 7] = [
+    ("receive-checksum-offload", "ReceiveChecksumOffload"),
+    ("transmit-checksum-offload", "TransmitChecksumOffload"),
+    ("tcp-segmentation-offload", "TCPSegmentationOffload"),
+    ("tcp6-segmentation-offload", "TCP6SegmentationOffload"),
+    ("generic-segmentation-offload", "GenericSegmentationOffload"),
+    ("generic-receive-offload", "GenericReceiveOffload"),
+    ("large-receive-offload", "LargeReceiveOffload"),
 ];
 
-/// Finds the lines that set them.
-pub(super) fn netplan(root: &Path) -> Vec<ConflictingTool> {
-    let mut found: Vec<ConflictingTool> = Vec::new();
+/// Keys for which netplan writes a `.link` file that sets nothing of netpolicy's: no later file counts for the device.
+const OTHERS: [&str; 3] = ["set-name", "wakeonlan", "mtu"];
+
+const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
+
+/// The kinds of devices that get a `.link` file.
+const NICS: [&str; 2] = ["ethernets", "wifis"];
+
+/// One key of a device.
+struct Said {
+    value: String,
+    path: PathBuf,
+    place: String,
+}
+
+/// A device of netplan's: its own keys, and those of `match`.
+#[derive(Default)]
+struct Definition {
+    keys: BTreeMap<String, Said>,
+    matched: BTreeMap<String, Vec<String>>,
+    has_match: bool,
+}
+
+/// The devices by their id, as all files together have them.
+fn definitions(root: &Path) -> BTreeMap<String, Definition> {
+    let mut found: BTreeMap<String, Definition> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
-        // The parent keys of a line, by their indentation.
-        let mut above: Vec<(usize, &str)> = Vec::new();
+        // The keys above a line, by their indentation.
+        let mut above: Vec<(usize, String)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let words = line.split(" #").next().unwrap_or_default().trim();
             let indent = line.len() - line.trim_start().len();
-            let Some((key, value)) = words.split_once(':').filter(|_| !words.starts_with('#')) else {
+            if words.starts_with('#') {
                 continue;
-            };
-            let key = key.trim().trim_matches(['"', '\'']);
+            }
+            if let Some(item) = words.strip_prefix("- ") {
+                let keys: Vec<&str> = above.iter().map(|(_, key)| key.as_str()).collect();
+                if let ["network", kind, id, "match", key] = keys.as_slice()
+                    && NICS.contains(kind)
+                {
+                    let definition = found.entry((*id).to_owned()).or_default();
+                    definition.matched.entry((*key).to_owned()).or_default().push(plain(item));
+                }
+                continue;
+            }
+            let Some((key, value)) = words.split_once(':') else { continue };
+            let (key, value) = (plain(key), value.trim());
             above.retain(|(of, _)| *of < indent);
-            if KEYS.contains(&key) {
-                let device = above.last().map(|(_, device)| (*device).to_owned());
-                let line = format!("{key}: {}", value.trim());
-                // For the same device, a later file wins.
-                let beginning = format!("{key}: ");
-                found.retain(|other| other.device != device || !other.line.starts_with(&beginning));
-                let (kind, place) = (ConflictingToolKind::Netplan, place(root, &path, number));
-                found.push(ConflictingTool { kind, place, line, device, sysctl: None });
+            let keys: Vec<&str> = above.iter().map(|(_, key)| key.as_str()).collect();
+            match keys.as_slice() {
+                ["network", kind, id] if NICS.contains(kind) => {
+                    let definition = found.entry((*id).to_owned()).or_default();
+                    if key == "match" {
+                        definition.has_match = true;
+                        definition.matched = flow_map(value);
+                    }
+                    let place = place(root, &path, number);
+                    let said = Said { value: plain(value), path: path.clone(), place };
+                    definition.keys.insert(key.clone(), said);
+                }
+                ["network", kind, id, "match"] if NICS.contains(kind) => {
+                    let definition = found.entry((*id).to_owned()).or_default();
+                    definition.matched.insert(key.clone(), flow_list(value));
+                }
+                _ => {}
             }
             above.push((indent, key));
         }
+    }
+    found
+}
+
+/// A scalar without its quotes.
+fn plain(text: &str) -> String {
+    text.trim().trim_matches(['"', '\'']).to_owned()
+}
+
+/// `[a, b]` or one word; nothing where a block follows.
+fn flow_list(value: &str) -> Vec<String> {
+    let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
+    inner.split(',').map(plain).filter(|word| !word.is_empty()).collect()
+}
+
+/// `{macaddress: "…", driver: [a, b]}`.
+fn flow_map(value: &str) -> BTreeMap<String, Vec<String>> {
+    let inner = value.trim().trim_start_matches('{').trim_end_matches('}');
+    let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let (mut depth, mut start) = (0_i32, 0);
+    let ends = inner.char_indices().chain([(inner.len(), ',')]);
+    for (at, c) in ends {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            ',' if depth == 0 => {
+                if let Some((key, value)) = inner[start..at].split_once(':') {
+                    map.insert(plain(key), flow_list(value));
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    map
+}
+
+/// The `.link` files that netplan writes to `/run/systemd/network`.
+pub(super) fn written_links(root: &Path) -> Vec<LinkFile> {
+    let mut files = Vec::new();
+    for (id, definition) in definitions(root) {
+        let is_written = |key: &str| OFFLOADS.iter().any(|(name, _)| *name == key) || OTHERS.contains(&key);
+        if !definition.keys.keys().any(|key| is_written(key)) {
+            continue;
+        }
+        let lines = OFFLOADS.iter().filter_map(|(key, of_link)| {
+            let said = definition.keys.get(*key)?;
+            Some(LinkLine {
+                key: (*of_link).to_owned(),
+                value: said.value.clone(),
+                place: said.place.clone(),
+                line: format!("{key}: {}", said.value),
+                kind: ConflictingToolKind::Netplan,
+            })
+        });
+        files.push(LinkFile {
+            path: root.join(format!("run/systemd/network/10-netplan-{id}.link")),
+            conditions: conditions(&id, &definition),
+            lines: lines.collect(),
+            written_from: definition.keys.values().map(|said| said.path.clone()).collect(),
+        });
+    }
+    files
+}
+
+/// `[Match]` of that file. A device without `match` is named by its id.
+fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
+    if !definition.has_match {
+        return vec![("OriginalName".to_owned(), id.to_owned())];
+    }
+    let keys = [("driver", "Driver"), ("macaddress", "PermanentMACAddress"), ("name", "OriginalName")];
+    let of_key = keys.iter().filter_map(|(key, of_link)| {
+        let values = definition.matched.get(*key).filter(|values| !values.is_empty())?;
+        Some(((*of_link).to_owned(), values.join(" ")))
+    });
+    of_key.collect()
+}
+
+/// Virtual functions, which `netplan apply` and its unit at boot make of the device with this name.
+pub(super) fn virtual_functions(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
+    let mut found = Vec::new();
+    for (id, definition) in definitions(root) {
+        let Some(said) = definition.keys.get(VIRTUAL_FUNCTIONS) else { continue };
+        let name = definition.keys.get("set-name").map_or(id.as_str(), |said| said.value.as_str());
+        // With `match` and without `set-name` the id says nothing of the name.
+        let is_named = !definition.has_match || definition.keys.contains_key("set-name");
+        if is_named && !devices.iter().any(|facts| facts.device.id.name.as_str() == name) {
+            continue;
+        }
+        found.push(ConflictingTool {
+            kind: ConflictingToolKind::Netplan,
+            place: said.place.clone(),
+            line: format!("{VIRTUAL_FUNCTIONS}: {}", said.value),
+            device: Some(name.to_owned()),
+            sysctl: None,
+            sets: Vec::new(),
+            condition: None,
+        });
     }
     found
 }

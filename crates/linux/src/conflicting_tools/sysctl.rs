@@ -36,7 +36,18 @@ pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
             }
             let (place, line) = (place(root, &path, number), line.trim().to_owned());
             let kind = ConflictingToolKind::SysctlFile;
-            last.insert(name.to_owned(), ConflictingTool { kind, place, line, device: None, sysctl });
+            last.insert(
+                name.to_owned(),
+                ConflictingTool {
+                    kind,
+                    place,
+                    line,
+                    device: None,
+                    sysctl,
+                    sets: Vec::new(),
+                    condition: None,
+                },
+            );
         }
     }
     last.into_values().collect()

@@ -146,6 +146,8 @@ impl Merged {
                     line: format!("[{section}] {line}"),
                     device: device.clone().filter(|_| plugin == "net"),
                     sysctl: sysctl.map(|sysctl| (sysctl, text.clone())),
+                    sets: Vec::new(),
+                    condition: None,
                 });
             }
         }

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::nic::Sysctl;
+use crate::setting::Setting;
 
 /// A kind of tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
@@ -65,8 +66,7 @@ impl fmt::Display for ConflictingToolKind {
 }
 
 /// A configuration line by which another tool sets what netpolicy may also set.
-#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictingTool {
     /// The tool.
     pub kind: ConflictingToolKind,
@@ -78,4 +78,8 @@ pub struct ConflictingTool {
     pub device: Option<String>,
     /// The sysctl and its value, if the line sets one.
     pub sysctl: Option<(Sysctl, String)>,
+    /// The settings that the line makes of that device, as the tool computes them; empty where netpolicy cannot compute them.
+    pub sets: Vec<Setting>,
+    /// What decides whether the line counts for the device, and netpolicy cannot tell: `Path=pci-*`.
+    pub condition: Option<String>,
 }

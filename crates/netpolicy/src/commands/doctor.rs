@@ -26,7 +26,6 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let processes = Processes::from(&arguments.processes);
-    let others = linux::conflicting_tools(std::path::Path::new("/"));
     let idle = linux::idle_depth().unwrap_or_else(|error| {
         context.console.detail(&format!("Ignoring the idle states of CPUs: {error}"));
         None
@@ -38,7 +37,6 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let mut host_context = HostContext {
         recipes,
         command_prefix: context.session.command_prefix(),
-        others,
         idle,
         held,
         pending,
@@ -62,6 +60,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         }
     };
     let mut host = linux::observe(&netns, &processes)?;
+    host_context.others = linux::conflicting_tools(&netns, &host.devices);
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
     let (asked, refused) = match asked(context, &netns, &mut host, &mut host_context.pending.plan) {

@@ -4,11 +4,13 @@
 //! What they set is not overwritten in silence: a plan replaces it as one change with its old value, which a rollback puts
 //! back, and here it is said who will set it again.
 
-use model::host::ConflictingToolKind;
+use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
 
 use super::case::Case;
 use super::{Causes, Found, Rule};
+use crate::in_force;
+use crate::index::Index;
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
@@ -154,10 +156,12 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         ConflictingToolKind::UdevRule,
     ];
     let mut found = Vec::new();
+    let index = Index::new(case.host);
     for kind in KINDS {
         let lines = case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none());
-        let lines: Vec<_> = lines.filter(|other| !agrees_with_default_mask(&other.line, case)).collect();
-        let Some(first) = lines.first() else { continue };
+        let lines = lines.filter(|other| !agrees_with_default_mask(&other.line, case));
+        let lines: Vec<_> = lines.filter_map(|other| Some((other, what_differs(other, &index)?))).collect();
+        let Some((first, _)) = lines.first() else { continue };
         let when = match kind {
             ConflictingToolKind::LinkFile
             | ConflictingToolKind::Ena
@@ -185,10 +189,27 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let severity = if asked && again { Severity::Warning } else { Severity::Note };
         let summary = format!("{kind} sets device settings, {when}");
         let one = Found::new(severity, object, summary);
-        found.push(lines.iter().take(EVIDENCE_MAX).fold(one, |one, other| {
+        found.push(lines.iter().take(EVIDENCE_MAX).fold(one, |one, (other, now)| {
             let device = other.device.as_ref().map(|device| format!(" ({device})")).unwrap_or_default();
-            one.evidence(format!("{}{device}: {}", other.place, other.line))
+            let condition = other.condition.as_ref();
+            let condition = condition.map(|condition| format!(", if {condition}")).unwrap_or_default();
+            one.evidence(format!("{}{device}: {}{now}{condition}", other.place, other.line))
         }));
     }
     found
+}
+
+/// What is in force where a line sets something else: `; now 8`; empty where that cannot be compared. `None` where all that
+/// the line sets is in force.
+fn what_differs(other: &ConflictingTool, index: &Index<'_>) -> Option<String> {
+    if other.sets.is_empty() {
+        return Some(String::new());
+    }
+    // A device without such a setting keeps the tool from setting it.
+    let values = other.sets.iter().filter_map(|set| Some((set, in_force::value(set, index).ok()?)));
+    let differing: Vec<String> =
+        values.filter(|(set, now)| *set != now).map(|(_, now)| now.value()).collect();
+    let mut shown = differing.clone();
+    shown.dedup();
+    (!differing.is_empty()).then(|| format!("; now {}", shown.join(", ")))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use model::host::{ConflictingTool, ConflictingToolKind, RunningIrqbalance};
-use model::{Finding, Host, IrqNumber, Pid, Severity, Sysctl};
+use model::host::{ConflictingTool, ConflictingToolKind, Pair, Rings, RunningIrqbalance};
+use model::{Finding, Host, IrqNumber, NicKnob, Pid, RingKind, Setting, Severity, Sysctl};
 use plan::doctor::HostContext;
 use plan::{Asked, doctor_with};
 
@@ -61,6 +61,8 @@ fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_is_none()
         line: format!("net.core.netdev_budget={value}"),
         device: None,
         sysctl: Some((Sysctl::NetdevBudget, value.to_owned())),
+        sets: Vec::new(),
+        condition: None,
     };
     let warning = found(&host, &[], vec![file("600")], "others-set-sysctl").expect("found");
     assert_eq!(warning.severity, Severity::Warning);
@@ -83,10 +85,38 @@ fn device_settings_of_other_tools_are_reported_with_file_and_line() {
         line: "CombinedChannels=4".to_owned(),
         device: Some("eth*".to_owned()),
         sysctl: None,
+        sets: Vec::new(),
+        condition: None,
     };
     let note = found(&host, &[], vec![link], "others-set-device").expect("found");
     assert_eq!(note.summary, "systemd .link sets device settings, when udev adds the device");
     assert_eq!(note.evidence, ["/etc/systemd/network/10-eth.link:5 (eth*): CombinedChannels=4"]);
+}
+
+#[test]
+fn a_line_is_silent_where_the_device_has_what_it_sets_and_says_what_decides_where_that_is_not_known() {
+    let mut host = nic(None);
+    host.devices[0].rings = Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() });
+    let id = host.devices[0].id;
+    let ring = |size: u32, condition: Option<&str>| ConflictingTool {
+        kind: ConflictingToolKind::NetworkManager,
+        place: "/etc/NetworkManager/system-connections/lan.nmconnection:9".to_owned(),
+        line: format!("ring-rx={size}"),
+        device: Some("eth0".to_owned()),
+        sysctl: None,
+        sets: vec![Setting::Nic(id, NicKnob::Ring(RingKind::Rx, size))],
+        condition: condition.map(str::to_owned),
+    };
+    assert_eq!(found(&host, &[], vec![ring(512, None)], "others-set-device"), None);
+    let line = "/etc/NetworkManager/system-connections/lan.nmconnection:9 (eth0): ring-rx=1024; now 512";
+    let note =
+        found(&host, &[], vec![ring(512, None), ring(1024, None)], "others-set-device").expect("found");
+    assert_eq!(note.evidence, [line]);
+    let note = found(&host, &[], vec![ring(1024, Some("driver=x*"))], "others-set-device").expect("found");
+    assert_eq!(note.evidence, [format!("{line}, if driver=x*")]);
+    // A device without rings takes none.
+    host.devices[0].rings = None;
+    assert_eq!(found(&host, &[], vec![ring(1024, None)], "others-set-device"), None);
 }
 
 #[test]
@@ -98,6 +128,8 @@ fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
         line: "net.core.rps_default_mask = 3".to_owned(),
         device: None,
         sysctl: None,
+        sets: Vec::new(),
+        condition: None,
     };
     let note = found(&host, &[], vec![file.clone()], "others-set-device").expect("found");
     assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are made later");

@@ -1,0 +1,213 @@
+//! NetworkManager: the `[ethtool]` section of the connection that is active on a device, or that it would activate.
+//!
+//! nm-settings-keyfile(5); NetworkManager `src/core/nm-policy.c` `auto_activate_device()` has the choice,
+//! `src/core/nm-config-data.c` and `src/core/nm-config.c` `nm_config_device_state_load()` the record of each device.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use model::host::{ConflictingTool, ConflictingToolKind};
+
+use super::facts::{DeviceFacts, Verdict, mac, meets};
+use super::{FILES_MAX, file_name, ini, place, text, values};
+
+/// Where the profiles are, the first of which wins where directories have a file of the same name.
+const DIRECTORIES: [&str; 3] = [
+    "etc/NetworkManager/system-connections",
+    "run/NetworkManager/system-connections",
+    "usr/lib/NetworkManager/system-connections",
+];
+
+/// The families of `[ethtool]` that set what netpolicy sets, too.
+const FAMILIES: [&str; 4] = ["ring-", "coalesce-", "feature-", "channels-"];
+
+/// A profile.
+struct Profile {
+    path: PathBuf,
+    /// Line, section, key, value.
+    lines: Vec<(usize, String, String, String)>,
+}
+
+impl Profile {
+    fn get(&self, sections: &[&str], keys: &[&str]) -> Option<&str> {
+        let line = self.lines.iter().rev().find(|(_, section, key, _)| {
+            sections.contains(&section.as_str()) && keys.contains(&key.as_str())
+        });
+        line.map(|(.., value)| value.as_str())
+    }
+
+    fn connection(&self, key: &str) -> Option<&str> {
+        self.get(&["connection"], &[key])
+    }
+}
+
+/// The profiles of all directories. In /etc a file needs no ending.
+fn profiles(root: &Path) -> Vec<Profile> {
+    let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for directory in DIRECTORIES {
+        let entries = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
+        for path in entries.take(FILES_MAX).map(|entry| entry.path()) {
+            let name = file_name(&path);
+            let is_profile = name.ends_with(".nmconnection") || directory == DIRECTORIES[0];
+            if is_profile && !name.starts_with('.') && !name.ends_with('~') {
+                by_name.entry(name).or_insert(path);
+            }
+        }
+    }
+    let read = by_name.into_values().filter_map(|path| Some((text(&path)?, path)));
+    read.map(|(text, path)| {
+        let lines = ini(&text).map(|(number, section, key, value)| {
+            (number, section.to_owned(), key.to_owned(), value.to_owned())
+        });
+        Profile { path, lines: lines.collect() }
+    })
+    .collect()
+}
+
+/// When each profile was last active, by uuid, in seconds.
+fn timestamps(root: &Path) -> BTreeMap<String, u64> {
+    let text = text(&root.join("var/lib/NetworkManager/timestamps")).unwrap_or_default();
+    ini(&text).filter_map(|(.., uuid, when)| Some((uuid.to_owned(), when.parse().ok()?))).collect()
+}
+
+/// What NetworkManager sets of each device.
+pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
+    let profiles = profiles(root);
+    let used = timestamps(root);
+    let mut found = Vec::new();
+    for facts in devices.iter().filter(|facts| facts.is_managed != Some(false)) {
+        for (profile, condition) in chosen(&profiles, &used, facts) {
+            for (number, section, key, value) in &profile.lines {
+                if section != "ethtool" || !FAMILIES.iter().any(|family| key.starts_with(family)) {
+                    continue;
+                }
+                found.push(ConflictingTool {
+                    kind: ConflictingToolKind::NetworkManager,
+                    place: place(root, &profile.path, *number),
+                    line: format!("{key}={value}"),
+                    device: Some(facts.device.id.name.as_str().to_owned()),
+                    sysctl: None,
+                    sets: values::of_network_manager(facts.device, key, value),
+                    condition: condition.clone(),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The profile that is active on a device; else the one that NetworkManager activates by itself, with those before it of
+/// which netpolicy cannot tell whether they fit.
+fn chosen<'p>(
+    profiles: &'p [Profile],
+    used: &BTreeMap<String, u64>,
+    facts: &DeviceFacts<'_>,
+) -> Vec<(&'p Profile, Option<String>)> {
+    if let Some(uuid) = &facts.connection {
+        let active = profiles.iter().filter(|profile| profile.connection("uuid") == Some(uuid));
+        return active.map(|profile| (profile, None)).collect();
+    }
+    let is_automatic = |profile: &&Profile| profile.connection("autoconnect") != Some("false");
+    let mut automatic: Vec<(&Profile, Verdict)> = profiles
+        .iter()
+        .filter(is_automatic)
+        .map(|profile| (profile, fits(profile, facts)))
+        .filter(|(_, verdict)| *verdict != Verdict::No)
+        .collect();
+    let rank = |profile: &Profile| {
+        let priority = profile.connection("autoconnect-priority").and_then(|text| text.parse::<i32>().ok());
+        let last = profile.connection("uuid").and_then(|uuid| used.get(uuid)).copied();
+        Reverse((priority.unwrap_or(0), last.unwrap_or(0)))
+    };
+    automatic.sort_by_key(|(profile, _)| rank(profile));
+    let mut chosen = Vec::new();
+    let first =
+        automatic.iter().find(|(_, verdict)| *verdict == Verdict::Yes).map(|(profile, _)| rank(profile));
+    // NetworkManager takes one of those of the same rank, and does not say which.
+    let rivals = automatic
+        .iter()
+        .filter(|(profile, verdict)| *verdict == Verdict::Yes && Some(rank(profile)) == first);
+    let is_open = rivals.count() > 1;
+    for (profile, verdict) in automatic {
+        if first.is_some_and(|first| rank(profile) > first) {
+            break;
+        }
+        let condition = match verdict {
+            Verdict::Unknown(condition) => Some(condition),
+            _ if is_open => Some("NetworkManager prefers it to others that fit".to_owned()),
+            _ => None,
+        };
+        chosen.push((profile, condition));
+    }
+    chosen
+}
+
+/// Whether a profile fits a device.
+fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
+    let name = facts.device.id.name.as_str();
+    let mut verdict = match profile.connection("type") {
+        Some("ethernet" | "802-3-ethernet") => {
+            let is_virtual = facts.device.has_own_interrupts() == Some(false) && facts.device.kind != "veth";
+            Verdict::of(name != "lo" && !is_virtual)
+        }
+        Some("infiniband") => Verdict::of(facts.devtype.as_deref() == Some("infiniband")),
+        // Profiles of virtual devices name theirs.
+        Some(_) => Verdict::of(profile.connection("interface-name").is_some()),
+        None => Verdict::No,
+    };
+    if let Some(wanted) = profile.connection("interface-name") {
+        verdict = verdict.and(Verdict::of(wanted == name));
+    }
+    for (section, key, value) in profile.lines.iter().map(|(_, section, key, value)| (section, key, value)) {
+        let list = || value.split([';', ',']).map(str::trim).filter(|word| !word.is_empty());
+        let unknown = || Verdict::Unknown(format!("{key}={value}"));
+        let own = facts.permanent_mac.as_ref().map(|own| match (own.is_empty(), &facts.device.link.mac) {
+            (true, Some(now)) => now.clone(),
+            _ => own.clone(),
+        });
+        let one = match (section.as_str(), key.as_str()) {
+            ("match", "interface-name") => words_meet(list(), Some(name)).map_or_else(unknown, Verdict::of),
+            ("match", "driver") if facts.driver().is_some() => {
+                words_meet(list(), facts.driver()).map_or_else(unknown, Verdict::of)
+            }
+            ("match", "path") if facts.property("ID_PATH").is_some() => {
+                words_meet(list(), facts.property("ID_PATH")).map_or_else(unknown, Verdict::of)
+            }
+            ("match", _) => unknown(),
+            ("ethernet" | "802-3-ethernet", "mac-address") => match &own {
+                Some(own) => Verdict::of(mac(value).is_some_and(|wanted| wanted == *own)),
+                None => unknown(),
+            },
+            ("ethernet" | "802-3-ethernet", "mac-address-blacklist" | "mac-address-denylist") => match &own {
+                Some(own) => Verdict::of(!list().filter_map(mac).any(|denied| denied == *own)),
+                None => unknown(),
+            },
+            _ => continue,
+        };
+        verdict = verdict.and(one);
+    }
+    verdict
+}
+
+/// Whether a name meets a list of nm-settings(5) `match`: one of the plain words or of those with `|`, all with `&`, and none
+/// with `!`. `None` where a pattern cannot be read.
+fn words_meet<'w>(words: impl Iterator<Item = &'w str>, name: Option<&str>) -> Option<bool> {
+    let name = name?;
+    let (mut optional, mut met) = (false, false);
+    for word in words {
+        let (must, word) = word.strip_prefix('&').map_or((false, word), |word| (true, word));
+        let word = word.strip_prefix('|').unwrap_or(word);
+        let (inverted, word) = word.strip_prefix('!').map_or((false, word), |word| (true, word));
+        let holds = meets(word, name)? != inverted;
+        if must || inverted {
+            if !holds {
+                return Some(false);
+            }
+        } else {
+            optional = true;
+            met |= holds;
+        }
+    }
+    Some(!optional || met)
+}
