@@ -1,8 +1,10 @@
 //! What is installed, and where: the one list of `make install`, of the packages and of the archive.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::documents::with_installed_links;
 use crate::shell::{self, Result};
 use crate::{files, linked};
 
@@ -97,15 +99,7 @@ pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
         let text = text.replace(IN_UNITS, &format!("{prefix}/{PROGRAM}"));
         files::write(&below.join("lib/systemd/system").join(unit), &text)?;
     }
-    for (from, to) in FILES {
-        files::put(&shell::root().join(from), &below.join(to), 0o644)?;
-    }
-    for (from, to) in DIRECTORIES {
-        for file in files::files_of(&shell::root().join(from))? {
-            let name = file.file_name().unwrap_or_default();
-            files::put(&file, &below.join(to).join(name), 0o644)?;
-        }
-    }
+    lay_copies(below)?;
     for (command, directory) in [("man", MANUAL), ("schema", "share/netpolicy/schema")] {
         let directory = below.join(directory);
         files::make_directory(&directory)?;
@@ -114,6 +108,28 @@ pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
     for (shell, file) in COMPLETIONS {
         let script = shell::output(Command::new(&program).args(["completions", shell]))?;
         files::write(&below.join(file), &script)?;
+    }
+    Ok(())
+}
+
+/// Lays out what is copied: documents with the links that lead somewhere then, all else as it is.
+fn lay_copies(below: &Path) -> Result {
+    let mut copied: BTreeMap<PathBuf, PathBuf> =
+        FILES.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
+    for (from, to) in DIRECTORIES {
+        for file in files::files_of(&shell::root().join(from))? {
+            let name = file.file_name().unwrap_or_default();
+            copied.insert(Path::new(from).join(name), Path::new(to).join(name));
+        }
+    }
+    for (from, to) in &copied {
+        let source = shell::root().join(from);
+        if from.extension().is_some_and(|ending| ending == "md") {
+            let text = with_installed_links(&files::read(&source)?, from, &copied);
+            files::write(&below.join(to), &text)?;
+        } else {
+            files::put(&source, &below.join(to), 0o644)?;
+        }
     }
     Ok(())
 }
@@ -151,5 +167,46 @@ mod split {
         ] {
             assert!(!is_of_tools(file), "{file}");
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_link_of_an_installed_document_leads_to_an_installed_file() -> Result {
+        let below = std::env::temp_dir().join(format!("netpolicy-copies-{}", std::process::id()));
+        let laid = lay_copies(&below).and_then(|()| links_astray(&below));
+        files::remove(&below)?;
+        let (links, astray) = laid?;
+        assert!(links > 30, "only {links} links were found");
+        assert!(astray.is_empty(), "these lead nowhere:\n{}", astray.join("\n"));
+        Ok(())
+    }
+
+    /// How many links to files the documents below a directory have, and those that lead nowhere.
+    fn links_astray(below: &Path) -> Result<(usize, Vec<String>)> {
+        let (mut links, mut astray) = (0, Vec::new());
+        for (_, to) in DIRECTORIES {
+            for path in files::files_of(&below.join(to))? {
+                if path.extension().is_none_or(|ending| ending != "md") {
+                    continue;
+                }
+                let text = files::read(&path)?;
+                // Code has `](` in no document.
+                for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                    let file = target.split('#').next().unwrap_or_default();
+                    if target.contains("://") || file.is_empty() {
+                        continue;
+                    }
+                    links += 1;
+                    if !path.with_file_name(file).exists() {
+                        astray.push(format!("{}: {target}", path.display()));
+                    }
+                }
+            }
+        }
+        Ok((links, astray))
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod contents;
 mod deb;
+mod documents;
 mod program;
 mod rpm;
 mod script;
@@ -21,6 +22,9 @@ use sources::Licences;
 use stage::Stage;
 
 /// Who packages say made them. Distributors put in their own name.
+///
+/// Debian policy 5.6.2 asks for an address, and lintian refuses a control file without one (`malformed-contact`). The project
+/// has no public address: `.invalid` never has a host (RFC 2606), so mail bounces at once and reaches no one else.
 pub(crate) const MAINTAINER: &str = "the netpolicy developers <netpolicy@packages.invalid>";
 /// The same without an address.
 pub(crate) const VENDOR: &str = "the netpolicy developers";
