@@ -189,6 +189,9 @@ impl FromStr for CpuSet {
         if text.is_empty() {
             return Ok(set);
         }
+        if let Some(mask) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            return Self::parse_mask(&in_words(mask)).map_err(|_| wrong());
+        }
         for range in text.split(',') {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (first, last) = (number(first)?, number(last)?);
@@ -203,7 +206,19 @@ impl FromStr for CpuSet {
     }
 }
 
-crate::as_text! { CpuSet: "CPUs, as the kernel lists them: 0-3,8" }
+/// A mask as other tools write it, without commas, in the kernel's words of 32 bits.
+fn in_words(mask: &str) -> String {
+    const DIGITS: usize = 8;
+    if mask.contains(',') || mask.len() <= DIGITS || !mask.is_ascii() {
+        return mask.to_owned();
+    }
+    let (first, rest) = mask.split_at(mask.len() % DIGITS);
+    let words = rest.as_bytes().chunks(DIGITS).filter_map(|word| str::from_utf8(word).ok());
+    let all: Vec<&str> = [first].into_iter().filter(|word| !word.is_empty()).chain(words).collect();
+    all.join(",")
+}
+
+crate::as_text! { CpuSet: "CPUs, as the kernel lists them: 0-3,8; or as a mask: 0x10f" }
 
 #[cfg(test)]
 mod test {
@@ -233,6 +248,20 @@ mod test {
         assert_eq!(set("0-3,8\n").to_string(), "0-3,8");
         assert_eq!(CpuSet::parse_mask("00000001,00000003\n").expect("mask").to_string(), "0-1,32");
         assert_eq!(CpuSet::parse_mask("0").expect("mask"), CpuSet::new());
+        for (mask, list) in [
+            ("0x3", "0-1"),
+            ("0X10f", "0-3,8"),
+            ("0x1,00000003", "0-1,32"),
+            ("0x100000003", "0-1,32"),
+            ("0x0", ""),
+            ("0x800000000000000000", "71"),
+        ] {
+            let set: CpuSet = list.parse().expect("a list");
+            assert_eq!(mask.parse(), Ok(set), "{mask}");
+        }
+        for wrong in ["0x", "0xg", "0x3-4", "0x-1", "x3", "3x"] {
+            assert!(wrong.parse::<CpuSet>().is_err(), "{wrong}");
+        }
         assert_eq!((set("0-1,32").to_mask(), set("").to_mask()), ("1,00000003".to_owned(), "0".to_owned()));
     }
 

@@ -131,11 +131,22 @@ fn agrees(value: &str, now: u64) -> bool {
     }
 }
 
-/// Whether a line sets the mask of new receive queues, to what it is.
+/// The mask of new receive queues that a line sets.
+fn default_mask(line: &str) -> Option<&str> {
+    let (name, mask) = line.split_once('=')?;
+    name.trim().ends_with("rps_default_mask").then(|| mask.trim())
+}
+
 fn agrees_with_default_mask(line: &str, case: &Case<'_>) -> bool {
-    let Some((name, mask)) = line.split_once('=') else { return false };
-    let is_it = name.trim().ends_with("rps_default_mask");
-    is_it && CpuSet::parse_mask(mask.trim()).is_ok_and(|mask| mask == case.host.rps_default_mask)
+    let mask = default_mask(line).and_then(|mask| CpuSet::parse_mask(mask).ok());
+    mask.is_some_and(|mask| mask == case.host.rps_default_mask)
+}
+
+/// What the kernel does with a mask as C writes it. Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parse()`.
+fn refused_mask(line: &str) -> Option<String> {
+    let mask = default_mask(line).filter(|mask| mask.starts_with("0x") || mask.starts_with("0X"))?;
+    let cpus: CpuSet = mask.parse().ok()?;
+    Some(format!("; the kernel refuses {mask}, and takes {}", cpus.to_mask()))
 }
 
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -193,7 +204,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let device = other.device.as_ref().map(|device| format!(" ({device})")).unwrap_or_default();
             let condition = other.condition.as_ref();
             let condition = condition.map(|condition| format!(", if {condition}")).unwrap_or_default();
-            one.evidence(format!("{}{device}: {}{now}{condition}", other.place, other.line))
+            let refused = refused_mask(&other.line).unwrap_or_default();
+            one.evidence(format!("{}{device}: {}{now}{condition}{refused}", other.place, other.line))
         }));
     }
     found

@@ -134,5 +134,12 @@ fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
     let note = found(&host, &[], vec![file.clone()], "others-set-device").expect("found");
     assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are made later");
     host.rps_default_mask = "0-1".parse().expect("a list");
-    assert_eq!(found(&host, &[], vec![file], "others-set-device"), None);
+    assert_eq!(found(&host, &[], vec![file.clone()], "others-set-device"), None);
+    // As C writes it, the kernel refuses it: the file sets nothing.
+    let line = "net.core.rps_default_mask = 0x3".to_owned();
+    let note = found(&host, &[], vec![ConflictingTool { line, ..file }], "others-set-device").expect("found");
+    assert_eq!(
+        note.evidence,
+        ["/etc/sysctl.d/90-rps.conf:1: net.core.rps_default_mask = 0x3; the kernel refuses 0x3, and takes 3"]
+    );
 }
