@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use apply::{Allow, TransactionName};
 use linux::{Netns, Processes};
+use model::host::Device;
 use model::{DeviceId, NicKnob, Offload, Plan, Policy, Setting};
 
 use crate::clock;
@@ -73,11 +74,23 @@ fn report_waiting_offloads(changes: &Plan, netns: &Netns, operator: &dyn Operato
     if switched.is_empty() {
         return Ok(());
     }
+    report_unswitched(&|device, offload| switched.contains(&(device.id, offload)), netns, operator)
+}
+
+/// Reports those of these offloads that are not as requested.
+///
+/// # Errors
+/// If the host cannot be observed.
+pub fn report_unswitched(
+    switched: &dyn Fn(&Device, Offload) -> bool,
+    netns: &Netns,
+    operator: &dyn Operator,
+) -> Result<(), Fault> {
     let word = |on: bool| if on { "on" } else { "off" };
     let host = linux::observe(netns, &Processes::None)?;
     for device in &host.devices {
         for (offload, requested) in &device.offloads_requested {
-            if switched.contains(&(device.id, *offload)) {
+            if switched(device, *offload) {
                 let (requested, is) = (word(*requested), word(!requested));
                 operator.say(&format!(
                     "{}: {offload} is requested {requested} and stays {is}: the driver or another offload does not allow it now.",

@@ -3,10 +3,12 @@
 use daemon::api::method::TargetParams;
 use daemon::api::{CallError, Client};
 use daemon::running_daemon;
+use linux::Netns;
+use model::host::Device;
 use model::policy::Match;
-use model::{DeliveryMode, Intent, Target};
+use model::{DeliveryMode, Intent, NicRequest, Target};
 use serde_json::{Map, Value, json};
-use session::{Exit, Fault, HostState};
+use session::{Exit, Fault, HostState, staged};
 
 use crate::args::{Unset, UnsetTarget};
 use cli::Context;
@@ -16,9 +18,10 @@ pub(crate) fn set(
     client: &mut Client,
     intent: &Intent,
     settings: &[String],
+    netns: &Netns,
     context: &Context,
 ) -> Result<Exit, Fault> {
-    let Intent { target, policy, delivery, kthread, budget, .. } = intent;
+    let Intent { target, policy, delivery, nic, kthread, budget, .. } = intent;
     let request = delivery.as_ref().map_or_else(|| policy.as_str().to_owned(), DeliveryMode::to_string);
     let parameters = json!({
         "target": TargetParams::of(target),
@@ -31,7 +34,17 @@ pub(crate) fn set(
         "kthread_util_clamp": kthread.util_clamp.map(|clamp| clamp.to_string()),
         "kthread_slice": kthread.slice.map(|slice| slice.to_string()),
     });
-    call(client, "Set", parameters, context)
+    let exit = call(client, "Set", parameters, context)?;
+    let is_offload =
+        |offload| nic.iter().any(|one| matches!(one, NicRequest::Offload(of, _) if *of == offload));
+    if let Target::Device(name) = target
+        && nic.iter().any(|one| matches!(one, NicRequest::Offload(..)))
+    {
+        let switched = |device: &Device, offload| device.id.name.as_str() == name && is_offload(offload);
+        let reported = staged::report_unswitched(&switched, netns, &context.console);
+        reported.map_err(|fault| fault.leaving(HostState::Done))?;
+    }
+    Ok(exit)
 }
 
 /// Has the daemon release what was set for a target.

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     fullbusy::refuse_from_outside(&policy)?;
     // What a daemon does not know of, it would take for drift.
     if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {
-        return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
+        return by_daemon::set(&mut daemon, &policy.intents[0], &typed, &netns, context);
     }
     running_daemon::refuse_beside_another(&context.session, &netns)?;
     let words = staged::Words { nothing: Some("it is set already"), done: "Set" };

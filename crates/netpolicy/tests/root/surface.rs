@@ -14,6 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("explain/a_service_is_explained_by_the_name_that_the_file_gives_it", NEEDS, explained),
         test("journal/a_full_disk_is_said_to_be_full", &[Need::Root, Need::Suspension], full_disk),
         test("daemon/a_device_whose_queues_are_a_services_is_not_said_to_be_set", NEEDS, beside_a_service),
+        test("daemon/an_offload_that_stays_off_is_named_as_apply_does", NEEDS, stays_off),
         test("daemon/others_reach_the_socket_in_a_state_directory_of_its_own", NEEDS, reached_by_others),
     ]
 }
@@ -88,6 +89,25 @@ fn beside_a_service() -> Result<(), Failed> {
     operator.runs(&["unset", "device", "veth-server"], 0)?;
     let status = operator.runs(&["status"], 0)?.data;
     assert!(!status.contains(" none "), "{status}");
+    drop(daemon);
+    Ok(())
+}
+
+fn stays_off() -> Result<(), Failed> {
+    let operator = Operator::new("stays-off", 1)?;
+    let daemon = at_work(&operator, "# nothing yet\n")?;
+    // Without checksums the kernel keeps the request for TSO and leaves it off.
+    operator.inside("ethtool -K veth-server tso off")?;
+    operator.inside("ethtool -K veth-server tx off")?;
+    let setting = |value: &str| format!("tx-tcp-segmentation={value}");
+    let set = |value: &str| {
+        operator.runs(&["set", "device", "veth-server", "none", "--setting", &setting(value)], 0)
+    };
+    let said = set("true")?.words;
+    assert!(said.contains("tx-tcp-segmentation is requested on and stays off"), "{said}");
+    operator.inside("ethtool -K veth-server tx on")?;
+    let said = set("true")?.words;
+    assert!(!said.contains("stays off"), "{said}");
     drop(daemon);
     Ok(())
 }
