@@ -11,6 +11,7 @@ mod context;
 pub mod globals;
 pub mod man;
 mod own_files;
+mod privileges;
 pub mod programs;
 pub mod schema;
 pub mod tool;
@@ -20,6 +21,7 @@ pub use console::Console;
 pub use context::Context;
 pub use globals::{Color, Globals, Output};
 pub use own_files::OwnFiles;
+pub use privileges::{missing_privileges, say_if_denied};
 pub use usage::{explain, parse};
 
 /// The commands in groups, in the order in which an operator needs them.

@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use session::{Exit, Fault};
 
-use crate::{Context, Globals, man, schema};
+use crate::{Context, Globals, man, missing_privileges, say_if_denied, schema};
 
 /// A command with a schema of what it prints, and that schema.
 pub type Schema = (&'static str, fn() -> Value);
@@ -74,6 +74,7 @@ pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<E
             schemas.iter().try_for_each(write).map(|()| Exit::Done)
         }
     };
+    say_if_denied(missing_privileges(), &ended, &context);
     context.end(ended)
 }
 

@@ -1,18 +1,10 @@
-//! What a command lacks before it begins: privileges, and descriptors.
+//! What a command lacks before it begins: descriptors.
 
-use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use session::Fault;
 
 /// How many descriptors a look at a host takes at least: netlink sockets, BPF programs, and a few for each process.
 const OPEN_FILES_MIN: u64 = 64;
-
-/// What a user without privileges is told before anything else; `None` for root.
-pub(crate) fn missing_privileges() -> Option<&'static str> {
-    (!geteuid().is_root() && !linux::observe::may_administer()).then_some(
-        "Run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE: without, it changes nothing, and sees no \
-         processes of other users.",
-    )
-}
 
 /// Raises the limit on open files to what is needed, as far as that is allowed.
 ///

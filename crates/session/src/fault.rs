@@ -119,6 +119,11 @@ impl Fault {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
     }
 
+    /// Returns whether the kernel refused it for lack of privileges.
+    pub fn is_denied(&self) -> bool {
+        self.hint.as_deref() == Some(privileges())
+    }
+
     /// Sets another state of the host.
     #[must_use]
     pub fn leaving(mut self, host: HostState) -> Self {

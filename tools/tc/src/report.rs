@@ -151,6 +151,9 @@ impl Report for LoadReport {
     const KIND: &'static str = "tc-load";
 
     fn page(&self, page: &mut Page) {
+        if self.refused.iter().any(|refused| refused.is_denied) {
+            page.line("Run netpolicy as root, or with CAP_NET_ADMIN in this network namespace.");
+        }
         for refused in self.refused.iter().take(SHOWN_MAX) {
             let words = format!("{}:{}: {}", self.file, refused.line, refused.words);
             page.styled(Style::Bad, words);
@@ -202,9 +205,6 @@ impl Report for LoadReport {
             words.push_str(&format!("; chain {chain} is in force"));
         }
         page.line(words);
-        if self.refused.iter().any(|refused| refused.is_denied) {
-            page.line("Run netpolicy as root, or with CAP_NET_ADMIN in this network namespace.");
-        }
         for (kind, count) in &self.counters_anyway {
             page.line(format!(
                 "no_percpu of kind {kind}: {count} actions request it; the kernel ignores it for this kind, although dumps \

@@ -34,17 +34,22 @@ use session::{Exit, Fault, expire};
 
 use crate::args::Command;
 use crate::limits;
-use cli::Context;
 use cli::programs::Tool;
+use cli::{Context, missing_privileges, say_if_denied};
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
+    let mut missing = missing_privileges();
     if looks_at_host(command) || measures(command) {
         limits::admit_open_files()?;
-        // A daemon may do what its group asks for.
-        if let Some(words) = limits::missing_privileges().filter(|_| !matches!(command, Command::Set(_))) {
-            context.console.say(words);
-        }
+    }
+    // Other commands say it only when they fail for it. What a user may not set, the daemon may set for its group.
+    let begins_with_it = looks_at_host(command) && !matches!(command, Command::Set(_)) || measures(command);
+    if missing.is_some()
+        && (begins_with_it || matches!(command, Command::Set(_)) && !set::has_daemon(context))
+        && let Some(words) = missing.take()
+    {
+        context.console.say(words);
     }
     let mut said = None;
     if looks_at_host(command)
@@ -62,7 +67,10 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     let exit = match dispatch(command, context) {
         // The same is wrong with the command, and was said.
         Err(fault) if said == Some(fault.cause.to_string()) => return Ok(fault.exit),
-        result => result?,
+        ended => {
+            say_if_denied(missing, &ended, context);
+            ended?
+        }
     };
     if commits(command) {
         context.session.forget_old_transactions(&context.console);

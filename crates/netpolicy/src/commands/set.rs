@@ -54,6 +54,14 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     Ok(done)
 }
 
+/// Whether a daemon answers that would set it.
+pub(crate) fn has_daemon(context: &Context) -> bool {
+    let netns = context.session.netns();
+    netns
+        .and_then(|netns| running_daemon::connect(&context.session, netns.id()))
+        .is_ok_and(|daemon| daemon.is_some())
+}
+
 /// Stores the request in the kernel: the process's future children and their sockets inherit it.
 fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
     let number = (policy != PolicyName::None).then(|| policy.number());

@@ -56,6 +56,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             opened_by_acl,
         ),
         test("unprivileged/a_socket_below_another_users_directory_is_refused", ROOT, socket_below_theirs),
+        test("unprivileged/a_command_that_fails_for_lack_of_rights_begins_with_who_may", ROOT, who_may),
     ]
 }
 
@@ -576,5 +577,46 @@ fn many_epolls() -> Result<(), Failed> {
     assert_eq!(epolls, 512);
     let unread = host["data"]["unread"].to_string();
     assert!(unread.contains("188 more than the 512 of one process that are managed"), "{unread}");
+    Ok(())
+}
+
+fn who_may() -> Result<(), Failed> {
+    let operator = Operator::new("who-may", 1)?;
+    let program = operator.file("netpolicy", &fs::read(env!("CARGO_BIN_EXE_netpolicy"))?)?;
+    for tool in &cli::programs::TOOLS {
+        let built = Path::new(env!("CARGO_BIN_EXE_netpolicy")).with_file_name(tool.program);
+        operator.file(tool.program, &fs::read(built)?)?;
+    }
+    let rules = operator.file("rules", b"qdisc add dev lo clsact\n")?;
+    let policy =
+        operator.file("policy.toml", b"[device.lo]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
+    for arguments in [
+        &["set", "device", "lo", "none", "--setting", "rps_cpus=0"] as &[&str],
+        &["apply", "--policy-file", &policy],
+        &["try", "--policy-file", &policy],
+        &["attach", "1", "--policy", "latency"],
+        &["watch", "1"],
+        &["daemon"],
+        &["lab", "--", "true"],
+        &["bench", "policies"],
+        &["tc", "load", &rules],
+    ] {
+        // Standard output and errors as a terminal has them.
+        let mut command = Command::new("timeout");
+        command.args(["20", "sh", "-c", "exec \"$@\" 2>&1", "sh", &program]).args(arguments);
+        let output = command.stdin(Stdio::null()).uid(NOBODY).gid(NOBODY).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let words = "Run netpolicy as root, or with CAP_NET_ADMIN";
+        assert!(said.starts_with(words), "{arguments:?}: {said}");
+        assert_eq!(said.matches("Run netpolicy as root").count(), 1, "{arguments:?}: {said}");
+    }
+    // What any user may do does not ask for more.
+    let schema = Command::new(&program).arg("schema").uid(NOBODY).gid(NOBODY).output()?;
+    assert!(
+        schema.status.success() && schema.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&schema.stderr)
+    );
     Ok(())
 }

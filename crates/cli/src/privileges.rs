@@ -1,0 +1,22 @@
+//! What a user lacks who may not change a host.
+
+use rustix::process::geteuid;
+use session::{Exit, Fault};
+
+use crate::Context;
+
+/// Returns what a user without privileges is told before anything else; `None` for root.
+#[must_use]
+pub fn missing_privileges() -> Option<&'static str> {
+    (!geteuid().is_root() && !linux::observe::may_administer()).then_some(
+        "Run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE: without, it changes nothing, and sees no \
+         processes of other users.",
+    )
+}
+
+/// Prints these words before the fault of a command that failed for lack of privileges.
+pub fn say_if_denied(words: Option<&str>, ended: &Result<Exit, Fault>, context: &Context) {
+    if let Some(words) = words.filter(|_| ended.as_ref().is_err_and(Fault::is_denied)) {
+        context.console.say(words);
+    }
+}
