@@ -103,6 +103,14 @@ static __always_inline __u16 sock_busy_poll_budget(struct sock *sk)
 	return bpf_core_field_exists(sk->sk_busy_poll_budget) ? sk->sk_busy_poll_budget : 0;
 }
 
+/*
+ * Reads sixteen bytes at any kernel address, through a type that every kernel
+ * has. Each read is a load, which returns 0 for unmapped memory;
+ * bpf_probe_read_kernel() is a call. Linux 6.2: "bpf: Add a kfunc for generic
+ * type cast".
+ */
+#define sixteen_bytes(address) bpf_core_cast((void *)(address), struct in6_addr)
+
 /* Whether this is an MPTCP subflow; never without CONFIG_MPTCP. Linux 5.6. */
 static __always_inline bool is_mptcp(struct tcp_sock *tcp)
 {

@@ -249,7 +249,10 @@ typedef struct {
 } possible_net_t;
 
 struct in6_addr {
-	__u8 bytes[16];
+	union {
+		__u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
 };
 
 struct sock_common {

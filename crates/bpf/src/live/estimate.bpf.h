@@ -99,18 +99,29 @@ struct bounds {
 #define POLL_FORGOTTEN 0
 #define POLL_AT_OPENING 1	/* the first of its NAPI in the window: when the ring was last empty is unknown */
 #define POLL_KNOWN 2
+#define POLL_OF_NONE 3	/* no poll of its NAPI was observed */
 
 /* The interval in which the packets of an arrival's poll entered the ring. */
 static __always_inline int bounds_of(struct napi_state *napi, struct exchange *exchange, struct bounds *bounds)
 {
-	struct poll *poll = &napi->polls[exchange->poll & (POLLS_MAX - 1)];
+	struct poll *poll;
 
+	if (exchange->at_interrupt) {
+		/* Avoids the cache line of the poll, which another CPU has just written. */
+		bounds->from = exchange->probed;
+		bounds->last = exchange->probed;
+		bounds->flags = exchange->by_ksoftirqd ? BY_KSOFTIRQD : 0;
+		return POLL_KNOWN;
+	}
+	poll = &napi->polls[exchange->poll & (POLLS_MAX - 1)];
 	if (poll->number == exchange->poll && poll->packets) {
 		bounds->from = poll->from;
 		bounds->last = poll->last;
 		bounds->packets = poll->packets;
 		bounds->masked = poll->masked;
 		bounds->flags = poll->flags;
+	} else if (!napi->polls_seen) {
+		return POLL_OF_NONE;
 	} else if (napi->number == exchange->poll && napi->window == (__u32)gate.window) {
 		/* Answered before its poll ended. */
 		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
@@ -135,7 +146,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	struct napi_state *napi;
 	struct live_part *part;
 	bool known = false, forgotten = false, before;
-	int poll;
+	int poll = POLL_OF_NONE;
 
 	spans_here = bpf_map_lookup_elem(&spans, &only);
 	if (!spans_here || !all || !exchange)
@@ -182,9 +193,9 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	} else if (exchange->unseen) {
 		all->unseen++;
 		forgotten = true;
-	} else if (!napi || !napi->polls_seen) {
+	} else if (!napi || (poll = bounds_of(napi, exchange, &bounds)) == POLL_OF_NONE) {
 		all->without_napi++;
-	} else if (poll = bounds_of(napi, exchange, &bounds), poll != POLL_KNOWN) {
+	} else if (poll != POLL_KNOWN) {
 		if (poll == POLL_FORGOTTEN)
 			all->without_poll++;
 		else
@@ -376,20 +387,21 @@ static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp
 	return *late < STAMP_LATE_MAX_US;
 }
 
-/* The same for an arriving segment. Connections whose timestamps have another unit are skipped. */
+/*
+ * The same for an arriving segment, whose header is in @skb. Connections whose timestamps have another unit are skipped.
+ */
 static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
 {
-	__u32 option[2];
+	struct in6_addr *option;
 
 	if (state->stamps == STAMPS_OTHER)
 		return false;
-	if (bpf_probe_read_kernel(option, sizeof(option), skb->data + TCP_HEADER_BYTES))
-		return false;
-	if (option[0] != bpf_htonl(ALIGNED_TIMESTAMP)) {
+	option = sixteen_bytes(skb->data + TCP_HEADER_BYTES);
+	if (option->in6_u.u6_addr32[0] != bpf_htonl(ALIGNED_TIMESTAMP)) {
 		state->stamps = STAMPS_OTHER;
 		return false;
 	}
-	return stamped_late(state, bpf_ntohl(option[1]), now, late);
+	return stamped_late(state, bpf_ntohl(option->in6_u.u6_addr32[1]), now, late);
 }
 
 #endif

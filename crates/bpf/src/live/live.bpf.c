@@ -89,6 +89,7 @@ static __always_inline bool is_ksoftirqd(struct task_struct *task)
 struct place {
 	__u32 poll;
 	__u16 at;
+	__u8 at_interrupt, by_ksoftirqd;
 };
 
 static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct socket_state *state, __u64 now,
@@ -129,6 +130,9 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 		napi->last = now;
 		place->poll = napi->number;
 		place->at = napi->packets++;
+		place->at_interrupt = !place->at && !napi->masked && napi->polls_seen && !(napi->flags & THREADED) &&
+				      napi->window == (__u32)gate.window;
+		place->by_ksoftirqd = !!(napi->flags & BY_KSOFTIRQD);
 		if (gate.looks_at_stack && !place->at && !napi->masked && !(napi->flags & THREADED))
 			took_to_receive(now);
 	}
@@ -178,7 +182,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	struct look look = {};
 	struct tcp_sock *tcp;
 	bool fresh, in_order;
-	__u8 flags, header;
+	__u8 flags;
 	__u64 now;
 
 	if (!ours(sk))
@@ -192,9 +196,9 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	if (sequence.end_seq == sequence.seq)
 		return 0;
 	all = counted();
-	tcp = bpf_skc_to_tcp_sock(sk);
-	if (!all || !tcp)
+	if (!all)
 		return 0;
+	tcp = tcp_of(sk);
 	state = state_for(sk, tcp, BY_ARRIVAL);
 	if (!state) {
 		if (is_mptcp(tcp))
@@ -226,9 +230,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 		}
 	}
 	fresh = state->head == state->tail;
-	if (bpf_probe_read_kernel(&header, sizeof(header), skb->data + TCP_OFFSET_AT))
-		return 0;
-	look.from = (header >> 4) * 4;
+	look.from = (sixteen_bytes(skb->data + TCP_OFFSET_AT)->in6_u.u6_addr8[0] >> 4) * 4;
 	look.length = sequence.end_seq - sequence.seq;
 	look.fresh = fresh;
 	look.in_order = in_order;
@@ -249,6 +251,9 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 		return 0;
 	}
 	all->arrivals++;
+	/* A single outstanding exchange always uses the same cache line. */
+	if (fresh)
+		state->head = state->read = state->tail = 0;
 	exchange = exchange_at(state, state->tail);
 	exchange->late = 0;
 	exchange->stamped = late_by(state, skb, now, &exchange->late);
@@ -270,6 +275,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->napi = state->napi;
 	exchange->poll = place.poll;
 	exchange->at = place.at;
+	exchange->at_interrupt = place.at_interrupt;
+	exchange->by_ksoftirqd = place.by_ksoftirqd;
 	/* With nothing outstanding it follows our last answer. */
 	exchange->floor = fresh ? state->last_send : 0;
 	state->tail++;
@@ -321,6 +328,7 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 	exchange->requests = 1;
 	exchange->poll = 0;
 	exchange->at = 0;
+	exchange->at_interrupt = 0;
 	exchange->floor = 0;
 	state->skip = 0;
 	state->seen_seq = copied;
@@ -343,9 +351,7 @@ int BPF_PROG(live_read, struct sock *sk)
 	state = state_of(sk, BY_READ);
 	if (state && state->head != state->read)
 		settle(state);
-	tcp = bpf_skc_to_tcp_sock(sk);
-	if (!tcp)
-		return 0;
+	tcp = tcp_of(sk);
 	copied = tcp->copied_seq;
 	if (!state && gate.opens)
 		state = state_for(sk, tcp, BY_READ);
@@ -383,8 +389,8 @@ static __always_inline bool continues(struct sock *sk, struct socket_state *stat
 		return false;
 	if (state->more || state->has_read || (state->thread == thread && state->switches == switches))
 		return true;
-	tcp = bpf_skc_to_tcp_sock(sk);
-	return tcp && tcp->write_seq - tcp->snd_una >= UNACKNOWLEDGED_BYTES;
+	tcp = tcp_of(sk);
+	return tcp->write_seq - tcp->snd_una >= UNACKNOWLEDGED_BYTES;
 }
 
 static __always_inline int sent(struct sock *sk, int flags)
@@ -393,18 +399,15 @@ static __always_inline int sent(struct sock *sk, int flags)
 	struct socket_state *state;
 	struct exchange *exchange;
 	struct live_counts *all;
-	struct tcp_sock *tcp;
 	__u32 thread;
 	__u64 now;
 
 	if (!ours(sk))
 		return 0;
 	state = state_of(sk, BY_SEND);
-	if (!state && gate.opens) {
-		/* It may answer a request from before the window. */
-		tcp = bpf_skc_to_tcp_sock(sk);
-		state = tcp ? state_for(sk, tcp, BY_SEND) : 0;
-	}
+	/* It may answer a request from before the window. */
+	if (!state && gate.opens)
+		state = state_for(sk, tcp_of(sk), BY_SEND);
 	if (!state)
 		return 0;
 	all = counted();

@@ -134,7 +134,7 @@ struct Totals {
 }
 
 impl LiveMeter {
-    /// The maximum number of new connections that are measured in a window. Each has a state of 400 bytes in
+    /// The maximum number of new connections that are measured in a window. Each has a state of 608 bytes in
     /// the kernel until it is closed or the meter is dropped. Further connections are not measured, see
     /// [`LiveCounts::unmeasured`].
     pub const SOCKETS_MAX: u32 = 65_536;

@@ -448,24 +448,39 @@ static __noinline int looks(struct socket_state *state, struct sk_buff *skb, str
 {
 	__u32 from = look->from, length = look->length;
 	bool fresh = look->fresh;
-	struct start start = {};
-	__u8 end[4] = {};
+	union {
+		struct start start;
+		__u32 words[3];
+	} first = {};
+	__u32 some = length > LOOK_BYTES ? LOOK_BYTES : length, end = 0;
+	struct in6_addr *bytes;
 	struct bpf_dynptr data;
-	__u32 some = length > LOOK_BYTES ? LOOK_BYTES : length;
 
 	look->counts = 1;
 	look->begins = look->requests = fresh;
 	if (!bpf_ksym_exists(bpf_dynptr_from_skb) || (state->protocol == LIVE_OTHER && state->looked >= LOOKS_MAX))
 		return 0;
-	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &data))
-		return 0;
-	if (some < 1 || some > LOOK_BYTES || bpf_dynptr_read(start.bytes, some, &data, from, 0))
-		return 0;
+	if (length >= LOOK_BYTES && skb->len - skb->data_len >= from + length) {
+		/* All of it is in one piece, as usual: no function is called to read it. */
+		bytes = sixteen_bytes(skb->data + from);
+		first.words[0] = bytes->in6_u.u6_addr32[0];
+		first.words[1] = bytes->in6_u.u6_addr32[1];
+		first.words[2] = bytes->in6_u.u6_addr32[2];
+		bytes = sixteen_bytes(skb->data + from + length - 4);
+		end = bytes->in6_u.u6_addr32[0];
+	} else {
+		if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &data))
+			return 0;
+		if (some < 1 || some > LOOK_BYTES || bpf_dynptr_read(&first.start, some, &data, from, 0))
+			return 0;
+		if (length >= 4)
+			bpf_dynptr_read(&end, 4, &data, from + length - 4, 0);
+	}
 	if (state->protocol == LIVE_OTHER) {
 		if (!fresh)
 			return 0;
 		state->looked++;
-		state->protocol = protocol_of(&start, length);
+		state->protocol = protocol_of(&first.start, length);
 		state->skip = 0;
 		if (state->protocol == LIVE_OTHER)
 			return 0;
@@ -475,9 +490,7 @@ static __noinline int looks(struct socket_state *state, struct sk_buff *skb, str
 		looks_at_messages(state, skb, look);
 		return 0;
 	}
-	if (length >= 4)
-		bpf_dynptr_read(end, 4, &data, from + length - 4, 0);
-	looks_at_lines(state, skb, word_at(start.bytes), word_at(end), look);
+	looks_at_lines(state, skb, word_at(first.start.bytes), word_at((__u8 *)&end), look);
 	return 0;
 }
 

@@ -48,40 +48,54 @@ struct exchange {
 	__u8 touched;	/* the application has read part of it */
 	__u8 untimed;	/* its start is not known precisely enough */
 	__u8 incomplete;	/* the client has not sent all of it */
-	__u8 pad[2];
+	__u8 at_interrupt;	/* the first packet of a poll that began with interrupts enabled */
+	__u8 by_ksoftirqd;	/* ksoftirqd ran that poll */
 };
 
-/* Exchanges are numbered: [head, read) have been read, [read, tail) have not. */
+/*
+ * Exchanges are numbered: [head, read) have been read, [read, tail) have not.
+ *
+ * The kernel keeps eight bytes before this, at the start of a cache line. The
+ * fields that every event of a socket touches fill the rest of that line, and
+ * each exchange has a line. The fields of arrivals come last, because CPUs
+ * fetch lines in pairs: where another CPU answers than the one that receives,
+ * each line that both write costs a request up to 100 ns.
+ */
 struct socket_state {
 	__u64 last_send;
 	__u64 switches;	/* of the thread that sent last */
 	__u32 window;
 	__u32 head, read, tail;
-	__u32 write_seq;	/* when the window ended */
-	__u32 napi_id;	/* of slot napi */
+	__u32 seen_seq;	/* end of the sequence seen to arrive in this window */
 	__u32 thread;	/* of slot worker */
-	__u8 napi;
 	__u8 worker;
+	__u8 sees;	/* seen_seq is valid */
 	__u8 pipelined;	/* it had several requests outstanding */
 	__u8 answered;	/* it was answered in this window */
-	__u8 stamps;	/* STAMPS_* */
-	__u8 stamps_seen;	/* microsecond timestamps seen, up to STAMPS_MIN */
 	__u8 more;	/* the last send announced more data */
 	__u8 has_read;	/* the application has read since the last send */
 	__u8 protocol;	/* enum live_protocol */
-	__u8 looked;	/* messages checked so far to detect the protocol */
-	__u8 in_one;	/* consecutive arrivals with one request */
 	__u8 strays;	/* consecutive answers to non-requests */
 	__u8 strayed;	/* a non-request arrived since the last send */
+	__u8 pad[7];
+	struct exchange exchanges[EXCHANGES_MAX];
+	/* Only arrivals use these. */
+	__u32 napi_id;	/* of slot napi */
 	__u32 one_bytes;	/* length of the longest arrival with one request */
 	__u32 skip;	/* bytes of the last message that are still to arrive */
-	__u64 stamped_at;	/* time of the first timestamp until the unit is known, then of the last */
 	__u32 stamp;	/* the first timestamp */
+	__u64 stamped_at;	/* time of the first timestamp until the unit is known, then of the last */
 	__u32 stamp_least;	/* minimum offset between our clock and the timestamps */
-	__u32 seen_seq;	/* end of the sequence seen to arrive in this window */
-	__u32 sees;	/* seen_seq is valid */
-	struct exchange exchanges[EXCHANGES_MAX];
+	__u32 write_seq;	/* when the window ended */
+	__u8 napi;
+	__u8 stamps;	/* STAMPS_* */
+	__u8 stamps_seen;	/* microsecond timestamps seen, up to STAMPS_MIN */
+	__u8 looked;	/* messages checked so far to detect the protocol */
+	__u8 in_one;	/* consecutive arrivals with one request */
 };
+
+_Static_assert(sizeof(struct exchange) == 64, "an exchange fills a cache line");
+_Static_assert(8 + __builtin_offsetof(struct socket_state, exchanges) == 64, "the first line ends where exchanges begin");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -97,6 +111,7 @@ struct poll {
 	__u16 packets;	/* of ours */
 	__u8 masked;
 	__u8 flags;
+	__u64 pad;	/* no poll spans two cache lines */
 };
 
 /* A kernel thread polls. */
@@ -128,8 +143,13 @@ struct napi_state {
 	__u8 polls_seen;	/* it is a NAPI: a poll was observed */
 	__u8 flags;
 	__u8 pad[3];
+	/* The answering CPU reads them; array elements begin 16 bytes into a cache line. */
 	struct poll polls[POLLS_MAX];
+	__u64 rest[2];
 };
+
+_Static_assert((16 + __builtin_offsetof(struct napi_state, polls)) % 64 == 0, "polls begin a line");
+_Static_assert(sizeof(struct napi_state) % 64 == 0, "each NAPI begins at the same place of a line");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -208,6 +228,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct live_waiting);
 } waiting SEC(".maps");
+
+/* The TCP socket that a program at one of TCP's tracepoints is given. */
+static __always_inline struct tcp_sock *tcp_of(struct sock *sk)
+{
+	return bpf_core_cast(sk, struct tcp_sock);
+}
 
 /* What this CPU is doing. */
 struct cpu_state {
