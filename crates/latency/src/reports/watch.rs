@@ -31,8 +31,27 @@ pub struct WatchReport<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     cost: Cost,
+    /// The bounds that `weight` gives; `None` where it or the cost is not known.
+    without_measuring: Option<WithoutMeasuring>,
     by_queue: Vec<Part>,
     by_worker: Vec<Part>,
+}
+
+/// Bounds of what windows without the measuring programs would show.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+struct WithoutMeasuring {
+    /// The least CPU time of a request, in nanoseconds: all that the programs took was in `cost`.
+    cpu_at_least: f64,
+    /// The highest rate in a second: all that the programs took was missing for requests, as in a service that has no CPU time left.
+    rate_at_most: f64,
+}
+
+impl WithoutMeasuring {
+    fn of(summary: &Summary, cost: &Cost) -> Option<Self> {
+        let with = cost.service? + cost.delivery.unwrap_or(0.0);
+        let without = with - summary.weight?;
+        (without > 0.0).then(|| Self { cpu_at_least: without, rate_at_most: summary.rate * with / without })
+    }
 }
 
 /// The same of one window.
@@ -59,6 +78,7 @@ impl<'a> WatchReport<'a> {
             seconds: watched.as_secs_f64(),
             summary,
             cost,
+            without_measuring: WithoutMeasuring::of(summary, &cost),
             by_queue: named(&summary.napis, &queue),
             by_worker: named(&summary.workers, &|part| thread(names, part.id)),
         }
@@ -78,6 +98,7 @@ impl<'a> WatchReport<'a> {
             seconds: summary.measured_seconds,
             summary,
             cost: Cost::default(),
+            without_measuring: None,
             by_queue: numbered(&summary.napis, "napi"),
             by_worker: numbered(&summary.workers, "thread"),
         }
@@ -231,11 +252,18 @@ impl Report for WatchReport<'_> {
             page.line(format!("each {} costs {}", summary.unit.one(), costs.join(", ")));
         }
         if let Some(weight) = summary.weight {
+            let one = summary.unit.one();
             page.line(format!(
-                "measuring takes {} of CPU time and more for each {} while a window is open",
-                span(weight),
-                summary.unit.one()
+                "measuring takes {} of CPU time for each {one} while a window is open",
+                span(weight)
             ));
+            if let Some(without) = self.without_measuring {
+                page.line(format!(
+                    "  without it: at least {} for each {one}; at most {:.0} a second where no CPU time is left",
+                    span(without.cpu_at_least),
+                    without.rate_at_most
+                ));
+            }
         }
         if let Some(masked) = summary.masked_share {
             page.line(format!(

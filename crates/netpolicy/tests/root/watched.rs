@@ -490,7 +490,16 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(windows > 100, "{all}");
     assert_eq!(all["by_queue"][0]["name"], "veth-server rx-0", "{all}");
     assert!(all["by_worker"][0]["name"].as_str().is_some_and(|name| name.contains('[')), "{all}");
-    assert!(all["cost"]["service"].as_f64().is_some_and(|cost| cost > 500.0), "{all}");
+    let service = all["cost"]["service"].as_f64().ok_or("a cost")?;
+    assert!(service > 500.0, "{all}");
+    // The first window measures what measuring takes, and with it the figures have bounds.
+    assert!(documents[0]["data"]["weight"].as_f64().is_some_and(|weight| weight > 0.0), "{all}");
+    let cost = service + all["cost"]["delivery"].as_f64().unwrap_or(0.0);
+    let (least, weight) = (&all["without_measuring"]["cpu_at_least"], &all["weight"]);
+    let together = least.as_f64().zip(weight.as_f64()).map(|(least, weight)| least + weight);
+    assert!(together.is_some_and(|together| (together / cost - 1.0).abs() < 1e-6), "{all}");
+    let most = all["without_measuring"]["rate_at_most"].as_f64();
+    assert!(most > all["rate"].as_f64(), "{all}");
     assert_eq!(recorded.lines().count(), 1 + others.len(), "a head and the windows");
     let again = operator.runs(&["-o", "json", "watch", "--port", "11211", "--seconds", "1"], 0)?;
     let nothing: Value = serde_json::from_str(&again.data)?;
