@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("answers/a_file_in_the_place_of_a_socket_is_left_as_it_is", ROOT, precious),
         test("answers/metrics_are_served_nowhere_where_an_empty_word_says_so", ROOT, no_metrics),
         test("answers/a_daemon_that_is_stopped_is_not_waited_for_without_end", ROOT, stopped),
+        test("answers/a_word_that_changes_nothing_here_says_so_first", ROOT, no_effect),
         test("answers/settings_of_processes_that_have_ended_are_not_held", NEEDS, ended),
         test("answers/what_was_asked_before_and_cannot_be_read_is_named_with_a_way_out", ROOT, unreadable),
     ]
@@ -38,6 +39,20 @@ fn begun(name: &str, queues: u32) -> Result<(Operator, Started), Failed> {
 
 fn sets(operator: &Operator, rest: &[&str], code: i32) -> Result<Said, Failed> {
     operator.runs(&[&["set", "device", SERVER_DEVICE], rest].concat(), code)
+}
+
+/// On a veth a packet is polled as it is sent, and `latency` is what the kernel does.
+fn no_effect() -> Result<(), Failed> {
+    let operator = Operator::new("answers-no-effect", 1)?;
+    operator.asks("[device.veth-server]\npolicy = \"latency\"\n")?;
+    for command in [&["set", "device", SERVER_DEVICE, "latency"][..], &["plan"], &["apply"], &["try"]] {
+        let words = operator.runs(command, 0)?.words;
+        let first = words.lines().next().unwrap_or_default();
+        assert!(first.contains("policy latency") && first.contains("changes nothing"), "{command:?}: {words}");
+        assert!(words.contains("the policy comes to the kernel's defaults here"), "{command:?}: {words}");
+        assert!(!words.contains("is as the policy says") && !words.contains("set already"), "{command:?}: {words}");
+    }
+    Ok(())
 }
 
 /// `status` as JSON, and whether everything is in order.
