@@ -48,9 +48,15 @@ fn no_effect() -> Result<(), Failed> {
     for command in [&["set", "device", SERVER_DEVICE, "latency"][..], &["plan"], &["apply"], &["try"]] {
         let words = operator.runs(command, 0)?.words;
         let first = words.lines().next().unwrap_or_default();
-        assert!(first.contains("policy latency") && first.contains("changes nothing"), "{command:?}: {words}");
+        assert!(
+            first.contains("policy latency") && first.contains("changes nothing"),
+            "{command:?}: {words}"
+        );
         assert!(words.contains("the policy comes to the kernel's defaults here"), "{command:?}: {words}");
-        assert!(!words.contains("is as the policy says") && !words.contains("set already"), "{command:?}: {words}");
+        assert!(
+            !words.contains("is as the policy says") && !words.contains("set already"),
+            "{command:?}: {words}"
+        );
     }
     Ok(())
 }
