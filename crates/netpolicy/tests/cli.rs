@@ -530,3 +530,57 @@ fn a_setting_is_explained_by_its_name_and_by_its_key_and_a_wrong_one_with_the_ne
         assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn a_command_of_a_program_that_is_not_installed_names_the_package() {
+    let scratch = Scratch::new("alone");
+    std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), scratch.path("netpolicy")).expect("copied");
+    for arguments in [
+        &["tc", "load", "rules.batch"][..],
+        &["-o", "json", "bench", "live"],
+        &["lab", "--help"],
+        &["help", "sim"],
+        &["schema", "tc"],
+    ] {
+        let output = Command::new(scratch.path("netpolicy")).args(arguments).output().expect("runs");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{arguments:?}: {said}");
+        assert!(
+            said.contains("is not installed") && said.contains("netpolicy-tools"),
+            "{arguments:?}: {said}"
+        );
+    }
+    // What is about all programs leaves out what is not there.
+    for (arguments, file) in [
+        (["man", "--dir", &scratch.path("pages")], "pages/man8/netpolicy.8"),
+        (["schema", "--dir", &scratch.path("schema")], "schema/show.json"),
+    ] {
+        let output = Command::new(scratch.path("netpolicy")).args(arguments).output().expect("runs");
+        assert!(
+            output.status.success() && std::fs::exists(scratch.path(file)).is_ok_and(|there| there),
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn a_program_is_found_where_packages_install_it() {
+    let scratch = Scratch::new("installed");
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_netpolicy"));
+    for (name, place) in [("netpolicy", "sbin"), ("netpolicy-tc", "libexec/netpolicy")] {
+        std::fs::create_dir_all(scratch.path(place)).expect("a directory");
+        std::fs::copy(built.with_file_name(name), scratch.path(&format!("{place}/{name}"))).expect("copied");
+    }
+    let run = |arguments: &[&str]| {
+        Command::new(scratch.path("sbin/netpolicy")).args(arguments).output().expect("runs")
+    };
+    let output = run(&["tc", "load", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("/nowhere: No such file or directory"), "{}", text(&output.stderr));
+    // Usage and a shell's completions are netpolicy's.
+    assert!(text(&run(&["tc", "load", "--help"]).stdout).contains("Usage: netpolicy tc load"));
+    let mut shell = Command::new(scratch.path("sbin/netpolicy"));
+    shell.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2").env("_CLAP_IFS", "\n");
+    let offered = shell.args(["--", "netpolicy", "tc", "lo"]).output().expect("runs");
+    assert_eq!(text(&offered.stdout), "load");
+}

@@ -423,9 +423,11 @@ fn commands() -> String {
 
 /// The command line with the commands of the tools as their programs define them.
 fn with_tools(command: clap::Command) -> clap::Command {
-    of_tools().into_iter().fold(command, |command, of_tool| {
-        let name = of_tool.get_name().to_owned();
-        command.mut_subcommand(name, |_| of_tool)
+    let mut of_tools = of_tools();
+    // `mut_subcommand` would move a command to the end.
+    command.mut_subcommands(|own| {
+        let at = of_tools.iter().position(|of_tool| of_tool.get_name() == own.get_name());
+        at.map_or(own, |at| of_tools.swap_remove(at))
     })
 }
 
