@@ -183,7 +183,7 @@ an_upgrade_from_one_package_to_two_loses_nothing() {
     dpkg-deb --raw-extract "$packages/earlier.deb" "$root/whole"
     dpkg-deb --extract "$packages/earlier-tools.deb" "$root/whole"
     rm "$root/whole/usr/share/doc/netpolicy-tools" "$root/whole/usr/share/lintian/overrides/netpolicy-tools"
-    dpkg-deb --build "$root/whole" "$root/whole.deb" >/dev/null
+    dpkg-deb -Zgzip -z1 --build "$root/whole" "$root/whole.deb" >/dev/null
     for order in 'apt-get install --yes /packages/this-tools.deb /packages/this.deb' \
         'dpkg --auto-deconfigure --unpack /packages/this-tools.deb && dpkg --install /packages/this.deb && dpkg --configure --pending'; do
         c 'dpkg --purge netpolicy-tools; apt-get install --yes --allow-downgrades /whole.deb'
