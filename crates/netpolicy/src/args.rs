@@ -92,7 +92,7 @@ pub enum Command {
     Daemon(Daemon),
     /// Measure delivery modes with an application.
     Bench(OfTool),
-    /// Predict response times, throughput and CPU use in a model of the receive path. Touches no host.
+    /// Predict response times, throughput and CPU use with a model of the receive path. Touches no host.
     Sim(OfTool),
     /// Make two hosts on this machine, with memcached on one of them, to try things out.
     Lab(OfTool),
