@@ -1,7 +1,8 @@
 //! What it takes to compare and to guard settings on a live memcached, and whether the host is always as it was.
 //!
-//! `cargo bench -p netpolicy --bench judged`, as root; with `-- PART` one part of it: `switch`, `killed`, `stalled`, `harmless`. With a number behind that, so many
-//! times. Everything happens in labs of its own.
+//! `cargo bench -p netpolicy --bench judged`, as root; with `-- PART` one part of it: `switch`, `killed`, `stalled`, `harmless`, `slow`. With a number behind that, so many
+//! times. `slow` guards beside one slow-sending client, then two, and so on; with a second number it begins with so many.
+//! Everything happens in labs of its own.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -36,13 +37,18 @@ const SWITCHBACKS: usize = 1_000;
 const KILLS: usize = 200;
 const STALLS: usize = 20;
 const GUARDS: usize = 50;
+const SLOW: usize = 20;
 
 /// How many guards are made at the same time, each in a lab of its own.
 const AT_ONCE: usize = 2;
 
 /// How many connections ask, and how often each.
-const CONNECTIONS: u32 = 8;
+const CONNECTIONS: usize = 8;
 const EVERY: Duration = Duration::from_millis(4);
+
+/// How many connections ask beside slow-sending ones, and how long those wait before each byte of a request.
+const WORKING: usize = 20;
+const BETWEEN_BYTES: Duration = Duration::from_millis(500);
 
 /// How long something that is about to happen is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -76,6 +82,10 @@ fn main() -> Done<()> {
     }
     if wanted("harmless") {
         harmless(times.unwrap_or(GUARDS))?;
+    }
+    if wanted("slow") {
+        let first = words.next().map(|number| number.parse()).transpose()?.unwrap_or(1);
+        slow(times.unwrap_or(SLOW), first)?;
     }
     Ok(())
 }
@@ -124,10 +134,18 @@ impl Stage {
 
     /// What a body comes to while memcached is asked.
     fn while_asked<T>(&self, body: impl FnOnce() -> Done<T>) -> Done<T> {
+        self.while_asked_by(CONNECTIONS, 0, body)
+    }
+
+    /// The same by so many connections, and by so many that send their requests slowly.
+    fn while_asked_by<T>(&self, working: usize, slow: usize, body: impl FnOnce() -> Done<T>) -> Done<T> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for _ in 0..CONNECTIONS {
+            for _ in 0..working {
                 scope.spawn(|| ask(&self.lab, &stop));
+            }
+            for _ in 0..slow {
+                scope.spawn(|| ask_slowly(&self.lab, &stop));
             }
             let done = body();
             stop.store(true, Ordering::Relaxed);
@@ -136,16 +154,17 @@ impl Stage {
     }
 }
 
+fn connect(lab: &Lab) -> Option<BufReader<TcpStream>> {
+    let address = SocketAddr::new(SERVER_ADDRESS.into(), PORT);
+    let stream = lab.client().run(|| TcpStream::connect(address)).ok()?.ok()?;
+    stream.set_nodelay(true).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    Some(BufReader::new(stream))
+}
+
 /// Asks at fixed times, whether or not the last answer was late.
 fn ask(lab: &Lab, stop: &AtomicBool) {
-    let address = SocketAddr::new(SERVER_ADDRESS.into(), PORT);
-    let connect = || -> Option<BufReader<TcpStream>> {
-        let stream = lab.client().run(|| TcpStream::connect(address)).ok()?.ok()?;
-        stream.set_nodelay(true).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        Some(BufReader::new(stream))
-    };
-    let (mut due, mut connection, mut answer) = (Instant::now(), connect(), String::new());
+    let (mut due, mut connection, mut answer) = (Instant::now(), connect(lab), String::new());
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         due = (due + EVERY).max(Instant::now());
@@ -155,8 +174,24 @@ fn ask(lab: &Lab, stop: &AtomicBool) {
                 && open.read_line(&mut answer).unwrap_or(0) > 0
         });
         if !asked {
-            connection = connect();
+            connection = connect(lab);
         }
+    }
+}
+
+/// Sends a request byte by byte, waits for its answer, and begins again.
+fn ask_slowly(lab: &Lab, stop: &AtomicBool) {
+    let (mut connection, mut answer) = (connect(lab), String::new());
+    for byte in b"get nothing\r\n".iter().cycle() {
+        std::thread::sleep(BETWEEN_BYTES);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let sent = connection.as_mut().is_some_and(|open| {
+            open.get_mut().write_all(&[*byte]).is_ok()
+                && (*byte != b'\n' || open.read_line(&mut answer).unwrap_or(0) > 0)
+        });
+        assert!(sent, "memcached answers slow clients, too");
     }
 }
 
@@ -289,8 +324,9 @@ fn stalled(trials: usize) -> Done<()> {
 fn harmless(guards: usize) -> Done<()> {
     let each = guards.div_ceil(AT_ONCE);
     let rulings: Vec<Vec<String>> = std::thread::scope(|scope| {
-        let lanes: Vec<_> =
-            (0..AT_ONCE).map(|lane| scope.spawn(move || lane_of_guards(lane, each))).collect();
+        let lanes: Vec<_> = (0..AT_ONCE)
+            .map(|lane| scope.spawn(move || lane_of_guards(lane, CONNECTIONS, vec![0; each])))
+            .collect();
         lanes.into_iter().map(|lane| lane.join().map_err(|_| "a lane panicked")?).collect::<Done<_>>()
     })?;
     let mut counted = std::collections::BTreeMap::<String, usize>::new();
@@ -306,22 +342,35 @@ fn harmless(guards: usize) -> Done<()> {
     Ok(())
 }
 
-fn lane_of_guards(lane: usize, guards: usize) -> Done<Vec<String>> {
+/// The same beside clients that send slowly: each guard beside one more.
+fn slow(guards: usize, first: usize) -> Done<()> {
+    let beside: Vec<usize> = (first..first + guards).collect();
+    let rulings = lane_of_guards(0, WORKING, beside.clone())?;
+    let kept = rulings.iter().filter(|ruling| *ruling == "kept").count();
+    println!("{kept} of {guards} guards kept their change beside slow-sending clients, {WORKING} working:");
+    for (slow, ruling) in beside.iter().zip(rulings) {
+        println!("  {slow:>2} slow: {ruling}");
+    }
+    Ok(())
+}
+
+/// A guard beside each of these numbers of slow-sending clients; the rulings.
+fn lane_of_guards(lane: usize, working: usize, slow: Vec<usize>) -> Done<Vec<String>> {
     let stage = Stage::new(&format!("harmless-{lane}"), 1)?;
     stage.asks(HARMLESS)?;
     let guard =
         ["-o", "json", "try", "--guard", "p50=+15%,p90=+15%,cpu=+15%", "--seconds", "20", "--on", "11211"];
-    stage.while_asked(|| {
-        let mut rulings = Vec::new();
-        for _ in 0..guards {
+    let mut rulings = Vec::new();
+    for slow in slow {
+        rulings.push(stage.while_asked_by(working, slow, || {
             let output = stage.netpolicy(&guard).output()?;
             let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-            rulings.push(said["data"]["ruling"].as_str().unwrap_or("none").to_owned());
             let undone = stage.netpolicy(&["rollback"]).status()?;
             if said["data"]["kept"] == true && !undone.success() {
                 return Err("what was kept was not rolled back".into());
             }
-        }
-        Ok(rulings)
-    })
+            Ok(said["data"]["ruling"].as_str().unwrap_or("none").to_owned())
+        })?);
+    }
+    Ok(rulings)
 }
