@@ -218,6 +218,8 @@ pub(crate) fn may_mount_fuse() -> bool {
 struct Holder {
     server: Child,
     pid: u32,
+    /// The file that it runs, of its own.
+    program: PathBuf,
 }
 
 impl Holder {
@@ -236,7 +238,7 @@ impl Holder {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
         command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
-        command.arg(program).arg(&directory).arg(kind).arg(device);
+        command.arg(&program).arg(&directory).arg(kind).arg(device);
         let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(server.stdout.take().ok_or("no output")?).read_line(&mut line)?;
@@ -246,7 +248,7 @@ impl Holder {
             server.wait()?;
             return Err(format!("it said {line:?}").into());
         };
-        Ok(Self { server, pid })
+        Ok(Self { server, pid, program })
     }
 }
 
@@ -284,9 +286,12 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     are(&operator, &[50_000])?;
     ends(&operator.netpolicy(&["rollback"]))?;
     // A section that means the process, and a daemon that looks at it again and again.
-    let policy =
-        "[service.theirs]\nmatch = { uid = 65534 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
-    let daemon = at_work(&operator, policy)?;
+    // By its program, as tests beside this one have such processes, too.
+    let policy = format!(
+        "[service.theirs]\nmatch = {{ uid = 65534, exe = {:?} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
+        holder.program
+    );
+    let daemon = at_work(&operator, &policy)?;
     waited_for("what the daemon says of the process", || {
         let said = ends(&operator.netpolicy(&["status"]))?;
         Ok((said.contains("not readable") || said.contains("theirs")).then_some(()))
