@@ -5,8 +5,9 @@ use std::process::Command;
 
 use crate::files;
 
-/// Begins a command that runs while the CPUs have nothing else to do. `/proc/stat` has its time as `nice`.
-pub(crate) const IN_IDLE_TIME: [&str; 6] = ["chrt", "--idle", "0", "nice", "-n", "19"];
+/// Begins a command that runs while the CPUs have little else to do. `/proc/stat` has its time as `nice`. Not `SCHED_IDLE`: what
+/// the kernel holds for such a task (a list of dentries to free), others wait for in a loop, at full speed.
+pub(crate) const IN_IDLE_TIME: [&str; 3] = ["nice", "-n", "19"];
 
 /// Begins a command that gets a tenth of a CPU that others want, too: what waits for an answer gets one in time.
 pub(crate) const BESIDE_OTHERS: [&str; 3] = ["nice", "-n", "10"];
