@@ -246,7 +246,8 @@ fn left_running() -> Result<(), Failed> {
     let operator = Operator::new("left-running", 1)?;
     let before = operator.host()?;
     let left = operator.file("left", b"")?;
-    let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {left}; sleep 3; exit 4");
+    // On a busy machine, a look at the command's processes takes seconds.
+    let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {left}; sleep 10; exit 4");
     let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", &script], 4)?;
     let left = std::fs::read_to_string(left)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(left.ok_or("the pid of what was left")?, rustix::process::Signal::KILL)?;
