@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A daemon whose policy matches processes with very many epolls: how long it leaves status unanswered, and its memory.
 
-usage, as root: unshare --mount --net bench/hostile/hostile.py PROGRAM PROCESSES EPOLLS SOCKETS [SECONDS]
+usage, as root: bench/hostile/hostile.py PROGRAM PROCESSES EPOLLS SOCKETS [SECONDS]
 
 PROGRAM is a netpolicy. Each of PROCESSES, of uid 65534, has EPOLLS epolls; each epoll watches all of its SOCKETS UDP sockets.
+It runs in mount and network namespaces of its own, and ends what it has started however it ends.
 """
 
 import os
@@ -37,6 +38,8 @@ for client in clients: client.sendall(b'x')
 sys.stdin.read()
 """
 POLICY = '[service.theirs]\nmatch = { uid = 65534 }\npolicy = "latency"\ndelivery = "suspend20"\n'
+# Set once the namespaces are its own.
+INSIDE = "HOSTILE_INSIDE"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
@@ -61,11 +64,30 @@ def peak(pid):
 
 
 def main():
-    program, processes, epolls, sockets = sys.argv[1], *map(int, sys.argv[2:5])
+    if len(sys.argv) not in (5, 6):
+        sys.exit(__doc__)
+    if os.environ.pop(INSIDE, None) is None:
+        os.environ[INSIDE] = "1"
+        os.execvp("unshare", ["unshare", "--mount", "--net", sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
+    started = []
+    try:
+        measure(started)
+    finally:
+        for process in reversed(started):
+            process.kill()
+            process.wait()
+
+
+def measure(started):
+    def start(*words, **options):
+        started.append(subprocess.Popen(*words, **options))
+        return started[-1]
+
+    program, processes, epolls, sockets = os.path.abspath(sys.argv[1]), *map(int, sys.argv[2:5])
     seconds = float(sys.argv[5]) if len(sys.argv) > 5 else 30
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    other = subprocess.Popen(["unshare", "--net", "sleep", str(seconds + 60)])
+    other = start(["unshare", "--net", "sleep", str(seconds + 60)])
     time.sleep(0.5)
     shell("ip link set lo up; mount -t tmpfs none /run")
     shell(f"ip link add v0 type veth peer name v1; ip link set v1 netns {other.pid}; ethtool -K v0 gro on")
@@ -73,11 +95,11 @@ def main():
     shell(f"nsenter -t {other.pid} -n sh -c 'ip addr add 192.0.2.2/24 dev v1; ip link set v1 up'")
     as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--", sys.executable, "-c", PROCESS]
     words = [[str(7000 + at), str(epolls), str(sockets)] for at in range(processes)]
-    theirs = [subprocess.Popen(as_nobody + of, cwd="/", **PIPES) for of in words]
+    theirs = [start(as_nobody + of, cwd="/", **PIPES) for of in words]
     for process in theirs:
         assert process.stdout.readline() == b"ready\n"
     client = ["nsenter", "-t", str(other.pid), "-n", sys.executable, "-c", CLIENT, str(processes)]
-    client = subprocess.Popen(client, stdin=subprocess.PIPE)
+    start(client, stdin=subprocess.PIPE)
     for process in theirs:
         assert process.stdout.readline() == b"received\n"
     with tempfile.TemporaryDirectory() as directory:
@@ -85,9 +107,11 @@ def main():
         open(f"{directory}/policy.d/10-theirs.toml", "w").write(POLICY)
         base = [program, "--state-dir", f"{directory}/state", "--policy-dir", f"{directory}/policy.d"]
         log = open(f"{directory}/log", "w")
-        daemon = subprocess.Popen(base + ["daemon"], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        daemon = start(base + ["daemon"], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         path, begun = f"{directory}/state/io.netpolicy", time.monotonic()
         while not os.path.exists(path):
+            if daemon.poll() is not None:
+                sys.exit(f"the daemon ended:\n{open(log.name).read()}")
             time.sleep(0.01)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
@@ -112,10 +136,6 @@ def main():
         daemon.wait()
         print("lines in the log:", sum(1 for _ in open(f"{directory}/log")))
         subprocess.run(base + ["rollback"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    for process in [client, *theirs]:
-        process.stdin.close()
-        process.wait()
-    other.kill()
 
 
 main()

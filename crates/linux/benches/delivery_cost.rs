@@ -24,6 +24,7 @@ mod asked_server;
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
 #[path = "../tests/root/scratch.rs"]
 mod scratch;
+mod shift;
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
 #[path = "../tests/root/subject.rs"]
 mod subject;
@@ -326,27 +327,12 @@ fn throughput(
 /// Prints the throughput lost, from pairs of stretches with and without.
 fn print_loss(what: &str, costs: &[f64]) {
     let pairs = costs.len();
-    let (low, estimate, high) = shift_with_interval(costs);
+    let (low, estimate, high) = shift::shift_with_interval(costs);
     let median = median_with_interval(costs.to_vec()).1;
     println!(
         "  {what}: throughput lost: {estimate:.2} %, 95 % interval {low:.2} % to {high:.2} %, median {median:.2} %, \
          over {pairs} pairs"
     );
-}
-
-/// Returns the median of the means of all pairs of values, including each value paired with itself (Hodges
-/// and Lehmann), with Wilcoxon's 95 % interval in its normal approximation.
-fn shift_with_interval(values: &[f64]) -> (f64, f64, f64) {
-    let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
-    for (i, value) in values.iter().enumerate() {
-        means.extend(values[i..].iter().map(|other| f64::midpoint(*value, *other)));
-    }
-    means.sort_by(f64::total_cmp);
-    let n = values.len();
-    // n(n+1)/4 − 1.96·√(n(n+1)(2n+1)/24), in whole numbers.
-    let reach = (n * (n + 1) * (2 * n + 1) * 38_416 / 24).isqrt() / 100;
-    let cut = (n * (n + 1) / 4).saturating_sub(reach).max(1);
-    (means[cut - 1], means[means.len() / 2], means[means.len() - cut])
 }
 
 /// Returns the median, and the values at ranks n/2 ± 0.98·√n, which enclose the true median in 95 of 100

@@ -7,6 +7,8 @@
 //! `cargo bench -p netpolicy-linux --bench live_weight [-- PAIRS]`, as root.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
+mod shift;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -148,7 +150,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
         plain_rates.push(rates[0]);
         watched_rates.push(rates[1]);
     }
-    let (low, estimate, high) = shift_with_interval(&losses);
+    let (low, estimate, high) = shift::shift_with_interval(&losses);
     let [plain, watched] = [plain_rates, watched_rates].map(|mut rates| {
         rates.sort_by(f64::total_cmp);
         rates[rates.len() / 2]
@@ -157,21 +159,6 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
         "  {plain:.0} a second without a window, {watched:.0} with one: {estimate:.2} % lost, 95 % interval {low:.2} % to {high:.2} %"
     );
     Ok(())
-}
-
-/// The median of the means of every two values, a value with itself among them (Hodges and Lehmann), and Wilcoxon's
-/// interval of 95 %, in its normal approximation.
-fn shift_with_interval(values: &[f64]) -> (f64, f64, f64) {
-    let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
-    for (i, value) in values.iter().enumerate() {
-        means.extend(values[i..].iter().map(|other| f64::midpoint(*value, *other)));
-    }
-    means.sort_by(f64::total_cmp);
-    let n = values.len();
-    // n(n+1)/4 − 1.96·√(n(n+1)(2n+1)/24), in whole numbers.
-    let reach = (n * (n + 1) * (2 * n + 1) * 38_416 / 24).isqrt() / 100;
-    let cut = (n * (n + 1) / 4).saturating_sub(reach).max(1);
-    (means[cut - 1], means[means.len() / 2], means[means.len() - cut])
 }
 
 /// Of so many in a span, how many in a nanosecond.

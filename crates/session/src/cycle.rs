@@ -41,13 +41,15 @@ impl Planned {
         })
     }
 
-    /// Whether every request names a policy that comes to the kernel's default delivery here, as `latency` does on a veth.
+    /// Whether every request is only for a policy that comes to the kernel's default delivery here, as `latency` does on a veth.
     pub fn wants_defaults(&self) -> bool {
         let parts = &self.placement.parts;
         !parts.is_empty()
-            && parts
-                .iter()
-                .all(|part| part.runs != Running::No && part.delivery.is_default_despite(&part.intent))
+            && parts.iter().all(|part| {
+                part.runs != Running::No
+                    && part.intent.nic.is_empty()
+                    && part.delivery.is_default_despite(&part.intent)
+            })
     }
 }
 

@@ -215,8 +215,8 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
         && has_connections >= usize::try_from(connections).unwrap_or(usize::MAX);
     (!is_enough).then(|| {
         format!(
-            "({mode}) gains from {packets_per_flush} packets of a queue within {flush} and {connections} connections on; it has \
-             {}.{} and {has_connections}",
+            "({mode}) was measured to gain only with at least {packets_per_flush} packet(s) on a queue in {flush} and \
+             {connections} connection(s); here are {}.{} and {has_connections}",
             tenths / 10,
             tenths % 10
         )

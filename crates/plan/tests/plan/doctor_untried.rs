@@ -102,8 +102,8 @@ fn a_word_is_proposed_only_where_the_traffic_is_enough_for_it_to_gain() {
         assert_eq!(
             found.summary,
             format!(
-                "no policy is proposed for it: `cpu` (defer200) gains from {packets_per_flush} packets of a queue within 200us \
-                 and {connections} connections on; it has 1.8 and 1"
+                "no policy is proposed for it: `cpu` (defer200) was measured to gain only with at least {packets_per_flush} packet(s) \
+                 on a queue in 200us and {connections} connection(s); here are 1.8 and 1"
             )
         );
         assert_eq!(found.remedy, None);
