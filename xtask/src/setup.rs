@@ -41,6 +41,7 @@ const NEEDS: &[Need] = &[
     ("memcaslap", "libmemcached-tools", "bench: the client to compare with"),
     ("python3", "python3", "tests: the undo script's epoll line"),
     ("taskset", "util-linux", "tests: the undo script's affinity line"),
+    ("busybox", "busybox", "tests: the undo script's shells"),
     ("flex", "flex", "guests: the kernel's build"),
     ("bison", "bison", "guests: the kernel's build"),
     ("bc", "bc", "guests: the kernel's build"),
