@@ -125,7 +125,7 @@ pub struct Switchback {
 }
 
 /// The most that a metric may come to with the winner.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// The metric.
     pub metric: Metric,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::switchback::{Metric, Rule};
+use measure::switchback::{Limit, Metric, Rule};
 
 use crate::judge::candidate::Candidate;
 
@@ -13,6 +13,8 @@ pub struct Options {
     pub candidates: Vec<Candidate>,
     /// The metrics that decide.
     pub deciding: Vec<Metric>,
+    /// What the winner must not exceed.
+    pub limits: Vec<Limit>,
     /// Changes smaller than this share make no difference.
     pub margin: f64,
     /// How long a window is.

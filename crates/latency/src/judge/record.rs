@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::live::Target;
 use linux::machine::{Machine, seconds_since_1970};
-use measure::switchback::{Figures, Rule, Switchback, Unfair};
+use measure::switchback::{Figures, Limit, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
 use model::{JudgedBy, Schema};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct Header {
     pub candidates: Vec<String>,
     /// What decides, and by how much.
     pub rule: Rule,
+    /// What the winner must not exceed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
     /// How the windows were measured.
     #[serde(default)]
     pub by: JudgedBy,
@@ -88,6 +91,7 @@ impl PairRecord {
             ports: target.ports.clone(),
             candidates: options.candidates.iter().map(|candidate| candidate.name.clone()).collect(),
             rule: options.rule(),
+            limits: options.limits.clone(),
             by,
             window: options.window.as_secs_f64(),
             guard: options.guard.as_secs_f64(),

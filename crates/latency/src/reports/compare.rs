@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::judge::{Recording, Round};
+use crate::judge::{Header, Recording, Round};
 use measure::live::Unit;
 use measure::sequential::Bounds;
 use measure::switchback::{Change, Figures, Limit, Metric, Switchback, Unfair, Verdict, Word};
@@ -156,7 +156,9 @@ impl CompareReport {
     pub fn of_record(recording: &Recording) -> Self {
         let took = recording.rounds.last().map_or(0.0, |round| round.at);
         let took = Duration::try_from_secs_f64(took).unwrap_or_default();
-        Self::of(&recording.header.service, &recording.switchback(), took, "recorded")
+        let switchback = recording.switchback();
+        let Header { service, limits, .. } = &recording.header;
+        Self::of(service, &switchback, took, "recorded").within(&switchback, limits)
     }
 }
 
@@ -361,6 +363,7 @@ pub fn in_percent(bounds: Bounds) -> (f64, Option<f64>, Option<f64>) {
 #[cfg(test)]
 mod test {
     use super::*;
+    use measure::switchback::Rule;
 
     fn change(metric: Metric, estimate: f64, word: Word) -> Change {
         let bounds = Bounds { estimate, low: Some(estimate - 0.02), high: Some(estimate + 0.02) };
@@ -414,5 +417,56 @@ mod test {
         assert!(text.contains("\np99 is 2250us, above the limit of 1000us: it does not win\n"), "{text}");
         let longer = [change(Metric::P99, 0.3, Word::Worse), change(Metric::Engaged, 0.5, Word::Better)];
         assert_eq!(decided(&longer, Unit::Requests), ["p99 30 % longer"]);
+    }
+
+    #[test]
+    fn a_record_names_the_limit_that_kept_the_better_candidate_from_winning() {
+        let figures = |p50: f64, nth: u32| {
+            let p50 = p50 * (1.0 + f64::from(nth % 7) / 1e3);
+            Figures {
+                seconds: 0.1,
+                requests: 200,
+                estimator: measure::live::Estimator::Uniform,
+                p50: Some(p50),
+                p90: Some(2.0 * p50),
+                p99: Some(2e6),
+                cpu_service: Some(1e4),
+                cpu_delivery: Some(5e3),
+                engaged: Some(0.0),
+                oldest: None,
+                waits: None,
+                unit: None,
+            }
+        };
+        let rounds = (0..200_u32).map(|nth| crate::judge::Recorded {
+            at: f64::from(nth),
+            order: vec![0, 1],
+            figures: vec![figures(2e5, nth), figures(1e5, nth + 3)],
+            windows: Vec::new(),
+            void: None,
+        });
+        let header = |limits| Header {
+            schema: model::Schema,
+            kind: "compare-record".to_owned(),
+            service: "redis".to_owned(),
+            ports: vec![6379],
+            candidates: vec!["current".to_owned(), "cpu".to_owned()],
+            rule: Rule { deciding: vec![Metric::P50], margin: 0.05, alpha: Rule::ALPHA },
+            limits,
+            by: JudgedBy::Switchback,
+            window: 0.1,
+            guard: 0.0,
+            seed: 1,
+            host: String::new(),
+            kernel: String::new(),
+            started: 0,
+        };
+        let of = |limits| {
+            let recording = Recording { header: header(limits), rounds: rounds.clone().collect() };
+            let report = CompareReport::of_record(&recording);
+            (report.winner, report.comparisons[0].exceeds.len())
+        };
+        assert_eq!(of(Vec::new()), (Some("cpu".to_owned()), 0));
+        assert_eq!(of(vec![Limit { metric: Metric::P99, most: 1e6 }]), (None, 1));
     }
 }

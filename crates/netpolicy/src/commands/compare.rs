@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let options = Options {
         candidates,
         deciding: arguments.metric.clone(),
+        limits: arguments.at_most.clone(),
         margin: arguments.margin / 100.0,
         window: span(arguments.window),
         guard: span(arguments.guard_time),
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     }
     let kept = match &shown {
         Ok(shown) if arguments.keep_winner => {
-            let winner = shown.switchback.winner_within(&arguments.at_most);
+            let winner = shown.switchback.winner_within(&options.limits);
             keep_winner(winner, &mut comparison, shown, &options, context)
         }
         Ok(_) | Err(_) => Ok(Vec::new()),
@@ -74,7 +75,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let service = comparison.target().name.clone();
     watch::keep(comparison.target(), "compare", None, context);
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
-    let report = report.within(&shown.switchback, &arguments.at_most);
+    let report = report.within(&shown.switchback, &options.limits);
     context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
     match kept {
         Some(_) => {

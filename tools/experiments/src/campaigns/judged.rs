@@ -98,6 +98,7 @@ fn compared(
     let options = Options {
         candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
         deciding: vec![Metric::P50, Metric::P90],
+        limits: Vec::new(),
         margin: 0.05,
         window,
         guard,
