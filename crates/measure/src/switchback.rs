@@ -534,6 +534,7 @@ mod test {
             p99: Some(p50_us * 5e3),
             cpu_service: Some(10_000.0),
             cpu_delivery: Some(5_000.0),
+            cpu_measuring: None,
             engaged: Some(0.0),
             oldest: None,
             waits: None,

@@ -47,7 +47,11 @@ pub(crate) fn changes_of(changes: &[Change]) -> Vec<JudgedChange> {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,
         Metric::Requests => change.decides,
         // Where requests stall, the ruling says so.
-        Metric::CpuService | Metric::CpuDelivery | Metric::Engaged | Metric::Stalls => false,
+        Metric::CpuService
+        | Metric::CpuDelivery
+        | Metric::CpuMeasuring
+        | Metric::Engaged
+        | Metric::Stalls => false,
     };
     let shown = changes.iter().filter(is_shown);
     let mut judged: Vec<JudgedChange> = shown.filter_map(judged).collect();
@@ -73,9 +77,13 @@ fn judged(change: &Change) -> Option<JudgedChange> {
 /// The unit of a metric's values.
 const fn unit_of(metric: Metric) -> JudgedUnit {
     match metric {
-        Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu | Metric::CpuService | Metric::CpuDelivery => {
-            JudgedUnit::Nanoseconds
-        }
+        Metric::P50
+        | Metric::P90
+        | Metric::P99
+        | Metric::Cpu
+        | Metric::CpuService
+        | Metric::CpuDelivery
+        | Metric::CpuMeasuring => JudgedUnit::Nanoseconds,
         Metric::Requests => JudgedUnit::PerSecond,
         Metric::Engaged | Metric::Stalls => JudgedUnit::Share,
     }
@@ -98,6 +106,7 @@ mod test {
             p99: None,
             cpu_service: Some(10_000.0),
             cpu_delivery: Some(5_000.0),
+            cpu_measuring: None,
             engaged: Some(0.0),
             oldest: None,
             waits: None,

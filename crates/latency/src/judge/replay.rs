@@ -126,6 +126,7 @@ mod test {
                 p99: None,
                 cpu_service: Some(1e4),
                 cpu_delivery: Some(5e3),
+                cpu_measuring: None,
                 engaged: Some(0.0),
                 oldest: None,
                 waits: None,

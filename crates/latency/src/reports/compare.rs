@@ -206,9 +206,13 @@ impl Report for CompareRoundReport {
 fn value(metric: Metric, value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     match metric {
-        Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu | Metric::CpuService | Metric::CpuDelivery => {
-            span(value)
-        }
+        Metric::P50
+        | Metric::P90
+        | Metric::P99
+        | Metric::Cpu
+        | Metric::CpuService
+        | Metric::CpuDelivery
+        | Metric::CpuMeasuring => span(value),
         Metric::Requests => format!("{value:.0}/s"),
         Metric::Engaged => format!("{:.0} %", value * 100.0),
         Metric::Stalls => format!("{value:.0}"),
@@ -229,6 +233,7 @@ const fn heading(metric: Metric, unit: Unit) -> &'static str {
         Metric::Cpu => "CPU/request",
         Metric::CpuService => "  of the service",
         Metric::CpuDelivery => "  of softirqs",
+        Metric::CpuMeasuring => "  of measuring",
         Metric::Requests => "requests",
         Metric::Engaged => "engaged",
         Metric::Stalls => "stalled windows",
@@ -274,7 +279,14 @@ fn decided(changes: &[Change], unit: Unit) -> Vec<String> {
             (Metric::P50 | Metric::P90 | Metric::P99, false) => {
                 format!("{} {percent} longer", heading(change.metric, unit))
             }
-            (Metric::CpuService | Metric::CpuDelivery | Metric::Engaged | Metric::Stalls, _) => return None,
+            (
+                Metric::CpuService
+                | Metric::CpuDelivery
+                | Metric::CpuMeasuring
+                | Metric::Engaged
+                | Metric::Stalls,
+                _,
+            ) => return None,
         })
     };
     changes.iter().filter_map(answers).collect()
@@ -432,6 +444,7 @@ mod test {
                 p99: Some(2e6),
                 cpu_service: Some(1e4),
                 cpu_delivery: Some(5e3),
+                cpu_measuring: None,
                 engaged: Some(0.0),
                 oldest: None,
                 waits: None,

@@ -30,6 +30,9 @@ pub struct Figures {
     pub cpu_service: Option<f64>,
     /// CPU time of softirqs and polling kernel threads per request; `None` if unknown.
     pub cpu_delivery: Option<f64>,
+    /// CPU time of the measuring programs per request; `None` if unknown, and in records of netpolicy 0.1.
+    #[serde(default)]
+    pub cpu_measuring: Option<f64>,
     /// The share of requests whose poll began with the interrupt masked, 0..=1.
     pub engaged: Option<f64>,
     /// How long the oldest unanswered request had waited at the end of the window, since its last arrival.
@@ -94,6 +97,7 @@ impl Figures {
             p99: percentile(0.99),
             cpu_service,
             cpu_delivery,
+            cpu_measuring: series.weight(),
             engaged: (polled > 0).then(|| count(counts.masked) / count(polled)),
             oldest: window.waiting.oldest.map(|oldest| count(oldest.0)),
             waits: Some(Waits::of(window)),
@@ -142,6 +146,8 @@ pub enum Metric {
     CpuService,
     /// CPU time per request of softirqs and polling kernel threads only.
     CpuDelivery,
+    /// CPU time per request of the measuring programs, wherever they ran. All of it may be part of `Cpu`.
+    CpuMeasuring,
     /// Requests per second.
     Requests,
     /// The share of requests whose poll began with the interrupt masked; the change is a difference, in
@@ -153,13 +159,14 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics, in display order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::P50,
         Self::P90,
         Self::P99,
         Self::Cpu,
         Self::CpuService,
         Self::CpuDelivery,
+        Self::CpuMeasuring,
         Self::Requests,
         Self::Engaged,
         Self::Stalls,
@@ -174,6 +181,7 @@ impl Metric {
             Self::Cpu => "cpu",
             Self::CpuService => "cpu-service",
             Self::CpuDelivery => "cpu-delivery",
+            Self::CpuMeasuring => "cpu-measuring",
             Self::Requests => "requests",
             Self::Engaged => "engaged",
             Self::Stalls => "stalls",
@@ -191,7 +199,7 @@ impl Metric {
             | Self::CpuDelivery
             | Self::Stalls => Some(true),
             Self::Requests => Some(false),
-            Self::Engaged => None,
+            Self::CpuMeasuring | Self::Engaged => None,
         }
     }
 
@@ -209,6 +217,7 @@ impl Metric {
             Self::Cpu => figures.cpu(),
             Self::CpuService => figures.cpu_service,
             Self::CpuDelivery => figures.cpu_delivery,
+            Self::CpuMeasuring => figures.cpu_measuring,
             Self::Requests => Some(figures.rate()),
             Self::Engaged => figures.engaged,
             Self::Stalls => Some(f64::from(u8::from(figures.stalled()))),

@@ -236,6 +236,7 @@ fn on_wire(seen: &Seen, seconds: f64) -> Figures {
         p99,
         cpu_service: None,
         cpu_delivery: None,
+        cpu_measuring: None,
         engaged: None,
         oldest: None,
         waits: None,

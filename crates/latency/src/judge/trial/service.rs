@@ -269,6 +269,7 @@ mod test {
                 p99: Some(p99 * near),
                 cpu_service: Some(cpu * near),
                 cpu_delivery: Some(0.0),
+                cpu_measuring: None,
                 engaged: None,
                 oldest: None,
                 waits: None,
