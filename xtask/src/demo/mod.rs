@@ -15,19 +15,16 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err("the demo makes network namespaces and writes NAPI settings: run it as root".to_owned());
     }
     // Not the release: it is linked in a fraction of the time.
-    contents::build_programs(&["--profile", PROFILE])?;
+    contents::build_programs(&["--release"])?;
     if let Some(words) = other_work() {
         eprintln!("demo: {words}");
     }
     let folder = shell::root().join("target/demo");
     files::make_directory(&folder)?;
-    judged::play(&shell::root().join("target").join(PROFILE).join("netpolicy"), &folder)?;
+    judged::play(&shell::root().join("target/release/netpolicy"), &folder)?;
     eprintln!("\nThe report: {}", folder.join("report.html").display());
     Ok(())
 }
-
-/// The profile of the program that is played with.
-const PROFILE: &str = "quick";
 
 /// What other work keeps of this machine's CPUs, if that is enough to be seen in every figure.
 pub(crate) fn other_work() -> Option<String> {
