@@ -1,0 +1,500 @@
+//! What `watch` counts and times, against what independent clients say: one window over all that each of them sends in a lab.
+//!
+//! `cargo bench -p netpolicy --bench clients [-- PART…]`, as root. Parts: `bodies` (wrk, curl), `pipelined` (redis-benchmark, wrk),
+//! `long` (wrk), `http2` (h2load), `forking` (pgbench).
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use linux::bpf::live::{LiveMeter, LiveTarget};
+use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
+use linux::live::{ServiceWatch, Usage};
+use measure::live::series::Stretch;
+use measure::live::{Series, Summary};
+use model::{EmptyPolls, Nanoseconds, NapiId, Pid, ProcessId};
+use netlink::netdev::{NapiChange, Netdev};
+use tempfile::TempDir;
+
+type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const PORT: u16 = 8_100;
+
+/// The packages bring no `PATH` to these.
+const POSTGRESQL: &str = "/usr/lib/postgresql";
+
+/// PostgreSQL does not serve as root.
+const NOBODY: &str = "65534";
+
+fn main() -> Done<()> {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let parts: [(&str, fn() -> Done<()>); 5] = [
+        ("bodies", bodies),
+        ("pipelined", pipelined),
+        ("long", long),
+        ("http2", http2),
+        ("forking", forking),
+    ];
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("Linux {release}, load average {}", load.split(' ').take(3).collect::<Vec<_>>().join(" "));
+    for (name, part) in parts {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            println!("{name}");
+            part()?;
+        }
+    }
+    Ok(())
+}
+
+/// What a client says of itself.
+#[derive(Debug, Default)]
+struct Said {
+    requests: u64,
+    /// What was under way when it ended may be in one count and not in the other.
+    in_flight: u64,
+    /// Shares of requests, and what they do not exceed.
+    percentiles: Vec<(f64, Duration)>,
+}
+
+/// One window over all that `client` does at the port.
+fn measured(
+    lab: &Lab,
+    port: u16,
+    processes: Vec<ProcessId>,
+    client: impl FnOnce() -> Done<Said>,
+) -> Done<(Said, Series, Option<Usage>)> {
+    let mut watch =
+        ServiceWatch::load(&LiveTarget::of(lab.server().id(), vec![port]), processes, Vec::new())?;
+    watch.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    let said = client()?;
+    // What was sent last is answered.
+    std::thread::sleep(Duration::from_millis(20));
+    let sample = watch.end()?;
+    let mut series = Series::new();
+    series.add(&sample.window);
+    Ok((said, series, sample.usage))
+}
+
+/// One line: counts and percentiles of both.
+fn compare(what: &str, said: &Said, series: &Series) {
+    let summary = Summary::of(series, Vec::new());
+    let off = 100.0 * (float(summary.requests) / float(said.requests) - 1.0);
+    let mut line = format!(
+        "  {what}: client {}, watch {} {} ({off:+.2} %)",
+        said.requests, summary.requests, summary.unit
+    );
+    if said.in_flight > 0 && off != 0.0 {
+        line += &format!(", up to {} under way at the end", said.in_flight);
+    }
+    for (share, by_client) in &said.percentiles {
+        let stretch = Stretch::Response(summary.estimator);
+        let Some(found) = series.percentile(stretch, *share) else { continue };
+        let (ours, theirs) = (found.interval.estimate, by_client.as_secs_f64() * 1e9);
+        let bound = if found.at_least { ">" } else { "" };
+        line += &format!(
+            "; p{:.0} {:.3} ms, {bound}{:.3} ms ({:+.1} %)",
+            share * 100.0,
+            theirs / 1e6,
+            ours / 1e6,
+            100.0 * (ours / theirs - 1.0)
+        );
+    }
+    println!("{line}");
+}
+
+/// What a program of the lab's client prints.
+fn run(lab: &Lab, program: &str, arguments: &[&str]) -> Done<String> {
+    let output = lab.client().run(|| Command::new(program).args(arguments).output())??;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        return Err(format!("{program}: {said}{}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(said)
+}
+
+/// An HTTP server: it reads the whole request, sleeps for as many milliseconds as its path says, and answers.
+fn serve(lab: &Lab) -> Done<()> {
+    let listener = lab.server().run(|| TcpListener::bind((SERVER_ADDRESS, PORT)))??;
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let _ = connection.set_nodelay(true);
+            std::thread::spawn(move || http(connection));
+        }
+    });
+    Ok(())
+}
+
+fn http(connection: TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(connection);
+    let mut line = String::new();
+    loop {
+        let (mut sleep, mut length, mut waits) = (0, 0, false);
+        loop {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let words = line.trim_end().to_ascii_lowercase();
+            if words.is_empty() {
+                break;
+            }
+            if let Some(path) = words.split_once(" /sleep/").map(|(_, rest)| rest) {
+                sleep = path.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+            } else if let Some(value) = words.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap_or(0);
+            }
+            waits |= words.starts_with("expect:");
+        }
+        if waits {
+            reader.get_mut().write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        }
+        std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
+        std::thread::sleep(Duration::from_millis(sleep));
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+    }
+}
+
+/// wrk with a script, and what it says; `depth` requests are under way on each connection.
+fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in_flight: u64) -> Done<Said> {
+    let file = files.join("script.lua");
+    std::fs::write(&file, script)?;
+    let (file, url) = (file.display().to_string(), format!("http://{SERVER_ADDRESS}:{PORT}{path}"));
+    let arguments = [&["-t1", "--latency", "--timeout", "60s", "-s", &file], arguments, &[&url]].concat();
+    let said = run(lab, "wrk", &arguments)?;
+    let requests = said.lines().find_map(|line| line.trim().split_once(" requests in")).map(|(n, _)| n);
+    let percentiles = [50, 90, 99].into_iter().filter_map(|percent| {
+        let of = format!("{percent}%");
+        let line = said.lines().map(str::trim).find(|line| line.starts_with(&of))?;
+        Some((f64::from(percent) / 100.0, span(line.strip_prefix(&of)?.trim())?))
+    });
+    Ok(Said {
+        requests: requests.ok_or("wrk says how many")?.parse()?,
+        in_flight,
+        percentiles: percentiles.collect(),
+    })
+}
+
+/// A span as wrk writes it: `12.30ms`.
+fn span(text: &str) -> Option<Duration> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(at);
+    let seconds = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return None,
+    };
+    Some(Duration::from_secs_f64(number.parse::<f64>().ok()? * seconds))
+}
+
+/// Requests with bodies, however they are cut and joined, with packets delivered at once and deferred.
+fn bodies() -> Done<()> {
+    const CONNECTIONS: u64 = 4;
+    let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
+    for (offloads, defers) in [(true, false), (false, false), (true, true)] {
+        let options =
+            LabOptions { client_tso: offloads, server_gro: offloads || defers, ..LabOptions::with_queues(1) };
+        let lab = Lab::new(&options)?;
+        if defers {
+            defer(&lab)?;
+        }
+        serve(&lab)?;
+        let how = match (offloads, defers) {
+            (true, false) => "GRO and TSO on",
+            (false, _) => "GRO and TSO off",
+            (true, true) => "GRO and TSO on, deferred by 200 us",
+        };
+        for size in [0, 100, 1_000, 10_000, 100_000, 1_000_000] {
+            let script = format!("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", {size})\n");
+            let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
+                wrk(&lab, files.path(), &script, &["-c4", "-d1s"], "/upload", CONNECTIONS)
+            })?;
+            compare(&format!("wrk -c4, {size} bytes, {how}"), &said, &series);
+        }
+        for size in [1_000_usize, 100_000, 1_000_000] {
+            const UPLOADS: u64 = 40;
+            let body = files.path().join("body");
+            std::fs::write(&body, vec![b'x'; size])?;
+            let (data, url) =
+                (format!("@{}", body.display()), format!("http://{SERVER_ADDRESS}:{PORT}/[1-{UPLOADS}]"));
+            let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
+                run(&lab, "curl", &["-sS", "-H", "Expect: 100-continue", "--data-binary", &data, &url])?;
+                Ok(Said { requests: UPLOADS, ..Said::default() })
+            })?;
+            compare(&format!("curl, {size} bytes, head and body apart, {how}"), &said, &series);
+        }
+    }
+    Ok(())
+}
+
+/// Interrupts stay masked after each batch, and a timer polls.
+fn defer(lab: &Lab) -> Done<()> {
+    let change = NapiChange {
+        defer_hard_irqs: Some(EmptyPolls(100)),
+        gro_flush_timeout: Some(Nanoseconds::from_micros(200)),
+        irq_suspend_timeout: None,
+        threaded: None,
+    };
+    lab.server().run(|| -> Done<()> {
+        let mut netdev = Netdev::open_here()?;
+        for napi in netdev.napis(None)? {
+            netdev.set_napi(NapiId(napi.id), &change).map_err(|refused| format!("napi-set: {refused:?}"))?;
+        }
+        Ok(())
+    })?
+}
+
+fn redis(lab: &Lab) -> Done<Program> {
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "6379", "--bind", &SERVER_ADDRESS.to_string(), "--protected-mode", "no"]);
+    command.args(["--save", "", "--appendonly", "no"]);
+    Ok(lab.start_program(command, 6_379)?)
+}
+
+fn pipelined() -> Done<()> {
+    let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _redis = redis(&lab)?;
+    let address = SERVER_ADDRESS.to_string();
+    for (pipeline, requests) in [("1", 60_000), ("4", 200_000), ("16", 400_000), ("64", 400_000)] {
+        let number = requests.to_string();
+        let arguments = ["-h", &address, "-t", "set", "-c", "8", "-P", pipeline, "-n", &number, "--csv"];
+        let (said, series, _) = measured(&lab, 6_379, Vec::new(), || {
+            let said = run(&lab, "redis-benchmark", &arguments)?;
+            // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+            let last = said.lines().last().unwrap_or_default();
+            let fields: Vec<f64> =
+                last.split(',').filter_map(|field| field.trim_matches('"').parse().ok()).collect();
+            let [_, _, _, p50, p95, p99, _] = fields[..] else {
+                return Err(format!("redis-benchmark says {last}").into());
+            };
+            let shares =
+                if pipeline == "1" { vec![(0.5, p50), (0.95, p95), (0.99, p99)] } else { Vec::new() };
+            let percentiles =
+                shares.into_iter().map(|(share, ms)| (share, Duration::from_secs_f64(ms / 1e3)));
+            // It asks for the configuration before.
+            Ok(Said { requests, in_flight: 4, percentiles: percentiles.collect() })
+        })?;
+        compare(&format!("redis-benchmark -t set -c8 -P {pipeline}"), &said, &series);
+    }
+    serve(&lab)?;
+    for depth in [4, 16] {
+        let script = format!(
+            "init = function(args)\n  local all = {{}}\n  for i = 1, {depth} do all[i] = wrk.format() end\n  \
+             pipeline = table.concat(all)\nend\nrequest = function() return pipeline end\n"
+        );
+        let (said, mut series, _) = measured(&lab, PORT, Vec::new(), || {
+            wrk(&lab, files.path(), &script, &["-c4", "-d1s"], "/", 4 * depth)
+        })?;
+        let said = Said { percentiles: Vec::new(), ..said };
+        compare(&format!("wrk -c4, {depth} deep"), &said, &mut series);
+    }
+    Ok(())
+}
+
+/// Requests that take long.
+fn long() -> Done<()> {
+    let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    serve(&lab)?;
+    for (millis, connections, seconds) in
+        [(1, 20, 2), (10, 20, 2), (100, 100, 2), (1_500, 100, 3), (10_000, 100, 11)]
+    {
+        let (c, d) = (format!("-c{connections}"), format!("-d{seconds}s"));
+        let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
+            wrk(&lab, files.path(), "", &[&c, &d], &format!("/sleep/{millis}"), connections)
+        })?;
+        compare(&format!("wrk {c}, {millis} ms each"), &said, &series);
+    }
+    Ok(())
+}
+
+fn http2() -> Done<()> {
+    const REQUESTS: u64 = 20_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
+    std::fs::write(files.path().join("file"), "answer\n")?;
+    let mut command = Command::new("nghttpd");
+    command.args(["--no-tls", "-d"]).arg(files.path());
+    command.args(["-a", &SERVER_ADDRESS.to_string(), &PORT.to_string()]);
+    let _server = lab.start_program(command, PORT)?;
+    let url = format!("http://{SERVER_ADDRESS}:{PORT}/file");
+    for streams in ["1", "2", "10", "20", "32"] {
+        let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
+            run(&lab, "h2load", &["-n", &REQUESTS.to_string(), "-c", "4", "-m", streams, &url])?;
+            Ok(Said { requests: REQUESTS, ..Said::default() })
+        })?;
+        compare(&format!("h2load -c 4 -m {streams}"), &said, &series);
+    }
+    Ok(())
+}
+
+/// PostgreSQL, which forks for each connection, in a cgroup whose CPU time is the truth.
+fn forking() -> Done<()> {
+    let Some(programs) = newest(Path::new(POSTGRESQL)) else {
+        println!("  no PostgreSQL below {POSTGRESQL}: apt-get install postgresql");
+        return Ok(());
+    };
+    let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
+    let data = files.path().join("data");
+    let nobody = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
+        command.current_dir(files.path());
+        command
+    };
+    std::fs::create_dir(&data)?;
+    std::os::unix::fs::chown(&data, Some(65_534), Some(65_534))?;
+    let made = nobody(&programs.join("initdb"))
+        .arg("-D")
+        .arg(&data)
+        .args(["-U", "bench", "-A", "trust"])
+        .output()?;
+    if !made.status.success() {
+        return Err(format!("initdb: {}", String::from_utf8_lossy(&made.stderr)).into());
+    }
+    let hba = data.join("pg_hba.conf");
+    std::fs::write(&hba, "host all all all trust\n")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let cgroup = Cgroup::new()?;
+    let mut command = nobody(&programs.join("postgres"));
+    command.arg("-D").arg(&data).args(["-c", "fsync=off", "-c", "unix_socket_directories="]);
+    command.args(["-h", &SERVER_ADDRESS.to_string(), "-p", &PORT.to_string()]);
+    let server = lab.start_program(command, PORT)?;
+    cgroup.add(server.process().pid)?;
+    let pgbench = programs.join("pgbench").display().to_string();
+    let address = SERVER_ADDRESS.to_string();
+    let port = PORT.to_string();
+    let common = ["-h", &address, "-p", &port, "-U", "bench"];
+    run(&lab, &pgbench, &[&common[..], &["-i", "-q", "postgres"]].concat())?;
+    for (how, reloads) in [
+        (&["-S", "-c", "4", "-T", "3"][..], false),
+        (&["-S", "-M", "prepared", "-c", "4", "-T", "3"], false),
+        (&["-S", "-C", "-c", "4", "-T", "3"], false),
+        (&["-S", "-C", "-c", "4", "-T", "3"], true),
+    ] {
+        let log = files.path().join("log");
+        let prefix = log.display().to_string();
+        let arguments = [&common[..], how, &["-l", "--log-prefix", &prefix, "postgres"]].concat();
+        let before = cgroup.used()?;
+        let (said, series, usage) = measured(&lab, PORT, vec![server.process()], || {
+            std::thread::scope(|scope| {
+                if reloads {
+                    scope.spawn(|| reload(server.process().pid));
+                }
+                run(&lab, &pgbench, &arguments)
+            })?;
+            transactions(files.path())
+        })?;
+        let used = cgroup.used()? - before;
+        let reload = if reloads { ", a reload and a backend that is ended" } else { "" };
+        compare(&format!("pgbench {}{reload}", how.join(" ")), &said, &series);
+        let usage = usage.ok_or("PostgreSQL runs")?;
+        println!(
+            "    CPU {:.3} s by its cgroup, {:.3} s by watch ({:+.2} %)",
+            used.as_secs_f64(),
+            usage.service.as_secs_f64(),
+            100.0 * (usage.service.as_secs_f64() / used.as_secs_f64() - 1.0)
+        );
+    }
+    Ok(())
+}
+
+/// The programs of the newest version.
+fn newest(below: &Path) -> Option<PathBuf> {
+    let versions = std::fs::read_dir(below).ok()?.flatten();
+    versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("postgres").exists()).max()
+}
+
+/// Makes PostgreSQL read its configuration again, and ends one of its workers.
+fn reload(pid: Pid) {
+    use rustix::process::{Signal, kill_process};
+    let process = |pid: &str| pid.parse().ok().and_then(rustix::process::Pid::from_raw);
+    std::thread::sleep(Duration::from_secs(1));
+    let _reloads = process(&pid.to_string()).map(|pid| kill_process(pid, Signal::HUP));
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    // The autovacuum launcher and others of the first are started again.
+    for child in children.split(' ') {
+        let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        if name.contains("launcher") {
+            let _ends = process(child).map(|pid| kill_process(pid, Signal::TERM));
+        }
+    }
+}
+
+/// What pgbench has logged of each transaction; the logs are removed.
+fn transactions(directory: &Path) -> Done<Said> {
+    let mut micros: Vec<u64> = Vec::new();
+    for entry in std::fs::read_dir(directory)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with("log") {
+            let text = std::fs::read_to_string(entry.path())?;
+            micros.extend(text.lines().filter_map(|line| line.split(' ').nth(2)?.parse::<u64>().ok()));
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    micros.sort_unstable();
+    let at = |percent: usize| micros.get((micros.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+    let percentiles = [50, 90, 99].into_iter().filter_map(|percent| {
+        #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+        Some((percent as f64 / 100.0, Duration::from_micros(at(percent)?)))
+    });
+    Ok(Said { requests: micros.len() as u64, in_flight: 0, percentiles: percentiles.collect() })
+}
+
+/// A cgroup of its own, of the second version.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Done<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts")?;
+        let mount = mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            (fields.get(2) == Some(&"cgroup2")).then(|| fields[1].to_owned())
+        });
+        let path = Path::new(&mount.ok_or("no cgroup2 is mounted")?)
+            .join(format!("netpolicy-bench-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    /// A process and what it has forked.
+    fn add(&self, pid: Pid) -> Done<()> {
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string())?;
+        for child in children.split_whitespace() {
+            std::fs::write(self.0.join("cgroup.procs"), child)?;
+        }
+        Ok(())
+    }
+
+    /// Kernel: 4.15, `kernel/cgroup/rstat.c` `cgroup_base_stat_cputime_show()`.
+    fn used(&self) -> Done<Duration> {
+        let text = std::fs::read_to_string(self.0.join("cpu.stat"))?;
+        let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+        Ok(Duration::from_micros(micros.ok_or("cpu.stat")?.trim().parse()?))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its processes are gone a moment after the server.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a bench, below 2^53")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
