@@ -42,7 +42,7 @@ const FUZZER: &str = "netpolicy-fuzz/program";
 const AGAIN_MAX: usize = 8;
 
 /// What a test is selected by that changes the host: it needs root, and runs in namespaces of its own.
-const CHANGES_HOST: &str = "binary_id(netpolicy::root) | binary_id(netpolicy-linux::root)";
+const CHANGES_HOST: &str = "binary(root)";
 
 /// What ran, over all runners.
 #[derive(Default)]
@@ -161,16 +161,18 @@ fn one_part(part: &str) -> Result {
         directory.join("Cargo.toml").is_file().then(|| directory.display().to_string())
     });
     let ran = match package {
-        Some(_) if part == "netpolicy" => {
+        // Their tests start the programs, and only building a package's tests does not build the others' programs.
+        Some(_) if ["netpolicy", "lab"].contains(&part) => {
             let programs =
                 ["netpolicy", "netpolicy-tc", "netpolicy-lab"].map(|name| ["--package", name]).concat();
-            let own = "package(=netpolicy) - binary_id(netpolicy::root)";
-            nextest::run(&[&programs[..], &["-E", own]].concat(), &run, None)?
+            let own = if part == "lab" { "netpolicy-lab" } else { part };
+            let own = format!("package(={own}) - binary(root)");
+            nextest::run(&[&programs[..], &["-E", &own]].concat(), &run, None)?
         }
         Some(directory) => {
             let manifest = format!("{directory}/Cargo.toml");
             nextest::run(
-                &["--manifest-path", &manifest, "-E", "all() - binary_id(netpolicy::root)"],
+                &["--manifest-path", &manifest, "-E", "all() - (binary(root) - package(netpolicy-linux))"],
                 &run,
                 None,
             )?

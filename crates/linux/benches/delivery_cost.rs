@@ -18,29 +18,17 @@
 //! [suspend200] [always] [sampled] [samples]`, as root; the names select parts, and without any all are run.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
-#[expect(dead_code, reason = "shared with the root tests, which use all of it")]
-#[path = "../tests/root/asked_server.rs"]
-mod asked_server;
-#[expect(dead_code, reason = "shared with the root tests, which use all of it")]
-#[path = "../tests/root/scratch.rs"]
-mod scratch;
 mod shift;
-#[expect(dead_code, reason = "shared with the root tests, which use all of it")]
-#[path = "../tests/root/subject.rs"]
-mod subject;
-#[expect(dead_code, reason = "shared with the root tests, which use all of it")]
-#[path = "../tests/root/wire.rs"]
-mod wire;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use asked_server::AskedServer;
 use bpf::delivery::{DeliveryCounter, Sampler, between};
 use bpf::{RunTime, Statistics};
 use libtest_mimic::Failed;
 use linux::process::preload::{self, EpollCounts, Library};
-use scratch::Scratch;
+use testkit::asked_server::AskedServer;
+use testkit::scratch::Scratch;
 
 /// The length of a stretch: long compared with the scheduler's time slices, short compared with drifts of the
 /// machine.

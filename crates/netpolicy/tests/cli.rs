@@ -1,12 +1,10 @@
 //! The command as its users see it: words, exit codes, and which of the two outputs they are on. Nothing here changes
 //! a host; what does is in `tests/root`.
 
-mod command;
-
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
-use command::{Scratch, command, netpolicy, text};
+use testkit::command::{Scratch, command, netpolicy, text};
 
 #[test]
 fn a_mistake_on_the_command_line_ends_with_2_and_says_what_was_meant() {

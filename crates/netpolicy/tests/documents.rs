@@ -1,11 +1,9 @@
 //! The documents: every link between files of the repository leads somewhere.
 
-mod markdown;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use markdown::{Document, markdown_below, repository};
+use testkit::markdown::{Document, markdown_below, repository};
 
 #[test]
 fn every_link_between_documents_leads_to_a_file_and_to_a_heading_that_are_there() {

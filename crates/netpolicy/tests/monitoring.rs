@@ -1,13 +1,10 @@
 //! The dashboard and the alert rules as files: what they must have that no Prometheus asks for. That what they name is served,
 //! and that alerts fire, is tested in `root/monitored.rs`.
 
-#[expect(dead_code, reason = "the tests of the documents read more of them")]
-mod markdown;
-
 use std::collections::BTreeSet;
 
-use markdown::{Document, repository};
 use serde_json::Value;
+use testkit::markdown::{Document, repository};
 
 /// How many columns Grafana lays panels out in.
 const COLUMNS: u64 = 24;

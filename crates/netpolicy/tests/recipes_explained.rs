@@ -1,8 +1,6 @@
 //! What `explain` says of a policy's recipe, and of a site's own file that is wrong.
 
-mod command;
-
-use command::{Scratch, netpolicy, text};
+use testkit::command::{Scratch, netpolicy, text};
 
 #[test]
 fn explain_says_what_a_policy_comes_to() {

@@ -1,68 +1,33 @@
-//! The reference pages that are made of the code's own tables: settings, keys of policy files, commands, exit codes.
+//! The reference pages that are made of the code's own tables: settings, keys of policy files, exit codes.
 
-#[expect(dead_code, reason = "the tests of links and of console blocks read documents")]
-mod markdown;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use clap::{Arg, CommandFactory};
-use cli::programs::TOOLS;
 use model::recipe::{Mechanism, RecipeValue, When};
 use model::setting::{
     DeviceNapiKnob, Disruption, Facts, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob,
     RxQueueKnob, TxQueueKnob,
 };
 use model::{DeliveryMode, DeliveryParams, EpollParams, Nanoseconds, PolicyName, Setting, since};
-use netpolicy::args::Arguments;
 use policy_file::{Kind, key_table};
 use session::Exit;
-use sim::scenario::{Costs, KEYS, Parameter, Takes};
+use testkit::markdown::{Part, cell};
 
-/// A part of a page, and what makes it.
-type Part = (&'static str, &'static str, fn() -> String);
-
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 9] = [
     ("settings.md", "settings", settings),
     ("policy-file.md", "keys", keys),
     ("policy-file.md", "device-settings", device_settings),
-    ("commands.md", "commands", commands),
     ("exit-codes.md", "exit-codes", exit_codes),
     ("findings.md", "findings", findings),
     ("delivery-modes.md", "modes", delivery_modes),
     ("recipes.md", "values", recipe_values),
     ("recipes.md", "ladders", ladders),
     ("requirements.md", "mechanisms", mechanisms),
-    ("scenario-files.md", "scenario-keys", scenario_keys),
-    ("scenario-files.md", "parameters", parameters),
 ];
 
 #[test]
 fn the_reference_pages_say_what_the_code_says() {
-    let write = std::env::var_os("UPDATE").is_some();
-    let mut stale = Vec::new();
-    for (page, name, make) in PARTS {
-        let path = markdown::repository().join("docs/reference").join(page);
-        let text =
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let (begin, end) = (format!("<!-- begin {name}"), format!("<!-- end {name} -->"));
-        let parts = text.split_once(&begin).and_then(|(before, rest)| {
-            let (mark, rest) = rest.split_once("-->\n")?;
-            let (_, after) = rest.split_once(&end)?;
-            Some(format!("{before}{begin}{mark}-->\n{}\n{end}{after}", make().trim_end()))
-        });
-        let made = parts.unwrap_or_else(|| panic!("{page} has no part between `{begin} … -->` and `{end}`"));
-        if made != text && write {
-            std::fs::write(&path, made).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        } else if made != text {
-            stale.push(format!("docs/reference/{page}, {name}"));
-        }
-    }
-    assert!(
-        stale.is_empty(),
-        "stale: {}. Write these parts with `UPDATE=1 cargo test -p netpolicy --test reference`, and read the diff.",
-        stale.join("; ")
-    );
+    testkit::markdown::check_parts(&PARTS, "netpolicy");
 }
 
 #[test]
@@ -71,11 +36,6 @@ fn a_key_that_the_table_of_settings_names_is_a_key_of_policy_files() {
     for facts in Setting::table() {
         assert!(facts.key.is_none_or(|key| keys.contains(key)), "{}: {:?}", facts.name, facts.key);
     }
-}
-
-/// Text as a cell of a table takes it.
-fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 fn settings() -> String {
@@ -195,45 +155,6 @@ fn exit_codes() -> String {
     let mut page = "| code | meaning | state of the host |\n|---|---|---|\n".to_owned();
     for exit in Exit::ALL {
         let _ = writeln!(page, "| {} | {} | {} |", exit.code(), cell(exit.meaning()), cell(exit.host()));
-    }
-    page
-}
-
-fn scenario_keys() -> String {
-    let mut page = String::new();
-    for key in KEYS {
-        let takes = match key.takes {
-            Takes::Whole { min, max, .. } => format!(" ({min}–{max})"),
-            Takes::Number { min, max, .. } => format!(" ({min}–{max})"),
-            Takes::Switch(_) => String::new(),
-            Takes::Span(_) => " (a span: `\"20us\"`)".to_owned(),
-            Takes::Word(_) => format!(" ({})", words_of(key.path)),
-        };
-        let _ = writeln!(page, "- `{}`{takes}: {}", key.path, cell(key.meaning));
-    }
-    page
-}
-
-/// What a key of a scenario takes that has words of its own.
-fn words_of(path: &str) -> &'static str {
-    match path {
-        "hardware.kernel" => "`\"6.11\"`",
-        "application.waits" => "`sleep`, `event-spin:USECS`, `user-spin`",
-        "clients.load" => "1–10⁸, as `200K` or `1.5M`; `max`",
-        "clients.arrivals" => "`fixed`, `exponential`, `fb_ia`",
-        "delivery.mode" => "a [delivery mode](delivery-modes.md)",
-        "delivery.processing" => "`softirq`, `kthread`, `workqueue`, `busy-kthread`",
-        "layout.irq-cpus" | "layout.thread-cpus" => "`\"0-7\"`",
-        other => panic!("say here what `{other}` takes"),
-    }
-}
-
-fn parameters() -> String {
-    let mut page = String::new();
-    let default = Costs::default();
-    for Parameter { name, unit, meaning, min, max } in Costs::PARAMETERS {
-        let value = default.get(name).unwrap_or_else(|| panic!("{name} has no default"));
-        let _ = writeln!(page, "- `{name}` {value} {unit} ({min}–{max}): {}", cell(meaning));
     }
     page
 }
@@ -402,143 +323,4 @@ fn ladders() -> String {
         let _ = writeln!(page, "- `{policy}`: {}", rungs.collect::<Vec<_>>().join(", "));
     }
     page
-}
-
-fn commands() -> String {
-    let mut root = with_tools(Arguments::command()).term_width(100);
-    root.build();
-    let mut page = String::from("| for | commands |\n|---|---|\n");
-    for (group, names) in netpolicy::help::GROUPS {
-        let links = names.iter().map(|name| format!("[`{name}`](#netpolicy-{name})"));
-        let _ = writeln!(page, "| {group} | {} |", links.collect::<Vec<_>>().join(", "));
-    }
-    page.push_str("\n## Global options\n\nEvery command accepts these, before or after its name.\n\n");
-    list(&mut page, &options(root.get_arguments().filter(|arg| arg.is_global_set())));
-    let known: BTreeSet<String> = root.get_arguments().map(|arg| arg.get_id().to_string()).collect();
-    for command in root.get_subcommands_mut() {
-        described(&mut page, command, &known, &BTreeSet::new());
-    }
-    page
-}
-
-/// The command line with the commands of the tools as their programs define them.
-fn with_tools(command: clap::Command) -> clap::Command {
-    let mut of_tools = of_tools();
-    // `mut_subcommand` would move a command to the end.
-    command.mut_subcommands(|own| {
-        let at = of_tools.iter().position(|of_tool| of_tool.get_name() == own.get_name());
-        at.map_or(own, |at| of_tools.swap_remove(at))
-    })
-}
-
-/// The commands of the tools.
-fn of_tools() -> Vec<clap::Command> {
-    tc::commands().into_iter().chain(lab::commands()).collect()
-}
-
-#[test]
-fn the_help_says_of_a_command_of_a_tool_what_the_tool_says() {
-    let netpolicy = Arguments::command();
-    let named: Vec<&str> = TOOLS.iter().flat_map(|tool| tool.commands).copied().collect();
-    assert_eq!(of_tools().iter().map(clap::Command::get_name).collect::<Vec<_>>(), named);
-    for command in of_tools() {
-        let said = netpolicy.find_subcommand(command.get_name()).and_then(clap::Command::get_about);
-        assert_eq!(said.map(ToString::to_string), command.get_about().map(ToString::to_string));
-    }
-}
-
-/// How many commands must have an option for it to be listed above them.
-const SHARED_MIN: usize = 2;
-
-/// A command and those below it. Options in `shared` were described above.
-fn described(
-    page: &mut String,
-    command: &mut clap::Command,
-    known: &BTreeSet<String>,
-    shared: &BTreeSet<String>,
-) {
-    if command.is_hide_set() || command.get_name() == "help" {
-        return;
-    }
-    let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
-    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
-    let usage = command.render_usage().to_string();
-    let usage = usage.trim_start_matches("Usage: ").lines().map(str::trim).collect::<Vec<_>>().join("\n");
-    let _ = writeln!(page, "## `{name}`\n\n{}\n", about.trim_end());
-    if ![" [OPTIONS]", " [OPTIONS] <COMMAND>", " <COMMAND>", ""]
-        .iter()
-        .any(|rest| usage == format!("{name}{rest}"))
-    {
-        let _ = writeln!(page, "```text\n{usage}\n```\n");
-    }
-    let mut rows = options(command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
-    rows.retain(|row| !shared.contains(row));
-    if options(command.get_arguments()).iter().any(|row| shared.contains(row)) {
-        rows.push("- shared options, by `--help`".to_owned());
-    }
-    list(page, &rows);
-    let known: BTreeSet<String> =
-        known.iter().cloned().chain(command.get_arguments().map(|arg| arg.get_id().to_string())).collect();
-    // What several commands below this one take is listed once.
-    let mut takers: BTreeMap<String, usize> = BTreeMap::new();
-    let mut in_order = Vec::new();
-    for below in command.get_subcommands() {
-        for row in options(below.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str()))) {
-            let count = takers.entry(row.clone()).or_default();
-            *count += 1;
-            if *count == SHARED_MIN {
-                in_order.push(row);
-            }
-        }
-    }
-    if !in_order.is_empty() {
-        let _ = writeln!(page, "Options of several of the commands below:\n");
-        list(page, &in_order);
-    }
-    let shared: BTreeSet<String> = in_order.into_iter().collect();
-    for below in command.get_subcommands_mut() {
-        described(page, below, &known, &shared);
-    }
-}
-
-fn list(page: &mut String, rows: &[String]) {
-    if !rows.is_empty() {
-        let _ = writeln!(page, "{}\n", rows.join("\n"));
-    }
-}
-
-/// A list of options and arguments.
-fn options<'a>(arguments: impl Iterator<Item = &'a Arg>) -> Vec<String> {
-    let mut rows = Vec::new();
-    for arg in
-        arguments.filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()))
-    {
-        let values = arg.get_value_names().unwrap_or_default().join(" ");
-        let takes = arg.get_action().takes_values();
-        let long = arg.get_long().map(|long| format!("--{long}"));
-        let short = arg.get_short().map(|short| format!("-{short}"));
-        let mut name = [short, long].into_iter().flatten().collect::<Vec<_>>().join(", ");
-        if takes && !values.is_empty() {
-            name += &if name.is_empty() { values } else { format!(" {values}") };
-        }
-        let mut meaning = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-        let possible: Vec<_> = arg
-            .get_possible_values()
-            .iter()
-            .filter(|value| !value.is_hide_set())
-            .map(|v| format!("`{}`", v.get_name()))
-            .collect();
-        if !meaning.is_empty() && !meaning.ends_with('.') {
-            meaning.push('.');
-        }
-        if takes && !possible.is_empty() {
-            meaning += &format!(" One of {}.", possible.join(", "));
-        }
-        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        if takes && !default.is_empty() {
-            meaning += &format!(" Default: `{}`.", default.join(","));
-        }
-        rows.push(format!("- `{name}`: {}", meaning.split_whitespace().collect::<Vec<_>>().join(" ")));
-    }
-    rows
 }

@@ -5,12 +5,10 @@
 
 mod file_host;
 mod kill_nine;
-#[path = "../../../linux/tests/root/only.rs"]
-mod only;
 mod session_lock;
 mod undo_script;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 
 /// A test, and what this machine lacks for it, if anything.
 fn test(
@@ -35,7 +33,5 @@ fn main() {
     if let Some(directory) = std::env::var_os(session_lock::SUCCESSOR) {
         session_lock::take_over_until_killed(directory.as_ref());
     }
-    let trials =
-        [session_lock::tests(), kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
-    libtest_mimic::run(&Arguments::from_args(), only::only(trials)).exit();
+    testkit::run([session_lock::tests(), kill_nine::tests(), undo_script::tests()]);
 }

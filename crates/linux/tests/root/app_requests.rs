@@ -10,10 +10,9 @@ use bpf::app_requests::{Cgroup, Choice, RequestReader, RequestSource, RequestSto
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, socket_policy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-
-use super::scratch::Scratch;
-use super::subject::{ROLE, Subject, eventually, role_command};
-use super::{Need, test};
+use testkit::scratch::Scratch;
+use testkit::subject::{ROLE, Subject, eventually, role_command};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Cgroups];
@@ -48,10 +47,6 @@ const NOBODY: u32 = 65534;
 
 /// The number of requests by a process that tries to keep a daemon busy.
 const FLOOD: u32 = 20_000;
-
-pub(crate) fn cgroups_are_there() -> bool {
-    std::fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tcgroup2\n"))
-}
 
 /// A BPF file system and a cgroup for one test; both are removed with it.
 struct Ground {

@@ -11,10 +11,9 @@ use linux::work::WorkTime;
 use model::setting::Threading;
 use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
 use netlink::netdev::NapiChange;
-
-use super::asked_server::AskedServer;
-use super::subject::{Subject, eventually};
-use super::{Need, test};
+use testkit::asked_server::AskedServer;
+use testkit::subject::{Subject, eventually};
+use testkit::{Need, test};
 
 /// How long traffic is counted: thousands of requests even on a busy machine.
 const SPAN: Duration = Duration::from_secs(1);

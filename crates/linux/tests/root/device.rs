@@ -5,9 +5,8 @@ use linux::{Errno, Netns, Processes, observe};
 use model::host::Confidence;
 use model::{EmptyPolls, Host, KernelVersion, Nanoseconds, Threading};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-
-use crate::wire::{Wire, run};
-use crate::{Need, test};
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -10,9 +10,8 @@ use libtest_mimic::{Failed, Trial};
 use linux::process;
 use model::{EpollId, EpollParams, Fd, NapiId, Pid};
 use rustix::event::epoll;
-
-use super::asked_server::AskedServer;
-use super::{Need, test};
+use testkit::asked_server::AskedServer;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const BPF: &[Need] = &[Need::Root, Need::Bpf];

@@ -10,11 +10,10 @@ use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use model::{EmptyPolls, Nanoseconds};
 use netlink::netdev::{NapiChange, Netdev};
-
-use super::scratch::Scratch;
-use super::subject::Subject;
-use super::wire::Wire;
-use super::{Need, test};
+use testkit::scratch::Scratch;
+use testkit::subject::Subject;
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
 /// How long IRQs stay suspended, unless they are resumed; packets that arrive meanwhile are delivered late.
 const TURN: Nanoseconds = Nanoseconds::from_millis(10_000);

@@ -9,8 +9,7 @@ use linux::follow::{Event, Follower, How};
 use linux::process;
 use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
 use rustix::event::epoll;
-
-use super::{Need, test};
+use testkit::{Need, test};
 
 /// Maximum time for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -6,11 +6,11 @@ use libtest_mimic::{Failed, Trial};
 use linux::process::{read_epoll, write_epoll};
 use model::host::{Process, SocketState};
 use model::{EpollParams, Fd, Pid};
+use testkit::scratch::Scratch;
+use testkit::subject::{ROLE, Subject, eventually, memcached, role_command};
+use testkit::{Need, test};
 
 use super::process::{epoll_of, observed, print_timing};
-use super::scratch::Scratch;
-use super::subject::{ROLE, Subject, eventually, memcached, role_command};
-use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const CLIENT: &[Need] = &[Need::Root, Need::Memcached, Need::Unshare];

@@ -11,14 +11,13 @@ use model::nic::{CoalesceParam, RingKind};
 use model::{
     Cpu, CpuSet, Host, IrqKnob, IrqNumber, NapiKnob, NicKnob, QueueIndex, RxQueue, Setting, Threading,
 };
-
-use super::wire::{Wire, run};
-use super::{Need, test};
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const VIRTIO: &[Need] = &[Need::Root, Need::Wire, Need::VirtioNics];
     const IGB: &[Need] = &[Need::Root, Need::Wire, Need::IgbNics];
-    const THREADS: &[Need] = &[Need::Root, Need::Wire, Need::BusyPollThreads];
+    const THREADS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadedBusy];
     vec![
         test("nics/a_virtio_nics_queues_have_napis_and_interrupts_by_name", VIRTIO, virtio_edges),
         test(

@@ -12,11 +12,11 @@ use model::{
     Change, FlowRule, NicKnob, Offload, Plan, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueSpan, Reason,
     Setting, Step,
 };
+use testkit::scratch::Scratch;
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
-use super::scratch::Scratch;
 use super::transaction::asked;
-use super::wire::Wire;
-use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const IGB: &[Need] = &[Need::Root, Need::Wire, Need::IgbNics];

@@ -9,11 +9,10 @@ use linux::process::identify;
 use model::host::{Confidence, Device, HolderKind, HolderProcess, QueueHolder};
 use model::{Change, ChannelKind, Nanoseconds, NicKnob, Plan, QueueIndex, Reason, Setting, Step};
 use netlink::xdp_diag::XdpSockets;
-
-use super::scratch::Scratch;
-use super::subject::Subject;
-use super::wire::Wire;
-use super::{Need, test};
+use testkit::scratch::Scratch;
+use testkit::subject::Subject;
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Cc, Need::Wire, Need::AfXdp];

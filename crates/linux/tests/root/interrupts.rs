@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use model::{IrqNumber, Nanoseconds};
-
-use super::asked_server::AskedServer;
-use super::wire::{Wire, run};
-use super::{Need, test};
+use testkit::asked_server::AskedServer;
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 /// The end of counting: so many answered requests, or so much time. Both ends are as fast as emulated CPUs
 /// allow.

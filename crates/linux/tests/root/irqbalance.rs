@@ -11,12 +11,12 @@ use libtest_mimic::{Failed, Trial};
 use linux::irqbalance::Irqbalance;
 use linux::{Cause, Errno, Kernel};
 use model::{Change, IrqKnob, IrqNumber, Plan, Reason, Setting, Step};
+use testkit::balancer::Balancer;
+use testkit::scratch::Scratch;
+use testkit::subject::{Subject, role_command};
+use testkit::{Need, test};
 
-use super::balancer::Balancer;
-use super::scratch::Scratch;
-use super::subject::{Subject, role_command};
 use super::transaction::asked;
-use super::{Need, test};
 
 /// The interrupts of the tests. Those of this machine are not moved: see [`Balancer`].
 const FOREIGN: IrqNumber = IrqNumber(24);

@@ -8,9 +8,8 @@ use model::{
     DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiKnob, QueueIndex, RxQueue, Setting, Threading,
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-
-use crate::wire::{Wire, run};
-use crate::{Need, test};
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

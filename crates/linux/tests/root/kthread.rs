@@ -7,9 +7,8 @@ use model::{
     CpuSet, DeviceNapiKnob, KthreadKnob, NapiKnob, Pid, QueueIndex, RxQueue, Scheduling, Setting, Threading,
     UtilClamp,
 };
-
-use crate::wire::{Wire, run};
-use crate::{Need, test};
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi];

@@ -12,10 +12,9 @@ use linux::{Netns, Processes, observe};
 use model::host::{Device, SocketState};
 use model::{Cpu, CpuSet, NetnsId, Pid};
 use netlink::Links;
-
-use super::subject::{Subject, eventually};
-use super::wire::run;
-use super::{Need, test};
+use testkit::subject::{Subject, eventually};
+use testkit::wire::run;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const SERVED: &[Need] = &[Need::Root, Need::Memcached];

@@ -15,11 +15,11 @@ use linux::live::ServiceWatch;
 use model::live::LiveWindow;
 use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
 use rustix::process::{Signal, kill_process};
+use testkit::scratch::Scratch;
+use testkit::subject::{Subject, eventually};
+use testkit::{Need, test};
 
 use super::delivery::programs_of;
-use super::scratch::Scratch;
-use super::subject::{Subject, eventually};
-use super::{Need, test};
 
 /// How long a test's server waits for a client that may have failed.
 const PATIENCE: Duration = Duration::from_secs(60);

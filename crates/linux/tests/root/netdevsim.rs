@@ -8,10 +8,10 @@ use model::host::Confidence;
 use model::nic::{ChannelKind, CoalesceParam, RingKind};
 use model::{EmptyPolls, Nanoseconds, NapiId, NapiKnob, NicKnob, Offload, QueueIndex, RxQueue, Setting};
 use netlink::netdev::{NapiChange, Netdev};
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
 use super::nic::there_and_back;
-use super::wire::Wire;
-use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Wire, Need::Netdevsim];

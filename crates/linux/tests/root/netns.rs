@@ -8,9 +8,8 @@ use linux::sysfs::SysFs;
 use linux::{Cause, Errno, Kernel, Netns};
 use model::{Change, EmptyPolls, NapiKnob, NetnsId, Pid, Plan, Reason, Setting, Step};
 use netlink::Links;
-
-use crate::wire::{Wire, run};
-use crate::{Need, test};
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -8,9 +8,8 @@ use model::{
     QdiscOption, Qdiscs, QueueCoalesceParam, QueueIndex, QueueSpan, RingKind, RxQueue, RxQueueKnob, Setting,
     SteerTo, Sysctl, TxQueue, TxQueueKnob,
 };
-
-use crate::wire::Wire;
-use crate::{Need, test};
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let needs = &[Need::Root, Need::Wire];

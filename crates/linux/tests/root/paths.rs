@@ -12,17 +12,16 @@ use linux::{Netns, Processes, process};
 use model::host::Process;
 use model::{EmptyPolls, EpollParams, Nanoseconds, NapiId};
 use netlink::netdev::{NapiChange, Netdev};
-
-use super::scratch::Scratch;
-use super::subject::{Subject, eventually};
-use super::wire::{Wire, run};
-use super::{Need, test};
+use testkit::scratch::Scratch;
+use testkit::subject::{Subject, eventually};
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const ROUTED: &[Need] = &[Need::Root, Need::Wire, Need::Memcached];
     const PEER: &[Need] = &[Need::Root, Need::Wire, Need::Memcached, Need::TcBpf];
     const PEER_OF_NIC: &[Need] = &[Need::Root, Need::Wire, Need::Memcached, Need::TcBpf, Need::VirtioNics];
-    const MACVLAN: &[Need] = &[Need::Root, Need::Wire, Need::Memcached, Need::Macvlan];
+    const MACVLAN: &[Need] = &[Need::Root, Need::Wire, Need::Memcached, Need::Link("link v0 type macvlan")];
     vec![
         test("paths/a_veth_that_the_host_routes_to_loses_the_napi", ROUTED, routed),
         test("paths/redirect_peer_keeps_the_napi_and_a_pods_epoll_polls_it", PEER, redirected),

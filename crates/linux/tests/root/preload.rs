@@ -9,10 +9,9 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::process::preload::{EpollCounts, Library, environment, install, refusal};
 use model::{Nanoseconds, Pid};
-
-use super::scratch::Scratch;
-use super::subject::{Subject, eventually, memcached};
-use super::{Need, test};
+use testkit::scratch::Scratch;
+use testkit::subject::{Subject, eventually, memcached};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const SERVER: &[Need] = &[Need::Root, Need::Memcached, Need::Unshare];

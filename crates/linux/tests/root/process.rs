@@ -10,10 +10,9 @@ use linux::process::{
 use linux::{Cause, Errno, Netns, Processes};
 use model::host::{Process, SocketState};
 use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, NetnsId, Patterns, Pid};
-
-use super::scratch::Scratch;
-use super::subject::Subject;
-use super::{Need, test};
+use testkit::scratch::Scratch;
+use testkit::subject::Subject;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -237,7 +236,7 @@ fn ends_while_looked_at() -> Result<(), Failed> {
 
 fn thread_affinity() -> Result<(), Failed> {
     let (mut subject, numbers) = Subject::in_role("waiter")?;
-    let waiting = super::subject::eventually("the thread waits", || {
+    let waiting = testkit::subject::eventually("the thread waits", || {
         let process = observed(subject.pid()).ok()?;
         process.threads.into_iter().find(|thread| thread.waits_on == Some(Fd(numbers[0])))
     })?;
@@ -420,7 +419,7 @@ fn two_ways() -> Result<(), Failed> {
         std::process::Command::new("unshare")
             .args(["--net", "sh", "-c", "ip link set lo up && exec \"$0\""])
             .arg(std::env::current_exe()?)
-            .env(super::subject::ROLE, "waiter"),
+            .env(testkit::subject::ROLE, "waiter"),
     )?;
     let by_diag = kinds("kinds")?;
     let states: Vec<SocketState> = by_diag.iter().map(|(_, state, _, _)| *state).collect();

@@ -14,12 +14,12 @@ use model::{
     Change, Fd, Nanoseconds, NapiDelivered, Plan, PollCounts, ProcessKnob, Reason, RingId, RingNapi, Setting,
     Step,
 };
+use testkit::scratch::Scratch;
+use testkit::subject::Subject;
+use testkit::wire::{Wire, run};
+use testkit::{Need, test};
 
 use super::process::{gone, observed};
-use super::scratch::Scratch;
-use super::subject::Subject;
-use super::wire::{Wire, run};
-use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Cc, Need::IoUring];

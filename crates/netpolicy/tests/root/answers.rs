@@ -2,10 +2,10 @@
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
+use testkit::operator::{Operator, Said, Started, flushes, waited_for};
+use testkit::{Need, test};
 
 use crate::attached::EpollMaker;
-use crate::operator::{Operator, Said, Started, flushes, waited_for};
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const ROOT: &[Need] = &[Need::Root];

@@ -10,11 +10,11 @@ use libtest_mimic::{Failed, Trial};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
+use testkit::operator::{Operator, Started, waited_for};
+use testkit::{Need, test};
 
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::desk::{Desk, Talk};
-use crate::operator::{Operator, Started, waited_for};
-use crate::{Need, test};
 
 const NOBODY: u32 = 65_534;
 const TRUSTED: u32 = 4_242;

@@ -8,9 +8,8 @@ use libtest_mimic::{Failed, Trial};
 use linux::socket_policy;
 use model::{EpollParams, Pid};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-
-use crate::operator::{Operator, Started, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, Started, waited_for};
+use testkit::{Need, test};
 
 /// The variable that makes this program a process that asks.
 const ROLE: &str = "NETPOLICY_TEST_ASKER";

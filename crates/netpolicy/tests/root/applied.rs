@@ -5,10 +5,9 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::{Nanoseconds, NapiKnob, Setting};
-
-use crate::operator::{Operator, flushes, flushes_of, somebody_else_sets};
-use crate::wire::Wire;
-use crate::{Need, test};
+use testkit::operator::{Operator, flushes, flushes_of, somebody_else_sets};
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
 const SUSPEND20: &str = "[device.veth-server]\ndelivery = \"suspend20\"\n";
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::{EpollParams, Host, Pid};
-
-use crate::operator::{Operator, flushes, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, flushes, waited_for};
+use testkit::{Need, test};
 
 /// The variable that makes this program a process that creates epolls on command.
 const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";

@@ -8,10 +8,9 @@ use libtest_mimic::{Failed, Trial};
 use linux::irqbalance::Irqbalance;
 use linux::{Netns, Processes, observe};
 use model::IrqNumber;
-
-use super::balancer::Balancer;
-use super::scratch::Scratch;
-use super::{Need, test};
+use testkit::balancer::Balancer;
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
 /// What the operator has banned by himself: an interrupt that every PC has.
 const FOREIGN: IrqNumber = IrqNumber(1);

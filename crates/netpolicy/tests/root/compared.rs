@@ -6,11 +6,11 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
+use testkit::operator::{Operator, Started, at_work, caught, delivered_by, flushes, flushes_of, waited_for};
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
-use crate::operator::{Operator, Started, at_work, caught, delivered_by, flushes, flushes_of, waited_for};
 use crate::requests::{while_asked, while_asked_every};
-use crate::scratch::Scratch;
-use crate::{Need, test};
 
 /// Packets wait for two milliseconds.
 const WORSE: &str = "defer50,gro_flush_timeout=2ms";

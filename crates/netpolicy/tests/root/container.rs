@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use libtest_mimic::{Failed, Trial};
+use testkit::markdown::{Document, repository};
+use testkit::operator::{Operator, Started, are, waited_for};
+use testkit::{Need, test};
 
 use crate::attached::{EpollMaker, SUSPENDING};
-use crate::markdown::{Document, repository};
-use crate::operator::{Operator, Started, are, waited_for};
 use crate::pages::OWN_FILES;
-use crate::{Need, test};
 
 /// `gro-flush-timeout` of suspend20, in nanoseconds.
 const SUSPEND20: u64 = 20_000;

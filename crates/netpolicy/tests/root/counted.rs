@@ -11,11 +11,11 @@ use linux::lab::{Lab, LabOptions, SERVER_ADDRESS};
 use measure::live::{Series, Unit, caveats};
 use model::live::{LiveCounts, LiveWindow};
 use model::{Nanoseconds, Severity, SpanCounts};
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
 use crate::requests::connect;
-use crate::scratch::Scratch;
 use crate::watched::{counted, nginx};
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const BPF: &[Need] = &[Need::Root, Need::Bpf];

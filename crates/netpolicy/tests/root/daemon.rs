@@ -8,11 +8,11 @@ use linux::lab::{MemcachedOptions, SERVER_DEVICE};
 use model::{ChannelKind, CpuSet, EpollParams, Nanoseconds, NapiKnob, NicKnob, Pid, RxQueueKnob, Setting};
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
+use testkit::{Need, test};
 
 use crate::attached::{EpollMaker, SUSPENDING};
-use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
 use crate::requests::connect;
-use crate::{Need, test};
 
 /// What the daemon says when it has read the policy files and listens.
 const AT_WORK: &str = "at work";

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
 use model::{Cpu, CpuSet, Nanoseconds, NapiKnob, Setting};
+use testkit::operator::{Operator, Started, are, at_work, flushes, somebody_else_sets, threads, waited_for};
+use testkit::{Need, test};
 
 use crate::attached::EpollMaker;
-use crate::operator::{Operator, Started, are, at_work, flushes, somebody_else_sets, threads, waited_for};
-use crate::{Need, test};
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
 const DEFER50: u64 = 50_000;

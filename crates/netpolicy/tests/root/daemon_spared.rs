@@ -5,9 +5,8 @@ use std::process::{Command, Stdio};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
 use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
-
-use crate::operator::{Operator, are, at_work, flushes, somebody_else_sets, threads, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, are, at_work, flushes, somebody_else_sets, threads, waited_for};
+use testkit::{Need, test};
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
 const DEFER50: u64 = 50_000;

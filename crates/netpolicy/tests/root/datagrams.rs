@@ -12,10 +12,9 @@ use linux::process::read_socket_budget;
 use linux::{Processes, observe};
 use model::host::SocketState;
 use model::{SocketId, SocketPolling, Spread, Transport};
-
-use crate::operator::{Operator, at_work, waited_for};
-use crate::wire::run;
-use crate::{Need, test};
+use testkit::operator::{Operator, at_work, waited_for};
+use testkit::wire::run;
+use testkit::{Need, test};
 
 /// Where the servers are; they also listen there for TCP, so that it can be seen that they run.
 const PORT: u16 = 11_400;
@@ -25,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf, Need::Python];
-    const HOST: &[Need] = &[Need::Root, Need::Suspension, Need::Python, Need::OwnSysctls];
+    const HOST: &[Need] = &[Need::Root, Need::Suspension, Need::Python, Need::OwnMachine];
     vec![
         test("datagrams/a_server_that_blocks_in_recv_polls_its_napi_until_rolled_back", NEEDS, blocking),
         test("datagrams/a_server_in_poll_polls_its_napi_where_the_policy_sets_it_for_the_host", HOST, || {

@@ -1,14 +1,11 @@
 //! What is said of NIC drivers, against the kernel's source, which `cargo xtask guest build` unpacks.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libtest_mimic::{Failed, Trial};
-
-use crate::{Need, rule_corpus, test};
-
-/// The facts as they ship.
-const FACTS: &str = include_str!("../../../policy-file/nics/drivers.toml");
+use testkit::kernel_sources::{DRIVER_FACTS as FACTS, of_driver_facts};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test(
@@ -18,21 +15,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     )]
 }
 
-/// The source of the release that the facts name.
-pub(crate) fn source() -> Option<PathBuf> {
-    let kernel = FACTS.lines().find_map(|line| line.strip_prefix("kernel = \"")?.strip_suffix('"'))?;
-    let sources = std::fs::read_dir(rule_corpus::sources()?).ok()?;
-    let of_release = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.strip_prefix("linux-")
-            .and_then(|rest| rest.strip_prefix(kernel))
-            .is_some_and(|rest| rest.starts_with('-'))
-    };
-    sources.filter_map(|entry| Some(entry.ok()?.path())).find(of_release)
-}
-
 fn stand() -> Result<(), Failed> {
-    let (rows, wrong) = compared(FACTS, &source().ok_or("the source")?);
+    let (rows, wrong) = compared(FACTS, &of_driver_facts().ok_or("the source")?);
     assert!(rows > 100, "{rows}");
     assert_eq!(wrong, Vec::<String>::new(), "of {rows}");
     Ok(())

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libtest_mimic::{Failed, Trial};
 use model::{Finding, Nanoseconds, Severity};
-
-use crate::asked_server::AskedServer;
-use crate::wire::Wire;
-use crate::{Need, test};
+use testkit::asked_server::AskedServer;
+use testkit::wire::Wire;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Suspension, Need::Memcached, Need::VirtioNics];

@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
+use testkit::operator::{Operator, Started, at_work, caught, waited_for};
+use testkit::{Need, test};
 
-use crate::operator::{Operator, Started, at_work, caught, waited_for};
 use crate::requests::{connect, while_asked_in_turn};
 use crate::watched::{is_loaded, links, programs};
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const MEMCACHED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];

@@ -6,12 +6,12 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
-
-use crate::operator::{
+use testkit::operator::{
     Operator, Started, at_work, caught, delivered_by, flushes, waited_for, waited_long_for,
 };
+use testkit::{Need, test};
+
 use crate::requests::{while_asked, while_asked_every};
-use crate::{Need, test};
 
 /// Packets wait for two milliseconds.
 const WORSE: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\n";

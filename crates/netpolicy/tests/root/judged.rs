@@ -10,10 +10,10 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::{MemcachedOptions, Program, SERVER_ADDRESS};
 use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
 use serde_json::Value;
+use testkit::operator::{Operator, at_work, somebody_else_sets, waited_for};
+use testkit::{Need, test};
 
-use crate::operator::{Operator, at_work, somebody_else_sets, waited_for};
 use crate::requests::{connect, while_asked_in_turn};
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const MEMCACHED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];

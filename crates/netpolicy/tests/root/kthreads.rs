@@ -9,9 +9,8 @@ use bpf::delivery::{DeliveryCounter, between};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::{Host, KthreadState, Nanoseconds, NapiDelivered, Scheduling, Slice, Threading, UtilClamp};
-
-use crate::operator::{Operator, at_work, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, at_work, waited_for};
+use testkit::{Need, test};
 
 const DEVICE: &str = linux::lab::SERVER_DEVICE;
 const PINNED: &str =

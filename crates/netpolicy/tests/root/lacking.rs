@@ -7,11 +7,12 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::EpollParams;
 use rustix::process::Signal;
+use testkit::operator::{Operator, Started, caught, flushes, waited_for};
+use testkit::{Need, test};
 
 use crate::guarded::TRIALS_MAX;
-use crate::operator::{Operator, Started, caught, flushes, waited_for};
 use crate::requests::while_asked;
-use crate::{Need, test, trial};
+use crate::trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];

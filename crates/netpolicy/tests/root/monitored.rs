@@ -14,11 +14,12 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::{Memcached, MemcachedOptions, SERVER_DEVICE};
 use model::{Nanoseconds, NapiKnob, Setting};
 use serde_json::Value;
+use testkit::markdown::{Document, repository};
+use testkit::operator::{Operator, Started, are, at_work_with, somebody_else_sets, waited_for};
+use testkit::unpacked::prometheus;
+use testkit::{Need, test};
 
-use crate::markdown::{Document, repository};
-use crate::operator::{Operator, Started, are, at_work_with, somebody_else_sets, waited_for};
 use crate::requests::while_asked_in_turn;
-use crate::{Need, test};
 
 /// Where the how-to lets the daemon listen.
 const DAEMON: &str = "127.0.0.1:9989";
@@ -45,11 +46,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("monitored/a_collector_of_text_files_can_read_the_file", PROMETHEUS, text_file),
         test("monitored/a_prometheus_draws_every_panel_and_fires_the_alerts", ALL, scraped),
     ]
-}
-
-/// The distribution's Prometheus.
-pub(crate) fn prometheus() -> Option<PathBuf> {
-    crate::unpacked::program("prometheus", "usr/bin/prometheus")
 }
 
 fn promtool() -> Result<Command, Failed> {

@@ -31,12 +31,11 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
 use model::CpuSet;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_pgrp, setpriority_process};
-
-use crate::markdown::{Block, Document, markdown_below, repository};
-use crate::operator::waited_for;
-use crate::scratch::Scratch;
-use crate::stage::last_cpu;
-use crate::{Need, test};
+use testkit::last_cpu;
+use testkit::markdown::{Block, Document, markdown_below, repository};
+use testkit::operator::waited_for;
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
 /// How often a page is played until it does what it shows.
 const PLAYS_MAX: u32 = 4;
@@ -132,8 +131,8 @@ fn trial(path: PathBuf) -> Trial {
 /// What a page needs beyond what all do.
 fn need(name: &str) -> Need {
     match name {
-        "gact" => Need::Gact,
-        "flower" => Need::Flower,
+        "gact" => Need::GACT,
+        "flower" => Need::FLOWER,
         "threaded-busy" => Need::ThreadedBusy,
         "util-clamps" => Need::UtilClamps,
         "redis-server" => Need::Program("redis-server"),

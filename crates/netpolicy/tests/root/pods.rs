@@ -9,10 +9,10 @@ use libtest_mimic::{Failed, Trial};
 use linux::{Processes, observe};
 use model::Pid;
 use serde_json::Value;
+use testkit::operator::{Operator, at_work, flushes, waited_for};
+use testkit::{Need, test};
 
-use crate::operator::{Operator, at_work, flushes, waited_for};
-use crate::stacks::Kind;
-use crate::{Need, test};
+use crate::stacks::kind;
 
 /// Another port than memcached's own, which other servers of the machine may have.
 const PORT: u16 = 11_977;
@@ -20,7 +20,7 @@ const POD: &str = "192.0.2.3";
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] =
-        &[Need::Root, Need::Bpf, Need::Memcached, Need::Suspension, Need::Link(Kind::Macvlan)];
+        &[Need::Root, Need::Bpf, Need::Memcached, Need::Suspension, Need::Link(kind::MACVLAN)];
     vec![
         test("pods/a_server_is_set_with_its_first_connection_and_put_back", NEEDS, by_port),
         test("pods/a_server_that_only_a_pattern_names_is_noticed_when_it_listens", NEEDS, by_pattern),

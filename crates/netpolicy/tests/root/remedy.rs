@@ -10,9 +10,8 @@ use linux::lab::MemcachedOptions;
 use model::{EpollParams, Finding, IfIndex, ProcessKnob, Setting};
 use netlink::Links;
 use netlink::offload::{Offload, switch};
-
-use crate::operator::{Operator, somebody_else_sets};
-use crate::{Need, test};
+use testkit::operator::{Operator, somebody_else_sets};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Memcached];

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use linux::lab::{Lab, SERVER_ADDRESS};
-
-use crate::operator::Operator;
+use testkit::operator::Operator;
 
 /// A connection of the lab's client.
 pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {

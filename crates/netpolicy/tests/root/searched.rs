@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
-use serde_json::Value;
-
 use rustix::process::Signal;
+use serde_json::Value;
+use testkit::operator::{Operator, Started, at_work, caught, flushes, waited_for, waited_long_for};
+use testkit::{Need, test};
 
-use crate::operator::{Operator, Started, at_work, caught, flushes, waited_for, waited_long_for};
-use crate::{Need, requests, test, trial};
+use crate::{requests, trial};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];

@@ -2,9 +2,8 @@
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-
-use crate::operator::{Operator, are, at_work, flushes, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, are, at_work, flushes, waited_for};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension];

@@ -6,9 +6,8 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{MemcachedOptions, SERVER_DEVICE};
-
-use crate::operator::{Operator, flushes};
-use crate::{Need, test};
+use testkit::operator::{Operator, flushes};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];

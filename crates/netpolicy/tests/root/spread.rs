@@ -14,9 +14,8 @@ use model::host::SocketState;
 use model::{NapiId, Spread};
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketType, sockopt};
-
-use crate::operator::{Operator, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, waited_for};
+use testkit::{Need, test};
 
 /// The variable that makes this program a server, with how many workers.
 const ROLE: &str = "NETPOLICY_TEST_WORKERS";

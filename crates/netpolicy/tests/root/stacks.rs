@@ -2,58 +2,30 @@
 //! follows what joins, leaves and fails, and the host is afterwards as it was.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{CLIENT_ADDRESS, CLIENT_DEVICE, MemcachedOptions, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::{Netns, Processes, observe};
 use model::{Host, IfIndex, NapiId};
+use testkit::operator::{Operator, Started, at_work, flushes_of, waited_for};
+use testkit::wire::run;
+use testkit::{Need, test};
 
-use crate::operator::{Operator, Started, at_work, flushes_of, waited_for};
-use crate::wire::run;
-use crate::{Need, test};
-
-/// The kinds of devices that are stacked here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Bond,
-    Bridge,
-    Geneve,
-    Ipvlan,
-    Macvlan,
-    Team,
-    Vlan,
-    Vrf,
-    Vxlan,
-}
-
-impl Kind {
-    /// Whether the running kernel makes such a device, tried in a namespace of its own.
-    pub(crate) fn is_there(self) -> bool {
-        static TRIED: Mutex<BTreeMap<Kind, bool>> = Mutex::new(BTreeMap::new());
-        let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
-        *tried.entry(self).or_insert_with(|| {
-            let made = match self {
-                Self::Bond => "type bond",
-                Self::Bridge => "type bridge",
-                Self::Geneve => "type geneve id 7 remote 192.0.2.9",
-                Self::Ipvlan => "link v0 type ipvlan mode l2",
-                Self::Macvlan => "link v0 type macvlan mode private",
-                Self::Team => "type team",
-                Self::Vlan => "link v0 type vlan id 7",
-                Self::Vrf => "type vrf table 10",
-                Self::Vxlan => "type vxlan id 7 dstport 4789 remote 192.0.2.9",
-            };
-            let script = format!("ip link add v0 type veth peer name v1 && ip link add name k0 {made}");
-            let output = Command::new("unshare").args(["--net", "sh", "-c", &script]).output();
-            output.is_ok_and(|output| output.status.success())
-        })
-    }
+/// The kinds of devices that are stacked here, as `ip link add` makes them.
+pub(crate) mod kind {
+    pub(super) const BOND: &str = "type bond";
+    pub(super) const BRIDGE: &str = "type bridge";
+    pub(super) const GENEVE: &str = "type geneve id 7 remote 192.0.2.9";
+    pub(super) const IPVLAN: &str = "link v0 type ipvlan mode l2";
+    pub(crate) const MACVLAN: &str = "link v0 type macvlan mode private";
+    pub(super) const TEAM: &str = "type team";
+    pub(super) const VLAN: &str = "link v0 type vlan id 7";
+    pub(super) const VRF: &str = "type vrf table 10";
+    pub(super) const VXLAN: &str = "type vxlan id 7 dstport 4789 remote 192.0.2.9";
 }
 
 /// The modes of a bond. Kernel: 6.18, `drivers/net/bonding/bond_main.c` `bond_mode_tbl`.
@@ -73,7 +45,7 @@ struct Stack {
 impl Stack {
     fn new(
         name: &str,
-        kinds: &[Kind],
+        kinds: &[&'static str],
         upper: &'static str,
         below: &'static [&'static str],
         made: &[&str],
@@ -88,18 +60,18 @@ impl Stack {
 const JOINS: [&str; 3] = ["link set DEV down", "link set DEV master UPPER", "link set DEV up"];
 
 fn stacks() -> Vec<Stack> {
-    use Kind::{Bond, Bridge, Geneve, Ipvlan, Macvlan, Team, Vlan, Vrf, Vxlan};
+    use kind::{BOND, BRIDGE, GENEVE, IPVLAN, MACVLAN, TEAM, VLAN, VRF, VXLAN};
     const DEV: &[&str] = &[SERVER_DEVICE];
-    const BOND: &str = "link add bond0 type bond mode active-backup miimon 20";
+    const MAKE_BOND: &str = "link add bond0 type bond mode active-backup miimon 20";
     const INTO_BOND: [&str; 4] =
         ["link set DEV down", "link set DEV master bond0", "link set DEV up", "link set bond0 up"];
-    let bonded = |more: &[&'static str]| [&[BOND], &INTO_BOND[..], more].concat();
+    let bonded = |more: &[&'static str]| [&[MAKE_BOND], &INTO_BOND[..], more].concat();
     let mut all: Vec<Stack> = MODES
         .iter()
         .map(|mode| {
             let made = format!("link add bond0 type bond mode {mode} miimon 20");
             let commands = [&[made.as_str()], &INTO_BOND[..]].concat();
-            Stack::new(&format!("bond_{}", mode.replace(['-', '.'], "_")), &[Bond], "bond0", DEV, &commands)
+            Stack::new(&format!("bond_{}", mode.replace(['-', '.'], "_")), &[BOND], "bond0", DEV, &commands)
         })
         .collect();
     let enslaved = |name: &str, kind, upper: &'static str, made: &str| {
@@ -107,30 +79,30 @@ fn stacks() -> Vec<Stack> {
         let up = format!("link set {upper} up");
         Stack::new(name, &[kind], upper, DEV, &[made, &joins[0], &joins[1], &joins[2], &up])
     };
-    all.push(enslaved("bridge", Bridge, "br0", "link add br0 type bridge"));
-    all.push(enslaved("team", Team, "team0", "link add team0 type team"));
-    all.push(enslaved("vrf", Vrf, "vrf0", "link add vrf0 type vrf table 10"));
+    all.push(enslaved("bridge", BRIDGE, "br0", "link add br0 type bridge"));
+    all.push(enslaved("team", TEAM, "team0", "link add team0 type team"));
+    all.push(enslaved("vrf", VRF, "vrf0", "link add vrf0 type vrf table 10"));
     let on_top = |name: &str, kind, upper: &'static str, made: &str| {
         Stack::new(name, &[kind], upper, DEV, &[made, &format!("link set {upper} up")])
     };
-    all.push(on_top("vlan", Vlan, "lan7", "link add link DEV name lan7 type vlan id 7"));
-    all.push(on_top("macvlan", Macvlan, "mac0", "link add link DEV name mac0 type macvlan mode private"));
-    all.push(on_top("ipvlan_l2", Ipvlan, "ipv0", "link add link DEV name ipv0 type ipvlan mode l2"));
-    all.push(on_top("ipvlan_l3", Ipvlan, "ipv0", "link add link DEV name ipv0 type ipvlan mode l3"));
+    all.push(on_top("vlan", VLAN, "lan7", "link add link DEV name lan7 type vlan id 7"));
+    all.push(on_top("macvlan", MACVLAN, "mac0", "link add link DEV name mac0 type macvlan mode private"));
+    all.push(on_top("ipvlan_l2", IPVLAN, "ipv0", "link add link DEV name ipv0 type ipvlan mode l2"));
+    all.push(on_top("ipvlan_l3", IPVLAN, "ipv0", "link add link DEV name ipv0 type ipvlan mode l3"));
     all.push(on_top(
         "vxlan",
-        Vxlan,
+        VXLAN,
         "vx7",
         "link add vx7 type vxlan id 7 dstport 4789 remote 192.0.2.9 dev DEV",
     ));
     // Neither names a device: its packets leave by the route to its other end.
     let vxlan = format!("link add vx7 type vxlan id 7 dstport 4789 remote {CLIENT_ADDRESS}");
-    all.push(on_top("vxlan_by_route", Vxlan, "vx7", &vxlan));
+    all.push(on_top("vxlan_by_route", VXLAN, "vx7", &vxlan));
     let geneve = format!("link add gen7 type geneve id 7 remote {CLIENT_ADDRESS}");
-    all.push(on_top("geneve_by_route", Geneve, "gen7", &geneve));
+    all.push(on_top("geneve_by_route", GENEVE, "gen7", &geneve));
     all.push(Stack::new(
         "qinq",
-        &[Vlan],
+        &[VLAN],
         "inner7",
         &["outer5", SERVER_DEVICE],
         &[
@@ -142,14 +114,14 @@ fn stacks() -> Vec<Stack> {
     ));
     all.push(Stack::new(
         "vlan_on_bond",
-        &[Bond, Vlan],
+        &[BOND, VLAN],
         "lan7",
         &["bond0", SERVER_DEVICE],
         &bonded(&["link add link bond0 name lan7 type vlan id 7", "link set lan7 up"]),
     ));
     all.push(Stack::new(
         "bridge_on_vlan_on_bond",
-        &[Bond, Vlan, Bridge],
+        &[BOND, VLAN, BRIDGE],
         "br0",
         &["lan7", "bond0", SERVER_DEVICE],
         &bonded(&[
@@ -162,19 +134,19 @@ fn stacks() -> Vec<Stack> {
     ));
     all.push(Stack::new(
         "macvlan_on_bond",
-        &[Bond, Macvlan],
+        &[BOND, MACVLAN],
         "mac0",
         &["bond0", SERVER_DEVICE],
         &bonded(&["link add link bond0 name mac0 type macvlan mode private", "link set mac0 up"]),
     ));
     all.push(Stack::new(
         "bond_on_vlan",
-        &[Bond, Vlan],
+        &[BOND, VLAN],
         "bond0",
         &["lan7", SERVER_DEVICE],
         &[
             "link add link DEV name lan7 type vlan id 7",
-            BOND,
+            MAKE_BOND,
             "link set lan7 master bond0",
             "link set lan7 up",
             "link set bond0 up",
@@ -184,20 +156,20 @@ fn stacks() -> Vec<Stack> {
 }
 
 pub(crate) fn tests() -> Vec<Trial> {
-    use Kind::{Bond, Bridge, Team, Vlan, Vrf};
+    use kind::{BOND, BRIDGE, TEAM, VLAN, VRF};
     let reached = stacks().into_iter().map(|stack| {
         let name = format!("stacks/a_policy_for_an_upper_device_reaches_the_queues_below/{}", stack.name);
         let needs = stack.needs.clone();
         test(name, &needs, move || reaches(&stack))
     });
-    let followed = |name: &str, kinds: &[Kind], made: &'static [&'static str], upper, mastered| {
-        let needs = [Need::Root, Need::Suspension, Need::Link(Vlan)];
+    let followed = |name: &str, kinds: &[&'static str], made: &'static [&'static str], upper, mastered| {
+        let needs = [Need::Root, Need::Suspension, Need::Link(VLAN)];
         let needs: Vec<Need> = needs.into_iter().chain(kinds.iter().copied().map(Need::Link)).collect();
         let name = format!("stacks/the_daemon_follows_members_and_vlans_of_a/{name}");
         test(name, &needs, move || follows(made, upper, mastered))
     };
     let on_nics = |members: Members, nics: &str| {
-        let needs = [Need::Root, Need::Suspension, Need::Link(Bond), Need::Link(Vlan), members.need()];
+        let needs = [Need::Root, Need::Suspension, Need::Link(BOND), Need::Link(VLAN), members.need()];
         [
             test(
                 format!("stacks/a_policy_for_a_vlan_on_a_bond_reaches_queues_and_interrupts_of/{nics}"),
@@ -211,37 +183,39 @@ pub(crate) fn tests() -> Vec<Trial> {
             ),
         ]
     };
-    let routed = |kind: Kind, name: &str, made: &'static str| {
+    let routed = |kind: &'static str, name: &str, made: &'static str| {
         let needs = [Need::Root, Need::Suspension, Need::Link(kind)];
         let name = format!("stacks/the_daemon_follows_a_tunnel_to_another_device_by_its_route/{name}");
         test(name, &needs, move || follows_the_route(made))
     };
-    let bond: &[Need] = &[Need::Root, Need::Suspension, Need::Link(Bond)];
-    let vlan_of_bond: &[Need] = &[Need::Root, Need::Suspension, Need::Link(Bond), Need::Link(Vlan)];
+    let bond: &[Need] = &[Need::Root, Need::Suspension, Need::Link(BOND)];
+    let vlan_of_bond: &[Need] = &[Need::Root, Need::Suspension, Need::Link(BOND), Need::Link(VLAN)];
     let mut all: Vec<Trial> = reached.collect();
     all.extend([
-        followed("bridge", &[Bridge], &["link add br0 type bridge"], "br0", "br0"),
-        followed("team", &[Team], &["link add team0 type team"], "team0", "team0"),
-        followed("vrf", &[Vrf], &["link add vrf0 type vrf table 10"], "vrf0", "vrf0"),
-        followed("vlan_on_bond", &[Bond], &VLAN_ON_BOND, "lan5", "bond0"),
+        followed("bridge", &[BRIDGE], &["link add br0 type bridge"], "br0", "br0"),
+        followed("team", &[TEAM], &["link add team0 type team"], "team0", "team0"),
+        followed("vrf", &[VRF], &["link add vrf0 type vrf table 10"], "vrf0", "vrf0"),
+        followed("vlan_on_bond", &[BOND], &VLAN_ON_BOND, "lan5", "bond0"),
         test("stacks/the_daemon_follows_a_bond_through_every_mode", bond, every_mode),
         test(
             "stacks/a_stack_that_the_kernel_refuses_leaves_the_policy_in_force",
             vlan_of_bond,
             refused_stacks,
         ),
-        routed(Kind::Vxlan, "vxlan", "type vxlan id 7 dstport 4789"),
-        routed(Kind::Geneve, "geneve", "type geneve id 7"),
+        routed(kind::VXLAN, "vxlan", "type vxlan id 7 dstport 4789"),
+        routed(kind::GENEVE, "geneve", "type geneve id 7"),
     ]);
-    let served =
-        |name: &str, kinds: &[Kind], here: &'static [&'static str], there: &'static [&'static str]| {
-            let needs = [Need::Root, Need::Suspension, Need::Memcached].into_iter();
-            let needs: Vec<Need> = needs.chain(kinds.iter().copied().map(Need::Link)).collect();
-            let name = format!("stacks/a_services_queues_are_found_through_a/{name}");
-            test(name, &needs, move || serves(here, there))
-        };
-    all.push(served("bridge", &[Bridge], &SERVED_BY_BRIDGE, &[]));
-    all.push(served("vlan_on_bond", &[Bond, Vlan], &SERVED_BY_VLAN, &ASKED_BY_VLAN));
+    let served = |name: &str,
+                  kinds: &[&'static str],
+                  here: &'static [&'static str],
+                  there: &'static [&'static str]| {
+        let needs = [Need::Root, Need::Suspension, Need::Memcached].into_iter();
+        let needs: Vec<Need> = needs.chain(kinds.iter().copied().map(Need::Link)).collect();
+        let name = format!("stacks/a_services_queues_are_found_through_a/{name}");
+        test(name, &needs, move || serves(here, there))
+    };
+    all.push(served("bridge", &[BRIDGE], &SERVED_BY_BRIDGE, &[]));
+    all.push(served("vlan_on_bond", &[BOND, VLAN], &SERVED_BY_VLAN, &ASKED_BY_VLAN));
     all.extend(on_nics(Members::Netdevsims, "netdevsims"));
     all.extend(on_nics(Members::VethAndIgb, "igb_and_veth"));
     all

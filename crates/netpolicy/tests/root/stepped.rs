@@ -6,14 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use serde_json::Value;
+use testkit::operator::{Operator, at_work, waited_for};
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
-use crate::operator::{Operator, at_work, waited_for};
 use crate::requests::while_asked_in_turn;
-use crate::scratch::Scratch;
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::OwnClock];
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::OwnMachine];
     vec![
         test("stepped/a_watch_measures_on_while_the_clock_is_set", NEEDS, watch),
         test("stepped/settings_are_compared_while_the_clock_is_set", NEEDS, compare),

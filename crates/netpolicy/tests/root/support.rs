@@ -2,9 +2,8 @@
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-
-use crate::operator::Operator;
-use crate::{Need, test};
+use testkit::operator::Operator;
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -50,7 +49,7 @@ fn as_said() -> Result<(), Failed> {
         }
     }
     let after = operator.host()?;
-    assert_eq!(crate::operator::flushes(&after), crate::operator::flushes(&before));
+    assert_eq!(testkit::operator::flushes(&after), testkit::operator::flushes(&before));
     let lines = operator.runs(&["-o", "jsonl", "support-matrix"], 0)?.data;
     assert_eq!(lines.lines().count(), rows.len());
     Ok(())

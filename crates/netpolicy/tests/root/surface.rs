@@ -4,9 +4,8 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
-
-use crate::operator::{Operator, at_work, flushes};
-use crate::{Need, test};
+use testkit::operator::{Operator, at_work, flushes};
+use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];
@@ -81,7 +80,7 @@ fn beside_a_service() -> Result<(), Failed> {
     let operator = Operator::new("beside-service", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let daemon = at_work(&operator, SERVICE)?;
-    crate::operator::are(&operator, &[200_000])?;
+    testkit::operator::are(&operator, &[200_000])?;
     let said = operator.runs(&["set", "device", "veth-server", "defer50"], 3)?.words;
     assert!(said.contains("left to more specific requests"), "{said}");
     assert!(!said.contains("it is set"), "{said}");

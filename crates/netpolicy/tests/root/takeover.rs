@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
+use testkit::operator::{Operator, Started, flushes, waited_for};
+use testkit::{Need, test};
 
 use crate::attached::{EpollMaker, SUSPENDING};
-use crate::operator::{Operator, Started, flushes, waited_for};
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension];

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use daemon::api::method;
 use libtest_mimic::{Failed, Trial};
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
 use crate::desk::Desk;
-use crate::scratch::Scratch;
-use crate::{Need, test};
 
 /// The units, and how exposed systemd may think each, in tenths (0: not at all; 100: wholly).
 const UNITS: [(&str, &str); 2] =

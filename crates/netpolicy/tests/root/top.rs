@@ -12,10 +12,10 @@ use libtest_mimic::{Failed, Trial};
 use linux::lab::{MemcachedOptions, SERVER_ADDRESS};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use testkit::operator::{Operator, Started, waited_for};
+use testkit::{Need, test};
 
-use crate::operator::{Operator, Started, waited_for};
 use crate::watched::is_loaded;
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Memcached, Need::Bpf];

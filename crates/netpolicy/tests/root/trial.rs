@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use model::Host;
-
-use crate::operator::{Operator, flushes, waited_for};
-use crate::{Need, test};
+use testkit::operator::{Operator, flushes, waited_for};
+use testkit::{Need, test};
 
 const SUSPEND20: &str = "[device.veth-server]\ndelivery = \"suspend20\"\n";
 

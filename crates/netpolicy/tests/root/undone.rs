@@ -5,10 +5,10 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
+use testkit::operator::{Operator, flushes};
+use testkit::{Need, test};
 
-use crate::operator::{Operator, flushes};
 use crate::remedy::{connected, typed};
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Program("perl")];
@@ -198,17 +198,17 @@ fn moved_on_trial() -> Result<(), Failed> {
     operator.inside("ip link set swapped name other")?;
     let elsewhere = Elsewhere::new()?;
     operator.changes_link("other", &["netns", &elsewhere.path()])?;
-    crate::operator::waited_for("the end of the trial", || {
+    testkit::operator::waited_for("the end of the trial", || {
         Ok((elsewhere.rps_cpus("other")? == "0").then_some(()))
     })?;
-    crate::operator::waited_for("the end of the trial here", || {
+    testkit::operator::waited_for("the end of the trial here", || {
         let devices = operator.devices()?.devices;
         Ok(devices
             .iter()
             .all(|device| device.rx_queues.iter().all(|queue| queue.rps_cpus.is_empty()))
             .then_some(()))
     })?;
-    crate::operator::waited_for("the journal", || {
+    testkit::operator::waited_for("the journal", || {
         Ok(operator.runs(&["history"], 0)?.data.contains("rolled back").then_some(()))
     })
 }

@@ -12,16 +12,11 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use linux::{Netns, Processes, observe};
 use model::{EpollParams, Host, Pid};
+use testkit::operator::flushes_of;
+use testkit::{Need, test};
 
 use crate::attached::SUSPENDING;
-use crate::operator::flushes_of;
-use crate::{Need, requests, test};
-
-/// What `cargo xtask guest` shares with a guest; the host has none.
-const STAGE: &str = "/run/guest/begun";
-
-/// The distribution's process 1.
-const SYSTEMD: &str = "/lib/systemd/systemd";
+use crate::requests;
 
 const DAEMON: &str = "netpolicy.service";
 const ATTACH: &str = "netpolicy-attach.service";
@@ -43,11 +38,6 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] =
         &[Need::Root, Need::Suspension, Need::Memcached, Need::VirtioNics, Need::GuestsInit];
     vec![test("units/systemd_confines_them_starts_again_what_is_killed_and_stops_them", NEEDS, units)]
-}
-
-/// Whether process 1 is a guest's own, and systemd is there to take its place.
-pub(crate) fn can_be_booted() -> bool {
-    Path::new(STAGE).exists() && Path::new(SYSTEMD).exists()
 }
 
 fn units() -> Result<(), Failed> {

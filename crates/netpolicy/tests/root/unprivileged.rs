@@ -13,10 +13,10 @@ use libtest_mimic::{Failed, Trial};
 use model::{
     Change, Fd, Nanoseconds, Pid, Plan, ProcessKnob, Reason, Setting, SocketId, SocketPolling, Step, ThreadId,
 };
+use testkit::operator::{Operator, Started, are, at_work, at_work_with, waited_for};
+use testkit::{Need, test};
 
 use crate::monitored::fetched;
-use crate::operator::{Operator, Started, are, at_work, at_work_with, waited_for};
-use crate::{Need, test};
 
 const NOBODY: u32 = 65_534;
 
@@ -203,14 +203,6 @@ fn socket_below_theirs() -> Result<(), Failed> {
     assert!(said.contains("it belongs to another user (uid 65534)"), "{said}");
     assert!(!socket.exists());
     Ok(())
-}
-
-/// Whether a user without privileges can mount a file system whose server never answers, as most distributions allow.
-pub(crate) fn may_mount_fuse() -> bool {
-    let mut command = Command::new("unshare");
-    command.args(["-Urm", "true"]).uid(NOBODY).gid(NOBODY);
-    let allowed = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-    allowed && fs::read_to_string("/proc/filesystems").is_ok_and(|known| known.contains("\tfuse\n"))
 }
 
 /// A process of the user without privileges that holds a lock of its own as long as it likes. The kernel lets it go when

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
 use serde_json::Value;
-
-use crate::operator::{Operator, flushes};
-use crate::{Need, test};
+use testkit::operator::{Operator, flushes};
+use testkit::{Need, test};
 
 /// The journal of a daemon of 0.1.0 that gave a device of two queues `policy = "bulk"` and `delivery = "defer50"` and was killed
 /// then, as it wrote it. What is another host's has a mark in its place, and the checksums of lines are left out.

@@ -11,11 +11,11 @@ use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::lab::{Lab, LabOptions, MemcachedOptions, Program, SERVER_ADDRESS};
 use model::live::LiveCounts;
 use serde_json::Value;
+use testkit::operator::{Operator, Started, caught, waited_for};
+use testkit::scratch::Scratch;
+use testkit::{Need, test};
 
-use crate::operator::{Operator, Started, caught, waited_for};
 use crate::requests::{connect, while_asked, while_asked_in_turn};
-use crate::scratch::Scratch;
-use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const MEMCACHED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
@@ -316,20 +316,6 @@ fn splices() -> Result<(), Failed> {
     })?;
     are_all(&counts, REQUESTS);
     Ok(())
-}
-
-/// Asks the kernel for TLS on a connection: `TCP_ULP`. Kernel: 4.13, `net/tls/tls_main.c` `tls_init()`.
-const ASKS_FOR_TLS: &str = r"
-import socket
-listener = socket.create_server(('127.0.0.1', 0))
-connection = socket.create_connection(listener.getsockname())
-connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
-";
-
-/// Whether the kernel has TLS, or a module that has.
-pub(crate) fn has_kernel_tls() -> bool {
-    let output = Command::new("python3").args(["-c", ASKS_FOR_TLS]).output();
-    output.is_ok_and(|output| output.status.success())
 }
 
 /// A server, or with a count of requests a client, whose kernels encrypt: the key, which both know, is that of no

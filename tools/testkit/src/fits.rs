@@ -1,0 +1,63 @@
+//! Whether what a command prints for programs is as `netpolicy schema` says.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use jsonschema::Validator;
+use serde_json::{Deserializer, Value};
+
+/// The options that a value follows.
+const WITH_VALUE: [&str; 8] = [
+    "-o",
+    "--output",
+    "--state-dir",
+    "--policy-dir",
+    "--policy-file",
+    "--recipe-dir",
+    "--netns",
+    "--app-request-dir",
+];
+
+/// What is wrong with the documents that this command printed: the first that does not fit its schema. Commands that have
+/// no schema, and what is no JSON, are not judged.
+///
+/// # Panics
+/// If a schema is none.
+pub fn misfit(arguments: &[&str], printed: &[u8]) -> Option<String> {
+    let schema = schema(word(arguments)?)?;
+    for document in Deserializer::from_slice(printed).into_iter::<Value>() {
+        let document = document.ok()?;
+        if let Err(wrong) = schema.validate(&document) {
+            return Some(format!("{} is {}: {wrong}", wrong.instance_path, wrong.instance));
+        }
+    }
+    None
+}
+
+/// The command among the arguments, if they ask for JSON.
+fn word<'a>(arguments: &[&'a str]) -> Option<&'a str> {
+    arguments.iter().find(|argument| ["json", "jsonl"].contains(argument))?;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if WITH_VALUE.contains(argument) {
+            rest.next();
+        } else if !argument.starts_with('-') {
+            return Some(argument);
+        }
+    }
+    None
+}
+
+/// The schema of a command's documents, read once.
+pub fn schema(command: &str) -> Option<Arc<Validator>> {
+    static READ: Mutex<BTreeMap<String, Option<Arc<Validator>>>> = Mutex::new(BTreeMap::new());
+    let mut read = READ.lock().expect("no test has failed with it");
+    let of_command = || {
+        let output = Command::new(crate::programs::netpolicy()).args(["schema", command]).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        let schema: Value = serde_json::from_slice(&output.stdout).expect("a schema is JSON");
+        Some(Arc::new(jsonschema::validator_for(&schema).expect("a schema that can be read")))
+    };
+    read.entry(command.to_owned()).or_insert_with(of_command).clone()
+}

@@ -1,0 +1,33 @@
+//! Sources of the kernel that `cargo xtask guest build` unpacks.
+
+use std::path::PathBuf;
+
+/// The facts on NIC drivers as they ship.
+pub const DRIVER_FACTS: &str = include_str!("../../../crates/policy-file/nics/drivers.toml");
+
+/// The directory of the sources.
+fn sources() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    Some(cache.join("netpolicy/guest/source"))
+}
+
+/// The tests of tc in the newest source that has them.
+pub fn tc_tests() -> Option<PathBuf> {
+    const TESTS: &str = "tools/testing/selftests/tc-testing/tc-tests";
+    let sources = std::fs::read_dir(sources()?).ok()?;
+    sources.filter_map(|entry| Some(entry.ok()?.path().join(TESTS))).filter(|tests| tests.is_dir()).max()
+}
+
+/// The source of the release that the facts on NIC drivers name.
+pub fn of_driver_facts() -> Option<PathBuf> {
+    let kernel = DRIVER_FACTS.lines().find_map(|line| line.strip_prefix("kernel = \"")?.strip_suffix('"'))?;
+    let sources = std::fs::read_dir(sources()?).ok()?;
+    let of_release = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_prefix("linux-")
+            .and_then(|rest| rest.strip_prefix(kernel))
+            .is_some_and(|rest| rest.starts_with('-'))
+    };
+    sources.filter_map(|entry| Some(entry.ok()?.path())).find(of_release)
+}

@@ -1,0 +1,424 @@
+//! An operator at a host of the lab: runs `netpolicy` there, with a journal and policy files of their own.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use linux::lab::{Lab, LabOptions};
+use linux::{Processes, observe};
+use model::host::Device;
+use model::{Host, Pid, Setting};
+
+use crate::fits::misfit;
+use crate::programs::netpolicy;
+use crate::scratch::Scratch;
+
+/// How long something that is about to happen is waited for: what a machine with much other work may need, and a test that fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An operator. Dropping it unmakes the host and removes the journal.
+pub struct Operator {
+    pub lab: Lab,
+    scratch: Scratch,
+}
+
+impl Operator {
+    /// An operator at a host whose device has so many queues.
+    pub fn new(name: &str, queues: u32) -> Result<Self, Failed> {
+        let scratch = Scratch::new(&format!("root-{name}"))?;
+        std::fs::create_dir(scratch.path("policy.d"))?;
+        Ok(Self { lab: Lab::new(&LabOptions::with_queues(queues))?, scratch })
+    }
+
+    /// Writes the policy file.
+    pub fn asks(&self, text: &str) -> Result<(), Failed> {
+        Ok(std::fs::write(self.scratch.path("policy.d/10-test.toml"), text)?)
+    }
+
+    /// Writes a file and gives its path.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> Result<String, Failed> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.scratch.path(name);
+        std::fs::write(&path, bytes)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        Ok(path.display().to_string())
+    }
+
+    /// Takes the device down or up.
+    pub fn sets_link(&self, state: &str) -> Result<(), Failed> {
+        self.changes_link(linux::lab::SERVER_DEVICE, &[state])
+    }
+
+    /// Changes a device of the host by `ip link set`.
+    pub fn changes_link(&self, device: &str, change: &[&str]) -> Result<(), Failed> {
+        let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
+        let status =
+            Command::new("nsenter").args([&there, "ip", "link", "set", device]).args(change).status()?;
+        status.success().then_some(()).ok_or_else(|| format!("ip link set {change:?}: {status}").into())
+    }
+
+    /// Runs a command on this host; what it printed.
+    pub fn inside(&self, command: &str) -> Result<String, Failed> {
+        let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
+        let output = Command::new("nsenter").arg(&there).args(command.split(' ')).output()?;
+        if !output.status.success() {
+            return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Where the journal is.
+    pub fn state(&self) -> PathBuf {
+        self.scratch.path("state")
+    }
+
+    /// The command, ready to run, on this host.
+    pub fn netpolicy(&self, arguments: &[&str]) -> Command {
+        let there = format!("--netns=pid:{}", self.lab.server_pid());
+        self.netpolicy_here(&[&[there.as_str()], arguments].concat())
+    }
+
+    /// The command, ready to run in the namespace of this test, with the operator's journal and policy files.
+    pub fn netpolicy_here(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(netpolicy());
+        command.arg("--state-dir").arg(self.state()).arg("--policy-dir").arg(self.scratch.path("policy.d"));
+        let recipes = self.scratch.path("recipe.d");
+        if recipes.exists() {
+            command.arg("--recipe-dir").arg(recipes);
+        }
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Lets `latency` mean on the lab's veth what it means on devices with interrupts: for tests of what a mode that suspends
+    /// sets, not of whether that is any good.
+    pub fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
+        let recipes = self.scratch.path("recipe.d");
+        std::fs::create_dir_all(&recipes)?;
+        let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
+                    [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
+                    why = \"an epoll's sockets share one NAPI; the hash deals them out\"\n";
+        Ok(std::fs::write(recipes.join("10-as-on-a-nic.toml"), text)?)
+    }
+
+    /// Runs the command and expects this exit code.
+    pub fn runs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        Said::of(arguments, &self.netpolicy(arguments).output()?, code)
+    }
+
+    /// As [`Operator::runs`], in the namespace of this test.
+    pub fn runs_here(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        Said::of(arguments, &self.netpolicy_here(arguments).output()?, code)
+    }
+
+    /// The command with the same policy files and another state directory.
+    pub fn netpolicy_elsewhere(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(netpolicy());
+        command.arg("--state-dir").arg(self.scratch.path("another"));
+        command.arg("--policy-dir").arg(self.scratch.path("policy.d"));
+        command.arg(format!("--netns=pid:{}", self.lab.server_pid())).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// As [`Operator::runs`], with another state directory.
+    pub fn runs_elsewhere(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        Said::of(arguments, &self.netpolicy_elsewhere(arguments).output()?, code)
+    }
+
+    /// As [`Operator::runs`], with this state directory.
+    pub fn runs_with_state(&self, state: &Path, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        let mut command = Command::new(netpolicy());
+        command.arg("--state-dir").arg(state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
+        command.arg(format!("--netns=pid:{}", self.lab.server_pid())).args(arguments).stdin(Stdio::null());
+        Said::of(arguments, &command.output()?, code)
+    }
+
+    /// The command, with a file system of this size on a directory that it alone sees so.
+    pub fn netpolicy_with_little_space(&self, at: &Path, kib: u32, arguments: &[&str]) -> Command {
+        self.netpolicy_on_a_disk_of(&format!("size={kib}k"), at, arguments)
+    }
+
+    /// The same, with room for so many files and directories.
+    pub fn netpolicy_with_few_files(&self, at: &Path, files: u32, arguments: &[&str]) -> Command {
+        self.netpolicy_on_a_disk_of(&format!("nr_inodes={files}"), at, arguments)
+    }
+
+    fn netpolicy_on_a_disk_of(&self, size: &str, at: &Path, arguments: &[&str]) -> Command {
+        const SCRIPT: &str = "mount -t tmpfs -o $1,mode=0711 tmpfs \"$0\" && shift && exec \"$@\"";
+        let whole = self.netpolicy(arguments);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", SCRIPT]).arg(at).arg(size);
+        command.arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
+        command
+    }
+
+    /// As [`Operator::runs`], as a user without privileges, who has a journal of their own.
+    pub fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        self.runs_as_nobody_after("mount -t sysfs sysfs /sys", arguments, code)
+    }
+
+    /// As [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace: what `nsenter --net` gives a process.
+    pub fn runs_as_nobody_with_our_sysfs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        self.runs_as_nobody_after("true", arguments, code)
+    }
+
+    fn runs_as_nobody_after(&self, first: &str, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        const NOBODY: u32 = 65_534;
+        // The build directory may be one that only root can enter.
+        let (binary, state) = (self.scratch.path("netpolicy"), self.scratch.path("nobodys"));
+        // Workers of an earlier command may still run it.
+        if !binary.exists() {
+            std::fs::copy(netpolicy(), &binary)?;
+        }
+        std::fs::create_dir_all(&state)?;
+        std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
+        // A user without privileges cannot enter a namespace nor mount its sysfs: what is started has both already.
+        let inside = format!("{first} && exec setpriv --reuid $0 --regid $0 --clear-groups -- \"$@\"");
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
+        command.args(["unshare", "--mount", "sh", "-c", &inside, &NOBODY.to_string()]).arg(binary);
+        command.arg("--state-dir").arg(&state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
+        Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
+    }
+
+    /// Starts the command and leaves it running; what it says goes into a file, see [`Operator::said`].
+    pub fn starts(&self, arguments: &[&str]) -> Result<Started, Failed> {
+        self.starts_command(self.netpolicy(arguments))
+    }
+
+    /// As [`Operator::starts`], of a command that is ready to run.
+    pub fn starts_command(&self, mut command: Command) -> Result<Started, Failed> {
+        let words = std::fs::File::create(self.words())?;
+        let child = command.stdout(words.try_clone()?).stderr(words).process_group(0).spawn()?;
+        Ok(Started { child })
+    }
+
+    /// Waits until a started command has said something.
+    pub fn waits_to_hear(&self, words: &str) -> Result<(), Failed> {
+        self.waits_to_hear_for(PATIENCE, words)
+    }
+
+    /// The same of what takes its time.
+    pub fn waits_to_hear_for(&self, patience: Duration, words: &str) -> Result<(), Failed> {
+        let heard = || Ok::<_, Failed>(std::fs::read_to_string(self.words())?.contains(words).then_some(()));
+        waited(&format!("`{words}`"), patience, heard, less_often).map_err(|failed| {
+            format!("{failed:?}, heard:\n{}", std::fs::read_to_string(self.words()).unwrap_or_default())
+                .into()
+        })
+    }
+
+    /// What a started command has said so far.
+    pub fn said(&self) -> Result<String, Failed> {
+        Ok(std::fs::read_to_string(self.words())?)
+    }
+
+    fn words(&self) -> PathBuf {
+        self.scratch.path("words")
+    }
+
+    /// The whole host, without counts that move by themselves.
+    pub fn host(&self) -> Result<Host, Failed> {
+        self.observed(&Processes::Networking)
+    }
+
+    /// The same without its processes: what a test that waits for a device asks again and again, and much quicker to read.
+    pub fn devices(&self) -> Result<Host, Failed> {
+        self.observed(&Processes::None)
+    }
+
+    /// Waits until the whole host is as before. A server that is short of CPU closes the connections of clients that left later than
+    /// they leave.
+    pub fn is_again(&self, before: &Host) -> Result<(), Failed> {
+        let mut last = None;
+        let same = || {
+            let host = self.host()?;
+            let same = host == *before;
+            last = Some(host);
+            Ok(same.then_some(()))
+        };
+        waited("the host as before", PATIENCE, same, less_often)
+            .map_err(|failed: Failed| format!("{failed:?}: it is {last:?} and was {before:?}").into())
+    }
+
+    fn observed(&self, processes: &Processes) -> Result<Host, Failed> {
+        let mut host = observe(self.lab.server(), processes)?;
+        host.processes.retain(|process| process.netns == Some(self.lab.server().id()));
+        for process in &mut host.processes {
+            process.threads.iter_mut().for_each(|thread| thread.waits_on = None);
+        }
+        host.irqs.clear();
+        host.unread.clear();
+        Ok(host)
+    }
+}
+
+/// A running command. Dropping it kills it.
+pub struct Started {
+    pub child: Child,
+}
+
+impl Started {
+    /// Asks it to end, as `kill` does, and gives its exit code.
+    pub fn terminated(mut self) -> Result<Option<i32>, Failed> {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        Ok(self.child.wait()?.code())
+    }
+}
+
+impl Started {
+    /// Sends it a signal.
+    pub fn signalled(&self, signal: rustix::process::Signal) -> Result<(), Failed> {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a command said.
+pub struct Said {
+    pub data: String,
+    pub words: String,
+}
+
+impl Said {
+    fn of(arguments: &[&str], output: &Output, code: i32) -> Result<Self, Failed> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = Self { data: text(&output.stdout), words: text(&output.stderr) };
+        if output.status.code() == Some(code) {
+            // Whatever is printed for programs is as its schema says, in every test.
+            return match misfit(arguments, &output.stdout) {
+                Some(wrong) => Err(format!("netpolicy {arguments:?} printed {}: {wrong}", said.data).into()),
+                None => Ok(said),
+            };
+        }
+        let (status, Self { data, words }) = (output.status, said);
+        Err(format!("netpolicy {arguments:?} ended with {status}, not {code}:\n{data}\n{words}").into())
+    }
+}
+
+/// The time between two looks at what is waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Waits for something that is about to happen, and stays. The longer it takes, the longer it waits between two looks: they must
+/// not take the CPU from what is waited for.
+pub fn waited_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
+    waited(what, PATIENCE, look, less_often)
+}
+
+/// As [`waited_for`], of what takes as long as some guards, and twice as long where a busy machine left too few windows that
+/// count. A look that fails is made again: what it looks at may not have begun.
+pub fn waited_long_for<T>(
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Failed>,
+) -> Result<T, Failed> {
+    const LONG: Duration = Duration::from_secs(300);
+    const LONGEST: Duration = Duration::from_secs(1);
+    let mut failed = None;
+    let again = || match look() {
+        Ok(seen) => Ok(seen),
+        Err(why) => {
+            failed = Some(why);
+            Ok(None)
+        }
+    };
+    let pause = |so_far: Duration| (so_far / 8).clamp(LOOK_AGAIN, LONGEST);
+    waited(what, LONG, again, pause).map_err(|vain: Failed| format!("{vain:?}; at last: {failed:?}").into())
+}
+
+/// The pause of a wait that has lasted so long.
+fn less_often(so_far: Duration) -> Duration {
+    const LONGEST: Duration = Duration::from_millis(250);
+    (so_far / 8).clamp(LOOK_AGAIN, LONGEST)
+}
+
+/// As [`waited_for`], for what lasts a moment: a look that comes late misses it.
+pub fn caught<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
+    waited(what, PATIENCE, look, |_| LOOK_AGAIN)
+}
+
+fn waited<T>(
+    what: &str,
+    patience: Duration,
+    mut look: impl FnMut() -> Result<Option<T>, Failed>,
+    pause: impl Fn(Duration) -> Duration,
+) -> Result<T, Failed> {
+    let begun = Instant::now();
+    loop {
+        if let Some(seen) = look()? {
+            return Ok(seen);
+        }
+        let so_far = begun.elapsed();
+        if so_far >= patience {
+            return Err(format!("waited {patience:?} in vain for {what}").into());
+        }
+        std::thread::sleep(pause(so_far));
+    }
+}
+
+/// A daemon that has read this policy, and has planned by it.
+pub fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
+    at_work_with(operator, policy, &[])
+}
+
+/// The same, with options.
+pub fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) -> Result<Started, Failed> {
+    operator.asks(policy)?;
+    let daemon = operator.starts(&[&["daemon"], options].concat())?;
+    operator.waits_to_hear("at work")?;
+    waited_for("the daemon's first plan", || {
+        let said = operator.netpolicy(&["-o", "json", "status"]).output()?.stdout;
+        // One without an API says nothing.
+        let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) else { return Ok(Some(())) };
+        Ok((said["data"]["phase"] != "starting").then_some(()))
+    })?;
+    Ok(daemon)
+}
+
+/// Waits until the queues have these `gro-flush-timeout`s.
+pub fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
+    waited_for(&format!("the queues' timeouts {wanted:?}"), || {
+        Ok((flushes(&operator.devices()?) == wanted).then_some(()))
+    })
+}
+
+/// The kernel threads of all NAPIs.
+pub fn threads(operator: &Operator) -> Result<Vec<Option<Pid>>, Failed> {
+    let host = operator.devices()?;
+    let napis = host.devices.iter().flat_map(|device| &device.napis);
+    Ok(napis.map(|napi| napi.kthread).collect())
+}
+
+/// The `gro-flush-timeout`s of a host's queues, in their order.
+pub fn flushes(host: &Host) -> Vec<u64> {
+    flushes_of(host, &host.devices)
+}
+
+/// The same of some of its devices.
+pub fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a Device>) -> Vec<u64> {
+    let queues = devices.into_iter().flat_map(|device| &device.rx_queues);
+    queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
+}
+
+/// What of the server's device a change that disturbs traffic is about: its queues with their timeouts, its features and its disciplines.
+pub fn delivered_by(operator: &Operator) -> Result<String, Failed> {
+    let host = operator.devices()?;
+    let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
+    let disciplines = operator.inside(&format!("tc qdisc show dev {}", linux::lab::SERVER_DEVICE))?;
+    Ok(format!("{:?} {:?} {:?} {disciplines}", device.channels, device.offloads, flushes(&host)))
+}
+
+/// Sets something past netpolicy, as somebody else would.
+pub fn somebody_else_sets(setting: Setting) -> Result<(), Failed> {
+    Ok(apply::Knobs::write(&mut linux::Kernel::new(), &[setting])?)
+}

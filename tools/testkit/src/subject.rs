@@ -1,0 +1,123 @@
+//! Processes to be observed: this test binary in a role, a program of `programs/`, or one of the host's. Each
+//! is killed, by its pid, when its guard is dropped, even if the test fails.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use model::Pid;
+
+/// The variable that makes this binary play a role instead of running tests.
+pub const ROLE: &str = "NETPOLICY_TEST_ROLE";
+
+/// Maximum time for anything that is awaited.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running process that a test started.
+pub struct Subject {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Subject {
+    /// Starts a program.
+    pub fn start(command: &mut Command) -> Result<Self, Failed> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = output.ok_or("a subject without standard output")?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    /// Starts this binary in a role, waits until it is ready, and returns the numbers that it prints then.
+    pub fn in_role(role: &str) -> Result<(Self, Vec<u32>), Failed> {
+        Self::ready(&mut role_command(role))
+    }
+
+    /// Starts a program, waits until it prints `ready`, and returns the numbers that follow.
+    pub fn ready(command: &mut Command) -> Result<(Self, Vec<u32>), Failed> {
+        let mut subject = Self::start(command)?;
+        let line = subject.line()?;
+        let numbers = line.strip_prefix("ready").ok_or_else(|| format!("it said {line:?}"))?;
+        let numbers = numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        Ok((subject, numbers))
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    /// Reads its next line; returns at the latest when the process exits.
+    pub fn line(&mut self) -> Result<String, Failed> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Reads everything that it prints until it exits.
+    pub fn lines(&mut self) -> Result<Vec<String>, Failed> {
+        Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
+    }
+
+    /// Makes it continue, and waits until it has done so.
+    pub fn go_on(&mut self) -> Result<(), Failed> {
+        self.input.as_mut().ok_or("a subject without standard input")?.write_all(b"\n")?;
+        let line = self.line()?;
+        if line == "done" { Ok(()) } else { Err(format!("it said {line:?}").into()) }
+    }
+
+    /// Kills it and waits until it has exited.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have exited already
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// This binary in a role, started by its link in `/proc`, so that other users can start it, too.
+pub fn role_command(role: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.env(ROLE, role);
+    command
+}
+
+/// Starts memcached with four workers on 127.0.0.1, as a user other than root, in a network namespace of its
+/// own. It answers when this returns.
+pub fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> Result<Subject, Failed> {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+    command.args(environment.iter().fold(vec![OsStr::new("env").to_owned()], |mut words, (name, value)| {
+        let mut word = OsStr::new(name).to_owned();
+        word.push("=");
+        word.push(value);
+        words.push(word);
+        words
+    }));
+    command.args(["memcached", "-u", "nobody", "-t", "4", "-l", "127.0.0.1", "-p", "11211", "-U", "0"]);
+    let subject = Subject::start(&mut command)?;
+    eventually("memcached listens", || {
+        let netns = linux::Netns::of_process(subject.pid()).ok()?;
+        netns.run(|| std::net::TcpStream::connect("127.0.0.1:11211").ok()).ok()?.map(|_| ())
+    })?;
+    Ok(subject)
+}
+
+/// Tries again until there is a result.
+pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failed> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Some(answer) = attempt() {
+            return Ok(answer);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(format!("{what}: not within {PATIENCE:?}").into())
+}
