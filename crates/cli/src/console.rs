@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 
 use model::{Object, Plan};
-use page::Printable;
+use page::Report;
 use session::report::{EventReport, PlanReport, printable, typed};
 use session::{Fault, Operator, Session};
 
@@ -64,11 +64,11 @@ impl Console {
     ///
     /// # Errors
     /// If standard output cannot be written, other than for lack of a reader.
-    pub fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
+    pub fn report(&self, report: &impl Report) -> Result<(), Fault> {
         let text = match self.output {
             Output::Table => self.readable(report.as_text(self.colour_out)),
-            Output::Json => report.as_document(),
-            Output::Jsonl => report.as_records(),
+            Output::Json => report.document(),
+            Output::Jsonl => report.records(),
         };
         self.text(&text)
     }
@@ -77,7 +77,7 @@ impl Console {
     ///
     /// # Errors
     /// As [`Console::report`].
-    pub fn report_done(&self, report: &dyn Printable) -> Result<(), Fault> {
+    pub fn report_done(&self, report: &impl Report) -> Result<(), Fault> {
         if self.quiet && self.output == Output::Table { Ok(()) } else { self.report(report) }
     }
 

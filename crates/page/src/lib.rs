@@ -7,7 +7,7 @@ mod schema;
 mod screen;
 mod table;
 
-pub use report::{Page, Printable, Report, SCHEMA, is_misleading, to_json};
+pub use report::{Page, Report, SCHEMA, is_misleading, to_json};
 pub use schema::{Kind, record};
 pub use screen::{Entry, SCREEN_COLUMNS, SCREEN_ROWS, Shown, fit, rows_of};
 pub use table::{Cell, Style, Table, plain};

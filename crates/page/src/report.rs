@@ -30,6 +30,13 @@ pub trait Report: Serialize + JsonSchema {
         vec![record::<Self>(Self::KIND, generator)]
     }
 
+    /// The report as text for people, with or without colours.
+    fn as_text(&self, colour: bool) -> String {
+        let mut page = Page::new(colour);
+        self.page(&mut page);
+        page.into_text()
+    }
+
     /// The report as one JSON document.
     fn document(&self) -> String {
         let document = Document { schema: SCHEMA, kind: Self::KIND, data: self };
@@ -43,34 +50,6 @@ pub trait Report: Serialize + JsonSchema {
             format!("{}\n", escaped(serde_json::to_string(&document).expect(TEXT_KEYS)))
         };
         self.lines().into_iter().map(line).collect()
-    }
-}
-
-/// A report of any type, for printing.
-pub trait Printable {
-    /// Text for people, with or without colours.
-    fn as_text(&self, colour: bool) -> String;
-
-    /// One JSON document.
-    fn as_document(&self) -> String;
-
-    /// One JSON record per line.
-    fn as_records(&self) -> String;
-}
-
-impl<R: Report> Printable for R {
-    fn as_text(&self, colour: bool) -> String {
-        let mut page = Page::new(colour);
-        self.page(&mut page);
-        page.into_text()
-    }
-
-    fn as_document(&self) -> String {
-        self.document()
-    }
-
-    fn as_records(&self) -> String {
-        self.records()
     }
 }
 

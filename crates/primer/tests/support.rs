@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use made::{device, host, veth, with_kernel};
 use model::{Host, KernelVersion, Prerequisites, Setting};
-use page::Printable;
+use page::Report;
 use primer::{MECHANISMS, SupportMatrix, Supported};
 
 const EVERYTHING: Prerequisites = Prerequisites {

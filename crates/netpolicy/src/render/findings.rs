@@ -178,7 +178,7 @@ fn visible(text: &str) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
-    use page::Printable;
+    use page::Report;
 
     fn finding(number: usize, severity: Severity) -> Finding {
         Finding {

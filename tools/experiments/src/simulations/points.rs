@@ -4,11 +4,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use cli::Console;
 use session::{Exit, Fault};
 use sim::outcome::Length;
 use sim::{Outcome, Scenario};
-
-use crate::Screen;
 
 /// One simulation.
 #[derive(Clone, Debug)]
@@ -25,7 +24,7 @@ pub(crate) struct Job {
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs all jobs; the outcomes are in the order of the jobs, whatever the number of CPUs.
-pub(crate) fn run_all(jobs: &[Job], console: &dyn Screen, what: &str) -> Result<Vec<Outcome>, Fault> {
+pub(crate) fn run_all(jobs: &[Job], console: &Console, what: &str) -> Result<Vec<Outcome>, Fault> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(jobs.len().max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let outcomes: Vec<Mutex<Option<Result<Outcome, sim::Impossible>>>> =

@@ -1,5 +1,6 @@
 //! Combines several runs of a point into a prediction.
 
+use cli::Console;
 use model::OfferedLoad;
 use session::{Exit, Fault};
 use sim::outcome::Length;
@@ -8,7 +9,6 @@ use sim::{Costs, Histogram, Outcome, Scenario};
 
 use super::evidence::evidence;
 use super::points::{Job, run_all};
-use crate::Screen;
 use crate::predicted::{Predicted, Prediction, Range};
 use crate::scenario_file::{Metric, ScenarioFile};
 
@@ -39,7 +39,7 @@ pub(super) fn predict(
     points: &[(String, Scenario)],
     file: &ScenarioFile,
     effort: Effort,
-    console: &dyn Screen,
+    console: &Console,
 ) -> Result<Vec<Prediction>, Fault> {
     let samples = &file.samples[..effort.samples.min(file.samples.len())];
     if let Some(words) = unsettled(points, effort.length) {
