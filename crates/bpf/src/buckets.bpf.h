@@ -10,11 +10,15 @@ __noinline __u32 bucket_of(__u64 span)
 {
 	__u32 rest, power = 0;
 
-	if (span >> 32)
+	if (span >> SPAN_BITS)
 		return SPAN_BUCKETS - 1;
 	if (span < 16)
 		return span;
 	rest = span;
+	if (span >> 32) {
+		power = 32;
+		rest = span >> 32;
+	}
 	if (rest >= 1U << 16) {
 		power += 16;
 		rest >>= 16;
@@ -33,7 +37,7 @@ __noinline __u32 bucket_of(__u64 span)
 	}
 	if (rest >= 2)
 		power += 1;
-	return ((power - 3) << 4) | (((__u32)span >> (power - 4)) & 15);
+	return ((power - 3) << 4) | ((__u32)(span >> (power - 4)) & 15);
 }
 
 #endif

@@ -5,9 +5,10 @@
 
 /*
  * Spans are counted in buckets of a sixteenth of a power of two: 0 to 15
- * exactly, then 16 buckets for each power up to 2^32. The last bucket also
- * holds anything longer.
+ * exactly, then 16 buckets for each power up to 2^SPAN_BITS ns (18 minutes).
+ * The last bucket also holds anything longer.
  */
-#define SPAN_BUCKETS 464
+#define SPAN_BITS 40
+#define SPAN_BUCKETS 592
 
 #endif

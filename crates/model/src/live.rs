@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::ids::{NapiId, Pid};
 use crate::units::Nanoseconds;
 
-/// A histogram of spans: 0 to 15 ns exactly, then sixteen buckets per power of two up to 2³² ns (4.3 s). The
+/// A histogram of spans: 0 to 15 ns exactly, then sixteen buckets per power of two up to 2⁴⁰ ns (18 minutes). The
 /// last bucket also holds anything longer. A bucket is at most a sixteenth of its spans wide.
 ///
 /// Serialised as a list of pairs, bucket and count, of the non-empty buckets.
@@ -22,7 +22,7 @@ pub struct SpanCounts(Vec<u64>);
 
 impl SpanCounts {
     /// The number of buckets.
-    pub const BUCKETS: usize = 464;
+    pub const BUCKETS: usize = 592;
 
     /// An empty histogram.
     pub fn new() -> Self {
@@ -36,14 +36,14 @@ impl SpanCounts {
             return usize::try_from(span).unwrap_or(0);
         }
         let power = usize::try_from(span.ilog2()).unwrap_or(usize::MAX);
-        if power >= 32 {
+        if power >= 40 {
             return Self::BUCKETS - 1;
         }
         let sixteenth = usize::try_from((span >> (power - 4)) & 15).unwrap_or(0);
         ((power - 3) << 4) | sixteenth
     }
 
-    /// The smallest span of a bucket; for the number after the last bucket, 2³² ns.
+    /// The smallest span of a bucket; for the number after the last bucket, 2⁴⁰ ns.
     pub fn lower_edge(bucket: usize) -> Nanoseconds {
         if bucket < 16 {
             return Nanoseconds(u64::try_from(bucket).unwrap_or(0));
@@ -542,7 +542,7 @@ mod test {
                 }
             }
         }
-        assert_eq!(SpanCounts::lower_edge(SpanCounts::BUCKETS), Nanoseconds(1 << 32));
+        assert_eq!(SpanCounts::lower_edge(SpanCounts::BUCKETS), Nanoseconds(1 << 40));
     }
 
     #[test]
@@ -568,8 +568,8 @@ mod test {
             counts.add(Nanoseconds(span));
         }
         let text = serde_json::to_string(&counts).expect("written");
-        assert_eq!(text, "[[3,2],[209,1],[463,1]]");
+        assert_eq!(text, "[[3,2],[209,1],[591,1]]");
         assert_eq!(serde_json::from_str::<SpanCounts>(&text).expect("read"), counts);
-        assert!(serde_json::from_str::<SpanCounts>("[[464,1]]").is_err());
+        assert!(serde_json::from_str::<SpanCounts>("[[592,1]]").is_err());
     }
 }

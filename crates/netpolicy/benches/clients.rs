@@ -302,11 +302,12 @@ fn pipelined() -> Done<()> {
 /// Requests that take long.
 fn long() -> Done<()> {
     let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
-    let lab = Lab::new(&LabOptions::with_queues(1))?;
-    serve(&lab)?;
     for (millis, connections, seconds) in
         [(1, 20, 2), (10, 20, 2), (100, 100, 2), (1_500, 100, 3), (10_000, 100, 11)]
     {
+        // What one client leaves is answered while the next one is there.
+        let lab = Lab::new(&LabOptions::with_queues(1))?;
+        serve(&lab)?;
         let (c, d) = (format!("-c{connections}"), format!("-d{seconds}s"));
         let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
             wrk(&lab, files.path(), "", &[&c, &d], &format!("/sleep/{millis}"), connections)

@@ -69,7 +69,7 @@ __noinline __u64 turnaround_at(__u32 share)
 
 	if (!known)
 		return 0;
-	for (step = 256; step; step >>= 1) {
+	for (step = 512; step; step >>= 1) {
 		next = bounded(bucket + step, LIVE_BUCKETS);
 		if (next && known->below[next] <= share)
 			bucket = next;

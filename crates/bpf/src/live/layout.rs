@@ -2,8 +2,8 @@
 
 use crate::mirrored::mirrored;
 
-pub(super) const BUCKETS: usize = 464;
-pub(super) const PART_BUCKETS: usize = 232;
+pub(super) const BUCKETS: usize = 592;
+pub(super) const PART_BUCKETS: usize = 296;
 pub(super) const PORTS_MAX: usize = 16;
 /// `LIVE_PROTOCOLS`.
 pub(super) const PROTOCOLS: usize = 7;

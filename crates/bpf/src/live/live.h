@@ -12,7 +12,7 @@
 #define LIVE_BUCKETS SPAN_BUCKETS
 
 /* For a single NAPI or thread, in eighths. */
-#define LIVE_PART_BUCKETS 232
+#define LIVE_PART_BUCKETS 296
 
 #define LIVE_PORTS_MAX 16
 

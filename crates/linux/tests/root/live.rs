@@ -13,7 +13,7 @@ use linux::Netns;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
 use linux::live::ServiceWatch;
 use model::live::LiveWindow;
-use model::{Nanoseconds, NapiKnob, Pid, Setting, Threading};
+use model::{Nanoseconds, NapiKnob, Pid, Setting, SpanCounts, Threading};
 use rustix::process::{Signal, kill_process};
 use testkit::scratch::Scratch;
 use testkit::subject::{Subject, eventually};
@@ -54,6 +54,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
         test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
         test("live/a_request_that_is_answered_while_a_window_ends_does_not_hang", BPF, answered_at_the_end),
+        test("live/a_request_of_five_seconds_takes_five_seconds", BPF, five_seconds),
         test("live/an_answer_without_a_request_is_unsolicited", BPF, unsolicited),
         test("live/requests_over_ipv6_that_pass_no_napi_are_reported_as_such", BPF, without_napi),
         test("live/between_windows_and_after_a_kill_nothing_is_attached", BPF, leaves_nothing),
@@ -426,6 +427,31 @@ fn answered_at_the_end() -> Result<(), Failed> {
         assert!(waited > 0, "the premise: windows end before some answers");
         Ok(())
     })
+}
+
+/// More nanoseconds than fit in 32 bits.
+fn five_seconds() -> Result<(), Failed> {
+    const TAKES: Duration = Duration::from_secs(5);
+    let netns = loopback()?;
+    let (listener, mut client) = netns.run(|| {
+        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        Ok::<_, std::io::Error>((listener, client))
+    })??;
+    let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
+    open(&mut meter)?;
+    let (mut server, _) = listener.accept()?;
+    let mut line = [0; 4];
+    client.write_all(b"ask\n")?;
+    server.read_exact(&mut line)?;
+    std::thread::sleep(TAKES);
+    server.write_all(&line)?;
+    let spans = meter.end()?.spans;
+    let took = spans.residence.buckets().iter().position(|count| *count > 0).ok_or("nothing was timed")?;
+    let (from, to) = (SpanCounts::lower_edge(took), SpanCounts::lower_edge(took + 1));
+    let takes = u64::try_from(TAKES.as_nanos())?;
+    assert!(to.0 > takes && from.0 < takes + 2_000_000_000, "{from} to {to}");
+    Ok(())
 }
 
 /// Tests a server that answers each line, and sends a line unasked after every fourth.
