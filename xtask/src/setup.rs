@@ -42,6 +42,7 @@ const NEEDS: &[Need] = &[
     ("python3", "python3", "tests: the undo script's epoll line"),
     ("taskset", "util-linux", "tests: the undo script's affinity line"),
     ("busybox", "busybox", "tests: the undo script's shells"),
+    ("go", "golang-go", "tests: a server in Go"),
     ("flex", "flex", "guests: the kernel's build"),
     ("bison", "bison", "guests: the kernel's build"),
     ("bc", "bc", "guests: the kernel's build"),
@@ -169,7 +170,39 @@ fn apt() -> Command {
 
 #[cfg(test)]
 mod needs {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::files;
+    use crate::guest::Skipped;
+
+    /// What comes with every Debian, with `iproute2`, and with the `systemd` that `systemd-container` depends on.
+    const COMES_WITH_OTHERS: &[&str] =
+        &["bash", "chrt", "dash", "ldd", "nsenter", "renice", "script", "systemd-analyze", "tc", "unshare"];
+
+    #[test]
+    fn every_program_that_a_test_names_as_a_need_is_installed() -> Result {
+        let mut find = Command::new("find");
+        find.current_dir(shell::root()).args(["crates", "tools", "-path", "*/tests/*.rs"]);
+        let mut named = BTreeSet::new();
+        for source in shell::output(&mut find)?.lines() {
+            let text = files::read(&shell::root().join(source))?;
+            for call in ["Need::Program(\"", "(runs(\"", "!runs(\"", " runs(\""] {
+                let programs = text.split(call).skip(1).filter_map(|rest| rest.split('"').next());
+                named.extend(programs.map(str::to_owned));
+            }
+        }
+        assert!(named.contains("busybox") && named.contains("curl"), "{named:?}");
+        named.retain(|program| {
+            let name = Path::new(program).file_name().unwrap_or_default();
+            !COMES_WITH_OTHERS.contains(&program.as_str())
+                && !NEEDS.iter().any(|(shown_by, ..)| name == *shown_by)
+                && !UNPACKED.iter().any(|(_, file, _)| Path::new(file).file_name() == Some(name))
+                && !Skipped::by("this machine", &format!("[SKIPPED, needs {program}] a")).is_unavoidable()
+        });
+        assert!(named.is_empty(), "no package brings {named:?}");
+        Ok(())
+    }
 
     #[test]
     fn the_demo_and_a_release_need_what_builds_the_program_and_little_more() {

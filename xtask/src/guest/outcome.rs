@@ -131,7 +131,7 @@ impl Skipped {
         Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())] }
     }
 
-    pub(super) fn is_unavoidable(&self) -> bool {
+    pub(crate) fn is_unavoidable(&self) -> bool {
         self.reasons.iter().any(|(_, reason)| UNAVOIDABLE.iter().any(|known| reason.contains(known)))
     }
 }
