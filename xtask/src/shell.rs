@@ -94,8 +94,7 @@ pub(crate) fn has(program: &str) -> bool {
 
 /// Whether we are root.
 pub(crate) fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").is_ok_and(|proc_self| proc_self.uid() == 0)
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]

@@ -161,9 +161,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &flags, &["--out", "--suffix", "--program"], USAGE)?;
     if options.has("--trial") {
         let name = options.words.first().map(String::as_str);
-        let trials = trial::run(name, options.path("--program").as_deref())?;
-        trials.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
-        return trials.end();
+        return trial::run(name, options.path("--program").as_deref())?.end();
     }
     let version = Version::of_workspace(options.value("--suffix").map(str::to_owned))?;
     let out = options
