@@ -14,7 +14,7 @@ type Need = (&'static str, &'static str, &'static str);
 /// guests are made with.
 const PROGRAM: &str = "the program: ";
 const DEMO: &str = "the demo: ";
-const PACKAGES: &str = "packages: ";
+pub(crate) const PACKAGES: &str = "packages: ";
 pub(crate) const GUESTS: &str = "guests: ";
 
 const NEEDS: &[Need] = &[

@@ -57,14 +57,6 @@ pub(crate) fn tied(program: &str) -> Command {
     command
 }
 
-/// Refuses with the package that brings a missing program.
-pub(crate) fn need_program(program: &str, package: &str) -> Result {
-    if has(program) {
-        return Ok(());
-    }
-    Err(format!("this needs `{program}` (package {package}): `cargo xtask setup` installs it"))
-}
-
 /// Runs a command and returns what it printed; what it complained of is the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let said = command.output().map_err(|error| format!("{}: {error}", name(command)))?;
