@@ -10,6 +10,7 @@ mod files;
 mod fuzz;
 mod guest;
 mod image;
+mod install;
 mod leftovers;
 mod linked;
 mod nextest;
@@ -38,11 +39,7 @@ const TASKS: &[Task] = &[
     ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
     ("guest", "other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
-    (
-        "install",
-        "the program and its files, below $DESTDIR$PREFIX; starts nothing",
-        release::contents::install,
-    ),
+    ("install", "the program and its files, below $DESTDIR$PREFIX; starts nothing", install::run),
     (
         "release",
         "all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",

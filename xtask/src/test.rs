@@ -45,13 +45,15 @@ const AGAIN_MAX: usize = 8;
 const CHANGES_HOST: &str = "binary(root)";
 
 /// What ran, over all runners.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) passed: u64,
-    pub(crate) skipped: Vec<Skipped>,
+#[derive(Default)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<Skipped>,
     /// Tests that failed and then passed alone: faults to fix.
     unsteady: Vec<String>,
-    pub(crate) failed: Vec<String>,
+    /// What failed, for the end of the output.
+    broken: Vec<String>,
 }
 
 /// Format, lints and documentation.
@@ -78,13 +80,13 @@ fn documentation() -> Result {
     shell::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }
 
-/// Checks that the workspace compiles with the oldest Rust that it promises (`rust-version`), if that is installed.
-fn oldest_rust() -> Result<Tally> {
+/// Checks that the workspace compiles with the oldest Rust that it promises (`rust-version`); why not, as the line of a skipped
+/// test, where that Rust is not installed.
+fn oldest_rust() -> Result<Option<String>> {
     let version = setup::oldest_rust()?;
     let toolchain = format!("+{version}");
     if !setup::has_rust(&version) {
-        let skipped = format!("[SKIPPED, needs rustup and Rust {version}] the_oldest_rust_builds_it");
-        return Ok(Tally::of_skipped(&skipped));
+        return Ok(Some(format!("[SKIPPED, needs rustup and Rust {version}] the_oldest_rust_builds_it")));
     }
     let mut check = Command::new("cargo");
     // The toolchain that runs xtask is in these variables.
@@ -92,7 +94,7 @@ fn oldest_rust() -> Result<Tally> {
     check.current_dir(shell::root());
     check.args([&toolchain, "check", "--quiet", "--workspace", "--target-dir"]);
     check.arg(shell::root().join("target/oldest-rust"));
-    shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| Tally::of_passed(1))
+    shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| None)
 }
 
 /// `cargo xtask test [PART]`: what can fail because of an ordinary change, or the tests of one part.
@@ -110,7 +112,7 @@ pub(crate) fn fast(arguments: &[String]) -> Result {
     let mut steps = begin("test-steps", STEPS_OF_FAST)?;
     let mut tally = Tally::default();
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
-    tally.add(&mut steps, SMOKE, || guest::smoke(&programs));
+    steps.run(SMOKE, |_| tally.add_smoke(&programs));
     steps.end();
     tally.end()
 }
@@ -126,10 +128,14 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     // Fetched at once, and built in the time that the CPUs have left.
     let making = shell::is_root().then(Making::begin);
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
-    tally.add(&mut steps, LINKED, deny::check);
-    tally.add(&mut steps, OLDEST_RUST, oldest_rust);
-    let built = shell::root().join("target/debug/netpolicy");
-    tally.add(&mut steps, PACKAGES, || release::trial::run(None, Some(&built)));
+    let denied = steps.run(LINKED, |_| deny::check())?;
+    tally.passed += denied.passed;
+    tally.skipped.extend(denied.skipped.iter().map(|why| Skipped::by("this machine", why)));
+    match steps.run(OLDEST_RUST, |_| oldest_rust())? {
+        None => tally.passed += 1,
+        Some(why) => tally.skipped.push(Skipped::by("this machine", &why)),
+    }
+    steps.run(PACKAGES, |_| tally.add_packages());
     steps.run(GUESTS, |_| {
         if let Some(making) = making {
             tally.add_guests(making.run(&programs));
@@ -188,47 +194,52 @@ impl Tally {
         programs.retain(Program::names_what_it_skips);
         for program in &programs {
             let skipped = program.skipped()?;
-            self.skipped.extend(skipped.iter().map(|test| Skipped::here(test)));
+            self.skipped.extend(skipped.iter().map(|test| Skipped::by("this machine", test)));
         }
         let ran = steps.run(TESTS, |left| nextest::run(&["--workspace"], run, Some(left)))?;
         self.passed += ran.passed;
-        self.failed.extend(ran.failed);
-        self.add(steps, EXAMPLES, || {
+        self.failed += ran.failed.len() as u64;
+        self.broken.extend(ran.failed);
+        let examples = steps.run(EXAMPLES, |_| {
             let mut cargo = shell::cargo();
             cargo.args(["test", "--quiet", "--workspace", "--doc", "--no-fail-fast"]);
             run.mark(&mut cargo);
-            shell::run(&mut cargo).map(|()| Self::default())
+            shell::run(&mut cargo)
         });
+        self.broken.extend(examples.err().map(|why| format!("examples: {why}")));
         Ok(programs)
     }
 
-    pub(crate) fn of_passed(passed: u64) -> Self {
-        Self { passed, ..Self::default() }
-    }
-
-    /// One test that this machine skips: `[SKIPPED, needs X] NAME`.
-    pub(crate) fn of_skipped(test: &str) -> Self {
-        Self { skipped: vec![Skipped::here(test)], ..Self::default() }
-    }
-
-    /// Runs a step, and adds what ran in it.
-    fn add(&mut self, steps: &mut Steps, step: &'static str, work: impl FnOnce() -> Result<Self>) {
-        match steps.run(step, |_| work()) {
-            Ok(ran) => {
-                self.passed += ran.passed;
-                self.skipped.extend(ran.skipped);
-                self.unsteady.extend(ran.unsteady);
-                self.failed.extend(ran.failed);
+    /// Runs the trials of the packages.
+    fn add_packages(&mut self) {
+        match release::trial::run(None, Some(&shell::root().join("target/debug/netpolicy"))) {
+            Ok(trials) => {
+                self.passed += trials.passed;
+                self.failed += trials.failed.len() as u64;
+                self.broken.extend(trials.failed);
+                self.skipped.extend(trials.skipped.iter().map(|test| Skipped::by("this machine", test)));
             }
-            Err(why) => self.failed.push(format!("{step}: {why}")),
+            Err(why) => self.broken.push(format!("packages: {why}")),
+        }
+    }
+
+    /// Runs the one test in a guest that `make test` has.
+    fn add_smoke(&mut self, programs: &[Program]) {
+        match guest::smoke(programs) {
+            Ok(None) => self.passed += 1,
+            Ok(Some(why)) => self.skipped.push(Skipped::by("this machine", &why)),
+            Err(why) => {
+                self.failed += 1;
+                self.broken.push(why);
+            }
         }
     }
 
     /// Counts what guests ran of what was skipped here. What no machine ran is skipped for every machine's reasons.
-    pub(crate) fn add_guests(&mut self, guests: Result<guest::Guests>) {
+    fn add_guests(&mut self, guests: Result<guest::Guests>) {
         let guests = match guests {
             Ok(guests) => guests,
-            Err(why) => return self.failed.push(why),
+            Err(why) => return self.broken.push(why),
         };
         let known: BTreeSet<&String> = guests
             .passed
@@ -238,9 +249,10 @@ impl Tally {
             .collect();
         self.skipped.retain(|skipped| !known.contains(&skipped.name));
         self.passed += guests.passed.len() as u64;
+        self.failed += guests.failed.len() as u64;
         self.unsteady.extend(guests.unsteady);
-        self.failed.extend(guests.failed.iter().map(|name| format!("{name}, in a guest")));
-        self.failed.extend(guests.broken);
+        self.broken.extend(guests.failed.iter().map(|name| format!("{name}, in a guest")));
+        self.broken.extend(guests.broken);
         self.skipped.extend(guests.skipped);
     }
 
@@ -248,7 +260,7 @@ impl Tally {
     /// counts, and the first is a fault to fix.
     fn run_again(&mut self, run: &Run) {
         let failed: Vec<String> =
-            self.failed.iter().filter(|test| test.contains("::root ")).cloned().collect();
+            self.broken.iter().filter(|test| test.contains("::root ")).cloned().collect();
         if failed.is_empty() || failed.len() > AGAIN_MAX {
             return;
         }
@@ -260,16 +272,17 @@ impl Tally {
                     return;
                 }
                 let passed = |test: &String| failed.contains(test) && !again.failed.contains(test);
-                self.unsteady.extend(self.failed.iter().filter(|test| passed(test)).cloned());
-                self.failed.retain(|test| !passed(test));
+                self.unsteady.extend(self.broken.iter().filter(|test| passed(test)).cloned());
+                self.broken.retain(|test| !passed(test));
                 self.passed += again.passed;
+                self.failed -= again.passed;
             }
-            Err(why) => self.failed.push(why),
+            Err(why) => self.broken.push(why),
         }
     }
 
     /// Prints what was skipped and what failed, and the counts.
-    pub(crate) fn end(self) -> Result {
+    fn end(self) -> Result {
         eprintln!();
         if !shell::is_root() {
             eprintln!("Not root: the tests that need root were skipped. `sudo -E make test` runs them.");
@@ -280,11 +293,11 @@ impl Tally {
         for test in &self.unsteady {
             eprintln!("A FAULT TO FIX: failed, and passed alone: {test}");
         }
-        for what in &self.failed {
+        for what in &self.broken {
             eprintln!("FAILED {what}");
         }
-        println!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len());
-        match self.failed.first() {
+        println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len());
+        match self.broken.first() {
             None if self.passed > 0 => Ok(()),
             None => Err("no test ran".to_owned()),
             Some(what) => Err(format!("failed: {what}")),
@@ -298,9 +311,10 @@ mod tallies {
 
     #[test]
     fn what_a_guest_ran_is_not_skipped_and_what_failed_there_fails_all() {
+        let here = |test| Skipped::by("this machine", test);
         let tests =
             ["[SKIPPED, needs flower] a", "[SKIPPED, needs flower] b", "[SKIPPED, needs luck] c", "d"];
-        let mut tally = Tally { skipped: tests.map(Skipped::here).to_vec(), ..Tally::default() };
+        let mut tally = Tally { skipped: tests.map(here).to_vec(), ..Tally::default() };
         let there = Skipped::by("a guest", "[SKIPPED, needs patience] c");
         tally.add_guests(Ok(guest::Guests {
             passed: ["a".to_owned()].into(),
@@ -309,8 +323,12 @@ mod tallies {
             broken: vec!["a guest could not be made: no room".to_owned()],
             ..guest::Guests::default()
         }));
-        assert_eq!((tally.passed, tally.failed.len()), (1, 2));
-        assert_eq!(tally.skipped, [Skipped::here("d"), there], "for the reasons of those that skipped it");
+        assert_eq!((tally.passed, tally.failed, tally.broken.len()), (1, 1, 2));
+        assert_eq!(
+            tally.skipped,
+            [here("d"), there],
+            "the reasons are those of the machines that skipped it"
+        );
         assert!(tally.end().is_err());
     }
 }

@@ -9,6 +9,7 @@ pub mod child;
 mod console;
 mod context;
 pub mod globals;
+pub mod guard;
 pub mod man;
 mod own_files;
 mod privileges;

@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use session::{Exit, Fault};
 
+use crate::guard::{self, Guard};
 use crate::{Context, Globals, man, missing_privileges, say_if_denied, schema};
 
 /// A command with a schema of what it prints, and that schema.
@@ -30,6 +31,8 @@ enum Words<C: Subcommand> {
     Man(Pages),
     #[command(hide = true)]
     Schema(Schemas),
+    #[command(hide = true)]
+    Guard(Guard),
 }
 
 /// As `netpolicy man`, of the commands of this program.
@@ -56,6 +59,7 @@ pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<E
     let context = Context::new(line.globals);
     let ended = match &line.command {
         Words::Own(command) => run(command, &context),
+        Words::Guard(arguments) => guard::run(arguments, &context),
         Words::Man(Pages { dir }) => {
             let mut pages = Line::<C>::command().disable_help_subcommand(true);
             pages.build();

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 
 use model::host::{Coalesce, PlacedRule, RssContext};
 use model::nic::Rss;
-use model::{FlowMatch, QueueCoalesceParam, QueueSpan, SteerTo};
+use model::{DriverInfo, FlowMatch, QueueCoalesceParam, QueueSpan, SteerTo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sys::error::{Errno, KernelError};
 
@@ -50,6 +50,17 @@ impl EthtoolIoctl {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(|errno| KernelError::errno("socket for ethtool ioctls", errno))?;
         Ok(Self { socket })
+    }
+
+    /// Reads what a device's driver reports about itself.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn driver(&self, device: &str) -> Result<DriverInfo, KernelError> {
+        let read = sys::ethtool::driver_info(&self.socket, device);
+        let [driver, version, firmware, bus] =
+            read.map_err(|errno| KernelError::errno(format!("{device}: its driver"), errno))?;
+        Ok(DriverInfo { driver, version, firmware, bus })
     }
 
     /// Reads how a device distributes packets by their hash; `None` if its driver does not report it.

@@ -1,5 +1,11 @@
 //! The machine of a measurement, which every measurement records.
 
+mod description;
+mod towards;
+
+pub use description::describe;
+pub use towards::{device_towards, device_with_address};
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::Nanoseconds;

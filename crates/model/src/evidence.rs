@@ -54,9 +54,13 @@ pub struct Evidence {
     pub cpu: Option<CpuUse>,
     /// The kernel's counters, per second; `None` if they were not read.
     pub counters: Option<CounterRates>,
-    /// CPU time of the whole machine per answer, including the client; `None` if it was not counted.
+    /// CPU time of the whole machine per answer, including the client unless it is on another machine
+    /// ([`Self::client`]); `None` if it was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_per_answer: Option<CpuPerAnswer>,
+    /// The client's machine, if it is not the server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<Box<ClientSide>>,
     /// CPU cycles of the server per answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
     /// Interrupt-driven polls of the server's NAPIs per answer; on a veth, polls in the sender's softirq.
@@ -274,7 +278,21 @@ impl CpuUse {
     }
 }
 
-/// CPU time of the whole machine per answer, server and client together, by two methods.
+/// What a run cost on the client's machine.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientSide {
+    /// Its host name.
+    pub host: String,
+    /// How its CPUs spent the window; `None` if it was not measured.
+    pub cpu: Option<CpuUse>,
+    /// The kernel's counters there, per second; `None` if they were not read.
+    pub counters: Option<CounterRates>,
+    /// Its CPU time per answer.
+    pub cpu_per_answer: Option<CpuPerAnswer>,
+}
+
+/// CPU time of a machine per answer, by two methods; of server and client together if both are on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPerAnswer {

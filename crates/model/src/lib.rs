@@ -8,7 +8,7 @@
 //! Read in this order: [`units`] and [`cpu_set`] (basic types), [`host`] (the current state), [`setting`] and
 //! [`plan`] (changes), [`policy`] and [`selector`] (what was requested, and for which devices), [`recipe`]
 //! and [`layout`] (what a policy resolves to), [`workload`], [`delivered`], [`live`], [`judgement`] and
-//! [`evidence`] (measurements), [`chance`] (random numbers).
+//! [`evidence`] (measurements), [`machine`] (who took part in one), [`chance`] (random numbers).
 #![forbid(unsafe_code)]
 
 pub mod chance;
@@ -29,6 +29,7 @@ pub mod kthread_key;
 pub mod layout;
 pub mod legible;
 pub mod live;
+pub mod machine;
 pub mod nic;
 pub mod nic_facts;
 pub mod pace;
@@ -55,8 +56,8 @@ pub use cpu_set::CpuSet;
 pub use delivered::{CpuWait, Delivered, NapiDelivered, PollCounts};
 pub use delivery::{DeliveryMode, DeliveryParams};
 pub use evidence::{
-    CounterRates, Counters, CpuCounters, CpuPerAnswer, CpuTicks, CpuUse, Distribution, EpollBatch, Evidence,
-    MeasuredOn, Origin, Requests, Schema, SimulatedFrom,
+    ClientSide, CounterRates, Counters, CpuCounters, CpuPerAnswer, CpuTicks, CpuUse, Distribution,
+    EpollBatch, Evidence, MeasuredOn, Origin, Requests, Schema, SimulatedFrom,
 };
 pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, StorageWorkload};
 pub use finding::{Finding, Severity};
@@ -74,6 +75,7 @@ pub use legible::is_misleading;
 pub use live::{
     LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, SpanCounts,
 };
+pub use machine::{DeepestIdle, DriverInfo, MachineDescription, Side};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use pace::{Arrivals, Pace, Waiting};

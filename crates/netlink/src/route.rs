@@ -1,4 +1,4 @@
-//! Finds the devices of the default route, and the device towards an address.
+//! Finds the devices of the default route, the device towards an address, and the one that has an address.
 //!
 //! The kernel is asked for the route to addresses that no host has. A host may have millions of routes, and
 //! these lookups read none of the others.
@@ -80,6 +80,19 @@ impl Routes {
         let asked = self.socket.get("rt-route getroute", GET_ROUTE, &question, devices_of);
         Ok(there_may_be_none(asked)?.and_then(|devices| devices.first().copied()))
     }
+
+    /// The device that has this address; `None` if no device of the namespace has.
+    ///
+    /// # Errors
+    /// If a reply is malformed, or the socket fails.
+    pub fn device_with_address(&mut self, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
+        let question = match address {
+            IpAddr::V4(address) => question(&address.octets(), FIB_MATCH),
+            IpAddr::V6(address) => question(&address.octets(), FIB_MATCH),
+        };
+        let asked = self.socket.get("rt-route getroute", GET_ROUTE, &question, local_route);
+        Ok(there_may_be_none(asked)?.and_then(|devices| devices.first().copied()))
+    }
 }
 
 /// Maps errors for a missing route, or one that drops packets, to `None`.
@@ -109,6 +122,14 @@ fn question(address: &[u8], flags: u32) -> AttrBuf {
 fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
     if header[1] == 0 { devices_of(object) } else { Ok(Vec::new()) }
+}
+
+/// The device of the route in a reply, if it leads to an address of this host.
+fn local_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
+    /// `RTN_LOCAL`, in `rtm_type`.
+    const LOCAL: u8 = 2;
+    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+    if header[7] == LOCAL { devices_of(object) } else { Ok(Vec::new()) }
 }
 
 /// The devices of the route in a reply.

@@ -107,7 +107,7 @@ pub enum Command {
     #[command(hide = true)]
     AttachService(AttachService),
     #[command(hide = true)]
-    Guard(Guard),
+    Guard(cli::guard::Guard),
 }
 
 /// The words of a command that another program has ([`cli::programs`]).
@@ -556,27 +556,6 @@ pub struct Man {
     /// The directory.
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-}
-
-/// Wait for the deadline of a trial, and roll back what is not confirmed by then. Started by `try`.
-#[derive(Debug, Args)]
-pub struct Guard {
-    /// The deadline, in nanoseconds since boot.
-    #[arg(long, value_name = "NS")]
-    pub deadline: u64,
-    /// A descriptor of a network namespace that the trial changes, which the guard was started with.
-    #[arg(long, value_name = "FD")]
-    pub holding: Vec<i32>,
-    /// A descriptor that the guard was started with, and that closes when the program ends that it guards: what that program has
-    /// left is put back then.
-    #[arg(long, value_name = "FD", requires = "program")]
-    pub until_closed: Option<i32>,
-    /// That program.
-    #[arg(long, value_name = "PID")]
-    pub program: Option<u32>,
-    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
-    #[arg(long, value_name = "PATH")]
-    pub attach_socket: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Parts of `ethtool` that are only an ioctl, or were one on kernels that are still in use: RSS and its
-//! contexts, ntuple rules, and per-queue interrupt moderation.
+//! contexts, ntuple rules, per-queue interrupt moderation, and what a driver reports about itself.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
 #![expect(
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 /// Kernel: `include/uapi/linux/sockios.h`.
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
+const GDRVINFO: u32 = 0x03;
 const GRSSH: u32 = 0x46;
 const SRSSH: u32 = 0x47;
 const PERQUEUE: u32 = 0x4b;
@@ -99,6 +100,23 @@ fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Err
     // length of `words`, which is borrowed for the call. The kernel keeps no pointer.
     let answer = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     super::answer::done(answer.into())
+}
+
+/// The number of words of `struct ethtool_drvinfo`, and of each of the texts in it.
+const DRVINFO_WORDS: usize = 49;
+const TEXT_WORDS: usize = 8;
+
+/// Reads what a driver reports about itself: driver, version, firmware's version, address on the bus.
+pub fn driver_info(socket: impl AsFd, device: &str) -> Result<[String; 4], Errno> {
+    let mut words = [0; DRVINFO_WORDS];
+    words[0] = GDRVINFO;
+    request(socket, device, &mut words)?;
+    Ok(std::array::from_fn(|at| {
+        let words = &words[1 + at * TEXT_WORDS..][..TEXT_WORDS];
+        let bytes: Vec<u8> =
+            words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }))
 }
 
 /// Reads the RSS configuration of a device, or of one of its contexts; 0 is the default context.

@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod campaigns;
 mod evidence;
+pub mod machines;
 mod predicted;
 pub mod reports;
 pub mod scenario_file;

@@ -74,6 +74,7 @@ mod test_values {
             cpu: None,
             counters: None,
             cpu_per_answer: None,
+            client: None,
             cycles_per_request: None,
             interrupts_per_request: None,
             epoll_batch: None,

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use model::{Evidence, Nanoseconds, OfferedLoad, Schema};
+use model::{Evidence, MachineDescription, Nanoseconds, OfferedLoad, Schema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +95,9 @@ pub struct Results {
     pub experiment: Experiment,
     /// The runs.
     pub evidence: Vec<Evidence>,
+    /// The machines of server and client, if these are different ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<MachineDescription>,
 }
 
 impl Results {
@@ -181,8 +184,12 @@ impl Experiment {
     ) -> Result<Results, Box<Stopped<S::Error>>> {
         let order = self.order();
         let begin = Instant::now();
-        let mut results =
-            Results { schema: Schema, experiment: self.clone(), evidence: Vec::with_capacity(order.len()) };
+        let mut results = Results {
+            schema: Schema,
+            experiment: self.clone(),
+            evidence: Vec::with_capacity(order.len()),
+            machines: Vec::new(),
+        };
         let mut report = |done: usize| {
             let elapsed = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let each = elapsed.checked_div(done as u64);

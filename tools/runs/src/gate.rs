@@ -228,7 +228,7 @@ mod test {
             rounds: 6,
             seed: 1,
         };
-        let results = Results { schema: Schema, experiment, evidence: runs.collect() };
+        let results = Results { schema: Schema, experiment, evidence: runs.collect(), machines: Vec::new() };
         let variants = vec![Variant { name: "1 B".to_owned(), borne: None, results }];
         Grid { variants, ..Grid::default() }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use model::Schema;
+use model::{MachineDescription, Schema, machine};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ pub struct Grid {
     pub notes: Vec<String>,
     /// Requested configurations that could not be measured on this host.
     pub skipped: Vec<Skipped>,
+    /// The machines of server and client, if these are different ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<MachineDescription>,
     /// One experiment per variant.
     pub variants: Vec<Variant>,
     /// The results of the gates, if any.
@@ -192,6 +195,9 @@ impl Grid {
         for note in &self.notes {
             let _ = writeln!(text, "{note}");
         }
+        for line in machine::in_lines(&self.machines) {
+            let _ = writeln!(text, "{line}");
+        }
         let _ = writeln!(text, "{}", legend(self.rounds()));
         text
     }
@@ -206,6 +212,9 @@ impl Grid {
                 .extend(grid.notes.into_iter().filter(|note| !all.notes.contains(note)).collect::<Vec<_>>());
             all.skipped.extend(
                 grid.skipped.into_iter().filter(|skipped| !all.skipped.contains(skipped)).collect::<Vec<_>>(),
+            );
+            all.machines.extend(
+                grid.machines.into_iter().filter(|one| !all.machines.contains(one)).collect::<Vec<_>>(),
             );
             all.variants.extend(grid.variants);
             all.gates.extend(grid.gates);
@@ -318,7 +327,7 @@ pub(crate) mod test {
             rounds: 6,
             seed: 1,
         };
-        let results = Results { schema: Schema, experiment, evidence };
+        let results = Results { schema: Schema, experiment, evidence, machines: Vec::new() };
         Grid {
             schema: Schema,
             title: "threaded".to_owned(),
@@ -328,8 +337,7 @@ pub(crate) mod test {
                 reason: "in the simulator only".to_owned(),
             }],
             variants: vec![Variant { name: "1 B/1 B, 64 flows".to_owned(), borne: None, results }],
-            gates: Vec::new(),
-            overall: Vec::new(),
+            ..Grid::default()
         }
     }
 

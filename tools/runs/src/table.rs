@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::experiment::Results;
 use crate::summary::Summary;
 use measure::statistics::{Interval, coverage};
+use model::machine;
 
 /// A column: its name and its value.
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
@@ -86,6 +87,10 @@ pub fn render(results: &Results) -> String {
             text.push_str(legend);
             text.push('\n');
         }
+    }
+    for line in machine::in_lines(&results.machines) {
+        text.push_str(&line);
+        text.push('\n');
     }
     text
 }
@@ -174,7 +179,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: Schema, experiment, evidence }
+        Results { schema: Schema, experiment, evidence, machines: Vec::new() }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::program::rustc_value;
 use super::{MAINTAINER, Version};
 use crate::files;
 use crate::linked::{self, Component, purl};
@@ -49,7 +48,9 @@ impl Licences {
 
 /// Rust's own library.
 fn rust() -> Result<Component> {
-    let version = rustc_value("release")?;
+    let said = shell::output(Command::new("rustc").arg("-vV"))?;
+    let version =
+        said.lines().find_map(|line| line.strip_prefix("release: ")).unwrap_or("unknown").to_owned();
     Ok(Component {
         name: "rust standard library".to_owned(),
         purl: purl("generic", "rust-std", &version),

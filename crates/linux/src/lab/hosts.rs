@@ -15,7 +15,7 @@ use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
 use super::init::Init;
-use super::memcached::{Memcached, MemcachedOptions, ServerError};
+use super::memcached::{self, Memcached, MemcachedOptions, ServerError};
 use super::program::{Program, ProgramError};
 use super::scratch::Scratch;
 
@@ -177,7 +177,7 @@ impl Lab {
     /// # Errors
     /// If it is not installed, exits immediately or does not answer in time, with its standard error.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
-        Memcached::start(&self.server, &self.client, &self.init, options)
+        Memcached::start((&self.server, &self.client), &self.init, memcached::ADDRESS, options)
     }
 
     /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it accepts connections

@@ -23,7 +23,7 @@ impl Init {
     pub(super) fn start(netns: &Netns) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("the lab's process", errno);
         let (held, lifeline) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-        let pid = netns.run(|| sys::unshare::fork_first_of_pid_namespace(&held))?.map_err(failed)?;
+        let pid = netns.run_apart(|| sys::unshare::fork_first_of_pid_namespace(&held))?.map_err(failed)?;
         let path = format!("/proc/{pid}/ns/pid");
         let pid_namespace = std::fs::File::open(&path).map_err(|error| KernelError::io(path, &error))?.into();
         Ok(Self { pid, pid_namespace, lifeline: Some(lifeline) })

@@ -106,6 +106,7 @@ impl std::fmt::Display for Said<'_> {
 pub struct Memcached {
     child: Child,
     process: ProcessId,
+    address: SocketAddr,
     version: String,
     /// The init exits only after every process of its namespace was waited for, including this child: the
     /// init must be dropped after the child.
@@ -114,9 +115,9 @@ pub struct Memcached {
 
 impl Memcached {
     pub(super) fn start(
-        server: &Netns,
-        client: &Netns,
+        (server, client): (&Netns, &Netns),
         init: &Arc<Init>,
+        address: SocketAddr,
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
@@ -127,7 +128,7 @@ impl Memcached {
         let stderr = words.try_clone().map_err(io)?;
         // On a thread of its own: memcached inherits the thread's namespace and CPUs, and the caller keeps
         // its own.
-        let spawned = server.run(|| {
+        let spawned = server.run_apart(|| {
             init.adopt_children()?;
             if !options.cpus.is_empty() {
                 let pinned = sys::affinity::set_affinity(0, &options.cpus);
@@ -135,7 +136,7 @@ impl Memcached {
                     KernelError::errno(format!("memcached on CPUs {}", options.cpus), errno)
                 })?;
             }
-            Ok::<_, KernelError>(command(options, stderr).spawn())
+            Ok::<_, KernelError>(command(address, options, stderr).spawn())
         })??;
         let mut child = match spawned {
             Ok(child) => child,
@@ -144,8 +145,8 @@ impl Memcached {
             }
             Err(error) => return Err(io(error).into()),
         };
-        match ready(&mut child, client, &mut words) {
-            Ok((process, version)) => Ok(Self { child, process, version, _init: Arc::clone(init) }),
+        match ready(&mut child, client, address, &mut words) {
+            Ok((process, version)) => Ok(Self { child, process, address, version, _init: Arc::clone(init) }),
             Err(error) => {
                 end(&mut child);
                 Err(error)
@@ -160,7 +161,7 @@ impl Memcached {
 
     /// Its address for the client.
     pub const fn address(&self) -> SocketAddr {
-        ADDRESS
+        self.address
     }
 
     /// Its own name and version: `memcached 1.6.18`.
@@ -180,7 +181,8 @@ impl Drop for Memcached {
     }
 }
 
-const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
+/// Its address in a lab.
+pub(super) const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
 
 pub(super) fn end(child: &mut Child) {
     // Both fail only for a process that has exited and was waited for.
@@ -188,9 +190,9 @@ pub(super) fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn command(options: &MemcachedOptions, stderr: File) -> Command {
+fn command(address: SocketAddr, options: &MemcachedOptions, stderr: File) -> Command {
     let mut command = Command::new("memcached");
-    command.args(["-l", &SERVER_ADDRESS.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
+    command.args(["-l", &address.ip().to_string(), "-p", &address.port().to_string(), "-U", "0"]);
     command.args(["-t", &options.threads.to_string(), "-u", &options.user]);
     command.args(["-c", &options.connections_max.to_string(), "-m", &options.memory_mb.to_string()]);
     if let Some(napis) = options.napi_ids {
@@ -204,10 +206,15 @@ fn command(options: &MemcachedOptions, stderr: File) -> Command {
 }
 
 /// Sends requests to memcached from the client's side until it answers.
-fn ready(child: &mut Child, client: &Netns, words: &mut File) -> Result<(ProcessId, String), ServerError> {
+fn ready(
+    child: &mut Child,
+    client: &Netns,
+    address: SocketAddr,
+    words: &mut File,
+) -> Result<(ProcessId, String), ServerError> {
     let deadline = Instant::now() + READY_WITHIN;
     loop {
-        let why = match client.run(ask_version)? {
+        let why = match client.run(|| ask_version(&address))? {
             Ok(version) => return Ok((identify(Pid(child.id()))?, version)),
             Err(error) => error.to_string(),
         };
@@ -216,14 +223,14 @@ fn ready(child: &mut Child, client: &Netns, words: &mut File) -> Result<(Process
             return Err(ServerError::Ended { status, words: said(words) });
         }
         if Instant::now() >= deadline {
-            return Err(ServerError::Silent { address: ADDRESS, why, words: said(words) });
+            return Err(ServerError::Silent { address, why, words: said(words) });
         }
         std::thread::sleep(READY_PAUSE);
     }
 }
 
-fn ask_version() -> std::io::Result<String> {
-    let mut connection = TcpStream::connect_timeout(&ADDRESS, Duration::from_secs(1))?;
+fn ask_version(address: &SocketAddr) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
     connection.set_read_timeout(Some(Duration::from_secs(1)))?;
     connection.write_all(b"version\r\n")?;
     let mut answer = String::new();

@@ -25,7 +25,9 @@ mod init;
 mod memcached;
 mod program;
 mod scratch;
+mod server_host;
 
 pub use hosts::{CLIENT_ADDRESS, CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
 pub use memcached::{Memcached, MemcachedOptions, ServerError};
 pub use program::{Program, ProgramError};
+pub use server_host::ServerHost;

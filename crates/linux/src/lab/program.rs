@@ -69,7 +69,7 @@ impl Program {
         address: SocketAddr,
     ) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
-        let spawned = server.run(|| {
+        let spawned = server.run_apart(|| {
             init.adopt_children()?;
             if !cpus.is_empty() {
                 let pinned = sys::affinity::set_affinity(0, cpus);

@@ -50,6 +50,17 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
         })
 }
 
+/// The CPUs on which the calling thread may run.
+///
+/// # Errors
+/// If `/proc` is not mounted.
+pub fn cpus_of_this_thread() -> Result<CpuSet, KernelError> {
+    const STATUS: &str = "/proc/thread-self/status";
+    let text = std::fs::read(STATUS).map_err(|error| KernelError::io(STATUS, &error))?;
+    let status = Status::parse(&text).ok_or_else(|| KernelError::malformed(STATUS, "no CPUs".to_owned()))?;
+    Ok(status.affinity)
+}
+
 /// Restricts the calling thread, and threads that it starts afterwards, to these CPUs.
 ///
 /// # Errors

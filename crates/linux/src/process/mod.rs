@@ -28,7 +28,7 @@ mod thread;
 mod waiting;
 
 pub use crate::selection::Criteria;
-pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
+pub use affinity::{cpus_of_this_thread, pin_this_thread, read_thread_affinity, write_thread_affinity};
 pub use cpu_wait::CpuWaits;
 pub use epoll::{epolls_of, read_epoll, write_epoll};
 pub use executable::started_as;

@@ -14,6 +14,7 @@ use super::live_args::Live;
 use super::load::Load;
 use super::policies_args::Policies;
 use super::selfcheck_args::Selfcheck;
+use crate::machines::args::TwoMachines;
 
 /// Measure delivery modes with an application.
 #[derive(Debug, Args)]
@@ -65,10 +66,8 @@ pub struct FromEvidence {
 /// Measure memcached's response times and CPU cost under delivery modes.
 ///
 /// This runs in a lab: two network namespaces connected by a veth, the distribution's memcached on one side,
-/// the load generator on the other. Every run performs the whole cycle: start the server, observe, plan,
-/// commit, measure, restore, compare the host with its original state. Response times are measured from the
-/// time when a request was due. The machine's own network is not touched, and nothing is left behind, however
-/// this ends.
+/// the load generator on the other. Every run observes, plans, commits, measures, restores and compares.
+/// Nothing is left behind, however this ends.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -77,11 +76,13 @@ Examples:
   netpolicy bench memcached --matrix --short
                                           the same within three minutes
   netpolicy bench memcached --mode base,suspend20 --rate 40%,max --repeats 7
+  netpolicy bench memcached --server ssh:root@192.0.2.7 --matrix --json two.json
+                                          the same with memcached on another machine
   netpolicy bench memcached --address 192.0.2.7:11211 --rate 50K
                                           a server of your own, as it is")]
 pub struct Memcached {
     /// Measure this server as it is, instead of creating a lab.
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["matrix", "mode", "queues", "server_threads"])]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["matrix", "mode", "queues", "server_threads", "server"])]
     pub address: Option<SocketAddr>,
     /// All eleven configurations of the IRQ-suspension document.
     #[arg(long, conflicts_with = "mode")]
@@ -147,8 +148,14 @@ pub struct Memcached {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub server_threads: Option<u32>,
     /// Queues of the lab's network devices [default: one per worker thread].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "server")]
     pub queues: Option<u32>,
+    /// The options for two machines.
+    #[command(flatten)]
+    pub machines: TwoMachines,
+    /// Measure the memcached that runs there already, and store the bench's keys in it.
+    #[arg(long, value_name = "NAME|PORT", requires = "server", conflicts_with = "server_threads")]
+    pub service: Option<String>,
     /// Do not count which context delivers the packets, nor what each epoll_wait of the server returns.
     #[arg(long)]
     pub uncounted: bool,

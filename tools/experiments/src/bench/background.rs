@@ -16,25 +16,25 @@ const LIFE_MAX: Duration = Duration::from_secs(600);
 
 /// The background work that runs next to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Background {
+pub(crate) struct Background {
     /// Number of computing threads.
-    pub(super) hogs: u32,
+    pub(crate) hogs: u32,
     /// CPU use of each thread, in percent.
-    pub(super) duty: u32,
+    pub(crate) duty: u32,
     /// The CPUs that they may run on.
-    pub(super) cpus: CpuSet,
+    pub(crate) cpus: CpuSet,
 }
 
 /// Threads that compute until this is dropped.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     stop: Arc<AtomicBool>,
     hogs: Vec<JoinHandle<Result<(), KernelError>>>,
 }
 
 impl Background {
     /// Starts the threads.
-    pub(super) fn start(&self) -> std::io::Result<Running> {
+    pub(crate) fn start(&self) -> std::io::Result<Running> {
         let mut running = Running { stop: Arc::default(), hogs: Vec::new() };
         for number in 0..self.hogs {
             let (stop, cpus, duty) = (Arc::clone(&running.stop), self.cpus.clone(), self.duty);

@@ -10,13 +10,13 @@ use super::args::span;
 use super::configuration::{Configuration, in_help};
 use super::load::Load;
 use super::size::{Bytes, Sizes};
+use crate::machines::args::TwoMachines;
 
 /// Measure response times of requests and answers of fixed sizes, like neper's tcp_rr.
 ///
 /// netpolicy's own server and client run in a lab of two network namespaces, or both on this host over
-/// loopback. The server is an ordinary process: configurations are applied to it from outside, as to any
-/// other, and rolled back after every run. Response times are measured from the time when a request was due.
-/// Configurations that this kernel does not support are skipped, with the reason.
+/// loopback. Configurations are applied to the server from outside, and rolled back after every run; those
+/// that this kernel does not support are skipped, with the reason.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -35,8 +35,7 @@ pub struct TcpRr {
 /// Measure throughput in one direction, like neper's tcp_stream.
 ///
 /// Like tcp-rr, with large blocks, many of them outstanding on each connection; the receiver confirms each
-/// block with a byte. The rate is in gigabits of blocks per second, and the response time is the time until a
-/// block was confirmed.
+/// with a byte. The rate is in gigabits of blocks per second, the response time that until the confirmation.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -59,10 +58,9 @@ pub struct TcpStream {
 /// Compare polling in softirqs with polling in the NAPIs' kernel threads, as in the cover letter of threaded
 /// NAPI.
 ///
-/// Like tcp-rr, at equal offered load, for 1 B, 5 KB and 1 MB. The document's 1000 flows on 56 hyper-threads
-/// are scaled to the CPUs here. With --background, threads that compute run on the server's CPUs. --matrix
-/// also measures the letter's second table: reads and writes of 4 KB, 64 KB and 1 MB on the server's storage,
-/// like the bench storage, on a temporary file in /var/tmp.
+/// Like tcp-rr, at equal offered load. The document's 1000 flows on 56 hyper-threads are scaled to the CPUs
+/// here. --matrix also measures the letter's second table: reads and writes of 4 KB, 64 KB and 1 MB on the
+/// server's storage, on a temporary file in /var/tmp.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -157,8 +155,11 @@ Examples:
                                           from outside, as any other server")]
 pub struct Serve {
     /// The address to listen on.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: SocketAddr,
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
+    pub listen: Option<SocketAddr>,
+    /// Be the other machine of a bench with --server, whose requests come on standard input.
+    #[arg(long, exclusive = true)]
+    pub stdio: bool,
     /// Threads, each with an epoll of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u32,
@@ -203,13 +204,15 @@ pub struct Common {
     )]
     pub mode: Vec<Configuration>,
     /// Run server and client on this host, over loopback, instead of in a lab.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "server")]
     pub loopback: bool,
-    /// The client's threads wait in the same way as the server's, as in neper; otherwise they sleep under
-    /// every configuration.
+    /// The options for two machines.
+    #[command(flatten)]
+    pub machines: TwoMachines,
+    /// The client's threads wait as the server's, as in neper; otherwise they sleep.
     #[arg(long, requires = "loopback", conflicts_with = "spin")]
     pub both_sides: bool,
-    /// Each client thread uses one server thread; otherwise its connections are distributed to all of them.
+    /// Each client thread uses one server thread; otherwise all.
     #[arg(long)]
     pub partners: bool,
     /// Connections of all client threads together; several numbers are measured one after another.
@@ -235,7 +238,7 @@ pub struct Common {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub server_threads: Option<u32>,
     /// Queues of the lab's network devices [default: one per server thread].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "loopback")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["loopback", "server"])]
     pub queues: Option<u32>,
     /// Distribution of the times between requests: fixed, exponential, fb_ia.
     #[arg(long, value_name = "NAME", default_value = "exponential")]
@@ -267,8 +270,7 @@ pub struct Common {
     /// Do not count which context delivers the packets.
     #[arg(long)]
     pub uncounted: bool,
-    /// Required ratios between configurations, as in kernel/one-thread.gates: each is judged by the ratio
-    /// over pairs of runs, and a missed one makes the exit code 1.
+    /// Required ratios between configurations, as in kernel/one-thread.gates; a missed one makes the exit code 1.
     #[arg(long, value_name = "FILE")]
     pub gates: Option<PathBuf>,
     /// Write a report to this file: a self-contained HTML page.

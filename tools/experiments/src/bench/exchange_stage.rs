@@ -25,7 +25,7 @@ use super::error::BenchError;
 use super::exchange_args::Common;
 use super::lab_stage::{differences, interruptible, policy, settings};
 use super::layout::Layout;
-use super::watch::Watch;
+use super::watch::{Meters, Watch};
 use crate::Context;
 use cli::OwnFiles;
 
@@ -204,7 +204,7 @@ impl<'a> ExchangeStage<'a> {
         }
         self.commit(threads(&before, configuration.threading())?)?;
         if configuration == (Configuration::Threaded { pinned: true }) {
-            let pinned = self.pinned()?;
+            let pinned = pinned(&self.kthread_cpus, || self.observe())?;
             self.commit(pinned)?;
         }
         Ok(())
@@ -217,38 +217,6 @@ impl<'a> ExchangeStage<'a> {
             applied.transactions.extend(transaction);
         }
         Ok(())
-    }
-
-    /// Pins each NAPI's kernel thread to a CPU, round robin.
-    fn pinned(&self) -> Result<Plan, BenchError> {
-        let because = || Reason::new("a separate CPU for each kernel thread", "netpolicy bench");
-        let cpus: Vec<Cpu> = self.kthread_cpus.iter().collect();
-        let mut steps = Vec::new();
-        for look in 1.. {
-            let host = self.observe()?;
-            let napis: Vec<_> = host.devices.iter().flat_map(|device| &device.napis).collect();
-            let pids: Option<Vec<_>> = napis.iter().map(|napi| napi.kthread).collect();
-            let Some(pids) = pids.filter(|pids| !pids.is_empty()) else {
-                if look >= KTHREAD_LOOKS_MAX {
-                    return Err(
-                        Fault::failed("the kernel does not report which thread polls the NAPI").into()
-                    );
-                }
-                std::thread::sleep(KTHREAD_PAUSE);
-                continue;
-            };
-            for (pid, cpu) in pids.into_iter().zip(cpus.iter().copied().cycle()) {
-                let thread = identify_kernel_thread(pid)?;
-                let now = linux::process::read_thread_affinity(&thread)?;
-                let from = Setting::Process(ProcessKnob::ThreadAffinity(thread, now));
-                let to = Setting::Process(ProcessKnob::ThreadAffinity(thread, [cpu].into_iter().collect()));
-                if from != to {
-                    steps.push(Step::new(vec![Change::new(from, to, because())]));
-                }
-            }
-            break;
-        }
-        Ok(Plan { steps })
     }
 
     fn put_back(&mut self) -> Result<(), BenchError> {
@@ -363,8 +331,41 @@ fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     Ok(Plan { steps })
 }
 
+/// Pins each NAPI's kernel thread to a CPU, round robin.
+pub(crate) fn pinned(
+    cpus: &CpuSet,
+    observe: impl Fn() -> Result<Host, BenchError>,
+) -> Result<Plan, BenchError> {
+    let because = || Reason::new("a separate CPU for each kernel thread", "netpolicy bench");
+    let cpus: Vec<Cpu> = cpus.iter().collect();
+    let mut steps = Vec::new();
+    for look in 1.. {
+        let host = observe()?;
+        let napis: Vec<_> = host.devices.iter().flat_map(|device| &device.napis).collect();
+        let pids: Option<Vec<_>> = napis.iter().map(|napi| napi.kthread).collect();
+        let Some(pids) = pids.filter(|pids| !pids.is_empty()) else {
+            if look >= KTHREAD_LOOKS_MAX {
+                return Err(Fault::failed("the kernel does not report which thread polls the NAPI").into());
+            }
+            std::thread::sleep(KTHREAD_PAUSE);
+            continue;
+        };
+        for (pid, cpu) in pids.into_iter().zip(cpus.iter().copied().cycle()) {
+            let thread = identify_kernel_thread(pid)?;
+            let now = linux::process::read_thread_affinity(&thread)?;
+            let from = Setting::Process(ProcessKnob::ThreadAffinity(thread, now));
+            let to = Setting::Process(ProcessKnob::ThreadAffinity(thread, [cpu].into_iter().collect()));
+            if from != to {
+                steps.push(Step::new(vec![Change::new(from, to, because())]));
+            }
+        }
+        break;
+    }
+    Ok(Plan { steps })
+}
+
 /// Plans threaded polling for the NAPIs of a host.
-fn threads(host: &Host, wanted: Threading) -> Result<Plan, Fault> {
+pub(crate) fn threads(host: &Host, wanted: Threading) -> Result<Plan, Fault> {
     let because = || Reason::new("kernel threads poll", "netpolicy bench");
     let mut steps = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
@@ -417,8 +418,8 @@ impl Stage for ExchangeStage<'_> {
         };
         let devices = before.iter().flat_map(|host| &host.devices);
         let napis = devices.flat_map(|device| &device.napis).map(|napi| napi.id).collect();
-        let watch = Watch::new(place.client(), layout, counters, delivery.as_mut(), None, None)
-            .with_client_epolls(client_epolls);
+        let meters = Meters::of(counters, delivery.as_mut());
+        let watch = Watch::new(place.client(), layout, meters).with_client_epolls(client_epolls);
         let beside = background.start().map_err(|error| Fault::file("a background thread", error))?;
         // Without a server, the run ends immediately instead of after its full time.
         let run = interruptible(
@@ -428,7 +429,7 @@ impl Stage for ExchangeStage<'_> {
         );
         drop(beside);
         let mut evidence = run?.into_evidence(cell.label, origin);
-        watch.add_to(&mut evidence, &napis);
+        watch.add_to(&mut evidence, &napis, false);
         Ok(evidence)
     }
 

@@ -2,6 +2,7 @@
 //! restore, and compare the host with its previous state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
@@ -23,7 +24,7 @@ use session::{Fault, clock, cycle};
 use super::args::Memcached;
 use super::error::BenchError;
 use super::layout::Layout;
-use super::watch::Watch;
+use super::watch::{Meters, Watch};
 use crate::Context;
 
 /// Longest wait between checks for signals.
@@ -110,28 +111,8 @@ impl<'a> LabStage<'a> {
 
     /// Starts a server and, if requested, the counting of its `epoll_wait` calls.
     fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<EpollCounts>), BenchError> {
-        let libraries = self.lab.scratch().join("lib");
-        // Merge by name: there is only one LD_PRELOAD, however many libraries there are.
-        let mut variables = BTreeMap::new();
-        if let Some(cap) = mode.params().epoll_wait_cap {
-            // memcached passes its own timeout with each call; only a preloaded library can change it.
-            let library = preload::install(Library::Cap, &libraries)?;
-            variables.extend(preload::environment(&library, cap, None));
-        }
-        let epolls = match self.counts_epolls {
-            true => {
-                let library = preload::install(Library::Count, &libraries)?;
-                let counts = EpollCounts::new()?;
-                let preloaded = variables.get(preload::PRELOAD_VARIABLE).cloned();
-                variables.extend(counts.environment(&library, preloaded.as_deref()));
-                Some(counts)
-            }
-            false => None,
-        };
         let mut options = self.server.clone();
-        options
-            .environment
-            .extend(variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
+        let epolls = preloaded(&mut options, mode, self.counts_epolls, &self.lab.scratch())?;
         Ok((self.lab.start_memcached(&options)?, epolls))
     }
 
@@ -149,12 +130,41 @@ impl<'a> LabStage<'a> {
     }
 }
 
+/// Adds the libraries to memcached that a mode needs, and the one that counts its `epoll_wait` calls.
+pub(crate) fn preloaded(
+    options: &mut MemcachedOptions,
+    mode: DeliveryMode,
+    counts_epolls: bool,
+    scratch: &Path,
+) -> Result<Option<EpollCounts>, BenchError> {
+    let libraries = scratch.join("lib");
+    // Merge by name: there is only one LD_PRELOAD, however many libraries there are.
+    let mut variables = BTreeMap::new();
+    if let Some(cap) = mode.params().epoll_wait_cap {
+        // memcached passes its own timeout with each call; only a preloaded library can change it.
+        let library = preload::install(Library::Cap, &libraries)?;
+        variables.extend(preload::environment(&library, cap, None));
+    }
+    let epolls = match counts_epolls {
+        true => {
+            let library = preload::install(Library::Count, &libraries)?;
+            let counts = EpollCounts::new()?;
+            let preloaded = variables.get(preload::PRELOAD_VARIABLE).cloned();
+            variables.extend(counts.environment(&library, preloaded.as_deref()));
+            Some(counts)
+        }
+        false => None,
+    };
+    options.environment.extend(variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
+    Ok(epolls)
+}
+
 /// Connections in addition to the generator's: the lab's own, which check whether memcached answers.
-const SPARE_CONNECTIONS: u32 = 64;
+pub(crate) const SPARE_CONNECTIONS: u32 = 64;
 
 /// The policy that requests a delivery mode for a server. Full busy polling may use as many CPUs as it needs:
 /// the lab shows what that costs.
-pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
+pub(crate) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
     let intent = Intent {
         target: Target::Task(server),
         policy: PolicyName::None,
@@ -207,8 +217,12 @@ impl Stage for LabStage<'_> {
         };
         let workload = MemcachedWorkload { seed: cell.seed, ..workload.clone() };
         let started = seconds_since_1970();
-        let watch =
-            Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut(), epolls.as_ref());
+        let meters = Meters {
+            cycles: cycles.as_mut(),
+            epolls: epolls.as_ref(),
+            ..Meters::of(counters, delivery.as_mut())
+        };
+        let watch = Watch::new(lab.client(), layout, meters);
         // Without a server, the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
@@ -216,7 +230,7 @@ impl Stage for LabStage<'_> {
             || drop(server.take()),
         );
         let mut evidence = run?.into_evidence(cell.label, origin(layout, lab, version, started));
-        watch.add_to(&mut evidence, napis);
+        watch.add_to(&mut evidence, napis, false);
         Ok(evidence)
     }
 
@@ -238,7 +252,7 @@ impl Stage for LabStage<'_> {
 }
 
 /// Makes a run. A signal ends it through `end` and becomes its result.
-pub(super) fn interruptible<T: Send>(
+pub(crate) fn interruptible<T: Send>(
     signals: &mut Signals,
     run: impl FnOnce() -> Result<T, RunError> + Send,
     mut end: impl FnMut(),
@@ -273,7 +287,7 @@ fn origin(layout: &Layout, lab: &Lab, server: String, started: u64) -> Origin {
 }
 
 /// Every setting of a host that a plan can change, with its value.
-pub(super) fn settings(host: &Host) -> Vec<Setting> {
+pub(crate) fn settings(host: &Host) -> Vec<Setting> {
     let mut settings = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id) {
         let Some(napi) = host.napi_of(queue) else { continue };
@@ -305,7 +319,7 @@ pub(super) fn settings(host: &Host) -> Vec<Setting> {
 
 /// Describes the settings that differ. Threads that were created or exited are the server's own doing and do
 /// not count.
-pub(super) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
+pub(crate) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
     let changed = |was: &Setting| {
         let is = after.iter().find(|is| is.same_knob(was))?;
         (is != was)

@@ -16,6 +16,8 @@
 //! The load generator against independent instruments: [`selfcheck_args`] (options), [`selfcheck_stage`] (one
 //! run).
 //!
+//! Benches with the server on another machine are in [`crate::machines`].
+//!
 //! The estimates of `watch` against the ground truth on the wire: [`live_args`] (options), [`live_stage`]
 //! (one run).
 
@@ -43,11 +45,14 @@ pub mod size;
 pub mod tuning;
 mod watch;
 
+pub(crate) use background::{Background, Running as RunningBackground};
 pub(crate) use error::BenchError;
 pub use error::server_fault;
 pub(crate) use exchange_args::{Case, Compares};
-pub(crate) use exchange_stage::ExchangeStage;
-pub(crate) use lab_stage::LabStage;
+pub(crate) use exchange_stage::{ExchangeStage, pinned, threads};
+pub(crate) use lab_stage::{
+    LabStage, SPARE_CONNECTIONS, differences, interruptible, policy, preloaded, settings,
+};
 pub use layout::Layout;
 pub(crate) use live_stage::{LiveStage, pace};
 pub(crate) use mixture::Mixture;
@@ -57,6 +62,7 @@ pub(crate) use policies_args::Policies;
 pub(crate) use policies_stage::PoliciesStage;
 pub(crate) use selfcheck_stage::{Client, Sample, SelfcheckStage, Tool};
 pub(crate) use tuning::Tuning;
+pub(crate) use watch::{AtEdge, Meters};
 
 use model::DeliveryMode;
 

@@ -16,11 +16,10 @@ use super::tuning::Tuning;
 /// with absolute numbers.
 ///
 /// Throughput-first workloads send blocks as fast as possible (tcp-stream); latency-first workloads have one
-/// outstanding request (tcp-rr). Each workload is a connection with its own client thread, and all workloads
-/// of a kind use one server. They run alone and mixed, in the document's numbers and proportions, scaled to
-/// the CPUs here. Everything happens in a lab of two network namespaces; the host is restored and compared
-/// with its original state after each run. `manual` is what an operator usually sets manually. The lab has no
-/// interrupts and no irqbalance: RPS replaces the interrupt's affinity.
+/// outstanding request (tcp-rr). Each workload is a connection with its own client thread, and all workloads of
+/// a kind use one server. They run alone and mixed, in the document's numbers and proportions, scaled to the
+/// CPUs here, in a lab that is restored after each run. `manual` is what an operator usually sets; RPS replaces
+/// the affinity of interrupts, which the lab lacks.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -31,7 +31,7 @@ use super::lab_stage::{differences, interruptible, settings};
 use super::layout::Layout;
 use super::policies_args::Policies;
 use super::tuning::{Tuning, by_hand, requests};
-use super::watch::Watch;
+use super::watch::{Meters, Watch};
 use crate::Context;
 
 /// The port of the throughput-first workloads' server.
@@ -363,6 +363,7 @@ impl Stage for PoliciesStage<'_> {
                 .filter_map(|(first, workload)| Some((first, workload.as_ref()?.with_seed(cell.seed))))
                 .collect();
         let mut work = self.work();
+        let mut work = work.as_mut();
         let Self { signals, layout, counters, delivery, cell: applied, lab, .. } = self;
         let Some(Applied { servers, before, .. }) = applied else {
             return Err(Fault::failed("nothing was applied").into());
@@ -379,9 +380,8 @@ impl Stage for PoliciesStage<'_> {
             let Some(address) = addresses.get(first) else {
                 return Err(Fault::failed("a server was stopped").into());
             };
-            let watch = Watch::new(lab.client(), layout, source, sampler.take(), None, None);
-            // With two kinds of answers in one run, their separate costs are unknown.
-            let watch = if workloads.len() == 1 { watch.with_costs(work.take()) } else { watch };
+            let meters = Meters { work: work.take(), ..Meters::of(source, sampler.take()) };
+            let watch = Watch::new(lab.client(), layout, meters);
             offers.push((*address, workload, watch));
         }
         // Without servers, the run ends immediately instead of after its full time.
@@ -390,7 +390,8 @@ impl Stage for PoliciesStage<'_> {
         for (((first, _), (.., watch)), run) in workloads.iter().zip(offers).zip(runs) {
             let Some(origin) = origins.remove(first) else { continue };
             let mut of_kind = run.into_evidence(cell.label, origin);
-            watch.add_to(&mut of_kind, &napis);
+            // With two kinds of answers in one run, their separate costs are unknown.
+            watch.add_to(&mut of_kind, &napis, workloads.len() == 1);
             evidence.push(of_kind);
         }
         let mut evidence = evidence.into_iter();

@@ -8,12 +8,11 @@ use super::args::span;
 /// Check the load generator against independent instruments.
 ///
 /// In a lab, a server with a known service time receives requests from the load generator, polling and
-/// sleeping, and from an independent open-loop client: a C program that shares no code with the generator,
-/// compiled by cc. Meanwhile BPF programs at both ends of the wire measure the same requests. In closed loop,
-/// the generator is compared with redis-benchmark and wrk. The check compares the rate, the response times
-/// from sending and from the due time, and the CPU time per request of server and client by two methods.
-/// Missing programs are reported, and make the exit code 6. On a machine where another program or another
-/// guest takes CPU time, nothing passes.
+/// sleeping, and from an independent open-loop client: a C program, compiled by cc. BPF programs at both ends of
+/// the wire measure the same requests. In closed loop, redis-benchmark and wrk are compared. The check compares
+/// rate, response times from sending and from due, and the CPU time per request of server and client by two
+/// methods. Missing programs make the exit code 6. Where another program or guest takes CPU time, nothing
+/// passes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -18,11 +18,11 @@ use linux::work::WorkTime;
 use load::{Edge, Environment};
 use model::evidence::Counters;
 use model::{
-    CounterRates, CpuPerAnswer, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, Nanoseconds,
-    NapiId, Pid,
+    CounterRates, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, Nanoseconds, NapiId, Pid,
 };
 
 use super::layout::Layout;
+use crate::machines::message::{Cost, Counted};
 
 /// The client's place, and the counters of the server's host.
 pub(super) struct Watch<'a> {
@@ -34,17 +34,21 @@ pub(super) struct Watch<'a> {
 
 /// The counters, and their values at the edges of the window.
 struct Read<'a> {
-    source: &'a mut CounterSource,
-    delivery: Option<&'a mut Sampler>,
-    cycles: Option<&'a mut Cycles>,
-    epolls: Option<&'a EpollCounts>,
-    work: Option<WorkTime>,
-    costs: bool,
+    meters: Meters<'a>,
     edges: Vec<AtEdge>,
 }
 
+/// The counters of a machine.
+pub(crate) struct Meters<'a> {
+    pub(crate) source: &'a mut CounterSource,
+    pub(crate) delivery: Option<&'a mut Sampler>,
+    pub(crate) cycles: Option<&'a mut Cycles>,
+    pub(crate) epolls: Option<&'a EpollCounts>,
+    pub(crate) work: Option<&'a mut WorkTime>,
+}
+
 /// The values at one edge, and the samples up to it. A value that could not be read is missing, not zero.
-struct AtEdge {
+pub(crate) struct AtEdge {
     counters: Option<Counters>,
     delivery: Option<Delivered>,
     cycles: Option<u64>,
@@ -52,29 +56,66 @@ struct AtEdge {
     work: Option<Nanoseconds>,
 }
 
-impl<'a> Watch<'a> {
-    pub(super) fn new(
-        netns: &'a Netns,
-        layout: &'a Layout,
-        source: &'a mut CounterSource,
-        delivery: Option<&'a mut Sampler>,
-        cycles: Option<&'a mut Cycles>,
-        epolls: Option<&'a EpollCounts>,
-    ) -> Self {
-        Self {
-            netns,
-            layout,
-            client_epolls: None,
-            read: Mutex::new(Read {
-                source,
-                delivery,
-                cycles,
-                epolls,
-                work: None,
-                costs: false,
-                edges: Vec::with_capacity(2),
+impl<'a> Meters<'a> {
+    /// The kernel's counters, and who polls.
+    pub(crate) const fn of(source: &'a mut CounterSource, delivery: Option<&'a mut Sampler>) -> Self {
+        Self { source, delivery, cycles: None, epolls: None, work: None }
+    }
+
+    /// Reads all counters.
+    pub(crate) fn read(&mut self, edge: Edge) -> AtEdge {
+        let delivery = self.delivery.as_mut().and_then(|sampler| match edge {
+            Edge::Opens => {
+                sampler.begin();
+                None
+            }
+            Edge::Closes => sampler.end().ok(),
+        });
+        let epolls = self.epolls.and_then(|counts| {
+            if edge == Edge::Opens {
+                counts.forget_most().ok()?;
+            }
+            counts.read().ok()
+        });
+        AtEdge {
+            counters: self.source.snapshot().ok(),
+            delivery,
+            cycles: self.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
+            epolls,
+            work: self.work.as_ref().and_then(|work| work.read().ok()),
+        }
+    }
+}
+
+impl AtEdge {
+    /// The counts from an earlier edge to this one. Polls are counted for the whole machine; only those of
+    /// `napis` belong to the server.
+    pub(crate) fn since(self, before: &Self, cpus: &CpuSet, napis: &BTreeSet<NapiId>) -> Counted {
+        let counters = before.counters.as_ref().zip(self.counters.as_ref());
+        let mut delivered = self.delivery;
+        if let Some(delivered) = &mut delivered {
+            delivered.napis.retain(|napi| napis.contains(&napi.napi));
+        }
+        let epolls = before.epolls.as_ref().zip(self.epolls.as_ref());
+        let tasks = before.work.zip(self.work);
+        Counted {
+            cpu: counters.and_then(|(before, after)| CpuUse::between(before, after, cpus)),
+            counters: counters.and_then(|(before, after)| CounterRates::between(before, after, cpus)),
+            delivered,
+            epolls: epolls.and_then(|(before, after)| after.batch_since(before)),
+            cycles: before.cycles.zip(self.cycles).map(|(before, after)| after.saturating_sub(before)),
+            cost: Some(Cost {
+                machine: counters.and_then(|(before, after)| after.busy_since(before)),
+                tasks: tasks.map(|(before, after)| Nanoseconds(after.0.saturating_sub(before.0))),
             }),
         }
+    }
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(netns: &'a Netns, layout: &'a Layout, meters: Meters<'a>) -> Self {
+        let read = Read { meters, edges: Vec::with_capacity(2) };
+        Self { netns, layout, client_epolls: None, read: Mutex::new(read) }
     }
 
     /// Sets the parameters of the client threads' epolls.
@@ -84,65 +125,16 @@ impl<'a> Watch<'a> {
         self
     }
 
-    /// Also computes the machine's CPU cost per answer: from the time of all CPUs and, if available, from the
-    /// run time of the tasks involved.
-    #[must_use]
-    pub(super) fn with_costs(self, work: Option<WorkTime>) -> Self {
-        {
-            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            (read.work, read.costs) = (work, true);
-        }
-        self
-    }
-
-    /// Adds the counts to the evidence of the run. Polls are counted for the whole machine; only those of
-    /// `napis` belong to the server.
-    pub(super) fn add_to(self, evidence: &mut Evidence, napis: &BTreeSet<NapiId>) {
-        let Read { edges, costs, .. } = self.read.into_inner().unwrap_or_else(PoisonError::into_inner);
+    /// Adds the counts to the evidence of the run, and their cost if it is wanted.
+    pub(super) fn add_to(self, evidence: &mut Evidence, napis: &BTreeSet<NapiId>, costs: bool) {
+        let Read { edges, .. } = self.read.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Ok([before, after]) = <[AtEdge; 2]>::try_from(edges) else { return };
-        let server: &CpuSet = &self.layout.server;
-        if let (Some(before), Some(after)) = (&before.counters, &after.counters) {
-            evidence.cpu = CpuUse::between(before, after, server);
-            evidence.counters = CounterRates::between(before, after, server);
+        let mut counted = after.since(&before, &self.layout.server, napis);
+        if !costs {
+            counted.cost = None;
         }
-        if let Some(mut delivered) = after.delivery {
-            delivered.napis.retain(|napi| napis.contains(&napi.napi));
-            if let Some(rates) = &mut evidence.counters {
-                rates.napi_polls = per_second(delivered.total().polls, &delivered);
-            }
-            let interrupts: u64 = delivered.napis.iter().map(|napi| napi.interrupt.polls).sum();
-            let counted = !delivered.timers_hidden && evidence.throughput > 0.0;
-            let interrupts = per_second(interrupts, &delivered).filter(|_| counted);
-            evidence.interrupts_per_request = interrupts.map(|rate| rate / evidence.throughput);
-            evidence.delivered = Some(delivered);
-        }
-        if let (Some(before), Some(after)) = (&before.epolls, &after.epolls) {
-            evidence.epoll_batch = after.batch_since(before);
-        }
-        let answers = evidence.throughput * evidence.window.as_secs_f64();
-        if costs && answers > 0.0 {
-            let micros = |span: Nanoseconds| span.as_secs_f64() * 1e6 / answers;
-            let busy = before.counters.as_ref().zip(after.counters.as_ref());
-            let worked = before.work.zip(after.work);
-            evidence.cpu_per_answer = Some(CpuPerAnswer {
-                machine_us: busy.and_then(|(before, after)| after.busy_since(before)).map(micros),
-                tasks_us: worked.map(|(before, after)| micros(Nanoseconds(after.0.saturating_sub(before.0)))),
-            });
-        }
-        if let (Some(before), Some(after)) = (before.cycles, after.cycles)
-            && answers > 0.0
-        {
-            #[expect(clippy::cast_precision_loss, reason = "cycles of one run, below 2^53")]
-            let spent = after.saturating_sub(before) as f64;
-            evidence.cycles_per_request = Some(spent / answers);
-        }
+        counted.add_to(evidence);
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "polls of one run, far below 2^53")]
-fn per_second(polls: u64, delivered: &Delivered) -> Option<f64> {
-    let seconds = delivered.interval.as_secs_f64();
-    (seconds > 0.0).then(|| polls as f64 / seconds)
 }
 
 impl Environment for Watch<'_> {
@@ -168,26 +160,7 @@ impl Environment for Watch<'_> {
 
     fn at_edge(&self, edge: Edge) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let delivery = read.delivery.as_mut().and_then(|sampler| match edge {
-            Edge::Opens => {
-                sampler.begin();
-                None
-            }
-            Edge::Closes => sampler.end().ok(),
-        });
-        let epolls = read.epolls.and_then(|counts| {
-            if edge == Edge::Opens {
-                counts.forget_most().ok()?;
-            }
-            counts.read().ok()
-        });
-        let edge = AtEdge {
-            counters: read.source.snapshot().ok(),
-            delivery,
-            cycles: read.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
-            epolls,
-            work: read.work.as_ref().and_then(|work| work.read().ok()),
-        };
-        read.edges.push(edge);
+        let values = read.meters.read(edge);
+        read.edges.push(values);
     }
 }

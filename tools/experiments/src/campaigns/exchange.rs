@@ -5,15 +5,19 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use linux::process::cpus_of_this_thread;
 use linux::{Processes, Signals, observe};
-use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
+use model::{CpuSet, Nanoseconds, OfferedLoad, Schema, Workload};
 use runs::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use session::{Exit, Fault, HostState};
 
-use super::{ProgressReport, early, of_signal, writable};
+use super::{Place, ProgressReport, early, of_signal, writable};
 use crate::Context;
-use crate::bench::exchange_args::{Storage, Threaded};
+use crate::bench::exchange_args::{Common, Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
+use crate::machines::control::Control;
+use crate::machines::message as machines;
+use crate::machines::stage::{MachinesStage, Needs};
 use crate::reports::GridReport;
 
 /// Size of a write when filling the bench's own file.
@@ -30,7 +34,10 @@ const GATES_BYTES_MAX: u64 = 64 << 10;
 
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run<B: Compares>(bench: &B, context: &Context<'_>) -> Result<Exit, Fault> {
-    conduct(bench, context, None)
+    match bench.common().machines.server {
+        Some(_) => across_machines(bench, context, None),
+        None => conduct(bench, context, None),
+    }
 }
 
 /// The same for storage, with a file to read and write.
@@ -42,6 +49,15 @@ pub(super) fn run_storage(bench: &Storage, context: &Context<'_>) -> Result<Exit
             Err(Fault::new(Exit::Refused, why)
                 .hint("add --overwrite if its contents may be lost, or --write-ratio 0 to only read"))
         }
+        file if bench.common.machines.server.is_some() => {
+            let storage = machines::Storage {
+                file: file.clone(),
+                directory: bench.dir.clone(),
+                bytes: bench.span.0,
+                writable: writes,
+            };
+            across_machines(bench, context, Some(storage))
+        }
         Some(file) => conduct(bench, context, Some((file.clone(), writes))),
         None => {
             let file = file_of_our_own(&bench.dir, bench.span.0)?;
@@ -52,6 +68,15 @@ pub(super) fn run_storage(bench: &Storage, context: &Context<'_>) -> Result<Exit
 
 /// Kernel threads against softirqs; the full matrix includes storage.
 pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Exit, Fault> {
+    if bench.common.machines.server.is_some() {
+        let storage = bench.has_storage().then(|| machines::Storage {
+            file: None,
+            directory: STORAGE_DIR.into(),
+            bytes: Threaded::STORAGE_BYTES,
+            writable: true,
+        });
+        return across_machines(bench, context, storage);
+    }
     if !bench.has_storage() {
         return conduct(bench, context, None);
     }
@@ -65,7 +90,7 @@ fn path_of(file: &File) -> PathBuf {
 }
 
 /// Creates an unnamed file filled with data: reading a hole would not access the disk.
-fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
+pub(crate) fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
     if bytes > FILE_BYTES_MAX {
         let why = format!("a file of {bytes} bytes; at most {FILE_BYTES_MAX}");
         return Err(Fault::new(Exit::Usage, why));
@@ -85,17 +110,31 @@ fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
     Ok(file)
 }
 
+/// A stage whose workload can be changed between experiments.
+trait Exchanges: Stage<Error = BenchError> {
+    /// Sets the workload of all further runs.
+    fn set_workload(&mut self, workload: Workload);
+}
+
+impl Exchanges for ExchangeStage<'_> {
+    fn set_workload(&mut self, workload: Workload) {
+        Self::set_workload(self, workload);
+    }
+}
+
+impl Exchanges for MachinesStage<'_> {
+    fn set_workload(&mut self, workload: Workload) {
+        Self::set_workload(self, workload);
+    }
+}
+
 fn conduct<B: Compares>(
     bench: &B,
     context: &Context<'_>,
     storage: Option<(PathBuf, bool)>,
 ) -> Result<Exit, Fault> {
     let common = bench.common();
-    // Check that the files can be written before the experiment rather than after it.
-    for path in [&common.report, &common.json].into_iter().flatten() {
-        writable(path)?;
-    }
-    let gates = common.gates.as_deref().map(read_gates).transpose()?;
+    let gates = files_of(common)?;
     let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let halves = Layout::of(&online);
     let layout = Layout {
@@ -103,26 +142,95 @@ fn conduct<B: Compares>(
         client: common.client_cpus.as_ref().map_or(halves.client, |cpus| cpus.iter().collect()),
     };
     offline(&online, &layout)?;
-    let count = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
-    let cases = bench.cases(count(layout.client.len()), count(online.len()));
+    let cases = cases_of(bench, count(layout.client.len()), count(online.len()))?;
+    let grid = grid_of::<B>(notes(common.background, common.background_duty, &layout));
+    let mut signals = Signals::catch()?;
+    let stage =
+        ExchangeStage::new(context, &mut signals, layout, common, storage, cases[0].workload.clone())?;
+    measure(bench, context, stage, &cases, grid, gates.as_ref(), Place::Lab)
+}
+
+/// The same with the server on another machine.
+fn across_machines<B: Compares>(
+    bench: &B,
+    context: &Context<'_>,
+    storage: Option<machines::Storage>,
+) -> Result<Exit, Fault> {
+    let common = bench.common();
+    let gates = files_of(common)?;
+    let options = &common.machines;
+    let prepare = machines::Prepare {
+        address: options.server_address,
+        port: options.server_port,
+        cpus: common.server_cpus.clone(),
+        counted: !common.uncounted,
+        kthread_cpus: common.kthread_cpus.clone(),
+        background: (common.background > 0).then(|| machines::Hogs {
+            threads: common.background,
+            duty: common.background_duty,
+            cpus: common.background_cpus.clone(),
+        }),
+        storage,
+    };
+    let needs = Needs {
+        threads: common.server_threads,
+        partners: common.partners,
+        running: None,
+        netns: context.session.netns()?,
+        cpus: common.client_cpus.clone().map_or_else(cpus_of_this_thread, Ok)?,
+        prepare,
+        until: None,
+    };
+    let client_cpus = count(needs.cpus.len());
+    let mut signals = Signals::catch()?;
+    let mut stage = MachinesStage::new(Control::connect(options)?, &mut signals, needs)?;
+    let cases = cases_of(bench, client_cpus, stage.server_cpus())?;
+    let mut grid =
+        grid_of::<B>(background_note(common.background, common.background_duty).into_iter().collect());
+    grid.machines = stage.machines();
+    stage.set_workload(cases[0].workload.clone());
+    measure(bench, context, stage, &cases, grid, gates.as_ref(), Place::Machines)
+}
+
+/// Checks that the files can be written before the experiment rather than after it, and reads the gates.
+fn files_of(common: &Common) -> Result<Option<Gates>, Fault> {
+    for path in [&common.report, &common.json].into_iter().flatten() {
+        writable(path)?;
+    }
+    common.gates.as_deref().map(read_gates).transpose()
+}
+
+fn count(cpus: usize) -> u32 {
+    u32::try_from(cpus).unwrap_or(u32::MAX)
+}
+
+/// The experiments of a bench; there is at least one.
+fn cases_of<B: Compares>(bench: &B, client_cpus: u32, cpus: u32) -> Result<Vec<Case>, Fault> {
+    let cases = bench.cases(client_cpus, cpus);
     for case in &cases {
         case.workload.check().map_err(|error| impossible(&error, B::SIZE))?;
     }
-    let Some(first) = cases.first() else {
+    if cases.is_empty() {
         return Err(Fault::new(Exit::Usage, "there is nothing to measure"));
-    };
-    let mut grid = Grid {
-        schema: Schema,
-        title: B::TITLE.to_owned(),
-        notes: notes(common.background, common.background_duty, &layout),
-        skipped: Vec::new(),
-        variants: Vec::new(),
-        gates: Vec::new(),
-        overall: Vec::new(),
-    };
-    let mut signals = Signals::catch()?;
-    let mut stage =
-        ExchangeStage::new(context, &mut signals, layout, common, storage, first.workload.clone())?;
+    }
+    Ok(cases)
+}
+
+fn grid_of<B: Compares>(notes: Vec<String>) -> Grid {
+    Grid { schema: Schema, title: B::TITLE.to_owned(), notes, ..Grid::default() }
+}
+
+/// Makes all experiments, prints the tables and writes the files.
+fn measure<B: Compares, S: Exchanges>(
+    bench: &B,
+    context: &Context<'_>,
+    mut stage: S,
+    cases: &[Case],
+    mut grid: Grid,
+    gates: Option<&Gates>,
+    place: Place,
+) -> Result<Exit, Fault> {
+    let common = bench.common();
     let configurations = bench
         .configurations()
         .into_iter()
@@ -131,17 +239,17 @@ fn conduct<B: Compares>(
         Ok(labels) => labels,
         Err(exit) => return Ok(exit),
     };
-    let stopped = experiments(bench, context, &mut stage, &cases, &labels, &mut grid);
+    let stopped = experiments(bench, context, &mut stage, cases, &labels, &mut grid);
     drop(stage);
     context.console.progress("");
-    if let Some(gates) = &gates {
+    if let Some(gates) = gates {
         grid.gates = grid.judge(gates);
     }
     let exit = publish(context, &grid, common.json.as_deref(), common.report.as_deref(), gates.is_some())?;
     match stopped {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
-            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+            early(context, &results, &cell, failure, place).map(|early| early.unwrap_or(exit))
         }
     }
 }
@@ -165,10 +273,13 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if background > 0 {
-        notes.push(format!("Beside the server, {background} thread(s) that want {duty} % of a CPU each."));
-    }
+    notes.extend(background_note(background, duty));
     notes
+}
+
+fn background_note(background: u32, duty: u32) -> Option<String> {
+    (background > 0)
+        .then(|| format!("Beside the server, {background} thread(s) that want {duty} % of a CPU each."))
 }
 
 /// Returns the candidates that this kernel supports. A candidate may come with the reason why it cannot be
@@ -234,10 +345,10 @@ fn is_refusal(fault: &Fault) -> bool {
 }
 
 /// Makes one experiment after the other, until one stops.
-fn experiments<B: Compares>(
+fn experiments<B: Compares, S: Exchanges>(
     bench: &B,
     context: &Context<'_>,
-    stage: &mut ExchangeStage<'_>,
+    stage: &mut S,
     cases: &[Case],
     labels: &[String],
     grid: &mut Grid,
@@ -297,8 +408,8 @@ pub(super) fn among(mut progress: Progress<'_>, number: usize, experiments: usiz
 }
 
 /// Measures the closed-loop capacity of the server under the first configuration, in one run.
-fn calibrated(
-    stage: &mut ExchangeStage<'_>,
+fn calibrated<S: Exchanges>(
+    stage: &mut S,
     experiment: &Experiment,
 ) -> Result<Results, Box<Stopped<BenchError>>> {
     let labels = experiment.labels.iter().take(1).cloned().collect();

@@ -10,11 +10,15 @@ mod selfcheck;
 mod serve;
 mod watched;
 
+pub(crate) use exchange::file_of_our_own;
+
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
+use linux::process::cpus_of_this_thread;
 use linux::{Processes, Signals, observe};
-use model::{DeliveryMode, Nanoseconds, OfferedLoad};
+use model::{DeliveryMode, MachineDescription, Nanoseconds, OfferedLoad, Workload};
 use runs::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
 use session::{Exit, Fault};
 
@@ -22,6 +26,9 @@ use crate::Context;
 use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 use crate::bench::{BenchError, LabStage, Layout, PlainStage, impossible, label};
 use crate::evidence::{self, Written};
+use crate::machines::control::Control;
+use crate::machines::message::Prepare;
+use crate::machines::stage::{MachinesStage, Needs};
 use crate::reports::{BenchReport, GridReport};
 
 /// Measures, prints the table, and writes the files.
@@ -36,7 +43,7 @@ pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
         Application::Storage(arguments) => exchange::run_storage(arguments, context),
         Application::Policies(arguments) => policies::run(arguments, context),
         Application::Selfcheck(arguments) => selfcheck::run(arguments, context),
-        Application::Serve(arguments) => serve::run(arguments),
+        Application::Serve(arguments) => serve::run(arguments, context),
         Application::Report(arguments) => from_evidence(arguments, context),
     }
 }
@@ -53,10 +60,55 @@ fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, 
             checked(&workload)?;
             let mut stage = PlainStage { address, netns: context.session.netns()?, workload };
             let labels = vec!["as it is".to_owned()];
-            conduct(arguments, context, &mut stage, labels)
+            conduct(arguments, context, &mut stage, labels, Vec::new())
         }
+        None if arguments.machines.server.is_some() => across_machines(arguments, context),
         None => in_lab(arguments, context),
     }
+}
+
+/// The same with memcached on another machine.
+fn across_machines(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
+    let netns = context.session.netns()?;
+    let cpus = cpus_of_this_thread()?;
+    let workload = arguments.workload(u32::try_from(cpus.len()).unwrap_or(1));
+    checked(&workload)?;
+    let mut modes = arguments.modes();
+    if arguments.service.is_some() {
+        modes.retain(|mode| {
+            let needs_start = mode.params().epoll_wait_cap.is_some();
+            if needs_start {
+                context.console.say(&format!("Skipped: {mode} needs a server that the bench starts."));
+            }
+            !needs_start
+        });
+    }
+    let labels = modes.into_iter().map(label).collect();
+    let until = arguments.time_for_all().map(|time| Instant::now() + time);
+    let options = &arguments.machines;
+    let prepare = Prepare {
+        address: options.server_address,
+        port: options.server_port,
+        cpus: None,
+        counted: !arguments.uncounted,
+        kthread_cpus: None,
+        background: None,
+        storage: None,
+    };
+    let needs = Needs {
+        threads: arguments.server_threads,
+        partners: false,
+        running: arguments.service.clone(),
+        netns,
+        cpus,
+        prepare,
+        until,
+    };
+    let mut signals = Signals::catch()?;
+    let mut stage = MachinesStage::new(Control::connect(options)?, &mut signals, needs)?;
+    stage.set_workload(Workload::Memcached(workload));
+    let machines = stage.machines();
+    conduct(arguments, context, &mut stage, labels, machines)
 }
 
 fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
@@ -73,7 +125,7 @@ fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fau
     let labels = arguments.modes().into_iter().map(label).collect();
     let mut signals = Signals::catch()?;
     let mut stage = LabStage::new(context, &mut signals, layout, workload, (threads, queues), arguments)?;
-    conduct(arguments, context, &mut stage, labels)
+    conduct(arguments, context, &mut stage, labels, Vec::new())
 }
 
 fn layout(context: &Context<'_>) -> Result<Layout, Fault> {
@@ -91,7 +143,9 @@ fn conduct<S: Stage<Error = BenchError>>(
     context: &Context<'_>,
     stage: &mut S,
     labels: Vec<String>,
+    machines: Vec<MachineDescription>,
 ) -> Result<Exit, Fault> {
+    let place = if machines.is_empty() { Place::Lab } else { Place::Machines };
     let wanted = arguments.loads();
     let borne = match wanted.iter().any(|load| load.is_share()) {
         true => match bears(stage, &labels, arguments) {
@@ -115,18 +169,21 @@ fn conduct<S: Stage<Error = BenchError>>(
     }
     let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
     let mut reported = ProgressReport::default();
-    let (results, stopped) = match experiment.run(stage, |progress| reported.update(context, &progress)) {
+    let (mut results, stopped) = match experiment.run(stage, |progress| reported.update(context, &progress)) {
         Ok(results) => (results, None),
         Err(stopped) => {
             let Stopped { cell, failure, results } = *stopped;
             (results, Some((cell, failure)))
         }
     };
+    results.machines = machines;
     context.console.progress("");
     let exit = publish(arguments, context, &results, borne)?;
     match stopped {
         None => Ok(exit),
-        Some((cell, failure)) => early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit)),
+        Some((cell, failure)) => {
+            early(context, &results, &cell, failure, place).map(|early| early.unwrap_or(exit))
+        }
     }
 }
 
@@ -229,20 +286,42 @@ fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit
     Ok(exchange::verdict(context, &grid, gates.is_some()))
 }
 
+/// Where an experiment runs.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In a lab, or on this host.
+    Lab,
+    /// On this machine and another.
+    Machines,
+}
+
 /// How an interrupted or failed experiment ends; `None` if the measurements decide.
 fn early(
     context: &Context<'_>,
     results: &Results,
     cell: &str,
     failure: Failure<BenchError>,
+    place: Place,
 ) -> Result<Option<Exit>, Fault> {
     let made = format!("{} of {} runs were made", results.evidence.len(), results.experiment.order().len());
     let (cause, unrestored) = match failure {
         Failure::Run(cause) | Failure::Restore(cause) => (cause, None),
         Failure::RunAndRestore { run, restore } => (run, Some(restore)),
     };
-    if let Some(restore) = unrestored {
-        context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
+    let restored = unrestored.is_none();
+    match (unrestored, place) {
+        (None, _) => {}
+        (Some(restore), Place::Lab) => {
+            context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
+        }
+        // What is left there matters more than why the run failed.
+        (Some(BenchError::Failed(restore)), Place::Machines) if restore.exit == Exit::NotRestored => {
+            context.console.say(&format!("Stopped in {cell}: {made}: {cause}"));
+            return Err(restore);
+        }
+        (Some(restore), Place::Machines) => {
+            context.console.say(&format!("The server's machine did not say that it is restored: {restore}"));
+        }
     }
     match cause {
         BenchError::TimeUp => {
@@ -250,9 +329,12 @@ fn early(
             Ok(None)
         }
         BenchError::Interrupted(signal) => {
-            context
-                .console
-                .say(&format!("Interrupted in {cell}: {made}. The lab was removed, with everything in it."));
+            let left = match place {
+                Place::Lab => " The lab was removed, with everything in it.",
+                Place::Machines if restored => " The server's machine was restored.",
+                Place::Machines => "",
+            };
+            context.console.say(&format!("Interrupted in {cell}: {made}.{left}"));
             Ok(Some(Exit::Command(of_signal(signal))))
         }
         BenchError::Failed(fault) => {

@@ -8,9 +8,10 @@ use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};
 use super::policies_simulated::simulated;
-use super::{ProgressReport, early, writable};
+use super::{Place, ProgressReport, early, writable};
 use crate::Context;
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
+use crate::machines::args::PREFIX;
 
 /// Notes on every table from the lab.
 const LAB_NOTES: [&str; 3] = [
@@ -31,6 +32,12 @@ const FOREIGN_NOTES: [&str; 2] = [
 
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
+    if arguments.foreign.server.as_deref().is_some_and(|command| command.starts_with(PREFIX)) {
+        return Err(Fault::new(
+            Exit::Unsupported,
+            "bench policies cannot have its server on another machine: its --server is the command of a server",
+        ));
+    }
     // Check that the files can be written before the experiment rather than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
@@ -86,7 +93,7 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     match stopped {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
-            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+            early(context, &results, &cell, failure, Place::Lab).map(|early| early.unwrap_or(exit))
         }
     }
 }
@@ -145,7 +152,7 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
     match ended {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
-            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+            early(context, &results, &cell, failure, Place::Lab).map(|early| early.unwrap_or(exit))
         }
     }
 }

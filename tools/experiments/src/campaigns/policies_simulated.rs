@@ -90,8 +90,12 @@ pub(super) fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<G
         let evidence = labels
             .zip(mine)
             .map(|(label, (job, outcome))| evidence(&label, &job.scenario, job.seed, outcome));
-        let results =
-            Results { schema: Schema, experiment: experiment.clone(), evidence: evidence.collect() };
+        let results = Results {
+            schema: Schema,
+            experiment: experiment.clone(),
+            evidence: evidence.collect(),
+            machines: Vec::new(),
+        };
         let name = if mixture.throughput > 0 { mixture.of_throughput() } else { mixture.of_latency() };
         grid.variants.push(Variant { name, borne: None, results });
     }

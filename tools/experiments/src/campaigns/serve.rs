@@ -5,11 +5,14 @@ use std::sync::atomic::AtomicBool;
 use load::server::{ServeError, ServerOptions, Service, listen_on, serve};
 use session::{Exit, Fault};
 
+use crate::Context;
 use crate::bench::describe;
 use crate::bench::exchange_args::Serve;
+use crate::machines::host;
 
-/// Serves until a signal ends the process.
-pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
+/// Serves until a signal ends the process, or as a client on another machine requests.
+pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Fault> {
+    let Some(listen) = arguments.listen else { return host::serve(context) };
     if let Some(cpus) = &arguments.cpus {
         linux::process::pin_this_thread(cpus)?;
     }
@@ -28,7 +31,7 @@ pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
     };
     // Check before a client can connect: the client may rely on it.
     options.check().map_err(fault)?;
-    let listener = listen_on(arguments.listen).map_err(fault)?;
+    let listener = listen_on(listen).map_err(fault)?;
     serve(&listener, &options, &AtomicBool::new(false)).map_err(fault)?;
     Ok(Exit::Done)
 }

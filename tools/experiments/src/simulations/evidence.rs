@@ -72,6 +72,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
             napi_polls: Some(rate(outcome.polls)),
         }),
         cpu_per_answer: None,
+        client: None,
         cycles_per_request: None,
         interrupts_per_request: (outcome.answered > 0).then(|| outcome.irqs as f64 / outcome.answered as f64),
         epoll_batch: Some(EpollBatch {

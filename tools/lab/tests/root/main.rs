@@ -3,6 +3,7 @@
 mod bench;
 mod conformance;
 mod exchange;
+mod machines;
 mod matrix;
 mod policies;
 mod recorder;
@@ -13,6 +14,7 @@ fn main() {
         bench::tests(),
         conformance::tests(),
         exchange::tests(),
+        machines::tests(),
         matrix::tests(),
         policies::tests(),
     ]);

@@ -104,6 +104,7 @@ impl Run {
             cpu: None,
             counters: None,
             cpu_per_answer: None,
+            client: None,
             cycles_per_request: None,
             interrupts_per_request: None,
             epoll_batch: None,

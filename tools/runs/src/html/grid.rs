@@ -9,6 +9,7 @@ use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::grid::{Grid, RATIO_COLUMNS, cells, columns, ratio_cells};
 use crate::variant::{Row, Variant};
 use measure::statistics::Interval;
+use model::machine;
 
 /// Dimensions in the SVG's own units.
 const WIDTH: f64 = 620.0;
@@ -42,7 +43,7 @@ pub fn html_of_grid(grid: &Grid) -> String {
         hover = style::hover(styles.len()),
         place = Escaped(&place),
     );
-    for note in &grid.notes {
+    for note in grid.notes.iter().chain(&machine::in_lines(&grid.machines)) {
         let _ = writeln!(page, "<p>{}</p>", Escaped(note));
     }
     for judged in &grid.gates {
@@ -232,7 +233,7 @@ mod test {
         let labels = vec!["softirq".to_owned(), "<b>".to_owned()];
         let evidence = labels.iter().flat_map(|label| [run(label), run(label)]).collect();
         let experiment = Experiment { labels, loads: vec![load], rounds: 2, seed: 1 };
-        let results = Results { schema: Schema, experiment, evidence };
+        let results = Results { schema: Schema, experiment, evidence, machines: Vec::new() };
         let skipped = vec![Skipped { label: "workqueue".to_owned(), reason: "simulator only".to_owned() }];
         let page = html_of_grid(&Grid {
             schema: Schema,
@@ -240,8 +241,7 @@ mod test {
             notes: Vec::new(),
             skipped,
             variants: vec![Variant { name: "1 B".to_owned(), borne: None, results }],
-            gates: Vec::new(),
-            overall: Vec::new(),
+            ..Grid::default()
         });
         assert_eq!(page.matches("<figure").count(), 1);
         // Two configurations at the five percentiles that two thousand answers support.

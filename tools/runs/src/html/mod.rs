@@ -13,7 +13,7 @@ mod watch;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use model::{Evidence, MeasuredOn, Origin};
+use model::{Evidence, MeasuredOn, Origin, machine};
 
 use crate::experiment::Results;
 use crate::summary::Summary;
@@ -61,6 +61,9 @@ pub fn html_of_results(title: &str, results: &Results) -> String {
         hover = style::hover(styles.len()),
         place = Escaped(&place(results)),
     );
+    for line in machine::in_lines(&results.machines) {
+        let _ = writeln!(page, "<p>{}</p>", Escaped(&line));
+    }
     legend(&mut page, &styles);
     page.push_str("<div class=\"charts\">\n");
     for chart in charts(&summaries) {
@@ -269,7 +272,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: Schema, experiment, evidence }
+        Results { schema: Schema, experiment, evidence, machines: Vec::new() }
     }
 
     #[test]

@@ -1,0 +1,57 @@
+//! The guard process of a trial, as a hidden command: the program that tries settings starts itself as their
+//! guard.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use model::{Nanoseconds, Pid};
+use session::guard_process::{READY, Watch};
+use session::{Exit, Fault, guard_process};
+
+use crate::Context;
+
+/// Wait for the deadline of a trial, and roll back what is not confirmed by then. Started by `try`.
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// The deadline, in nanoseconds since boot.
+    #[arg(long, value_name = "NS")]
+    pub deadline: u64,
+    /// A descriptor of a network namespace that the trial changes, which the guard was started with.
+    #[arg(long, value_name = "FD")]
+    pub holding: Vec<i32>,
+    /// A descriptor that the guard was started with, and that closes when the program ends that it guards: what that program has
+    /// left is put back then.
+    #[arg(long, value_name = "FD", requires = "program")]
+    pub until_closed: Option<i32>,
+    /// That program.
+    #[arg(long, value_name = "PID")]
+    pub program: Option<u32>,
+    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
+    #[arg(long, value_name = "PATH")]
+    pub attach_socket: Option<PathBuf>,
+}
+
+/// Waits for the deadline, and rolls back what is unconfirmed by then.
+///
+/// # Errors
+/// The settings that could not be restored.
+pub fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
+    let watch = Watch {
+        deadline: Nanoseconds(arguments.deadline),
+        holding: arguments.holding.clone(),
+        until_closed: arguments.until_closed.zip(arguments.program.map(Pid)),
+    };
+    guard_process::run(&watch, &context.session, &context.console, announce)
+}
+
+/// Says that this process stands on its own, and releases the pipe: who started it reads to its end.
+fn announce() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(READY)?;
+    out.flush()?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! The device that leads to an address, and the one that has it.
+
+use std::net::IpAddr;
+
+use model::IfIndex;
+use netlink::route::Routes;
+use sys::error::KernelError;
+use sys::netns::Netns;
+
+/// The device of a namespace that packets to this address leave by; `None` without a route.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn device_towards(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
+    netns.run(|| Routes::open_here()?.device_towards(address))?
+}
+
+/// The device of a namespace that has this address; `None` if none has.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn device_with_address(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
+    netns.run(|| Routes::open_here()?.device_with_address(address))?
+}

@@ -1,0 +1,176 @@
+//! A machine that took part in a measurement with server and client on different machines.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cpu_set::CpuSet;
+use crate::host::{Device, Irq, Topology, Unread};
+
+/// The side of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// It runs the server.
+    Server,
+    /// It runs the load generator.
+    Client,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        })
+    }
+}
+
+/// What a reader needs to know about a machine to judge what was measured on it.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineDescription {
+    /// Its side.
+    pub side: Side,
+    /// Its host name.
+    pub host: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// The version of netpolicy.
+    pub netpolicy: String,
+    /// The model of its CPUs; empty if the kernel does not report it.
+    pub cpu_model: String,
+    /// Whether it is a virtual machine (the CPU flag `hypervisor`).
+    pub guest: bool,
+    /// The CPUs that server or client may use.
+    pub cpus: CpuSet,
+    /// All CPUs.
+    pub topology: Topology,
+    /// The CPU's vulnerabilities and what mitigates each, as in `/sys/devices/system/cpu/vulnerabilities`.
+    pub mitigations: BTreeMap<String, String>,
+    /// The deepest idle state that the CPUs may enter; `None` if the kernel does not choose idle states.
+    pub deepest_idle: Option<DeepestIdle>,
+    /// The frequency governors of the CPUs; empty if the kernel does not scale frequencies.
+    pub governors: Vec<String>,
+    /// Whether irqbalance runs and may move interrupts of the device.
+    pub irqbalance: bool,
+    /// The device that leads to the other machine, with queues, rings, interrupt moderation and offloads.
+    pub device: Option<Device>,
+    /// The driver of that device.
+    pub driver: Option<DriverInfo>,
+    /// The interrupts of that device.
+    pub irqs: Vec<Irq>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// An idle state of CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeepestIdle {
+    /// The name that its driver gives it.
+    pub name: String,
+    /// Its exit latency in microseconds.
+    pub exit_us: u32,
+}
+
+/// What a driver reports about itself and its device. Kernel: `struct ethtool_drvinfo`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverInfo {
+    /// The driver's name.
+    pub driver: String,
+    /// Its version.
+    pub version: String,
+    /// The firmware's version; empty if it has none.
+    pub firmware: String,
+    /// The address on its bus; empty if it has none.
+    pub bus: String,
+}
+
+/// The idle state with an exit latency from which a sleeping CPU shows in response times.
+const SLOW_EXIT_US: u32 = 20;
+
+impl MachineDescription {
+    /// The machine in one line.
+    pub fn in_words(&self) -> String {
+        let mut words = format!("{} {}: Linux {}, {}", self.side, self.host, self.kernel, self.cpu_model);
+        if self.guest {
+            words.push_str(" (virtual machine)");
+        }
+        words.push_str(&format!(", CPUs {} of {}", self.cpus, self.topology.online));
+        if let Some(device) = &self.device {
+            words.push_str(&format!("; {}", device.id.name));
+            let driver = self.driver.clone().unwrap_or_default();
+            for part in [driver.driver, driver.version, driver.firmware] {
+                if !part.is_empty() && part != "N/A" {
+                    words.push_str(&format!(" {part}"));
+                }
+            }
+            words.push_str(&format!(", {} queue(s), MTU {}", device.rx_queues.len(), device.mtu));
+            if let Some(speed) = device.link.speed_mbps {
+                words.push_str(&format!(", {speed} Mbit/s"));
+            }
+        }
+        if let Some(idle) = &self.deepest_idle {
+            words.push_str(&format!("; idles down to {} ({} us)", idle.name, idle.exit_us));
+        }
+        words
+    }
+
+    /// What can distort the measurement on this machine.
+    fn cautions(&self) -> Vec<String> {
+        let mut cautions = Vec::new();
+        let side = self.side;
+        if self.irqbalance {
+            cautions.push(format!("{side}: irqbalance runs and may move interrupts between runs"));
+        }
+        if let Some(idle) = self.deepest_idle.as_ref().filter(|idle| idle.exit_us >= SLOW_EXIT_US) {
+            let DeepestIdle { name, exit_us } = idle;
+            cautions.push(format!("{side}: CPUs idle down to {name}, and take {exit_us} us to wake up"));
+        }
+        let powersave = self.governors.iter().find(|governor| *governor == "powersave");
+        if let Some(governor) = powersave {
+            cautions.push(format!("{side}: the frequency governor is {governor}"));
+        }
+        let Some(device) = &self.device else { return cautions };
+        if let Some(node) = device.node {
+            let cpus = self.topology.cpus.iter().filter(|cpu| self.cpus.contains(cpu.cpu));
+            let elsewhere: CpuSet =
+                cpus.filter(|cpu| cpu.node.is_some_and(|of| of != node)).map(|cpu| cpu.cpu).collect();
+            if !elsewhere.is_empty() {
+                let name = &device.id.name;
+                cautions.push(format!("{side}: {name} is on NUMA node {node}, and CPUs {elsewhere} are not"));
+            }
+        }
+        cautions
+    }
+}
+
+/// What can distort a measurement on these machines.
+pub fn cautions(machines: &[MachineDescription]) -> Vec<String> {
+    let mut cautions: Vec<String> = machines.iter().flat_map(MachineDescription::cautions).collect();
+    let [one, other] = machines else { return cautions };
+    if let (Some(one), Some(other)) = (&one.device, &other.device) {
+        if one.mtu != other.mtu {
+            cautions.push(format!("the MTUs differ: {} and {}", one.mtu, other.mtu));
+        }
+        if let (Some(speed), Some(of_other)) = (one.link.speed_mbps, other.link.speed_mbps)
+            && speed != of_other
+        {
+            cautions.push(format!("the link speeds differ: {speed} and {of_other} Mbit/s"));
+        }
+    }
+    if one.kernel != other.kernel {
+        cautions.push(format!("the kernels differ: {} and {}", one.kernel, other.kernel));
+    }
+    cautions
+}
+
+/// The machines, one per line, and what can distort the measurement.
+pub fn in_lines(machines: &[MachineDescription]) -> Vec<String> {
+    let words = machines.iter().map(MachineDescription::in_words);
+    words.chain(cautions(machines).into_iter().map(|caution| format!("Check: {caution}."))).collect()
+}

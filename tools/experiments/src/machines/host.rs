@@ -1,0 +1,620 @@
+//! The server's end of the connection: `bench serve --stdio`.
+//!
+//! The host is restored when the client requests it, when the connection ends, when the client is silent, and
+//! on a signal. If this process is killed, its guard restores the host, and the kernel ends the server.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use apply::{Allow, Journal, TransactionName};
+use latency::live::{Selection, Target};
+use linux::bpf::delivery::Sampler;
+use linux::counters::CounterSource;
+use linux::cycles::Cycles;
+use linux::lab::{Memcached, MemcachedOptions, Program, ServerHost};
+use linux::machine::{describe, device_with_address};
+use linux::process::preload::EpollCounts;
+use linux::process::{cpus_of_this_thread, path_of_our};
+use linux::work::WorkTime;
+use linux::{Kernel, Processes, Signals};
+use load::Edge;
+use model::{
+    CpuSet, DeliveryMode, Host, IfIndex, Nanoseconds, NapiId, Plan, Policy, ProcessId, Setting, Side,
+    Threading,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use session::guard_process::Guardian;
+use session::{Exit, Fault, HostState, clock, cycle, expire, services};
+
+use super::message::{
+    Applied, Apply, Counted, Failure, Hello, Hogs, Lines, Prepare, Reply, Request, SILENCE_MAX, Service,
+    Storage, WITHIN_MAX, encode,
+};
+use crate::Context;
+use crate::bench::configuration::Configuration;
+use crate::bench::{
+    AtEdge, Background, BenchError, Meters, RunningBackground, differences, pinned, policy, preloaded,
+    server_fault, settings, threads,
+};
+use crate::campaigns::file_of_our_own;
+
+/// The file in the directory of the journal that a bench of another machine locks.
+const LOCK: &str = "bench.lock";
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// The variable in which sshd says which addresses it connects: client, its port, server, its port.
+const SSH_CONNECTION: &str = "SSH_CONNECTION";
+
+/// Serves one client on standard input and output, and restores the host when it is gone.
+pub(crate) fn serve(context: &Context<'_>) -> Result<Exit, Fault> {
+    let mut signals = Signals::catch()?;
+    let mut connection = Connection { lines: Lines::default(), heard: Instant::now() };
+    let mut end = None;
+    let Some(Request::Hello(hello)) = connection.next(&mut signals, &mut end)? else {
+        return Err(Fault::new(Exit::Usage, "the first message is not a greeting"));
+    };
+    if let Err(fault) = hello.check("the client") {
+        reply(&Reply::Hello(Hello::own()))?;
+        return Err(fault);
+    }
+    reply(&Reply::Hello(Hello::own()))?;
+    let prepare = loop {
+        match connection.next(&mut signals, &mut end)? {
+            Some(Request::Alive) => {}
+            Some(Request::Prepare(prepare)) => break prepare,
+            Some(_) => return Err(Fault::new(Exit::Usage, "the second message does not prepare a bench")),
+            None => return Ok(Exit::Done),
+        }
+    };
+    let mut host = match BenchHost::new(context, prepare) {
+        Ok(host) => host,
+        Err(fault) => {
+            reply(&Reply::Failed(Failure::from(&fault)))?;
+            return Err(fault);
+        }
+    };
+    let served = host.serve(&mut connection, &mut signals, &mut end);
+    // However it ended: nothing of it stays.
+    let restored = host.restore();
+    context.session.forget_old_transactions(context.console);
+    if let Some(end) = end {
+        context
+            .console
+            .say(&format!("{end}. {}", if restored.is_ok() { "This host was restored." } else { "" }));
+    }
+    restored?;
+    served.map(|()| Exit::Done)
+}
+
+/// Why the server's end stops without an error.
+enum End {
+    Silent,
+    Signal(linux::Signal),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Silent => write!(f, "The client was silent for {SILENCE_MAX:?}"),
+            Self::Signal(signal) => write!(f, "Ended by signal {}", signal.number()),
+        }
+    }
+}
+
+/// The client's messages.
+struct Connection {
+    lines: Lines,
+    /// When something arrived last.
+    heard: Instant,
+}
+
+impl Connection {
+    /// The next request; `None` if there are no more, and then perhaps why.
+    fn next(&mut self, signals: &mut Signals, end: &mut Option<End>) -> Result<Option<Request>, Fault> {
+        let mut buffer = vec![0; READ_BYTES];
+        let stdin = rustix::stdio::stdin();
+        let failed = |errno: rustix::io::Errno| Fault::file("standard input", errno.into());
+        loop {
+            if let Some(request) =
+                self.lines.next_message().map_err(|error| Fault::new(Exit::Usage, error))?
+            {
+                return Ok(Some(request));
+            }
+            let left = Timespec::try_from(SILENCE_MAX.saturating_sub(self.heard.elapsed()));
+            let left = left.map_err(|_| Fault::failed("invalid time"))?;
+            let mut polled = [
+                PollFd::from_borrowed_fd(stdin, PollFlags::IN),
+                PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut polled, Some(&left)) {
+                Ok(0) => {
+                    *end = Some(End::Silent);
+                    return Ok(None);
+                }
+                Ok(_) => {}
+                Err(errno) if errno.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(errno) => return Err(failed(errno)),
+            }
+            let readable = !polled[0].revents().is_empty();
+            if let Some(arrived) = signals.take() {
+                *end = Some(End::Signal(arrived.signal));
+                return Ok(None);
+            }
+            if readable {
+                match rustix::io::read(stdin, &mut buffer[..]) {
+                    Ok(0) => return Ok(None),
+                    Ok(length) => {
+                        self.heard = Instant::now();
+                        self.lines.push(&buffer[..length]);
+                    }
+                    Err(errno) if errno.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(errno) => return Err(failed(errno)),
+                }
+            }
+        }
+    }
+}
+
+fn reply(reply: &Reply) -> Result<(), Fault> {
+    let line = encode(reply)?;
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(&line).and_then(|()| out.flush());
+    written.map_err(|error| Fault::file("standard output", error))
+}
+
+/// This machine as the server of a bench.
+struct BenchHost<'a> {
+    context: &'a Context<'a>,
+    servers: ServerHost,
+    address: IpAddr,
+    port: Option<u16>,
+    device: IfIndex,
+    cpus: CpuSet,
+    kthread_cpus: CpuSet,
+    counted: bool,
+    background: Option<Background>,
+    storage: Option<(PathBuf, bool)>,
+    journal: Journal,
+    counters: CounterSource,
+    delivery: Option<Sampler>,
+    cell: Option<Cell>,
+    /// The temporary file of the bench on storage, which exists as long as it is open.
+    _file: Option<File>,
+    /// Locked: one client at a time.
+    _lock: File,
+}
+
+/// A server with a configuration in force.
+struct Cell {
+    /// `None` once it was stopped.
+    server: Option<Server>,
+    transactions: Vec<TransactionName>,
+    /// This machine before; `None` if it could not be observed.
+    before: Option<Host>,
+    guard: Option<Guardian>,
+    deadline: Nanoseconds,
+    napis: BTreeSet<NapiId>,
+    cycles: Option<Cycles>,
+    epolls: Option<EpollCounts>,
+    work: Option<WorkTime>,
+    /// The counters when the window opened.
+    opened: Option<AtEdge>,
+    /// Other work during the window.
+    background: Option<RunningBackground>,
+}
+
+enum Server {
+    Memcached(Memcached),
+    Program(Program),
+    /// It is not ours, and stays.
+    Running(Vec<ProcessId>),
+}
+
+impl Server {
+    fn processes(&self) -> Vec<ProcessId> {
+        match self {
+            Self::Memcached(memcached) => vec![memcached.process()],
+            Self::Program(program) => vec![program.process()],
+            Self::Running(processes) => processes.clone(),
+        }
+    }
+}
+
+impl<'a> BenchHost<'a> {
+    /// Prepares for a bench, and restores what an earlier one may have left.
+    fn new(context: &'a Context<'a>, prepare: Prepare) -> Result<Self, Fault> {
+        let netns = context.session.netns()?;
+        expire::roll_back_expired(context.session, context.console, expire::Who::Guard)?;
+        let journal = context.session.journal()?;
+        let lock = locked(&context.session.state_dir)?;
+        let address = match prepare.address {
+            Some(address) => address,
+            None => address_of_ssh(std::env::var(SSH_CONNECTION).ok().as_deref())?,
+        };
+        let device = device_with_address(&netns, address)?.ok_or_else(|| {
+            Fault::new(Exit::Usage, format!("no device here has the address {address}"))
+                .hint("name one with --server-address")
+        })?;
+        let delivery = match prepare.counted.then(Sampler::load) {
+            None => None,
+            Some(Ok(sampler)) => Some(sampler),
+            Some(Err(error)) => {
+                context.console.say(&format!("Poll counts are unavailable: {error}"));
+                None
+            }
+        };
+        let cpus = prepare.cpus.map_or_else(cpus_of_this_thread, Ok)?;
+        let background = prepare.background.map(|Hogs { threads, duty, cpus: own }| Background {
+            hogs: threads,
+            duty,
+            cpus: own.unwrap_or_else(|| cpus.clone()),
+        });
+        let (storage, file) = opened(prepare.storage)?;
+        Ok(Self {
+            context,
+            address,
+            port: prepare.port,
+            device,
+            kthread_cpus: prepare.kthread_cpus.unwrap_or_else(|| cpus.clone()),
+            cpus,
+            counted: prepare.counted,
+            background,
+            storage,
+            journal,
+            counters: CounterSource::open(&netns)?,
+            servers: ServerHost::new(netns)?,
+            delivery,
+            cell: None,
+            _file: file,
+            _lock: lock,
+        })
+    }
+
+    /// Answers requests until the client is gone.
+    fn serve(
+        &mut self,
+        connection: &mut Connection,
+        signals: &mut Signals,
+        end: &mut Option<End>,
+    ) -> Result<(), Fault> {
+        let machine = describe(self.servers.netns(), self.device, Side::Server, self.cpus.clone())?;
+        reply(&Reply::Prepared { address: self.address, machine: Box::new(machine) })?;
+        while let Some(request) = connection.next(signals, end)? {
+            let done = match request {
+                Request::Alive => continue,
+                Request::Apply(apply) => self.apply(&apply),
+                Request::Open => self.open(),
+                Request::Close => self.close(),
+                Request::Stop => {
+                    if let Some(cell) = &mut self.cell {
+                        cell.server = None;
+                    }
+                    Ok(Reply::Done)
+                }
+                Request::Restore => self.restore().map(|()| Reply::Done),
+                Request::Hello(_) | Request::Prepare(_) => {
+                    return Err(Fault::new(Exit::Usage, "a bench is prepared once"));
+                }
+            };
+            reply(&done.unwrap_or_else(|fault| Reply::Failed(Failure::from(&fault))))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, apply: &Apply) -> Result<Reply, Fault> {
+        if self.cell.is_some() {
+            return Err(Fault::new(Exit::Usage, "another configuration is in force"));
+        }
+        match self.bring_into(apply) {
+            Ok(applied) => Ok(Reply::Applied(applied)),
+            Err(error) => {
+                let wrote = self.cell.as_ref().is_some_and(|cell| !cell.transactions.is_empty());
+                self.restore()?;
+                let fault = fault_of(error);
+                Err(if wrote { fault.leaving(HostState::Restored) } else { fault })
+            }
+        }
+    }
+
+    /// Starts the server and applies the configuration. The cell records each step as it is done.
+    fn bring_into(&mut self, apply: &Apply) -> Result<Applied, BenchError> {
+        let configuration: Configuration =
+            apply.configuration.parse().map_err(|error| Fault::new(Exit::Usage, format!("{error}")))?;
+        if let Some(why) = configuration.impossible() {
+            return Err(Fault::new(Exit::Unsupported, why).into());
+        }
+        let within = apply.within.0.min(WITHIN_MAX.0);
+        let (server, address, name, epolls) = self.start(apply, configuration)?;
+        let processes = server.processes();
+        let cell = self.cell.insert(Cell {
+            server: Some(server),
+            transactions: Vec::new(),
+            before: None,
+            guard: None,
+            // Unique to the nanosecond: the guard knows its transactions by it.
+            deadline: Nanoseconds(clock::now().since_boot.0.saturating_add(within)),
+            napis: BTreeSet::new(),
+            // Most virtual machines have no cycle counters; the evidence then omits them.
+            cycles: match processes.as_slice() {
+                [process] => Cycles::of(*process).ok(),
+                _ => None,
+            },
+            epolls,
+            work: None,
+            opened: None,
+            background: None,
+        });
+        let namespaces = [self.servers.netns().again()?];
+        cell.guard = Some(Guardian::start(self.context.session, cell.deadline, &namespaces)?);
+        let before = self.observe()?;
+        let napis: BTreeSet<NapiId> =
+            before.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.id).collect();
+        if let Some(cell) = &mut self.cell {
+            let pids = processes.iter().map(|process| process.pid);
+            cell.work = WorkTime::of(pids, napis.iter().copied()).ok();
+            (cell.before, cell.napis) = (Some(before.clone()), napis);
+        }
+        match configuration {
+            Configuration::Mode(mode) => self.commit(self.planned(&processes, mode)?)?,
+            other if other.threading() == Threading::Off => {}
+            other => {
+                self.commit(threads(&before, other.threading())?)?;
+                if other == (Configuration::Threaded { pinned: true }) {
+                    self.commit(pinned(&self.kthread_cpus, || self.observe())?)?;
+                }
+            }
+        }
+        Ok(Applied { address, server: name })
+    }
+
+    /// Starts a server. Returns its address, its name, and what its epolls return.
+    fn start(
+        &self,
+        apply: &Apply,
+        configuration: Configuration,
+    ) -> Result<(Server, SocketAddr, String, Option<EpollCounts>), BenchError> {
+        if let Service::Running { name } = &apply.service {
+            let (server, address) = self.running(name, configuration)?;
+            return Ok((server, address, format!("{name}, which ran already"), None));
+        }
+        let address = SocketAddr::new(self.address, self.port.map_or_else(|| self.free_port(), Ok)?);
+        if let Service::Memcached { connections } = apply.service {
+            let mode = match configuration {
+                Configuration::Mode(mode) => mode,
+                _ => DeliveryMode::Interrupt,
+            };
+            let mut options = MemcachedOptions {
+                threads: apply.threads,
+                cpus: self.cpus.clone(),
+                connections_max: connections,
+                ..MemcachedOptions::default()
+            };
+            let epolls = preloaded(&mut options, mode, self.counted, &self.servers.scratch())?;
+            let memcached = self.servers.start_memcached(address, &options).map_err(server_fault)?;
+            let name = format!("{}, {} thread(s)", memcached.version(), apply.threads);
+            return Ok((Server::Memcached(memcached), address, name, epolls));
+        }
+        let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
+        let mut command = Command::new(program);
+        command.args(["bench", "serve", "--listen", &address.to_string()]);
+        command.args(["--threads", &apply.threads.to_string(), "--cpus", &self.cpus.to_string()]);
+        let in_a_row = match (&apply.service, &self.storage) {
+            (Service::Exchange { request, answer, in_a_row }, _) => {
+                command.args(["--size", &format!("{request}/{answer}")]);
+                in_a_row
+            }
+            (Service::Storage { in_a_row }, Some((path, writable))) => {
+                command.arg("--storage").arg(path).args(writable.then_some("--writable"));
+                in_a_row
+            }
+            (Service::Storage { .. } | Service::Memcached { .. } | Service::Running { .. }, _) => {
+                return Err(Fault::new(Exit::Usage, "no file for storage was prepared").into());
+            }
+        };
+        command.args(["--in-a-row", &in_a_row.to_string()]);
+        if let Some(span) = configuration.wait_at_most() {
+            command.args(["--wait-at-most", &format!("{}ns", span.0)]);
+        }
+        let started = self.servers.start_program(&self.cpus, command, address).map_err(Fault::failed)?;
+        let name = format!("netpolicy bench serve, {} thread(s)", apply.threads);
+        Ok((Server::Program(started), address, name, None))
+    }
+
+    /// A service that runs here already, and where it listens.
+    fn running(&self, name: &str, configuration: Configuration) -> Result<(Server, SocketAddr), Fault> {
+        if configuration.wait_at_most().is_some() {
+            let why = format!("{configuration} needs a library in the server, which only a start loads");
+            return Err(Fault::new(Exit::Unsupported, why));
+        }
+        let found = Target::of(&Selection::named(name), self.context.session, self.context.console)?;
+        let port = match (self.port, found.ports.as_slice()) {
+            (Some(port), ports) if ports.contains(&port) => port,
+            (None, [port]) => *port,
+            (_, ports) => {
+                let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+                return Err(Fault::new(Exit::Usage, format!("{name} listens on {}", ports.join(", ")))
+                    .hint("name one of these with --server-port"));
+            }
+        };
+        Ok((Server::Running(found.processes), SocketAddr::new(self.address, port)))
+    }
+
+    /// A port that was free a moment ago.
+    fn free_port(&self) -> Result<u16, Fault> {
+        let address = self.address;
+        let bound = self.servers.netns().run(|| TcpListener::bind((address, 0))?.local_addr())?;
+        bound.map(|bound| bound.port()).map_err(|error| Fault::file(address.to_string(), error))
+    }
+
+    /// The server and the device that it receives by.
+    fn observe(&self) -> Result<Host, BenchError> {
+        let server = self.cell.as_ref().and_then(|cell| cell.server.as_ref());
+        let processes = server.map_or(Processes::None, |server| {
+            Processes::Only(server.processes().iter().map(|process| process.pid).collect())
+        });
+        let mut host = linux::observe(self.servers.netns(), &processes)?;
+        self.keep_own_device(&mut host);
+        Ok(host)
+    }
+
+    /// Leaves out all devices but the one of the server, and what is below it.
+    fn keep_own_device(&self, host: &mut Host) {
+        let own = host.devices.iter().find(|device| device.id.ifindex == self.device);
+        let below = own.map(|own| host.below(own)).unwrap_or_default();
+        let kept: BTreeSet<IfIndex> =
+            below.iter().map(|(_, device)| device.id.ifindex).chain([self.device]).collect();
+        host.devices.retain(|device| kept.contains(&device.id.ifindex));
+    }
+
+    /// Plans a delivery mode for the server and its device.
+    fn planned(&self, server: &[ProcessId], mode: DeliveryMode) -> Result<Plan, Fault> {
+        let intents = server.iter().flat_map(|process| policy(process.pid, mode).intents);
+        let policy = Policy { intents: intents.collect(), ..Policy::default() };
+        let (resolved, processes) = services::resolve(&policy)?;
+        let mut host = linux::observe(self.servers.netns(), &processes)?;
+        self.keep_own_device(&mut host);
+        let placement = cycle::place(&policy, &host, resolved)?;
+        let planned = cycle::plan_placed(&placement, &host);
+        planned.map(|(_, plan)| plan).map_err(|refusal| Fault::refused(refusal, &host))
+    }
+
+    fn commit(&mut self, plan: Plan) -> Result<(), Fault> {
+        let Some(cell) = &mut self.cell else { return Ok(()) };
+        let asked = self.context.session.asked(Some(cell.deadline));
+        let committed = cycle::hold(plan, &self.journal, &asked, Allow::default(), cell.deadline)?;
+        cell.transactions.extend(committed);
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<Reply, Fault> {
+        let Some(cell) = &mut self.cell else { return Err(nothing_applied()) };
+        if let Some(background) = &self.background {
+            let started = background.start();
+            cell.background = Some(started.map_err(|error| Fault::file("a background thread", error))?);
+        }
+        cell.opened = Some(read(Edge::Opens, cell, &mut self.counters, self.delivery.as_mut()));
+        Ok(Reply::Done)
+    }
+
+    fn close(&mut self) -> Result<Reply, Fault> {
+        let Some(cell) = &mut self.cell else { return Err(nothing_applied()) };
+        let Some(before) = cell.opened.take() else { return Err(Fault::failed("no window is open")) };
+        let after = read(Edge::Closes, cell, &mut self.counters, self.delivery.as_mut());
+        cell.background = None;
+        let counted: Counted = after.since(&before, &self.cpus, &cell.napis);
+        Ok(Reply::Counted(Box::new(counted)))
+    }
+
+    /// Restores what the cell changed, and compares this machine with its state before.
+    fn restore(&mut self) -> Result<(), Fault> {
+        let Some(cell) = &mut self.cell else { return Ok(()) };
+        cell.background = None;
+        while let Some(transaction) = cell.transactions.last() {
+            let undone = self.journal.roll_back(*transaction, &mut Kernel::new(), clock::now());
+            match undone {
+                // The guard was faster.
+                Ok(_) | Err(apply::RollBackError::NothingToUndo { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            cell.transactions.pop();
+        }
+        let wrong = match cell.before.take() {
+            Some(before) => differences(&settings(&before), &self.settings()?),
+            None => Vec::new(),
+        };
+        if let Some(guard) = self.cell.take().and_then(|cell| cell.guard) {
+            guard.dismiss();
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let stuck = HostState::NotRestored { stuck: wrong.clone(), undo: None };
+        let words = format!("left changed: {}", wrong.join(", "));
+        Err(Fault::new(Exit::NotRestored, words).leaving(stuck))
+    }
+
+    fn settings(&self) -> Result<Vec<Setting>, Fault> {
+        self.observe().map(|host| settings(&host)).map_err(fault_of)
+    }
+}
+
+fn read(edge: Edge, cell: &mut Cell, counters: &mut CounterSource, delivery: Option<&mut Sampler>) -> AtEdge {
+    let mut meters = Meters {
+        cycles: cell.cycles.as_mut(),
+        epolls: cell.epolls.as_ref(),
+        work: cell.work.as_mut(),
+        ..Meters::of(counters, delivery)
+    };
+    meters.read(edge)
+}
+
+fn nothing_applied() -> Fault {
+    Fault::new(Exit::Usage, "no configuration is in force")
+}
+
+fn fault_of(error: BenchError) -> Fault {
+    match error {
+        BenchError::Failed(fault) => fault,
+        other @ (BenchError::Interrupted(_) | BenchError::TimeUp) => Fault::failed(other.to_string()),
+    }
+}
+
+/// Lets one client at a time use this machine.
+fn locked(state_dir: &std::path::Path) -> Result<File, Fault> {
+    std::fs::create_dir_all(state_dir).map_err(|error| Fault::file(state_dir, error))?;
+    let path = state_dir.join(LOCK);
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = opened.map_err(|error| Fault::file(&path, error))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Fault::new(Exit::Refused, "another client measures this machine now"))
+        }
+        Err(errno) => Err(Fault::file(path, errno.into())),
+    }
+}
+
+/// The address that ssh connected to.
+fn address_of_ssh(connection: Option<&str>) -> Result<IpAddr, Fault> {
+    let address = connection.and_then(|words| words.split(' ').nth(2)?.parse().ok());
+    address.ok_or_else(|| {
+        Fault::new(Exit::Usage, "the address of the server is not known: ssh did not set SSH_CONNECTION")
+            .hint("name it with --server-address")
+    })
+}
+
+/// The file of the bench on storage: its path and whether it is written, and the file if it is temporary.
+type OpenedStorage = (Option<(PathBuf, bool)>, Option<File>);
+
+fn opened(storage: Option<Storage>) -> Result<OpenedStorage, Fault> {
+    let Some(Storage { file, directory, bytes, writable }) = storage else { return Ok((None, None)) };
+    match file {
+        Some(path) => Ok((Some((path, writable)), None)),
+        None => {
+            let file = file_of_our_own(&directory, bytes)?;
+            Ok((Some((path_of_our(&file), writable)), Some(file)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_address_of_the_server_is_the_one_that_ssh_connected_to() {
+        let address = |words| address_of_ssh(words).ok();
+        assert_eq!(address(Some("192.0.2.2 50512 192.0.2.1 22")), Some(IpAddr::from([192, 0, 2, 1])));
+        assert_eq!(address(Some("192.0.2.2 50512")), None);
+        assert_eq!(address(None), None);
+    }
+}

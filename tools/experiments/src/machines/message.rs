@@ -1,0 +1,531 @@
+//! The messages between the two machines of a bench: one JSON document per line.
+//!
+//! Every request but [`Request::Alive`] has one reply. The client speaks first.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::{CounterRates, CpuSet, CpuUse, Delivered, EpollBatch, Evidence, MachineDescription, Nanoseconds};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use session::{Exit, Fault, HostState};
+
+/// The version of these messages. Both machines must have the same.
+pub const PROTOCOL: u32 = 1;
+
+/// Maximum length of a message in bytes. The longest describes a machine with its interrupts, which has some
+/// bytes for each interrupt on each CPU.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
+
+/// How often the client says that it is there.
+pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(2);
+
+/// After this silence of the client, the server's machine restores itself.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// Maximum time that a configuration may be in force.
+pub(crate) const WITHIN_MAX: Nanoseconds = Nanoseconds::from_millis(7_200_000);
+
+/// What the client requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The first message.
+    Hello(Hello),
+    /// Prepare for a bench. The reply is [`Reply::Prepared`].
+    Prepare(Prepare),
+    /// Start a server and apply a configuration to it and to the device. The reply is [`Reply::Applied`].
+    Apply(Apply),
+    /// The measured window opens.
+    Open,
+    /// The measured window closes. The reply is [`Reply::Counted`].
+    Close,
+    /// End the server; the settings stay.
+    Stop,
+    /// Restore the host, compare it with its state before, and end the server.
+    Restore,
+    /// The client is there. There is no reply.
+    Alive,
+}
+
+/// What the server's machine replies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Reply {
+    /// The reply to a [`Request::Hello`] of the same version.
+    Hello(Hello),
+    /// The machine is ready.
+    Prepared {
+        /// The address of its servers.
+        address: IpAddr,
+        /// What it is.
+        machine: Box<MachineDescription>,
+    },
+    /// The configuration is in force.
+    Applied(Applied),
+    /// Done.
+    Done,
+    /// The counts of the window.
+    Counted(Box<Counted>),
+    /// The request failed.
+    Failed(Failure),
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// The version of netpolicy.
+    pub netpolicy: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// The benches that can run across machines.
+    pub benches: Vec<String>,
+}
+
+/// The benches that can run across machines.
+const BENCHES: [&str; 5] = ["memcached", "tcp-rr", "tcp-stream", "threaded", "storage"];
+
+impl Hello {
+    /// This program on this machine.
+    pub fn own() -> Self {
+        Self {
+            protocol: PROTOCOL,
+            netpolicy: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            benches: BENCHES.map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// Checks that the other end has the same version.
+    ///
+    /// # Errors
+    /// [`Exit::Unsupported`] with both versions.
+    pub(crate) fn check(&self, whose: &str) -> Result<(), Fault> {
+        let own = Self::own();
+        if (self.protocol, &self.netpolicy) == (own.protocol, &own.netpolicy) {
+            return Ok(());
+        }
+        let of = |hello: &Self| format!("netpolicy {} (protocol {})", hello.netpolicy, hello.protocol);
+        let words = format!("{whose} has {}, and this machine has {}", of(self), of(&own));
+        Err(Fault::new(Exit::Unsupported, words).hint("install the same version on both machines"))
+    }
+}
+
+/// What a bench needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prepare {
+    /// The address of the server; `None` for the one that ssh connected to.
+    pub address: Option<IpAddr>,
+    /// Its port; `None` for a free one.
+    pub port: Option<u16>,
+    /// Its CPUs; `None` for all that this program may use there.
+    pub cpus: Option<CpuSet>,
+    /// Whether to count polls, and events of epolls.
+    pub counted: bool,
+    /// The CPUs for pinned kernel threads of NAPIs; `None` for the server's.
+    pub kthread_cpus: Option<CpuSet>,
+    /// Threads that compute during a run.
+    pub background: Option<Hogs>,
+    /// The file of the bench on storage.
+    pub storage: Option<Storage>,
+}
+
+/// Threads that compute during a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hogs {
+    /// Their number.
+    pub threads: u32,
+    /// CPU use of each, in percent.
+    pub duty: u32,
+    /// The CPUs that they may run on; `None` for the server's.
+    pub cpus: Option<CpuSet>,
+}
+
+/// A file that is read and written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// An existing file or block device; `None` for a temporary file.
+    pub file: Option<PathBuf>,
+    /// The directory of the temporary file.
+    pub directory: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it is written.
+    pub writable: bool,
+}
+
+/// A server, and a configuration for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apply {
+    /// The configuration, by name.
+    pub configuration: String,
+    /// The server.
+    pub service: Service,
+    /// Its threads.
+    pub threads: u32,
+    /// The time by which the client has restored the host; after that, a guard does.
+    pub within: Nanoseconds,
+}
+
+/// A kind of server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Service {
+    /// The distribution's memcached.
+    Memcached {
+        /// Maximum number of connections.
+        connections: u32,
+    },
+    /// netpolicy's own server.
+    Exchange {
+        /// Size of a request in bytes.
+        request: u32,
+        /// Size of an answer in bytes.
+        answer: u32,
+        /// Consecutive connections of one server thread.
+        in_a_row: u32,
+    },
+    /// netpolicy's own server of [`Prepare::storage`].
+    Storage {
+        /// Consecutive connections of one server thread.
+        in_a_row: u32,
+    },
+    /// A service that runs there already, and is neither started nor ended.
+    Running {
+        /// Its name, or the port that it listens on.
+        name: String,
+    },
+}
+
+/// A configuration in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Applied {
+    /// Where the server listens.
+    pub address: SocketAddr,
+    /// The server and its version.
+    pub server: String,
+}
+
+/// The counts of a window on one machine. What could not be read is missing, not zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// How the CPUs spent the window.
+    pub cpu: Option<CpuUse>,
+    /// The kernel's counters.
+    pub counters: Option<CounterRates>,
+    /// Who delivered the packets of the server.
+    pub delivered: Option<Delivered>,
+    /// The events of its epolls.
+    pub epolls: Option<EpollBatch>,
+    /// The CPU's cycles of its process.
+    pub cycles: Option<u64>,
+    /// The cost of the window, if it was requested.
+    pub cost: Option<Cost>,
+}
+
+/// CPU time of a window, by two methods: see [`model::CpuPerAnswer`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Time of all CPUs that is neither idle nor stolen.
+    pub machine: Option<Nanoseconds>,
+    /// Run time of the tasks involved.
+    pub tasks: Option<Nanoseconds>,
+}
+
+impl Counted {
+    /// Adds the counts of the server's machine to the evidence of the run.
+    pub(crate) fn add_to(self, evidence: &mut Evidence) {
+        let answers = evidence.throughput * evidence.window.as_secs_f64();
+        (evidence.cpu, evidence.counters) = (self.cpu, self.counters);
+        if let Some(delivered) = self.delivered {
+            if let Some(rates) = &mut evidence.counters {
+                rates.napi_polls = per_second(delivered.total().polls, &delivered);
+            }
+            let interrupts: u64 = delivered.napis.iter().map(|napi| napi.interrupt.polls).sum();
+            let counted = !delivered.timers_hidden && evidence.throughput > 0.0;
+            let interrupts = per_second(interrupts, &delivered).filter(|_| counted);
+            evidence.interrupts_per_request = interrupts.map(|rate| rate / evidence.throughput);
+            evidence.delivered = Some(delivered);
+        }
+        evidence.epoll_batch = self.epolls;
+        evidence.cpu_per_answer = self.cost.and_then(|cost| cost.per_answer(answers));
+        if let Some(cycles) = self.cycles
+            && answers > 0.0
+        {
+            #[expect(clippy::cast_precision_loss, reason = "cycles of one run, below 2^53")]
+            let spent = cycles as f64;
+            evidence.cycles_per_request = Some(spent / answers);
+        }
+    }
+}
+
+impl Cost {
+    /// The same for each answer; `None` without answers.
+    pub(crate) fn per_answer(self, answers: f64) -> Option<model::CpuPerAnswer> {
+        let micros = |span: Nanoseconds| span.as_secs_f64() * 1e6 / answers;
+        (answers > 0.0).then(|| model::CpuPerAnswer {
+            machine_us: self.machine.map(micros),
+            tasks_us: self.tasks.map(micros),
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "polls of one run, far below 2^53")]
+fn per_second(polls: u64, delivered: &Delivered) -> Option<f64> {
+    let seconds = delivered.interval.as_secs_f64();
+    (seconds > 0.0).then(|| polls as f64 / seconds)
+}
+
+/// A failure on the server's machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// The exit code that the failure has there.
+    pub exit: u8,
+    /// The error with its causes.
+    pub cause: String,
+    /// What the operator can do about it.
+    pub hint: Option<String>,
+    /// The settings that were not restored; `None` if there are none.
+    pub stuck: Option<Stuck>,
+    /// Whether settings were written and restored.
+    pub restored: bool,
+}
+
+/// Settings that were not restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stuck {
+    /// Setting and reason, one per line.
+    pub settings: Vec<String>,
+    /// The script that restores them, on the server's machine.
+    pub undo: Option<PathBuf>,
+}
+
+impl From<&Fault> for Failure {
+    fn from(fault: &Fault) -> Self {
+        let mut cause = fault.cause.to_string();
+        let mut source = fault.cause.source();
+        while let Some(deeper) = source {
+            cause = format!("{cause}: {deeper}");
+            source = deeper.source();
+        }
+        let stuck = match &fault.host {
+            HostState::NotRestored { stuck, undo } => {
+                Some(Stuck { settings: stuck.clone(), undo: undo.clone() })
+            }
+            _ => None,
+        };
+        let restored = fault.host == HostState::Restored;
+        Self { exit: fault.exit.code(), cause, hint: fault.hint.clone(), stuck, restored }
+    }
+}
+
+impl Failure {
+    /// The fault of this machine's command, which says where it happened.
+    pub(crate) fn into_fault(self, server: &str) -> Fault {
+        let exit = Exit::of(self.exit).filter(|exit| *exit != Exit::Done).unwrap_or(Exit::Failed);
+        let host = match self.stuck {
+            Some(Stuck { settings, undo }) => HostState::NotRestored {
+                stuck: settings.into_iter().map(|setting| format!("on {server}: {setting}")).collect(),
+                undo,
+            },
+            None if self.restored => HostState::Restored,
+            None => HostState::Unchanged,
+        };
+        let fault = Fault::new(exit, format!("{server}: {}", self.cause)).leaving(host);
+        match self.hint {
+            Some(hint) => fault.hint(format!("on {server}: {hint}")),
+            None => fault,
+        }
+    }
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAMessage {
+    /// The line is longer than [`MESSAGE_BYTES_MAX`].
+    TooLong,
+    /// It is not a message of this protocol.
+    Malformed {
+        /// The beginning of the line.
+        line: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl fmt::Display for NotAMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(f, "a message is longer than {MESSAGE_BYTES_MAX} bytes"),
+            Self::Malformed { line, why } => write!(f, "`{line}` is no message: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NotAMessage {}
+
+/// How many characters of a line are repeated in an error.
+const SHOWN_CHARS: usize = 120;
+
+/// Bytes that arrive in any parts, cut into lines.
+#[derive(Debug, Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+    /// How many of them have been searched for the end of a line.
+    searched: usize,
+}
+
+impl Lines {
+    /// Adds what has arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message; `None` until its line is complete.
+    ///
+    /// # Errors
+    /// If the next line is no message. The connection cannot be used after that.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, NotAMessage> {
+        let Some(end) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.bytes.len();
+            return if self.searched > MESSAGE_BYTES_MAX { Err(NotAMessage::TooLong) } else { Ok(None) };
+        };
+        let end = self.searched + end;
+        if end > MESSAGE_BYTES_MAX {
+            return Err(NotAMessage::TooLong);
+        }
+        let line = &self.bytes[..end];
+        let message = serde_json::from_slice(line).map_err(|error| NotAMessage::Malformed {
+            line: String::from_utf8_lossy(line).chars().take(SHOWN_CHARS).collect(),
+            why: error.to_string(),
+        })?;
+        self.bytes.drain(..=end);
+        self.searched = 0;
+        Ok(Some(message))
+    }
+}
+
+/// A message as it is sent, with the end of its line.
+///
+/// # Errors
+/// If it is too long.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Fault> {
+    let mut line = serde_json::to_vec(message).map_err(Fault::failed)?;
+    if line.len() > MESSAGE_BYTES_MAX {
+        return Err(Fault::failed(NotAMessage::TooLong));
+    }
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn requests() -> Vec<Request> {
+        let service = Service::Exchange { request: 1, answer: 5, in_a_row: 1 };
+        let within = Nanoseconds::from_millis(5_000);
+        vec![
+            Request::Hello(Hello::own()),
+            Request::Apply(Apply { configuration: "suspend20".to_owned(), service, threads: 2, within }),
+            Request::Open,
+            Request::Close,
+            Request::Alive,
+            Request::Restore,
+        ]
+    }
+
+    #[test]
+    fn messages_survive_any_cut_of_the_stream() {
+        let sent = requests();
+        let bytes: Vec<u8> = sent.iter().flat_map(|request| encode(request).expect("short")).collect();
+        for size in [1, 7, bytes.len()] {
+            let (mut lines, mut received) = (Lines::default(), Vec::new());
+            for part in bytes.chunks(size) {
+                lines.push(part);
+                while let Some(request) = lines.next_message::<Request>().expect("a message") {
+                    received.push(request);
+                }
+            }
+            assert_eq!(received, sent, "in parts of {size}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
+        let mut lines = Lines::default();
+        let part = vec![b' '; 1 << 20];
+        let mut pushed = 0;
+        let error = loop {
+            lines.push(&part);
+            pushed += part.len();
+            match lines.next_message::<Request>() {
+                Ok(found) => assert!(found.is_none() && pushed <= MESSAGE_BYTES_MAX),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, NotAMessage::TooLong);
+    }
+
+    #[test]
+    fn another_version_is_refused_with_both() {
+        assert!(Hello::own().check("HOST").is_ok());
+        let other = Hello { netpolicy: "9.9.9".to_owned(), ..Hello::own() };
+        let fault = other.check("HOST").expect_err("another version");
+        assert_eq!(fault.exit, Exit::Unsupported);
+        let words = fault.cause.to_string();
+        assert!(words.contains("HOST has netpolicy 9.9.9") && words.contains("this machine has"), "{words}");
+    }
+
+    #[test]
+    fn a_failure_keeps_exit_code_hint_and_the_state_of_the_host() {
+        let stuck = HostState::NotRestored { stuck: vec!["eth0 rx-0".to_owned()], undo: None };
+        let fault = Fault::new(Exit::NotRestored, "no").hint("look").leaving(stuck);
+        let back = Failure::from(&fault).into_fault("HOST");
+        assert_eq!((back.exit, back.hint.as_deref()), (Exit::NotRestored, Some("on HOST: look")));
+        let named = |stuck: &[String]| stuck == ["on HOST: eth0 rx-0"];
+        assert!(matches!(back.host, HostState::NotRestored { stuck, .. } if named(&stuck)));
+        let done = Failure { exit: 0, ..Failure::from(&fault) };
+        assert_eq!(done.into_fault("HOST").exit, Exit::Failed, "a failure is never done");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_parser_panic_and_what_it_takes_it_takes_again(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            cut in 0_usize..200,
+            request in proptest::sample::select(requests()),
+            damage in proptest::option::of((0_usize..200, any::<u8>())),
+        ) {
+            let mut line = encode(&request).expect("short");
+            if let Some((at, byte)) = damage {
+                let at = at % line.len();
+                line[at] = byte;
+            }
+            line.extend(bytes);
+            let mut lines = Lines::default();
+            for part in [&line[..cut.min(line.len())], &line[cut.min(line.len())..]] {
+                lines.push(part);
+                while let Ok(Some(request)) = lines.next_message::<Request>() {
+                    let again = encode(&request).expect("short");
+                    prop_assert_eq!(serde_json::from_slice::<Request>(&again).expect("a message"), request);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Benches with the server on another machine: two network namespaces are the machines, and a script that enters one of
+//! them is ssh. Counts and what is left behind decide, not times.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use model::{Chance, Evidence, Pid, Side};
+use runs::{Grid, Results};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use testkit::programs::netpolicy;
+use testkit::scratch::Scratch;
+use testkit::wire::{Wire, run};
+use testkit::{Need, last_cpu, test};
+
+/// How often each end is killed.
+const KILLS: u32 = 5;
+
+/// The variable with another number: for a longer run by hand.
+const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const MACHINES: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf, TASKSET];
+    const TASKSET: Need = Need::Program("taskset");
+    const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi, TASKSET];
+    vec![
+        test("machines/memcached_on_another_machine_is_measured_and_both_are_described", MACHINES, memcached),
+        test("machines/kernel_threads_poll_on_the_other_machine", THREADS, exchanged),
+        test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, storage),
+        test("machines/memcached_that_runs_already_is_measured_and_keeps_running", MACHINES, running),
+        test("machines/another_version_and_what_is_no_message_are_refused_by_name", &[Need::Root], refused),
+        test("machines/what_has_no_second_machine_says_so", &[Need::Root], unsupported),
+        test("machines/a_client_that_is_killed_leaves_nothing", MACHINES, || killed(Side::Client)),
+        test("machines/a_server_that_is_killed_leaves_nothing", MACHINES, || killed(Side::Server)),
+        test("machines/a_client_that_stops_leaves_nothing", MACHINES, stopped),
+        test("machines/ctrl_c_restores_the_other_machine_and_shows_what_there_is", MACHINES, interrupted),
+    ]
+}
+
+/// The environment variable for the command that replaces ssh.
+const SSH: &str = "NETPOLICY_SSH_COMMAND";
+
+/// Two machines.
+struct Machines {
+    wire: Wire,
+    scratch: Scratch,
+}
+
+impl Machines {
+    fn new(name: &str) -> Result<Self, Failed> {
+        let wire = Wire::new(2)?;
+        for netns in [&wire.near, &wire.far] {
+            run(&format!("ip -n {netns} link set lo up"))?;
+        }
+        let machines = Self { wire, scratch: Scratch::new(name)? };
+        let (cpu, netpolicy) = (last_cpu()?, netpolicy());
+        // $1 is the machine, $2 the program `netpolicy`.
+        let script = format!(
+            "#!/bin/sh\necho $$ > {}\nhost=$1; shift 2\nexec taskset -c {cpu} ip netns exec $host {netpolicy} --state-dir {} \"$@\"\n",
+            machines.scratch.path("server.pid").display(),
+            machines.scratch.path("state").display(),
+        );
+        let ssh = machines.ssh();
+        std::fs::write(&ssh, script)?;
+        std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755))?;
+        Ok(machines)
+    }
+
+    fn ssh(&self) -> PathBuf {
+        self.scratch.path("ssh")
+    }
+
+    /// `netpolicy` on the client.
+    fn client(&self, words: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.wire.far, "taskset", "-c", "0", netpolicy()]);
+        command.args(words.split(' ')).env(SSH, self.ssh()).stdin(Stdio::null());
+        command.args(["--server", &format!("ssh:{}", self.wire.near), "--server-address", "192.0.2.1"]);
+        command
+    }
+
+    fn output(&self, words: &str) -> Result<Output, Failed> {
+        Ok(self.client(words).output()?)
+    }
+
+    /// `netpolicy bench serve --stdio` on the server.
+    fn server(&self) -> Result<Child, Failed> {
+        let mut command = Command::new(self.ssh());
+        command.args([&self.wire.near, "netpolicy", "bench", "serve", "--stdio"]);
+        Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+    }
+
+    /// The settings of the server's device.
+    fn settings(&self) -> Result<BTreeMap<u32, String>, Failed> {
+        let device = self.wire.near0()?;
+        let of = |napi: &model::host::Napi| {
+            let (defer, flush) = (napi.defer_hard_irqs, napi.gro_flush_timeout);
+            format!("{defer:?} {flush:?} {:?} {:?}", napi.irq_suspend_timeout, napi.threaded)
+        };
+        Ok(device.napis.iter().map(|napi| (napi.id.0, of(napi))).collect())
+    }
+
+    /// The processes in the server's namespace.
+    fn processes(&self) -> Result<Vec<Pid>, Failed> {
+        let own = std::fs::metadata(format!("/run/netns/{}", self.wire.near))?.ino();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let netns = std::fs::metadata(format!("/proc/{pid}/ns/net"));
+            if netns.is_ok_and(|netns| netns.ino() == own) {
+                found.push(Pid(pid));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits until nothing is left of a bench, and compares the server's machine with before.
+    fn is_as(&self, before: &BTreeMap<u32, String>, within: Duration) -> Result<(), Failed> {
+        let begun = Instant::now();
+        loop {
+            let (settings, processes) = (self.settings()?, self.processes()?);
+            if settings == *before && processes.is_empty() {
+                break;
+            }
+            if begun.elapsed() > within {
+                let log = std::fs::read_to_string(self.scratch.path("state/guard.log")).unwrap_or_default();
+                return Err(format!(
+                    "left after {within:?}: {settings:?}, was {before:?}; processes {processes:?}; {log}"
+                )
+                .into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let state = self.scratch.path("state");
+        let history = run(&format!("{} --state-dir {} -o json history", netpolicy(), state.display()))?;
+        let history: Value = serde_json::from_str(&history)?;
+        let transactions = history["data"]["transactions"].as_array().ok_or("no list")?;
+        let live: Vec<_> = transactions.iter().filter(|one| one["standing"] != "rolled-back").collect();
+        assert!(live.is_empty(), "{live:?}");
+        Ok(())
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A busy machine may make any run void, and the exit code says so if all are.
+fn data(output: &Output) -> Result<Value, Failed> {
+    let said = text(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{:?}: {said}", output.status);
+    let document: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {said}"))?;
+    Ok(document["data"].clone())
+}
+
+fn memcached() -> Result<(), Failed> {
+    let machines = Machines::new("machines-memcached")?;
+    let before = machines.settings()?;
+    let report = machines.scratch.path("report.html");
+    let output = machines.output(&format!(
+        "-o json bench memcached --mode base,suspend200,napibusy --rate 2K,max --seconds 500ms --warmup 100ms --repeats 1 \
+         --report {}",
+        report.display()
+    ))?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    let results: Results = serde_json::from_value(data(&output)?)?;
+    assert_eq!(results.evidence.len(), 6, "{}", text(&output.stderr));
+    let [server, client] = results.machines.as_slice() else { return Err("not two machines".into()) };
+    assert_eq!((server.side, client.side), (Side::Server, Side::Client));
+    let device = |machine: &model::MachineDescription| {
+        let device = machine.device.as_ref()?;
+        Some((device.id.name.as_str().to_owned(), device.rx_queues.len()))
+    };
+    assert_eq!(device(server), Some(("near0".to_owned(), 2)));
+    assert_eq!(device(client), Some(("far0".to_owned(), 2)));
+    assert_eq!(server.driver.as_ref().map(|driver| driver.driver.as_str()), Some("veth"));
+    assert_eq!((server.cpus.len(), client.cpus.len()), (1, 1));
+    for run in &results.evidence {
+        assert!(run.requests.answered > 0, "{}: {:?}", run.label, run.requests);
+        assert!(run.epoll_batch.is_some() && run.counters.is_some(), "{}", run.label);
+        let cost = run.cpu_per_answer.and_then(|cost| cost.tasks_us);
+        let client = run.client.as_ref().and_then(|client| client.cpu_per_answer?.tasks_us);
+        assert!(cost > Some(0.0) && client > Some(0.0), "{}: {cost:?}, {client:?}", run.label);
+    }
+    let shares = |label: &str| {
+        let of_label = results.evidence.iter().filter(|run| run.label == label);
+        let share = |run: &Evidence| run.delivered.as_ref().and_then(model::Delivered::application_share);
+        of_label.filter_map(share).collect::<Vec<_>>()
+    };
+    assert!(shares("base").iter().all(|share| *share == 0.0), "{:?}", shares("base"));
+    assert!(shares("suspend200").iter().any(|share| *share > 0.5), "{:?}", shares("suspend200"));
+    let html = std::fs::read_to_string(report)?;
+    assert!(html.contains("near0") && html.contains("far0"), "both machines are in the report");
+    Ok(())
+}
+
+fn running() -> Result<(), Failed> {
+    let machines = Machines::new("machines-running")?;
+    let mut service = Command::new("ip");
+    service.args([
+        "netns",
+        "exec",
+        &machines.wire.near,
+        "memcached",
+        "-u",
+        "nobody",
+        "-l",
+        "192.0.2.1",
+        "-t",
+        "1",
+    ]);
+    let mut service = service.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let begun = Instant::now();
+    let listens = || run(&format!("ip netns exec {} ss -Hltn sport = :11211", machines.wire.near));
+    while listens()?.is_empty() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench memcached --service 11211 --mode base,suspend200 --rate 1K --seconds 300ms --warmup 50ms --repeats 1 --keys 100",
+    );
+    let after = machines.settings()?;
+    let ended = service.try_wait()?;
+    service.kill()?;
+    service.wait()?;
+    let results: Results = serde_json::from_value(data(&output?)?)?;
+    assert!(after == before && ended.is_none(), "{after:?}, was {before:?}; {ended:?}");
+    assert_eq!(results.evidence.len(), 2);
+    assert!(results.evidence.iter().all(|run| run.requests.answered > 0), "{:?}", results.evidence);
+    machines.is_as(&before, Duration::from_secs(10))
+}
+
+fn grid(output: &Output) -> Result<Grid, Failed> {
+    Ok(serde_json::from_value(data(output)?)?)
+}
+
+fn exchanged() -> Result<(), Failed> {
+    let machines = Machines::new("machines-tcp-rr")?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench tcp-rr --mode softirq,threaded+pinned --size 1,5K --flows 4 --rate 500 --repeats 1 --seconds 500ms \
+         --warmup 50ms --background 1 --background-duty 10",
+    )?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    let grid = grid(&output)?;
+    assert_eq!(grid.machines.len(), 2);
+    assert_eq!(grid.variants.len(), 2, "one per size: {}", text(&output.stderr));
+    for variant in &grid.variants {
+        for run in &variant.results.evidence {
+            assert!(run.requests.answered > 0, "{} {}", variant.name, run.label);
+            let napis = run.delivered.iter().flat_map(|delivered| &delivered.napis);
+            let (kthread, softirq) = napis.fold((0, 0), |(kthread, softirq), napi| {
+                (kthread + napi.kthread.polls, softirq + napi.softirq().polls)
+            });
+            assert_eq!(run.label == "softirq", kthread == 0, "{}: {kthread} polls by threads", run.label);
+            assert!(run.label == "softirq" || kthread > softirq, "{}: {kthread}, {softirq}", run.label);
+        }
+    }
+    Ok(())
+}
+
+fn storage() -> Result<(), Failed> {
+    let machines = Machines::new("machines-storage")?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench storage --mode softirq,threaded --op 4K --flows 2 --rate 50 --span 1M --repeats 1 --seconds 300ms --warmup 50ms",
+    )?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    let grid = grid(&output)?;
+    let runs: Vec<_> = grid.variants.iter().flat_map(|variant| &variant.results.evidence).collect();
+    assert!(runs.len() == 2 && runs.iter().all(|run| run.requests.answered > 0), "{}", text(&output.stderr));
+    Ok(())
+}
+
+/// What the server's end does with these bytes: its exit code, and what it said.
+fn told(machines: &Machines, bytes: &[u8]) -> Result<(Option<i32>, String), Failed> {
+    let mut server = machines.server()?;
+    let mut stdin = server.stdin.take().ok_or("no standard input")?;
+    // It may end before it has read everything.
+    let _ = stdin.write_all(bytes);
+    drop(stdin);
+    let output = server.wait_with_output()?;
+    Ok((output.status.code(), text(&output.stdout) + &text(&output.stderr)))
+}
+
+fn refused() -> Result<(), Failed> {
+    let machines = Machines::new("machines-refused")?;
+    let before = machines.settings()?;
+    let hello = |version: &str| {
+        format!(
+            "{{\"hello\":{{\"protocol\":1,\"netpolicy\":\"{version}\",\"kernel\":\"6.18.0\",\"benches\":[]}}}}\n"
+        )
+    };
+    let (code, said) = told(&machines, hello("9.9.9").as_bytes())?;
+    assert!(code == Some(6) && said.contains("the client has netpolicy 9.9.9"), "{code:?}: {said}");
+    let (code, said) = told(&machines, b"GET / HTTP/1.1\r\n\r\n")?;
+    assert!(code == Some(2) && said.contains("is no message"), "{code:?}: {said}");
+    let (code, said) = told(&machines, &vec![b' '; 9 << 20])?;
+    assert!(code == Some(2) && said.contains("longer than"), "{code:?}: {said}");
+    let own = hello(env!("CARGO_PKG_VERSION"));
+    let (code, said) = told(&machines, format!("{own}\"restore\"\n").as_bytes())?;
+    assert!(code == Some(2) && said.contains("does not prepare"), "{code:?}: {said}");
+    let prepare = "{\"prepare\":{\"address\":\"192.0.2.77\",\"port\":null,\"cpus\":null,\"counted\":false,\"kthread_cpus\":null,\
+                   \"background\":null,\"storage\":null}}\n";
+    let (code, said) = told(&machines, format!("{own}{prepare}").as_bytes())?;
+    assert!(
+        code == Some(2) && said.contains("no device here has the address 192.0.2.77"),
+        "{code:?}: {said}"
+    );
+
+    // The client's end.
+    let asked = |ssh: &str| -> Result<(Option<i32>, String), Failed> {
+        let mut command = machines.client("bench memcached --short");
+        let output = command.env(SSH, ssh).output()?;
+        assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+        Ok((output.status.code(), text(&output.stderr)))
+    };
+    let old = machines.scratch.path("old");
+    std::fs::write(&old, format!("#!/bin/sh\nprintf '%s' '{}'\nexec cat > /dev/null\n", hello("0.0.1")))?;
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o755))?;
+    let (code, said) = asked(&old.display().to_string())?;
+    let both = said.contains("has netpolicy 0.0.1") && said.contains("this machine has netpolicy");
+    assert!(code == Some(6) && both, "{code:?}: {said}");
+    let (code, said) = asked("echo Welcome to")?;
+    assert!(code == Some(1) && said.contains("`Welcome to"), "{code:?}: {said}");
+    let (code, said) = asked("no-such-program")?;
+    assert!(code == Some(6) && said.contains("is not installed"), "{code:?}: {said}");
+    let (code, said) = asked("false")?;
+    assert!(code == Some(1) && said.contains("is lost"), "{code:?}: {said}");
+    machines.is_as(&before, Duration::from_secs(10))
+}
+
+fn unsupported() -> Result<(), Failed> {
+    for (words, code, named) in [
+        ("bench policies --server ssh:h --port 1 --protocol echo", 6, "bench policies"),
+        ("bench judge --server ssh:h", 2, "--server"),
+        ("bench selfcheck --server ssh:h", 2, "--server"),
+        ("bench memcached --server h", 2, "write ssh:HOST"),
+        ("bench memcached --server ssh:-oProxyCommand=x", 2, "write ssh:HOST"),
+        ("bench tcp-rr --server ssh:h --loopback", 2, "--loopback"),
+        ("bench tcp-rr --server ssh:h --queues 2", 2, "--queues"),
+        ("bench serve --stdio --listen 127.0.0.1:1", 2, "--stdio"),
+    ] {
+        let output = Command::new(netpolicy()).args(words.split(' ')).stdin(Stdio::null()).output()?;
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains(named), "{words}: {said}");
+    }
+    Ok(())
+}
+
+/// A bench with short runs, one after another.
+const LONG: &str = "bench memcached --mode suspend20 --rate 1K --seconds 300ms --warmup 20ms --repeats 200 --keys 100 --uncounted";
+
+/// Ends either end at random moments.
+fn killed(side: Side) -> Result<(), Failed> {
+    let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+    let machines = Machines::new("machines-killed")?;
+    let before = machines.settings()?;
+    let mut chance = Chance::stream(std::process::id().into(), &[]);
+    let mut in_force = 0;
+    for kill in 0..kills {
+        let mut command = machines.client(LONG);
+        let mut client = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        std::thread::sleep(Duration::from_millis(300 + chance.bits() % 1_700));
+        in_force += u32::from(machines.settings()? != before);
+        match side {
+            Side::Client => client.kill()?,
+            Side::Server => {
+                let pid = std::fs::read_to_string(machines.scratch.path("server.pid"))?;
+                let pid = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
+                kill_process(pid, Signal::KILL)?;
+            }
+        }
+        let status = client.wait()?;
+        assert!(!status.success(), "kill {kill}: {status}");
+        machines
+            .is_as(&before, Duration::from_secs(30))
+            .map_err(|error| format!("kill {kill}: {error:?}"))?;
+    }
+    if kills > KILLS {
+        let words = format!("{side}: {kills} kills, {in_force} of them while settings were in force\n");
+        std::io::stderr().write_all(words.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A client that neither ends nor says anything, as one whose machine lost its network.
+fn stopped() -> Result<(), Failed> {
+    let machines = Machines::new("machines-stopped")?;
+    let before = machines.settings()?;
+    let mut client = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let begun = Instant::now();
+    while machines.settings()? == before {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nothing was applied");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pid = i32::try_from(client.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
+    kill_process(pid, Signal::STOP)?;
+    let restored = machines.is_as(&before, Duration::from_secs(40));
+    kill_process(pid, Signal::CONT)?;
+    let mut said = String::new();
+    client.stderr.take().ok_or("no standard error")?.read_to_string(&mut said)?;
+    let status = client.wait()?;
+    restored?;
+    assert!(said.contains("was silent for 15s") && !status.success(), "{status}: {said}");
+    Ok(())
+}
+
+fn interrupted() -> Result<(), Failed> {
+    let machines = Machines::new("machines-interrupted")?;
+    let before = machines.settings()?;
+    let mut client = machines.client(LONG).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut stderr = BufReader::new(client.stderr.take().ok_or("no standard error")?);
+    let mut said = String::new();
+    stderr.read_line(&mut said)?;
+    std::thread::sleep(Duration::from_millis(700));
+    let pid = i32::try_from(client.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
+    kill_process(pid, Signal::INT)?;
+    stderr.read_to_string(&mut said)?;
+    let status = client.wait()?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    assert_eq!(status.code(), Some(130), "{said}");
+    assert!(said.contains("The server's machine was restored."), "{said}");
+    Ok(())
+}
