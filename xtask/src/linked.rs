@@ -98,11 +98,7 @@ fn resolved() -> Result<BTreeSet<(String, String, String)>> {
         tree.args(["tree", "--quiet", "--locked", "--target", target]);
         tree.args(PROGRAMS.map(|name| ["--package", name]).concat());
         tree.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}\t{l}"]);
-        let output = tree.output().map_err(|error| format!("cargo tree: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)));
-        }
-        found.extend(String::from_utf8_lossy(&output.stdout).lines().filter_map(read_line));
+        found.extend(shell::output(&mut tree)?.lines().filter_map(read_line));
     }
     Ok(found)
 }

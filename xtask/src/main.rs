@@ -10,7 +10,6 @@ mod files;
 mod fuzz;
 mod guest;
 mod image;
-mod install;
 mod leftovers;
 mod linked;
 mod nextest;
@@ -39,7 +38,11 @@ const TASKS: &[Task] = &[
     ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
     ("guest", "other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
-    ("install", "the program and its files, below $DESTDIR$PREFIX; starts nothing", install::run),
+    (
+        "install",
+        "the program and its files, below $DESTDIR$PREFIX; starts nothing",
+        release::contents::install,
+    ),
     (
         "release",
         "all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",

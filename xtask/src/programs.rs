@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::files::About as _;
 use crate::shell::{self, Result};
 
@@ -67,25 +69,18 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
 
 /// Reads one of cargo's messages: a test program that was built.
 fn read_artifact(message: &str) -> Option<Program> {
-    let profile = message.split("\"profile\":").nth(1)?.split('}').next()?;
-    if !message.contains("\"reason\":\"compiler-artifact\"") || !profile.contains("\"test\":true") {
+    let message: Value = serde_json::from_str(message).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
     }
-    let executable = field(message, "executable")?;
-    let directory = Path::new(field(message, "manifest_path")?).parent()?.to_path_buf();
-    let target = &message[message.find("\"target\":{")?..];
-    let kind = target.split("\"kind\":[\"").nth(1)?.split('"').next()?;
-    let package = directory.file_name()?.to_string_lossy();
+    let directory = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let (package, kind) = (directory.file_name()?.display(), message["target"]["kind"][0].as_str()?);
     let name = match kind {
         "lib" => format!("{package} {kind}"),
-        _ => format!("{package} {kind} {}", field(target, "name")?),
+        _ => format!("{package} {kind} {}", message["target"]["name"].as_str()?),
     };
-    Some(Program { executable: executable.into(), directory: directory.clone(), name })
-}
-
-/// The text of a field of a JSON object on one line; what is read here has no quotation mark in it.
-fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
-    message.split_once(&format!("\"{name}\":\""))?.1.split('"').next()
+    let executable = message["executable"].as_str()?.into();
+    Some(Program { executable, directory: directory.to_path_buf(), name })
 }
 
 /// Reads one line of libtest's or libtest-mimic's output.

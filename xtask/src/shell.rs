@@ -57,14 +57,6 @@ pub(crate) fn tied(program: &str) -> Command {
     command
 }
 
-/// Refuses with the package that brings a missing program.
-pub(crate) fn need_program(program: &str, package: &str) -> Result {
-    if has(program) {
-        return Ok(());
-    }
-    Err(format!("this needs `{program}` (package {package}): `cargo xtask setup` installs it"))
-}
-
 /// Runs a command and returns what it printed; what it complained of is the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let said = command.output().map_err(|error| format!("{}: {error}", name(command)))?;
@@ -94,8 +86,7 @@ pub(crate) fn has(program: &str) -> bool {
 
 /// Whether we are root.
 pub(crate) fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").is_ok_and(|proc_self| proc_self.uid() == 0)
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]

@@ -6,9 +6,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The longest time that a step can have taken: a larger value in the record is not ours.
-const STEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// A task in steps whose names are known beforehand.
 pub(crate) struct Steps {
     begun: Instant,
@@ -44,7 +41,7 @@ impl Steps {
     pub(crate) fn begin(record: &Path, steps: &[(&'static str, u64)]) -> Self {
         let recorded = read(&std::fs::read_to_string(record).unwrap_or_default());
         let expected = |&(name, usual): &(&'static str, u64)| {
-            (name, recorded.get(name).copied().unwrap_or(Duration::from_secs(usual)))
+            (name, Duration::from_secs(recorded.get(name).map_or(usual, |seconds| (*seconds).into())))
         };
         let ahead: Vec<_> = steps.iter().map(expected).collect();
         let all = ahead.iter().map(|(_, expected)| *expected).sum();
@@ -80,9 +77,8 @@ impl Steps {
 
     /// Records how long the steps took, and prints it.
     pub(crate) fn end(self) {
-        let text: String =
-            self.took.iter().map(|(name, took)| format!("{} {name}\n", took.as_secs_f64())).collect();
-        if let Err(error) = std::fs::write(&self.record, text) {
+        let took: BTreeMap<_, _> = self.took.iter().map(|(name, took)| (name, took.as_secs())).collect();
+        if let Err(error) = std::fs::write(&self.record, serde_json::json!(took).to_string()) {
             eprintln!("{}: {error}", self.record.display());
         }
         eprintln!("\n{} in all:", clock(self.begun.elapsed()));
@@ -92,14 +88,9 @@ impl Steps {
     }
 }
 
-/// Reads the record of an earlier run.
-fn read(text: &str) -> BTreeMap<String, Duration> {
-    let line = |line| {
-        let (seconds, name) = str::split_once(line, ' ')?;
-        let took = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-        (took <= STEP_MAX).then(|| (name.to_owned(), took))
-    };
-    text.lines().filter_map(line).collect()
+/// Reads the record of an earlier run: how many seconds each step took.
+fn read(record: &str) -> BTreeMap<String, u32> {
+    serde_json::from_str(record).unwrap_or_default()
 }
 
 /// Minutes and seconds: `10:05`.
@@ -144,7 +135,10 @@ mod test {
 
     #[test]
     fn a_record_that_is_not_ours_is_ignored() {
-        assert!(read("no number\nx y\n-1 a\nNaN b\ninf c\n1e18 d\n").is_empty());
+        assert_eq!(read(r#"{"lints": 2}"#), [("lints".to_owned(), 2)].into());
+        for other in ["", "5.2 lints\n", r#"{"lints": -1}"#, r#"{"lints": 1e18}"#] {
+            assert!(read(other).is_empty(), "{other}");
+        }
         assert_eq!(clock(Duration::from_secs(605)), "10:05");
         assert_eq!([89, 90, 150].map(|s| in_words(Duration::from_secs(s))), ["89 s", "2 min", "3 min"]);
     }

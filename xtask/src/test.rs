@@ -45,15 +45,13 @@ const AGAIN_MAX: usize = 8;
 const CHANGES_HOST: &str = "binary(root)";
 
 /// What ran, over all runners.
-#[derive(Default)]
-struct Tally {
-    passed: u64,
-    failed: u64,
-    skipped: Vec<Skipped>,
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) skipped: Vec<Skipped>,
     /// Tests that failed and then passed alone: faults to fix.
     unsteady: Vec<String>,
-    /// What failed, for the end of the output.
-    broken: Vec<String>,
+    pub(crate) failed: Vec<String>,
 }
 
 /// Format, lints and documentation.
@@ -80,13 +78,13 @@ fn documentation() -> Result {
     shell::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }
 
-/// Checks that the workspace compiles with the oldest Rust that it promises (`rust-version`); why not, as the line of a skipped
-/// test, where that Rust is not installed.
-fn oldest_rust() -> Result<Option<String>> {
+/// Checks that the workspace compiles with the oldest Rust that it promises (`rust-version`), if that is installed.
+fn oldest_rust() -> Result<Tally> {
     let version = setup::oldest_rust()?;
     let toolchain = format!("+{version}");
     if !setup::has_rust(&version) {
-        return Ok(Some(format!("[SKIPPED, needs rustup and Rust {version}] the_oldest_rust_builds_it")));
+        let skipped = format!("[SKIPPED, needs rustup and Rust {version}] the_oldest_rust_builds_it");
+        return Ok(Tally::of_skipped(&skipped));
     }
     let mut check = Command::new("cargo");
     // The toolchain that runs xtask is in these variables.
@@ -94,7 +92,7 @@ fn oldest_rust() -> Result<Option<String>> {
     check.current_dir(shell::root());
     check.args([&toolchain, "check", "--quiet", "--workspace", "--target-dir"]);
     check.arg(shell::root().join("target/oldest-rust"));
-    shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| None)
+    shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| Tally::of_passed(1))
 }
 
 /// `cargo xtask test [PART]`: what can fail because of an ordinary change, or the tests of one part.
@@ -112,7 +110,7 @@ pub(crate) fn fast(arguments: &[String]) -> Result {
     let mut steps = begin("test-steps", STEPS_OF_FAST)?;
     let mut tally = Tally::default();
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
-    steps.run(SMOKE, |_| tally.add_smoke(&programs));
+    tally.add(&mut steps, SMOKE, || guest::smoke(&programs));
     steps.end();
     tally.end()
 }
@@ -128,14 +126,10 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     // Fetched at once, and built in the time that the CPUs have left.
     let making = shell::is_root().then(Making::begin);
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
-    let denied = steps.run(LINKED, |_| deny::check())?;
-    tally.passed += denied.passed;
-    tally.skipped.extend(denied.skipped.iter().map(|why| Skipped::by("this machine", why)));
-    match steps.run(OLDEST_RUST, |_| oldest_rust())? {
-        None => tally.passed += 1,
-        Some(why) => tally.skipped.push(Skipped::by("this machine", &why)),
-    }
-    steps.run(PACKAGES, |_| tally.add_packages());
+    tally.add(&mut steps, LINKED, deny::check);
+    tally.add(&mut steps, OLDEST_RUST, oldest_rust);
+    let built = shell::root().join("target/debug/netpolicy");
+    tally.add(&mut steps, PACKAGES, || release::trial::run(None, Some(&built)));
     steps.run(GUESTS, |_| {
         if let Some(making) = making {
             tally.add_guests(making.run(&programs));
@@ -194,52 +188,47 @@ impl Tally {
         programs.retain(Program::names_what_it_skips);
         for program in &programs {
             let skipped = program.skipped()?;
-            self.skipped.extend(skipped.iter().map(|test| Skipped::by("this machine", test)));
+            self.skipped.extend(skipped.iter().map(|test| Skipped::here(test)));
         }
         let ran = steps.run(TESTS, |left| nextest::run(&["--workspace"], run, Some(left)))?;
         self.passed += ran.passed;
-        self.failed += ran.failed.len() as u64;
-        self.broken.extend(ran.failed);
-        let examples = steps.run(EXAMPLES, |_| {
+        self.failed.extend(ran.failed);
+        self.add(steps, EXAMPLES, || {
             let mut cargo = shell::cargo();
             cargo.args(["test", "--quiet", "--workspace", "--doc", "--no-fail-fast"]);
             run.mark(&mut cargo);
-            shell::run(&mut cargo)
+            shell::run(&mut cargo).map(|()| Self::default())
         });
-        self.broken.extend(examples.err().map(|why| format!("examples: {why}")));
         Ok(programs)
     }
 
-    /// Runs the trials of the packages.
-    fn add_packages(&mut self) {
-        match release::trial::run(None, Some(&shell::root().join("target/debug/netpolicy"))) {
-            Ok(trials) => {
-                self.passed += trials.passed;
-                self.failed += trials.failed.len() as u64;
-                self.broken.extend(trials.failed);
-                self.skipped.extend(trials.skipped.iter().map(|test| Skipped::by("this machine", test)));
-            }
-            Err(why) => self.broken.push(format!("packages: {why}")),
-        }
+    pub(crate) fn of_passed(passed: u64) -> Self {
+        Self { passed, ..Self::default() }
     }
 
-    /// Runs the one test in a guest that `make test` has.
-    fn add_smoke(&mut self, programs: &[Program]) {
-        match guest::smoke(programs) {
-            Ok(None) => self.passed += 1,
-            Ok(Some(why)) => self.skipped.push(Skipped::by("this machine", &why)),
-            Err(why) => {
-                self.failed += 1;
-                self.broken.push(why);
+    /// One test that this machine skips: `[SKIPPED, needs X] NAME`.
+    pub(crate) fn of_skipped(test: &str) -> Self {
+        Self { skipped: vec![Skipped::here(test)], ..Self::default() }
+    }
+
+    /// Runs a step, and adds what ran in it.
+    fn add(&mut self, steps: &mut Steps, step: &'static str, work: impl FnOnce() -> Result<Self>) {
+        match steps.run(step, |_| work()) {
+            Ok(ran) => {
+                self.passed += ran.passed;
+                self.skipped.extend(ran.skipped);
+                self.unsteady.extend(ran.unsteady);
+                self.failed.extend(ran.failed);
             }
+            Err(why) => self.failed.push(format!("{step}: {why}")),
         }
     }
 
     /// Counts what guests ran of what was skipped here. What no machine ran is skipped for every machine's reasons.
-    fn add_guests(&mut self, guests: Result<guest::Guests>) {
+    pub(crate) fn add_guests(&mut self, guests: Result<guest::Guests>) {
         let guests = match guests {
             Ok(guests) => guests,
-            Err(why) => return self.broken.push(why),
+            Err(why) => return self.failed.push(why),
         };
         let known: BTreeSet<&String> = guests
             .passed
@@ -249,10 +238,9 @@ impl Tally {
             .collect();
         self.skipped.retain(|skipped| !known.contains(&skipped.name));
         self.passed += guests.passed.len() as u64;
-        self.failed += guests.failed.len() as u64;
         self.unsteady.extend(guests.unsteady);
-        self.broken.extend(guests.failed.iter().map(|name| format!("{name}, in a guest")));
-        self.broken.extend(guests.broken);
+        self.failed.extend(guests.failed.iter().map(|name| format!("{name}, in a guest")));
+        self.failed.extend(guests.broken);
         self.skipped.extend(guests.skipped);
     }
 
@@ -260,7 +248,7 @@ impl Tally {
     /// counts, and the first is a fault to fix.
     fn run_again(&mut self, run: &Run) {
         let failed: Vec<String> =
-            self.broken.iter().filter(|test| test.contains("::root ")).cloned().collect();
+            self.failed.iter().filter(|test| test.contains("::root ")).cloned().collect();
         if failed.is_empty() || failed.len() > AGAIN_MAX {
             return;
         }
@@ -272,17 +260,16 @@ impl Tally {
                     return;
                 }
                 let passed = |test: &String| failed.contains(test) && !again.failed.contains(test);
-                self.unsteady.extend(self.broken.iter().filter(|test| passed(test)).cloned());
-                self.broken.retain(|test| !passed(test));
+                self.unsteady.extend(self.failed.iter().filter(|test| passed(test)).cloned());
+                self.failed.retain(|test| !passed(test));
                 self.passed += again.passed;
-                self.failed -= again.passed;
             }
-            Err(why) => self.broken.push(why),
+            Err(why) => self.failed.push(why),
         }
     }
 
     /// Prints what was skipped and what failed, and the counts.
-    fn end(self) -> Result {
+    pub(crate) fn end(self) -> Result {
         eprintln!();
         if !shell::is_root() {
             eprintln!("Not root: the tests that need root were skipped. `sudo -E make test` runs them.");
@@ -293,11 +280,11 @@ impl Tally {
         for test in &self.unsteady {
             eprintln!("A FAULT TO FIX: failed, and passed alone: {test}");
         }
-        for what in &self.broken {
+        for what in &self.failed {
             eprintln!("FAILED {what}");
         }
-        println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len());
-        match self.broken.first() {
+        println!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len());
+        match self.failed.first() {
             None if self.passed > 0 => Ok(()),
             None => Err("no test ran".to_owned()),
             Some(what) => Err(format!("failed: {what}")),
@@ -311,10 +298,9 @@ mod tallies {
 
     #[test]
     fn what_a_guest_ran_is_not_skipped_and_what_failed_there_fails_all() {
-        let here = |test| Skipped::by("this machine", test);
         let tests =
             ["[SKIPPED, needs flower] a", "[SKIPPED, needs flower] b", "[SKIPPED, needs luck] c", "d"];
-        let mut tally = Tally { skipped: tests.map(here).to_vec(), ..Tally::default() };
+        let mut tally = Tally { skipped: tests.map(Skipped::here).to_vec(), ..Tally::default() };
         let there = Skipped::by("a guest", "[SKIPPED, needs patience] c");
         tally.add_guests(Ok(guest::Guests {
             passed: ["a".to_owned()].into(),
@@ -323,12 +309,8 @@ mod tallies {
             broken: vec!["a guest could not be made: no room".to_owned()],
             ..guest::Guests::default()
         }));
-        assert_eq!((tally.passed, tally.failed, tally.broken.len()), (1, 1, 2));
-        assert_eq!(
-            tally.skipped,
-            [here("d"), there],
-            "the reasons are those of the machines that skipped it"
-        );
+        assert_eq!((tally.passed, tally.failed.len()), (1, 2));
+        assert_eq!(tally.skipped, [Skipped::here("d"), there], "for the reasons of those that skipped it");
         assert!(tally.end().is_err());
     }
 }

@@ -22,6 +22,8 @@ use tempfile::TempDir;
 
 type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
+type Part = fn() -> Done<()>;
+
 const PORT: u16 = 8_100;
 
 /// The packages bring no `PATH` to these.
@@ -32,7 +34,7 @@ const NOBODY: &str = "65534";
 
 fn main() -> Done<()> {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let parts: [(&str, fn() -> Done<()>); 5] = [
+    let parts: [(&str, Part); 5] = [
         ("bodies", bodies),
         ("pipelined", pipelined),
         ("long", long),
@@ -290,11 +292,11 @@ fn pipelined() -> Done<()> {
             "init = function(args)\n  local all = {{}}\n  for i = 1, {depth} do all[i] = wrk.format() end\n  \
              pipeline = table.concat(all)\nend\nrequest = function() return pipeline end\n"
         );
-        let (said, mut series, _) = measured(&lab, PORT, Vec::new(), || {
+        let (said, series, _) = measured(&lab, PORT, Vec::new(), || {
             wrk(&lab, files.path(), &script, &["-c4", "-d1s"], "/", 4 * depth)
         })?;
         let said = Said { percentiles: Vec::new(), ..said };
-        compare(&format!("wrk -c4, {depth} deep"), &said, &mut series);
+        compare(&format!("wrk -c4, {depth} deep"), &said, &series);
     }
     Ok(())
 }

@@ -177,7 +177,7 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 }
 
 /// Waits for the deadline, and rolls back what is unconfirmed by then. Exits within a second after the trial
-/// was confirmed or has ended otherwise.
+/// was confirmed or has ended otherwise, or after its journal was deleted.
 ///
 /// A signal does not end the watch. Stopping a unit or a session sends one to all its processes: the guarded
 /// program then rolls back by itself, and if it cannot, its exit is noticed as usual. A trial without a
@@ -206,6 +206,8 @@ pub fn run(
         announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     }
     let journal = session.journal()?;
+    // Some FUSE file systems count no links.
+    let directory = File::open(&session.state_dir).ok().filter(|directory| !has_no_links(directory));
     let (mut trial, mut is_to_end) = (None, false);
     loop {
         let left = Duration::from_nanos(deadline.0.saturating_sub(clock::now().since_boot.0));
@@ -223,7 +225,9 @@ pub fn run(
             }
             None => {
                 std::thread::sleep(left.min(LOOK_EVERY));
-                if is_settled(&journal, deadline, &mut trial) {
+                let is_deleted =
+                    directory.as_ref().is_some_and(|directory| is_deleted(directory, &session.state_dir));
+                if is_deleted || is_settled(&journal, deadline, &mut trial) {
                     return Ok(Exit::Done);
                 }
                 is_to_end |= is_asked_to_end(&mut signals);
@@ -252,8 +256,18 @@ fn is_asked_to_end(signals: &mut Signals) -> bool {
     std::iter::from_fn(|| signals.take()).any(|arrived| arrived.signal != Signal::HangUp)
 }
 
+/// Whether the directory at this path was deleted. A directory that was moved, or whose file system was
+/// unmounted, still has links; if it was copied before it was deleted, the copy is at the path.
+fn is_deleted(directory: &File, path: &Path) -> bool {
+    has_no_links(directory) && matches!(path.try_exists(), Ok(false))
+}
+
+fn has_no_links(directory: &File) -> bool {
+    rustix::fs::fstat(directory).is_ok_and(|stat| stat.st_nlink == 0)
+}
+
 /// Whether the trial with this deadline, once it is in the journal, no longer waits for it. While the journal
-/// cannot be read, the trial counts as waiting.
+/// cannot be read or is not in its place, the trial counts as waiting.
 fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<TransactionName>) -> bool {
     if trial.is_none() {
         // The guard starts before the trial, which may already be settled. The deadline is unique to the
@@ -265,7 +279,8 @@ fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<Trans
     let Some(name) = *trial else { return false };
     match journal.transaction(name) {
         Ok(transaction) => transaction.deadline().is_none(),
-        Err(error) => matches!(error, JournalError::NoSuchTransaction { .. }),
+        Err(JournalError::NoSuchTransaction { directory, .. }) => directory.is_dir(),
+        Err(_) => false,
     }
 }
 

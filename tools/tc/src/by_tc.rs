@@ -1,8 +1,8 @@
 //! Lines that the installed tc does, each in its turn: all before them is settled first, and what follows waits.
 //!
 //! One tc does all of them. After each line it is given a line that no tc knows, as a barrier: what it says of that comes when the line
-//! before is done. Its changes can be neither undone nor distinguished from what was there before: `--atomic`, `--swap` and
-//! `--resume` refuse such lines.
+//! before is done. While it works, this process waits on the same CPU ([`SameCpu`]). Its changes can be neither undone nor
+//! distinguished from what was there before: `--atomic`, `--swap` and `--resume` refuse such lines.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use linux::{Netns, Signals};
 use model::legible::shortened;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use session::{Exit, Fault};
 use tc_rules::kernel::Loader;
 
@@ -28,11 +30,10 @@ const WARNINGS_MAX: usize = 1000;
 /// How much of what tc says of a line is kept.
 const SAID_BYTES_MAX: usize = 1 << 16;
 
-/// How often a signal is looked for while tc is at work, and how long tc may go on after one.
-const ASKED_EVERY: Duration = Duration::from_millis(20);
+/// How long tc may go on after a signal.
 const GOES_ON_FOR: Duration = Duration::from_secs(2);
 
-/// The word of a barrier: no object of any tc begins with it.
+/// What the word of a barrier begins with; the number of its line follows. No object of any tc has such a name.
 const BARRIER: &str = "netpolicy-barrier";
 
 /// Where tc is, if the path of the caller does not say.
@@ -155,6 +156,7 @@ struct Running {
     child: Child,
     input: ChildStdin,
     said: ChildStderr,
+    same_cpu: SameCpu,
     /// What it said since the last barrier.
     words: Vec<u8>,
     /// How many lines it was given, barriers among them.
@@ -172,7 +174,8 @@ impl Running {
         let mut child = netns.run(|| command.spawn()).map_err(io::Error::other)??;
         let pipes = child.stdin.take().zip(child.stderr.take());
         let (input, said) = pipes.ok_or_else(|| io::Error::other("no pipes"))?;
-        Ok(Self { child, input, said, words: Vec::new(), lines: 0 })
+        let same_cpu = SameCpu::new(&child);
+        Ok(Self { child, input, said, same_cpu, words: Vec::new(), lines: 0 })
     }
 
     /// Gives it a line and a barrier, and waits for what it says of the barrier.
@@ -182,19 +185,34 @@ impl Running {
         signals: &mut Signals,
         interrupted: &mut bool,
     ) -> Result<Answer, String> {
-        self.words.clear();
         self.lines += 2;
+        self.same_cpu.enter();
+        let answer = self.exchange(text, signals, interrupted);
+        self.same_cpu.leave();
+        answer
+    }
+
+    fn exchange(
+        &mut self,
+        text: &str,
+        signals: &mut Signals,
+        interrupted: &mut bool,
+    ) -> Result<Answer, String> {
         // A tc that has ended says so at its other pipe.
-        let _ = self.input.write_all(format!("{text}\n{BARRIER}\n").as_bytes());
-        let mut ends_at = None;
+        let _ = self.input.write_all(format!("{text}\n{BARRIER}-{}\n", self.lines).as_bytes());
+        let mut ends_at: Option<Instant> = None;
         loop {
-            if let Some(answer) = answer_in(&self.words, self.lines) {
+            if let Some((answer, end)) = answer_in(&self.words, self.lines) {
+                self.words.drain(..end);
                 return Ok(answer);
             }
-            let mut descriptors = [PollFd::new(&self.said, PollFlags::IN)];
-            let timeout = Timespec::try_from(ASKED_EVERY).ok();
+            let left = ends_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut descriptors =
+                [PollFd::new(&self.said, PollFlags::IN), PollFd::new(&*signals, PollFlags::IN)];
             let ready = poll(&mut descriptors, timeout.as_ref()).unwrap_or(0);
-            if ready > 0 {
+            let [said, signal] = descriptors.map(|of| ready > 0 && !of.revents().is_empty());
+            if said {
                 let mut bytes = [0; 4096];
                 match self.said.read(&mut bytes) {
                     Ok(0) | Err(_) => return Err(self.ended()),
@@ -206,7 +224,7 @@ impl Running {
                     }
                 }
             }
-            if signals.take().is_some() {
+            if signal && signals.take().is_some() {
                 *interrupted = true;
                 ends_at.get_or_insert(Instant::now() + GOES_ON_FOR);
             }
@@ -220,7 +238,8 @@ impl Running {
     fn ended(&mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = String::from_utf8_lossy(&self.words);
-        format!("tc ended with {status}; whether it did this line is not known: {}", joined(words.lines()))
+        let of_it = words.lines().filter(|line| !line.starts_with(FAILED));
+        format!("tc ended with {status}; whether it did this line is not known: {}", joined(of_it))
     }
 }
 
@@ -232,18 +251,79 @@ impl Drop for Running {
     }
 }
 
-/// What tc says of a line, once it has refused the barrier behind it, which is this line of its input; `None` until then.
+/// Keeps this thread on the CPU of a program while it waits for the program. Only one of the two runs at any time: on two CPUs,
+/// each turn wakes an idle CPU, which takes about as long as loading a rule.
+#[derive(Debug)]
+struct SameCpu {
+    program: Option<Pid>,
+    /// The CPU of the program.
+    at: Option<usize>,
+    /// The CPUs of this thread; `None` if the set cannot hold them: then nothing is changed.
+    otherwise: Option<CpuSet>,
+}
+
+impl SameCpu {
+    fn new(program: &Child) -> Self {
+        let program = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
+        Self { program, at: None, otherwise: sched_getaffinity(None).ok() }
+    }
+
+    /// Puts both on the CPU of this thread. Only speed depends on it, so errors are ignored.
+    fn enter(&mut self) {
+        if self.otherwise.is_none() || self.program.is_none() {
+            return;
+        }
+        let cpu = sched_getcpu();
+        if cpu >= CpuSet::MAX_CPU {
+            return;
+        }
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        if self.at != Some(cpu) && sched_setaffinity(self.program, &only).is_ok() {
+            self.at = Some(cpu);
+        }
+        let _ = sched_setaffinity(None, &only);
+    }
+
+    /// Lets this thread run on all its CPUs again.
+    fn leave(&self) {
+        if let Some(otherwise) = &self.otherwise {
+            let _ = sched_setaffinity(None, otherwise);
+        }
+    }
+}
+
+/// What tc says of a line that failed: this, the number of the line, and a newline.
+const FAILED: &str = "Command failed -:";
+
+/// What tc says of a line, once it has named the barrier after it, which is this line of its input, and where that ends; `None`
+/// until then. That the barrier before has failed comes first: tc prints it while this process goes on.
 ///
 /// iproute2 6.1, `lib/utils.c` `do_batch()`: what a command says comes first, then `Command failed -:N`.
-fn answer_in(said: &[u8], barrier: u64) -> Option<Answer> {
-    let said = String::from_utf8_lossy(said);
-    let failed = |line: u64| format!("Command failed -:{line}\n");
-    let (said, _) = said.split_once(failed(barrier).as_str())?;
-    let of_barrier = |line: &&str| line.contains(BARRIER);
-    Some(match said.split_once(failed(barrier - 1).as_str()) {
-        Some((words, _)) => Answer::Refused(joined(words.lines())),
-        None => Answer::Done(joined(said.lines().take_while(|line| !of_barrier(line)))),
-    })
+fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
+    let named = format!("Object \"{BARRIER}-{barrier}\"");
+    let failed = |line: u64| format!("{FAILED}{line}");
+    // A barrier that another version of tc names in other words has failed all the same.
+    let of_barrier = |line: &str| line.starts_with(&named) || line == failed(barrier);
+    let before = failed(barrier.saturating_sub(2));
+    let (mut words, mut refused, mut end) = (Vec::new(), false, 0);
+    for whole in said.split_inclusive(|byte| *byte == b'\n') {
+        end += whole.len();
+        let line = String::from_utf8_lossy(whole.strip_suffix(b"\n")?);
+        if of_barrier(&line) {
+            let words = joined(words.iter().map(String::as_str));
+            return Some((if refused { Answer::Refused(words) } else { Answer::Done(words) }, end));
+        }
+        if line == before {
+            continue;
+        }
+        if line.starts_with(FAILED) {
+            refused = true;
+        } else {
+            words.push(line.into_owned());
+        }
+    }
+    None
 }
 
 /// Lines of words as one.
@@ -270,21 +350,35 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_tc_says_of_a_line_is_known_once_it_has_refused_the_barrier() {
-        let barrier = "Object \"netpolicy-barrier\" is unknown, try \"tc help\".\n";
-        let refused =
-            format!("Cannot find device \"nowhere\"\nCommand failed -:3\n{barrier}Command failed -:4\n");
-        let answer = answer_in(refused.as_bytes(), 4);
-        assert_eq!(answer, Some(Answer::Refused("Cannot find device \"nowhere\"".to_owned())));
-        let warned = format!("Warning: sch_htb: quantum is big.\n{barrier}Command failed -:4\n");
-        assert_eq!(
-            answer_in(warned.as_bytes(), 4),
-            Some(Answer::Done("Warning: sch_htb: quantum is big.".to_owned()))
-        );
-        let silent = format!("{barrier}Command failed -:4\n");
-        assert_eq!(answer_in(silent.as_bytes(), 4), Some(Answer::Done(String::new())));
-        for part in ["", barrier, "Command failed -:3\n", "Command failed -:4", "Command failed -:41\n"] {
-            assert_eq!(answer_in(part.as_bytes(), 4), None, "{part}");
+    fn what_tc_says_of_a_line_is_known_once_it_has_named_the_barrier() {
+        let barrier = "Object \"netpolicy-barrier-4\" is unknown, try \"tc help\".\n";
+        let answer = |text: &str| answer_in(text.as_bytes(), 4);
+        let refused = format!("Cannot find device \"nowhere\"\nCommand failed -:3\n{barrier}");
+        let words = Answer::Refused("Cannot find device \"nowhere\"".to_owned());
+        assert_eq!(answer(&refused), Some((words, refused.len())));
+        let warned = format!("Warning: sch_htb: quantum is big.\n{barrier}");
+        let words = Answer::Done("Warning: sch_htb: quantum is big.".to_owned());
+        assert_eq!(answer(&warned), Some((words, warned.len())));
+        assert_eq!(answer(barrier), Some((Answer::Done(String::new()), barrier.len())));
+        // What is said of the barrier before comes late, and what follows stays for the next line.
+        let late = format!("Command failed -:2\n{barrier}Command failed -:4\n");
+        let end = late.len() - "Command failed -:4\n".len();
+        assert_eq!(answer(&late), Some((Answer::Done(String::new()), end)));
+        // Of a barrier in other words, all that is known is that it failed.
+        let other = "Error: no such object.\nCommand failed -:4\n";
+        let words = Answer::Done("Error: no such object.".to_owned());
+        assert_eq!(answer(other), Some((words, other.len())));
+        let parts = [
+            "",
+            "Object \"netpolicy-barrier-4\"",
+            "Object \"netpolicy-barrier-2\" is unknown, try \"tc help\".\n",
+            "What is \"netpolicy-barrier-4\"?\n",
+            "Command failed -:2\nCommand failed -:3\n",
+            "Command failed -:4",
+            "Command failed -:41\n",
+        ];
+        for part in parts {
+            assert_eq!(answer(part), None, "{part}");
         }
     }
 }

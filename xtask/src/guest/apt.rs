@@ -12,6 +12,9 @@ use crate::shell::{self, Result};
 /// How old the lists of packages may be before they are fetched again.
 const LISTS_STAY_FRESH: Duration = Duration::from_secs(24 * 3600);
 
+/// The oldest kernel that has everything the tests speak of.
+const OLDEST_KERNEL: &str = "6.18~";
+
 /// A private apt: its own sources and lists, the system's keys and its record of what is installed.
 pub(super) struct Apt {
     directory: PathBuf,
@@ -39,10 +42,6 @@ pub(crate) struct Mirror {
 impl Apt {
     /// Finds the mirror and the suites, and fetches their lists unless they are fresh.
     pub(super) fn open(cache: &Cache) -> Result<Self> {
-        for (program, package) in [("apt-get", "apt"), ("apt-cache", "apt"), ("dpkg", "dpkg")] {
-            shell::need_program(program, package)
-                .map_err(|missing| format!("{missing}; guests are made of Debian packages"))?;
-        }
         let mirror = Mirror::of_this_system()?;
         let lock = cache.lock("apt")?;
         let release = mirror.release.clone();
@@ -138,15 +137,9 @@ impl Apt {
     /// The newest version of a package that this release's own suites offer.
     pub(super) fn own_newest(&self, package: &str) -> Result<Offer> {
         let own = self.own_suites();
-        let mut newest: Option<Offer> = None;
-        for offer in
-            self.offers(package)?.into_iter().filter(|o| o.package == package && own.contains(&o.suite))
-        {
-            if newest.as_ref().is_none_or(|so_far| newer(&offer.version, &so_far.version)) {
-                newest = Some(offer);
-            }
-        }
-        newest.ok_or_else(|| format!("no package {package} is on offer in {}", own.join(", ")))
+        let mut offers = self.offers(package)?;
+        offers.retain(|offer| offer.package == package && own.contains(&offer.suite));
+        newest(offers).ok_or_else(|| format!("no package {package} is on offer in {}", own.join(", ")))
     }
 
     /// Every version on offer of the packages whose names begin so.
@@ -172,15 +165,8 @@ impl Apt {
         files::make_directory(&into.join("partial"))?;
         let mut command = self.client("apt-get");
         command.arg("-o").arg(format!("Dir::Cache::archives={}", into.display()));
-        command.args([
-            "-o",
-            "Debug::NoLocking=true",
-            "-q",
-            "-y",
-            "--no-install-recommends",
-            "--download-only",
-        ]);
-        shell::run(command.args(["-t", suite, "install", package]))
+        command.args(["-o", "Debug::NoLocking=true", "-q", "-y", "--no-install-recommends"]);
+        shell::run(command.args(["--download-only", "-t", suite, "install", package]))
     }
 }
 
@@ -192,6 +178,22 @@ pub(super) fn unpack_all(packages: &Path, into: &Path) -> Result {
         }
     }
     Ok(())
+}
+
+/// The newest of these offers.
+fn newest(offers: Vec<Offer>) -> Option<Offer> {
+    offers.into_iter().reduce(|one, other| if newer(&other.version, &one.version) { other } else { one })
+}
+
+/// The newest of these offers that is a kernel with everything that the tests speak of.
+pub(super) fn newest_kernel(mut offers: Vec<Offer>) -> Option<Offer> {
+    offers.retain(|offer| newer(&offer.version, OLDEST_KERNEL));
+    newest(offers)
+}
+
+/// A version without the letters that shells and makefiles take for something else.
+pub(super) fn path_letters(version: &str) -> String {
+    version.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
 /// Whether Debian's ordering puts `left` after `right`.
@@ -214,12 +216,9 @@ impl Mirror {
             );
         };
         let format = "$(SITE)\t$(RELEASE)\t$(COMPONENT)";
-        let targets = shell::output(Command::new("apt-get").env("LC_ALL", "C").args([
-            "indextargets",
-            "--format",
-            format,
-            "Identifier: Packages",
-        ]))?;
+        let mut apt = Command::new("apt-get");
+        apt.env("LC_ALL", "C").args(["indextargets", "--format", format, "Identifier: Packages"]);
+        let targets = shell::output(&mut apt)?;
         let uri = read_targets(&targets, &codename).ok_or_else(|| {
             format!("no source of `{codename} main` in this system's apt configuration: guests are made of its packages")
         })?;
@@ -278,9 +277,19 @@ mod reading {
     }
 
     #[test]
-    fn versions_are_ordered_as_debian_orders_them() {
-        assert!(newer("7.3.4-1~bpo13+1", "7.2.12-1"));
-        assert!(newer("7.2.12-1", "7.2.12-1~bpo13+1"));
-        assert!(newer("6.18.1-1", "6.9-1"));
+    fn the_newest_is_taken_as_debian_orders_versions_and_no_old_kernel_is() {
+        let offers = |versions: &[&str]| {
+            let lines =
+                versions.iter().map(|version| format!("l | {version} | http://m s/main amd64 Packages\n"));
+            read_madison(&lines.collect::<String>())
+        };
+        let newest = |versions: &[&str]| newest_kernel(offers(versions)).map(|offer| offer.version);
+        assert_eq!(
+            newest(&["6.12.107-1", "7.3.4-1~bpo13+1", "7.2.12-1"]).as_deref(),
+            Some("7.3.4-1~bpo13+1")
+        );
+        assert_eq!(newest(&["7.2.12-1~bpo13+1", "7.2.12-1"]).as_deref(), Some("7.2.12-1"));
+        assert_eq!(newest(&["6.9-1"]), None);
+        assert_eq!(path_letters("7.3.4-1~bpo13+1"), "7.3.4-1-bpo13-1");
     }
 }

@@ -11,9 +11,6 @@ use super::cache::Cache;
 use crate::files;
 use crate::shell::{self, Result};
 
-/// A guest's memory, in mebibytes: the machine may be running several.
-pub(super) const MEBIBYTES: u32 = 2048;
-
 /// How long a guest may take until its command begins. Emulated CPUs on a busy machine need most of it.
 pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(240);
 
@@ -31,10 +28,6 @@ pub(super) trait Guest {
     fn command(&self, run: &Run) -> Result<Command>;
     /// Where its modules are, as `/lib/modules/RELEASE`, if it has any.
     fn modules(&self) -> Option<PathBuf>;
-    /// Where the kernel's own tests are that were built with it.
-    fn selftests(&self) -> Option<PathBuf> {
-        None
-    }
     /// What is to be done to the process of [`Guest::command`] before the guest's command may run undisturbed.
     fn settle(&self, _process: u32) -> Result {
         Ok(())
@@ -84,9 +77,6 @@ pub(super) fn execute(
     received: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Ended> {
     need_root()?;
-    for program in ["setpriv", "unshare"] {
-        shell::need_program(program, "util-linux")?;
-    }
     watch(cache, guest, order, received)
 }
 
@@ -193,11 +183,6 @@ impl Run {
         &self.directory
     }
 
-    /// The guest's memory.
-    pub(super) fn mebibytes(&self) -> u32 {
-        MEBIBYTES
-    }
-
     /// Writes a script that the guest runs.
     pub(super) fn write_script(&self, name: &str, text: &str) -> Result {
         files::write_script(&self.directory.join(name), text)
@@ -206,21 +191,11 @@ impl Run {
     /// `unshare` with namespaces of the guest's own, to which the guest's program is added: whatever ends us ends
     /// all of it, and what it mounted or created in its namespaces is gone with it. An emulated machine takes all the CPU time
     /// that there is: it leaves this machine's own tests theirs.
-    pub(super) fn contained(&self, more: &[&str]) -> Command {
+    pub(super) fn contained() -> Command {
         let [nice, others @ ..] = shell::BESIDE_OTHERS;
         let mut command = Command::new(nice);
-        command.args(others).args([
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "--",
-            "unshare",
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-        ]);
-        command.arg("--kill-child=KILL").args(more).arg("--");
+        command.args(others).args(["setpriv", "--pdeathsig", "KILL", "--"]);
+        command.args(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--"]);
         command
     }
 

@@ -1,10 +1,12 @@
 //! Where guests are kept: outside the tree, complete or not at all, and one maker at a time.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::files;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 /// `${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest`. A finished thing has its final name and a [`SUMS`] file; whatever is
@@ -19,10 +21,8 @@ const SUMS: &str = "SHA256SUMS";
 /// With less than this many mebibytes left, a disk is why something failed.
 const FULL: u64 = 64;
 
-/// One maker at a time, until dropped. Held by a `flock` process that ends when we do, however we end.
-pub(crate) struct Lock {
-    holder: Child,
-}
+/// A locked file: one maker at a time, until dropped. The kernel releases it when we end, however we end.
+pub(crate) type Lock = File;
 
 impl Cache {
     /// The user's cache, created if missing.
@@ -47,30 +47,13 @@ impl Cache {
 
     /// Waits until no other process makes `what`.
     pub(crate) fn lock(&self, what: &str) -> Result<Lock> {
-        for program in ["flock", "setpriv"] {
-            shell::need_program(program, "util-linux")?;
-        }
-        let file = self.at(&format!("{what}.lock"));
-        if !try_lock(&file)? {
+        let path = self.at(&format!("{what}.lock"));
+        let file = File::create(&path).about(&path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             eprintln!("guest: another process is making {what} in {}: waiting for it", self.root.display());
+            flock(&file, FlockOperation::LockExclusive).about(&path)?;
         }
-        let mut holder = shell::tied("flock")
-            .arg(&file)
-            .args(["sh", "-c", "echo held; exec cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("flock {}: {error}", file.display()))?;
-        let mut said = String::new();
-        let read = holder.stdout.take().map(|out| BufReader::new(out).read_line(&mut said));
-        match read {
-            Some(Ok(_)) if said.trim() == "held" => Ok(Lock { holder }),
-            _ => {
-                let _ = holder.kill();
-                let _ = holder.wait();
-                Err(format!("{} cannot be locked", file.display()))
-            }
-        }
+        Ok(file)
     }
 
     /// A failure, and that the disk is full, if it is: compilers and linkers say that far above.
@@ -102,11 +85,7 @@ impl Cache {
         files::write(&making.join(SUMS), &sums)?;
         let done = self.at(name);
         files::remove(&done)?;
-        if let Some(above) = done.parent() {
-            files::make_directory(above)?;
-        }
-        std::fs::rename(making, &done)
-            .map_err(|error| format!("{} to {}: {error}", making.display(), done.display()))?;
+        files::rename(making, &done)?;
         Ok(done)
     }
 
@@ -129,6 +108,17 @@ impl Cache {
         }
     }
 
+    /// Notes a finished thing as the newest of its kind, and returns where it is.
+    pub(crate) fn note(&self, kind: &str, name: &str) -> Result<PathBuf> {
+        files::write(&self.at(kind), name)?;
+        self.finished(name).ok_or_else(|| format!("{name} was made and is not whole"))
+    }
+
+    /// The newest of a kind, as it was noted, if it is whole.
+    pub(crate) fn latest(&self, kind: &str) -> Option<PathBuf> {
+        self.finished(std::fs::read_to_string(self.at(kind)).ok()?.trim())
+    }
+
     /// Refuses to begin what needs more mebibytes than the disk has.
     pub(crate) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
         match self.free_mebibytes() {
@@ -141,29 +131,11 @@ impl Cache {
     }
 }
 
-impl Drop for Lock {
-    fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        let _ = self.holder.wait();
-    }
-}
-
 fn with_space_left(failed: &str, root: &Path, free: u64) -> String {
     if free >= FULL {
         return failed.to_owned();
     }
     format!("{failed}: {} has {free} MiB left: make room, or set XDG_CACHE_HOME", root.display())
-}
-
-/// Whether no process holds a lock at this moment.
-fn try_lock(file: &Path) -> Result<bool> {
-    let tried = Command::new("flock").arg("--nonblock").arg(file).arg("true").stderr(Stdio::piped()).output();
-    let tried = tried.map_err(|error| format!("flock {}: {error}", file.display()))?;
-    match (tried.status.success(), String::from_utf8_lossy(&tried.stderr).trim()) {
-        (true, _) => Ok(true),
-        (false, "") => Ok(false),
-        (false, complaint) => Err(complaint.to_owned()),
-    }
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 of these texts.
@@ -227,7 +199,6 @@ mod trimming {
     fn two_makers_of_one_thing_come_one_after_the_other() {
         let cache = Own::new("makers");
         let first = cache.0.lock("uml").expect("no process has it");
-        assert!(!try_lock(&cache.0.at("uml.lock")).expect("it can be tried"));
         let held = Duration::from_millis(300);
         std::thread::scope(|scope| {
             let begun = Instant::now();

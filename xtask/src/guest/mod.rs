@@ -10,7 +10,6 @@ mod outcome;
 mod patched;
 mod qemu;
 mod selftests;
-mod source;
 mod tests;
 mod unpacked;
 
@@ -26,7 +25,7 @@ pub(crate) use outcome::{Guests, Skipped};
 use patched::Patched;
 use qemu::Qemu;
 pub(crate) use tests::{Making, smoke};
-pub(crate) use unpacked::{install_wheel, is_unpacked, program, unpack};
+pub(crate) use unpacked::{Wheel, unpack};
 
 const USAGE: &str = "usage: cargo xtask guest build [--qemu|--patched] [--patches DIRECTORY]
        cargo xtask guest boot [--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
@@ -102,30 +101,23 @@ fn build(asked: &Asked) -> Result {
         None => tests::FOR_TESTS.to_vec(),
     };
     for kind in kinds {
-        let guest: Box<dyn Guest> = match kind {
-            Kind::Qemu => Box::new(Qemu::build(&cache)?),
-            Kind::Patched => Box::new(Qemu::patched(&cache, &Patched::patches(&further)?, true)?),
-        };
-        println!("{}", guest.described());
+        println!("{}", guest(&cache, kind, &further, true)?.described());
     }
     Ok(())
 }
 
-/// A guest that was made before, or is made now.
-fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest + Send + Sync>> {
-    Ok(match kind {
-        Kind::Qemu => match Qemu::ready(cache) {
-            Some(guest) => Box::new(guest),
-            None => Box::new(Qemu::build(cache)?),
-        },
-        Kind::Patched => Box::new(Qemu::patched(cache, &Patched::patches(patches)?, false)?),
-    })
+/// A guest, with these patches after the series: the one that was made before, unless it is to be made `anew`.
+fn guest(cache: &Cache, kind: Kind, further: &[PathBuf], anew: bool) -> Result<Qemu> {
+    match kind {
+        Kind::Qemu => Qemu::stock(cache, anew),
+        Kind::Patched => Qemu::patched(cache, &Patched::patches(further)?, anew),
+    }
 }
 
 fn boot_and_run(asked: Asked) -> Result {
     boot::need_root()?;
     let cache = Cache::open()?;
-    let guest = ready(&cache, asked.kind.unwrap_or(Kind::Qemu), &asked.patch_files()?)?;
+    let guest = guest(&cache, asked.kind.unwrap_or(Kind::Qemu), &asked.patch_files()?, false)?;
     let split = |pair: &str| pair.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     let environment = asked.options.values("--env").map(|pair| split(pair).ok_or("--env wants NAME=VALUE"));
     let environment = environment.collect::<std::result::Result<_, _>>()?;
@@ -137,7 +129,7 @@ fn boot_and_run(asked: Asked) -> Result {
         boot_limit: boot::BOOT_LIMIT,
         limit,
     };
-    let ended = boot::execute(&cache, guest.as_ref(), &order, &mut boot::print)?;
+    let ended = boot::execute(&cache, &guest, &order, &mut boot::print)?;
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());
     match ended.code {
         0 => Ok(()),

@@ -125,13 +125,18 @@ impl Output {
 }
 
 impl Skipped {
+    /// What this machine's line says of a test.
+    pub(crate) fn here(test: &str) -> Self {
+        Self::by("this machine", test)
+    }
+
     /// What a machine's line says of a test.
     pub(crate) fn by(machine: &str, test: &str) -> Self {
         let (name, reason) = name_and_reason(test);
         Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())] }
     }
 
-    pub(super) fn is_unavoidable(&self) -> bool {
+    pub(crate) fn is_unavoidable(&self) -> bool {
         self.reasons.iter().any(|(_, reason)| UNAVOIDABLE.iter().any(|known| reason.contains(known)))
     }
 }
@@ -151,10 +156,7 @@ mod offers {
     use super::*;
 
     fn skipped(lines: &[&str]) -> Guests {
-        Guests {
-            skipped: lines.iter().map(|line| Skipped::by("this machine", line)).collect(),
-            ..Guests::default()
-        }
+        Guests { skipped: lines.iter().map(|line| Skipped::here(line)).collect(), ..Guests::default() }
     }
 
     fn output(lines: &[&str], code: i32) -> Output {
@@ -185,7 +187,7 @@ mod offers {
         let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
         assert!(!guests.skipped[0].is_unavoidable());
-        assert!(Skipped::by("this machine", "[SKIPPED, needs varlinkctl] c").is_unavoidable());
+        assert!(Skipped::here("[SKIPPED, needs varlinkctl] c").is_unavoidable());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The patched kernel: built here for the emulated machine, with the series of `kernel/`.
+//! The patched kernel: the source as the distribution packages it, built here for the emulated machine, with the series of `kernel/`.
 //!
 //! One tree and one set of objects serve every set of patches of a source version: only files whose text changes are
 //! written, so that a change of the series is built in seconds after the first time.
@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::apt::Apt;
+use super::apt::{self, Apt};
 use super::cache::{self, Cache};
 use super::selftests;
-use super::source::Source;
 use crate::files::{self, About as _};
+use crate::setup;
 use crate::shell::{self, Result};
 
 /// What it is built with, beyond `allnoconfig`.
@@ -26,11 +26,45 @@ const FOR_TESTS: &str = "kernel/test-only";
 /// The objects of a build take this much, in mebibytes.
 const SPACE: u64 = 2000;
 
-/// What building needs: what shows it, and the package.
-const TOOLS: &[(&str, &str)] =
-    &[("make", "make"), ("gcc", "gcc"), ("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("perl", "perl")];
-const HEADERS: &[(&str, &str)] =
-    &[("/usr/include/openssl/ssl.h", "libssl-dev"), ("/usr/include/libelf.h", "libelf-dev")];
+/// An unpacked tree takes this much, in mebibytes.
+const SOURCE_SPACE: u64 = 2600;
+
+/// An unpacked, unchanged source tree.
+struct Source {
+    /// The package's version, in letters that a path may have.
+    version: String,
+    tree: PathBuf,
+}
+
+impl Source {
+    /// The newest source on offer, unpacked as `source/linux-VERSION` in the cache.
+    fn newest(cache: &Cache, apt: &Apt) -> Result<Self> {
+        let newest = apt::newest_kernel(apt.offers("linux-source-")?)
+            .ok_or_else(|| format!("no linux-source of 6.18 or newer is on offer in {}", apt.suites()))?;
+        let version = apt::path_letters(&newest.version);
+        let tree = cache.at(&format!("source/linux-{version}"));
+        let _lock = cache.lock("source")?;
+        if tree.join("Kconfig").is_file() {
+            return Ok(Self { version, tree });
+        }
+        cache.need_space(SOURCE_SPACE, "the kernel's source")?;
+        eprintln!("guest: unpacking {} {} as {}", newest.package, newest.version, tree.display());
+        let making = cache.begin("source")?;
+        apt.download(&[(&newest.package, &newest.version)], &making)?;
+        apt::unpack_all(&making, &making)?;
+        let tarball = making.join("usr/src").join(format!("{}.tar.xz", newest.package));
+        shell::run(shell::tied("tar").arg("-C").arg(&making).arg("-xf").arg(&tarball))?;
+        let unpacked = making.join(&newest.package);
+        files::rename(&unpacked, &tree)?;
+        files::remove(&making)?;
+        Ok(Self { version, tree })
+    }
+
+    /// Makes a copy of hard links: `patch` replaces the files that it changes.
+    fn copy(&self, into: &Path) -> Result {
+        shell::run(shell::tied("cp").arg("-al").arg(&self.tree).arg(into))
+    }
+}
 
 /// What was built: `vmlinuz`, `release` and `selftests/`.
 pub(super) struct Patched {
@@ -48,15 +82,12 @@ impl Patched {
 
     /// The kernel that was built last with these patches and this configuration. Needs no network.
     pub(super) fn ready(cache: &Cache, patches: &[PathBuf]) -> Option<Self> {
-        let latest = std::fs::read_to_string(cache.at(&latest(patches).ok()?)).ok()?;
-        Some(Self { directory: cache.finished(latest.trim())? })
+        Some(Self { directory: cache.latest(&latest(patches).ok()?)? })
     }
 
     /// Builds the newest source on offer, unless that was done.
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
-        need_tools()?;
-        selftests::need()?;
-        shell::need_program("patch", "patch")?;
+        setup::need(setup::GUESTS)?;
         let _lock = cache.lock("patched")?;
         let apt = Apt::open(cache)?;
         let source = Source::newest(cache, &apt)?;
@@ -66,9 +97,7 @@ impl Patched {
             cache.need_space(SPACE, "building a kernel")?;
             compile(cache, &source, patches, &name)?;
         }
-        files::write(&cache.at(&latest(patches)?), &name)?;
-        let directory = cache.finished(&name).ok_or_else(|| format!("{name} was built and is not whole"))?;
-        Ok(Self { directory })
+        Ok(Self { directory: cache.note(&latest(patches)?, &name)? })
     }
 }
 
@@ -95,7 +124,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
         let copying = beside(&tree, "copying");
         files::remove(&copying)?;
         source.copy(&copying)?;
-        std::fs::rename(&copying, &tree).about(&tree)?;
+        files::rename(&copying, &tree)?;
     }
     repatch(cache, source, &tree, patches)?;
     let wanted = objects.join("wanted.config");
@@ -132,8 +161,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     })?;
 
     let making = cache.begin("patched")?;
-    std::fs::copy(objects.join("arch/x86/boot/bzImage"), making.join("vmlinuz"))
-        .map_err(|error| format!("bzImage: {error}"))?;
+    files::put(&objects.join("arch/x86/boot/bzImage"), &making.join("vmlinuz"), 0o644)?;
     files::write(&making.join("release"), &files::read(&objects.join("include/config/kernel.release"))?)?;
     selftests::build(&tree, &making.join("selftests"))?;
     cache.finish(&making, name, &["vmlinuz", "release", "selftests/run"])?;
@@ -206,17 +234,6 @@ fn key(patches: &[PathBuf]) -> Result<String> {
 /// Where the name of the newest build of this key is noted.
 fn latest(patches: &[PathBuf]) -> Result<String> {
     Ok(format!("patched-{}", key(patches)?))
-}
-
-/// Refuses to begin without the programs that build a kernel.
-fn need_tools() -> Result {
-    for (program, package) in TOOLS {
-        shell::need_program(program, package)?;
-    }
-    if let Some((_, package)) = HEADERS.iter().find(|(header, _)| !Path::new(header).exists()) {
-        return Err(format!("a guest needs package {package}: `cargo xtask setup` installs it"));
-    }
-    Ok(())
 }
 
 /// The switches of a fragment that a configuration has not taken.

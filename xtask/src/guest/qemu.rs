@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::apt::{self, Apt, Offer};
+use super::apt::{self, Apt};
 use super::boot::{self, Guest, Order, Run};
 use super::cache::{self, Cache};
 use super::patched::Patched;
-use super::source;
 use crate::files;
+use crate::setup;
 use crate::shell::{self, Result};
 
 /// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at the same time.
 const OLDEST_QEMU: &str = "1:8.0";
+
+/// The machine's memory, in mebibytes: the host may be running several.
+const MEBIBYTES: &str = "2048";
 
 /// A kernel's modules and its emulator take this much, in mebibytes.
 const SPACE: u64 = 700;
@@ -49,51 +52,50 @@ struct Emulator {
 }
 
 impl Qemu {
-    /// What was made last, if it is whole. Needs no network.
-    pub(super) fn ready(cache: &Cache) -> Option<Self> {
-        let kernel = Kernel::ready(cache)?;
-        let emulator = Emulator::ready(cache)?;
-        Some(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
-    }
-
-    /// Fetches and unpacks the newest kernel on offer and an emulator, unless that was done.
-    pub(super) fn build(cache: &Cache) -> Result<Self> {
-        let architecture = shell::output(Command::new("dpkg").arg("--print-architecture"))?;
-        if architecture.trim() != "amd64" {
-            return Err(format!(
-                "the emulated guest is an amd64 machine; this one is {}",
-                architecture.trim()
-            ));
-        }
-        let lock = cache.lock("qemu")?;
-        let apt = Apt::open(cache)?;
-        let emulator = Emulator::of_the_system().map_or_else(|| Emulator::fetch(cache, &apt), Ok)?;
-        let kernel = Kernel::fetch(cache, &apt)?;
-        drop(lock);
+    /// The machine with the distribution's kernel: what was made last, which needs no network, or the newest on offer.
+    pub(super) fn stock(cache: &Cache, anew: bool) -> Result<Self> {
+        let made = || Some((Kernel::ready(cache)?, Emulator::ready(cache)?));
+        let (kernel, emulator) = match made() {
+            Some(made) if !anew => made,
+            _ => {
+                let architecture = shell::output(Command::new("dpkg").arg("--print-architecture"))?;
+                if architecture.trim() != "amd64" {
+                    let this = architecture.trim();
+                    return Err(format!("the emulated guest is an amd64 machine; this one is {this}"));
+                }
+                let _lock = cache.lock("qemu")?;
+                let apt = Apt::open(cache)?;
+                (Kernel::fetch(cache, &apt)?, Emulator::fetch(cache, &apt)?)
+            }
+        };
         Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
     }
 
     /// The machine with a patched kernel: what was made last with these patches, or what is made now.
     ///
     /// It is always emulated: what is measured on it must not depend on what the host's virtualization can do.
-    pub(super) fn patched(cache: &Cache, patches: &[PathBuf], make: bool) -> Result<Self> {
-        let ready = || {
+    pub(super) fn patched(cache: &Cache, patches: &[PathBuf], anew: bool) -> Result<Self> {
+        let made = || {
             let patched = Patched::ready(cache, patches)?;
             Some((patched, Emulator::ready(cache)?, first_root_ready(cache)?))
         };
-        let (patched, emulator, initrd) = match ready() {
-            Some(ready) if !make => ready,
+        let (patched, emulator, initrd) = match made() {
+            Some(made) if !anew => made,
             _ => {
                 let patched = Patched::build(cache, patches)?;
                 let _lock = cache.lock("qemu")?;
                 let apt = Apt::open(cache)?;
-                let emulator = Emulator::of_the_system().map_or_else(|| Emulator::fetch(cache, &apt), Ok)?;
-                (patched, emulator, first_root(cache, &apt)?)
+                (patched, Emulator::fetch(cache, &apt)?, first_root(cache, &apt)?)
             }
         };
         let release = files::read(&patched.directory.join("release"))?.trim().to_owned();
         let kernel = Kernel { directory: patched.directory, initrd, release, patched: true };
         Ok(Self { kernel, emulator, accelerator: "tcg" })
+    }
+
+    /// Where the kernel's own tests are that were built with it.
+    pub(super) fn selftests(&self) -> Option<PathBuf> {
+        self.kernel.patched.then(|| self.kernel.directory.join("selftests"))
     }
 
     /// Uses hardware virtualization where a guest has been seen to boot on it: that the device can be opened says
@@ -103,12 +105,8 @@ impl Qemu {
             return self;
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let asked = source::path_letters(&format!(
-            "{}-{}-{}",
-            host.trim(),
-            self.emulator.version,
-            self.kernel.release
-        ));
+        let asked =
+            apt::path_letters(&format!("{}-{}-{}", host.trim(), self.emulator.version, self.kernel.release));
         let answer = cache.at(&format!("kvm-{asked}"));
         if let Ok(known) = std::fs::read_to_string(&answer) {
             if known.trim() == "works" {
@@ -146,17 +144,13 @@ impl Guest for Qemu {
         (!self.kernel.patched).then(|| self.kernel.directory.join("lib/modules").join(&self.kernel.release))
     }
 
-    fn selftests(&self) -> Option<PathBuf> {
-        self.kernel.patched.then(|| self.kernel.directory.join("selftests"))
-    }
-
     fn settle(&self, process: u32) -> Result {
         if self.kernel.patched { pin_cpus(process) } else { Ok(()) }
     }
 
     fn command(&self, run: &Run) -> Result<Command> {
         run.write_script("machine", include_str!("machine.sh"))?;
-        let mut command = run.contained(&[]);
+        let mut command = Run::contained();
         command.arg("sh").arg(run.directory().join("machine")).arg(self.emulator.program());
         if let Some(unpacked) = &self.emulator.unpacked {
             let libraries =
@@ -171,20 +165,9 @@ impl Guest for Qemu {
             "kvm" => ("kvm", "host"),
             _ => ("tcg,thread=multi", "max,la57=off"),
         };
-        command.args([
-            "-name",
-            "guest,debug-threads=on",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-M",
-            "q35",
-        ]);
-        command
-            .args(["-accel", accelerator, "-cpu", cpu, "-smp", "2", "-m"])
-            .arg(run.mebibytes().to_string());
-        command.args(["-serial", "stdio"]);
+        command.args(["-name", "guest,debug-threads=on", "-nodefaults", "-no-reboot", "-M", "q35"]);
+        command.args(["-accel", accelerator, "-cpu", cpu, "-smp", "2", "-m", MEBIBYTES]);
+        command.args(["-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(self.kernel.directory.join("vmlinuz"));
         command.arg("-initrd").arg(&self.kernel.initrd);
         // no_timer_check: an emulated timer that comes late on a busy host is not a broken one.
@@ -201,12 +184,10 @@ impl Guest for Qemu {
 
 impl Kernel {
     fn ready(cache: &Cache) -> Option<Self> {
-        let name = std::fs::read_to_string(cache.at("kernel-latest")).ok()?;
-        Self::finished(cache, name.trim())
+        Self::in_directory(cache.latest("kernel-latest")?)
     }
 
-    fn finished(cache: &Cache, name: &str) -> Option<Self> {
-        let directory = cache.finished(name)?;
+    fn in_directory(directory: PathBuf) -> Option<Self> {
         let release = std::fs::read_to_string(directory.join("release")).ok()?.trim().to_owned();
         let initrd = directory.join("initrd");
         let whole = directory.join("lib/modules").join(&release).is_dir();
@@ -214,23 +195,18 @@ impl Kernel {
     }
 
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
-        let offers: Vec<Offer> = apt
-            .offers("linux-binary-")?
-            .into_iter()
-            .filter(|offer| release_of(&offer.package).is_some())
-            .collect();
-        let newest = source::newest_of(&offers).ok_or_else(|| {
+        let mut offers = apt.offers("linux-binary-")?;
+        offers.retain(|offer| release_of(&offer.package).is_some());
+        let newest = apt::newest_kernel(offers).ok_or_else(|| {
             format!("no kernel package (linux-binary) of 6.18 or newer is on offer in {}", apt.suites())
         })?;
         let release = release_of(&newest.package).unwrap_or_default();
         // What the initrd does is part of what is kept.
         let key = cache::digest(&[include_str!("qemu-init.sh")])?;
-        let name = format!("kernel/{}-{key}", source::path_letters(&newest.version));
-        if Self::finished(cache, &name).is_none() {
+        let name = format!("kernel/{}-{key}", apt::path_letters(&newest.version));
+        if cache.finished(&name).and_then(Self::in_directory).is_none() {
             cache.need_space(SPACE, "a kernel with its modules")?;
-            for (program, package) in [("cpio", "cpio"), ("xz", "xz-utils"), ("depmod", "kmod")] {
-                shell::need_program(program, package)?;
-            }
+            setup::need(setup::GUESTS)?;
             eprintln!("guest: fetching {} {}", newest.package, newest.version);
             let making = cache.begin("kernel")?;
             let packages = making.join("packages");
@@ -238,18 +214,15 @@ impl Kernel {
             let modules = format!("linux-modules-{release}");
             apt.download(&[(&newest.package, &newest.version), (&modules, &newest.version)], &packages)?;
             apt::unpack_all(&packages, &making)?;
-            let busybox = apt.own_newest("busybox-static")?;
-            files::make_directory(&making.join("busybox"))?;
-            apt.download(&[(&busybox.package, &busybox.version)], &making.join("busybox"))?;
-            assemble(&making, &release)?;
+            assemble(&making, &release, apt)?;
             for done in ["packages", "busybox", "usr", "initrd.d"] {
                 files::remove(&making.join(done))?;
             }
             files::write(&making.join("release"), &release)?;
             cache.finish(&making, &name, &["vmlinuz", "initrd", "release"])?;
         }
-        files::write(&cache.at("kernel-latest"), &name)?;
-        Self::finished(cache, &name).ok_or_else(|| format!("{name} was made and is not whole"))
+        let directory = cache.note("kernel-latest", &name)?;
+        Self::in_directory(directory).ok_or_else(|| format!("{name} was made and has no modules"))
     }
 }
 
@@ -261,18 +234,13 @@ fn release_of(package: &str) -> Option<String> {
 }
 
 /// Makes of unpacked packages what is booted: kernel, modules with their index, and a first root.
-fn assemble(making: &Path, release: &str) -> Result {
-    let moved = |from: PathBuf, to: PathBuf| {
-        std::fs::rename(&from, &to)
-            .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
-    };
+fn assemble(making: &Path, release: &str, apt: &Apt) -> Result {
     let modules = making.join("lib/modules").join(release);
-    files::make_directory(&making.join("lib/modules"))?;
-    moved(making.join("usr/lib/modules").join(release), modules.clone())?;
-    moved(modules.join("vmlinuz"), making.join("vmlinuz"))?;
+    files::rename(&making.join("usr/lib/modules").join(release), &modules)?;
+    files::rename(&modules.join("vmlinuz"), &making.join("vmlinuz"))?;
     shell::run(Command::new("depmod").arg("-b").arg(making).arg(release))?;
 
-    let root = lay_out(making)?;
+    let root = lay_out(making, apt)?;
     let index = files::read(&modules.join("modules.dep"))?;
     for early in EARLY_MODULES {
         let file =
@@ -287,19 +255,21 @@ fn assemble(making: &Path, release: &str) -> Result {
     pack(&root, &making.join("initrd"))
 }
 
-/// The first root's files, of the package in `busybox`.
-fn lay_out(making: &Path) -> Result<PathBuf> {
+/// The first root's files, in `initrd.d`; the package that they are from, in `busybox`.
+fn lay_out(making: &Path, apt: &Apt) -> Result<PathBuf> {
     let root = making.join("initrd.d");
     for below in ["bin", "modules", "proc"] {
         files::make_directory(&root.join(below))?;
     }
-    apt::unpack_all(&making.join("busybox"), &making.join("busybox"))?;
-    let busybox = ["usr/bin/busybox", "bin/busybox"].map(|below| making.join("busybox").join(below));
-    let busybox =
-        busybox.iter().find(|path| path.is_file()).ok_or("package busybox-static brought no busybox")?;
-    std::fs::copy(busybox, root.join("bin/busybox")).map_err(|error| format!("busybox: {error}"))?;
-    files::write(&root.join("init"), include_str!("qemu-init.sh"))?;
-    shell::run(Command::new("chmod").arg("755").arg(root.join("init")))?;
+    let (offer, package) = (apt.own_newest("busybox-static")?, making.join("busybox"));
+    files::make_directory(&package)?;
+    apt.download(&[(&offer.package, &offer.version)], &package)?;
+    apt::unpack_all(&package, &package)?;
+    let places = ["usr/bin/busybox", "bin/busybox"].map(|below| package.join(below));
+    let busybox = places.iter().find(|path| path.is_file());
+    let busybox = busybox.ok_or("package busybox-static brought no busybox")?;
+    files::put(busybox, &root.join("bin/busybox"), 0o755)?;
+    files::write_script(&root.join("init"), include_str!("qemu-init.sh"))?;
     Ok(root)
 }
 
@@ -322,12 +292,9 @@ fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     if let Some(initrd) = first_root_ready(cache) {
         return Ok(initrd);
     }
-    shell::need_program("cpio", "cpio")?;
+    setup::need(setup::GUESTS)?;
     let making = cache.begin("first-root")?;
-    let busybox = apt.own_newest("busybox-static")?;
-    files::make_directory(&making.join("busybox"))?;
-    apt.download(&[(&busybox.package, &busybox.version)], &making.join("busybox"))?;
-    let root = lay_out(&making)?;
+    let root = lay_out(&making, apt)?;
     pack(&root, &making.join("initrd"))?;
     for done in ["busybox", "initrd.d"] {
         files::remove(&making.join(done))?;
@@ -376,10 +343,7 @@ fn module_name(path: &str) -> &str {
 
 impl Emulator {
     fn ready(cache: &Cache) -> Option<Self> {
-        Self::of_the_system().or_else(|| {
-            let name = std::fs::read_to_string(cache.at("qemu-latest")).ok()?;
-            Self::finished(cache, name.trim())
-        })
+        Self::of_the_system().or_else(|| Self::in_directory(cache.latest("qemu-latest")?))
     }
 
     /// The system's own, if it is new enough.
@@ -393,21 +357,24 @@ impl Emulator {
         apt::newer(&version, OLDEST_QEMU).then_some(Self { unpacked: None, version })
     }
 
-    fn finished(cache: &Cache, name: &str) -> Option<Self> {
-        let unpacked = cache.finished(name)?;
+    fn in_directory(unpacked: PathBuf) -> Option<Self> {
         let version = std::fs::read_to_string(unpacked.join("version")).ok()?;
         Some(Self { unpacked: Some(unpacked), version })
     }
 
+    /// The system's own, or the newest on offer, unpacked.
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
+        if let Some(own) = Self::of_the_system() {
+            return Ok(own);
+        }
         // Of this release's own suites alone: a later release's would need its C library.
         let newest = apt.own_newest("qemu-system-x86")?;
         if !apt::newer(&newest.version, OLDEST_QEMU) {
             let own = apt.own_suites().join(", ");
             return Err(format!("a guest needs QEMU 8.0 or newer; {own} offer {}", newest.version));
         }
-        let name = format!("qemu/{}", source::path_letters(&newest.version));
-        if Self::finished(cache, &name).is_none() {
+        let name = format!("qemu/{}", apt::path_letters(&newest.version));
+        if cache.finished(&name).is_none() {
             cache.need_space(SPACE, "an emulator")?;
             eprintln!("guest: fetching qemu-system-x86 {}", newest.version);
             let making = cache.begin("qemu")?;
@@ -418,8 +385,7 @@ impl Emulator {
             files::write(&making.join("version"), &newest.version)?;
             cache.finish(&making, &name, &["usr/bin/qemu-system-x86_64", "version"])?;
         }
-        files::write(&cache.at("qemu-latest"), &name)?;
-        Self::finished(cache, &name).ok_or_else(|| format!("{name} was made and is not whole"))
+        Ok(Self { unpacked: Some(cache.note("qemu-latest", &name)?), version: newest.version })
     }
 
     fn program(&self) -> PathBuf {

@@ -62,24 +62,6 @@ const SHIMS: &[(&str, &str)] =
 /// The distribution's: another one that comes first in `PATH` does not have the distribution's modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What building them needs: what shows it, and the package.
-const NEEDS: &[(&str, &str)] = &[
-    ("/usr/include/sys/capability.h", "libcap-dev"),
-    (PYTHON, "python3"),
-    ("/usr/lib/python3/dist-packages/yaml", "python3-yaml"),
-    ("/usr/lib/python3/dist-packages/jsonschema", "python3-jsonschema"),
-];
-
-/// Refuses to begin without what builds them.
-pub(super) fn need() -> Result {
-    match NEEDS.iter().find(|(shown_by, _)| !Path::new(shown_by).exists()) {
-        Some((_, package)) => {
-            Err(format!("the kernel's own tests need package {package}: `cargo xtask setup` installs it"))
-        }
-        None => Ok(()),
-    }
-}
-
 /// Builds them from a tree into a directory, with `run`, which runs them all.
 pub(super) fn build(tree: &Path, into: &Path) -> Result {
     let selftests = tree.join("tools/testing/selftests");

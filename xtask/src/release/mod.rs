@@ -5,7 +5,6 @@ mod deb;
 mod documents;
 mod program;
 mod rpm;
-mod script;
 mod sources;
 mod stage;
 pub(crate) mod trial;
@@ -16,6 +15,7 @@ use std::process::Command;
 use crate::files::{self, About as _};
 use crate::image;
 use crate::options::Options;
+use crate::setup;
 use crate::shell::{self, Result};
 pub(crate) use program::host_target;
 use sources::Licences;
@@ -109,6 +109,7 @@ pub(crate) struct Artefacts {
 
 /// Makes all of them of a program and those near it.
 pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
+    setup::need(setup::PACKAGES)?;
     files::make_directory(out)?;
     let making = out.join("making");
     files::remove(&making)?;
@@ -118,6 +119,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     files::write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
     let archive = archive(&stage, version, out, effort)?;
     stage.split(version.epoch)?;
+    // Debian's is the last: it puts files of its own into the trees.
     let rpms = rpm::pack(&stage, version, out, effort)?;
     let build_ids = programs.iter().map(|program| program.build_id.as_str()).collect::<Vec<_>>().join(" ");
     let debs = deb::pack(&stage, version, &build_ids, out, effort)?;
@@ -144,6 +146,20 @@ fn archive(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Resu
     Ok(file)
 }
 
+/// The parts that a maintainer script of either kind of package may name, and their files.
+const PARTS: [(&str, &str); 2] =
+    [("@AFTER_INSTALL@", "after-install.sh"), ("@BEFORE_REMOVAL@", "before-removal.sh")];
+
+/// A script with the parts that it names; `put_back` is what an operator types to roll back.
+fn filled_script(script: &str, put_back: &str) -> Result<String> {
+    let mut script = script.to_owned();
+    for (name, file) in PARTS {
+        let part = files::read(&shell::root().join("packaging/scripts").join(file))?;
+        script = script.replace(name, part.trim_end());
+    }
+    Ok(script.replace("@PUT_BACK@", put_back))
+}
+
 /// The checksums of everything that is there.
 fn sums(out: &Path) -> Result {
     let names: Vec<_> = files::files_of(out)?
@@ -161,9 +177,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &flags, &["--out", "--suffix", "--program"], USAGE)?;
     if options.has("--trial") {
         let name = options.words.first().map(String::as_str);
-        let trials = trial::run(name, options.path("--program").as_deref())?;
-        trials.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
-        return trials.end();
+        return trial::run(name, options.path("--program").as_deref())?.end();
     }
     let version = Version::of_workspace(options.value("--suffix").map(str::to_owned))?;
     let out = options

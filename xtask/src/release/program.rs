@@ -23,9 +23,14 @@ const BUILD_ID_DIGITS: usize = 40;
 
 /// The target that is built for: that of this machine, named, so that the flags do not reach what runs during the build.
 pub(crate) fn host_target() -> Result<String> {
+    rustc_value("host")
+}
+
+/// A value that rustc prints of itself: `host`, `release`.
+pub(super) fn rustc_value(name: &str) -> Result<String> {
     let said = shell::output(Command::new("rustc").arg("-vV"))?;
-    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
+    let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    value.map(str::to_owned).ok_or_else(|| format!("rustc -vV names no {name}"))
 }
 
 /// Builds them, in `directory` if it is not to be the usual one, and returns the path of netpolicy, with the others next to it.
@@ -63,9 +68,6 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
 
 /// Takes the debug information apart, into `directory`, of netpolicy and of the programs that it finds from where it is.
 pub(crate) fn split_all(netpolicy: &Path, directory: &Path) -> Result<Vec<Program>> {
-    for program in ["objcopy", "readelf"] {
-        shell::need_program(program, "binutils")?;
-    }
     files::make_directory(directory)?;
     PROGRAMS.into_iter().map(|name| split(name, &near(netpolicy, name)?, directory)).collect()
 }

@@ -4,15 +4,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::script;
 use super::stage::Stage;
-use super::{Effort, Version};
+use super::{Effort, Version, filled_script};
 use crate::files;
 use crate::shell::{self, Result};
 
 /// Packs netpolicy, its tools and their debug symbols into `out`, and returns the first two files.
 pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Result<[PathBuf; 2]> {
-    shell::need_program("rpmbuild", "rpm")?;
     let listed = |tree: &Path| -> Result<String> {
         let mut list = String::new();
         for file in Stage::files(tree)? {
@@ -39,7 +37,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         .replace("@TOOL_FILES@", &listed(&stage.tools_root)?)
         .replace("@DEBUG_FILES@", &listed(&stage.debug_root)?);
     // The scripts are text of a spec file, where a per cent sign begins a macro.
-    let spec = script::filled(&spec, "sh $script")?;
+    let spec = filled_script(&spec, "sh $script")?;
     let top = out.join("rpmbuild");
     files::remove(&top)?;
     files::make_directory(&top)?;
@@ -47,11 +45,8 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     files::write(&file, &spec)?;
     let root = top.join("BUILDROOT");
     files::make_directory(&root)?;
-    let trees = match effort {
-        Effort::Release => &[&stage.root, &stage.tools_root, &stage.debug_root][..],
-        Effort::Trial => &[&stage.root, &stage.tools_root][..],
-    };
-    for tree in trees {
+    let debug = (effort == Effort::Release).then_some(&stage.debug_root);
+    for tree in [&stage.root, &stage.tools_root].into_iter().chain(debug) {
         shell::output(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(tree).arg(&root))?;
     }
     let mut rpmbuild = Command::new("rpmbuild");

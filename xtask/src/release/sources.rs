@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::program::rustc_value;
 use super::{MAINTAINER, Version};
 use crate::files;
 use crate::linked::{self, Component, purl};
@@ -48,9 +49,7 @@ impl Licences {
 
 /// Rust's own library.
 fn rust() -> Result<Component> {
-    let said = shell::output(Command::new("rustc").arg("-vV"))?;
-    let version =
-        said.lines().find_map(|line| line.strip_prefix("release: ")).unwrap_or("unknown").to_owned();
+    let version = rustc_value("release")?;
     Ok(Component {
         name: "rust standard library".to_owned(),
         purl: purl("generic", "rust-std", &version),

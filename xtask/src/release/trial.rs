@@ -10,6 +10,7 @@ use crate::guest::Mirror;
 use crate::guest::cache::Cache;
 use crate::programs::{Verdict, read_line};
 use crate::shell::{self, Result};
+use crate::test::Tally;
 
 /// The trials.
 const SCRIPT: &str = "packaging/trials/run.sh";
@@ -23,30 +24,10 @@ const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
 /// The most disk space that a root takes, in MiB, as an archive and unpacked.
 const SPACE: u64 = 800;
 
-/// The results of the trials.
-#[derive(Debug, Default)]
-pub(crate) struct Trials {
-    pub(crate) passed: u64,
-    /// Their names, or why they did not run.
-    pub(crate) failed: Vec<String>,
-    /// `[SKIPPED, needs X] NAME`.
-    pub(crate) skipped: Vec<String>,
-}
-
-impl Trials {
-    /// A failure as an error.
-    pub(crate) fn end(self) -> Result {
-        match self.failed[..] {
-            [] => Ok(()),
-            _ => Err(format!("trials failed: {}", self.failed.join(", "))),
-        }
-    }
-}
-
 /// Tries packages of the tests' program: all trials, or those with `only` in their names.
-pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Trials> {
+pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Tally> {
     if let Some(why) = unfit() {
-        return Ok(Trials { skipped: vec![format!("[SKIPPED, {why}] packages")], ..Trials::default() });
+        return Ok(Tally::of_skipped(&format!("[SKIPPED, {why}] packages")));
     }
     let built = program.map_or_else(|| shell::root().join("target/debug/netpolicy"), Path::to_path_buf);
     if program.is_none() {
@@ -78,12 +59,7 @@ fn unfit() -> Option<String> {
         .map(|program| format!("needs {program}"))
 }
 
-fn run_script(
-    artefacts: &Artefacts,
-    version: &Version,
-    released: bool,
-    only: Option<&str>,
-) -> Result<Trials> {
+fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Option<&str>) -> Result<Tally> {
     let directory = artefacts.directory.join("trial");
     files::remove(&directory)?;
     let unpacked = directory.join("unpacked");
@@ -121,7 +97,7 @@ fn run_script(
     let mut script = shell::tied("bash");
     script.arg(shell::root().join(SCRIPT)).arg(&directory).args(only).stdout(Stdio::piped());
     let mut script = script.spawn().map_err(|error| format!("{SCRIPT}: {error}"))?;
-    let mut trials = Trials::default();
+    let mut trials = Tally::default();
     for line in BufReader::new(script.stdout.take().ok_or("no output")?).lines() {
         let line = line.map_err(|error| format!("{SCRIPT}: {error}"))?;
         println!("{line}");

@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("trial/a_trial_ends_although_the_journal_was_taken_at_its_deadline", NEEDS, taken),
         test("trial/a_trial_of_nothing_leaves_no_guard", NEEDS, nothing),
         test("trial/a_guard_ends_soon_after_its_trial_was_confirmed_or_rolled_back", NEEDS, settled),
+        test("trial/a_guard_outlives_a_journal_that_is_moved_and_not_one_that_is_deleted", NEEDS, deleted),
         test("trial/a_trial_ends_although_no_process_leads_to_its_namespace_any_more", NEEDS, unreachable),
         test("trial/what_holds_in_a_namespace_that_is_only_held_open_is_rolled_back", NEEDS, held_open),
         test("trial/an_apply_of_what_is_on_trial_says_how_to_confirm_it", NEEDS, asked_meanwhile),
@@ -96,6 +97,20 @@ fn settled() -> Result<(), Failed> {
             operator.runs(&["rollback"], 0)?;
         }
     }
+    Ok(())
+}
+
+/// The guard reads the journal once a second: it may have seen the trial before the journal is moved, or not.
+fn deleted() -> Result<(), Failed> {
+    let operator = Operator::new("deleted", 1)?;
+    operator.asks(SUSPEND20)?;
+    operator.runs(&["try", "--seconds", "600"], 0)?;
+    let away = operator.state().with_extension("away");
+    std::fs::rename(operator.state(), &away)?;
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(guards(&operator)?.len(), 1, "the journal can come back before the deadline");
+    std::fs::remove_dir_all(&away)?;
+    waited_for("the end of the guard", || Ok(guards(&operator)?.is_empty().then_some(())))?;
     Ok(())
 }
 

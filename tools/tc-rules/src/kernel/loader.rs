@@ -66,9 +66,12 @@ pub struct Loader {
 struct Worker {
     /// `None` once the thread owns it.
     socket: Option<RuleSocket>,
-    thread: Option<(SyncSender<Job>, JoinHandle<()>)>,
+    thread: Option<(SyncSender<Job>, Sending)>,
     portions: u64,
 }
+
+/// A thread that gives its socket back at its end, unless sending has failed.
+type Sending = JoinHandle<Option<RuleSocket>>;
 
 enum Job {
     Deliver(Vec<Portion>),
@@ -175,7 +178,23 @@ impl Loader {
     pub fn settle(&mut self) -> Result<(), KernelError> {
         self.encoder.close_all();
         self.hand_on()?;
-        self.settle_sent(&mut |_| ())
+        self.settle_sent(&mut |_| ())?;
+        self.take_sockets_back();
+        Ok(())
+    }
+
+    /// Ends threads that have nothing to do. The next portion is then sent from here: where every few lines are settled, as
+    /// between lines for another program, waking a thread for each would take longer than sending it.
+    fn take_sockets_back(&mut self) {
+        for worker in &mut self.workers {
+            worker.portions = 0;
+            let Some((jobs, thread)) = worker.thread.take() else { continue };
+            drop(jobs);
+            match thread.join() {
+                Ok(socket) => worker.socket = socket,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
     }
 
     /// Waits for the results of everything passed to the workers.
@@ -208,14 +227,7 @@ impl Loader {
     /// The same as [`Loader::push`].
     pub fn settled_account(&mut self) -> Result<Account, KernelError> {
         self.settle()?;
-        for worker in self.workers.drain(..) {
-            if let Some((jobs, thread)) = worker.thread {
-                drop(jobs);
-                if let Err(panic) = thread.join() {
-                    std::panic::resume_unwind(panic);
-                }
-            }
-        }
+        self.workers.clear();
         let mut account = lock(&self.shared.account);
         let mut account = std::mem::take(&mut *account);
         account.sort();
@@ -285,7 +297,7 @@ fn spawn(
     mut socket: RuleSocket,
     shared: Arc<Shared>,
     idle: Sender<Portion>,
-) -> Result<(SyncSender<Job>, JoinHandle<()>), KernelError> {
+) -> Result<(SyncSender<Job>, Sending), KernelError> {
     let (jobs, queue) = sync_channel::<Job>(QUEUE_PORTIONS);
     let body = move || {
         for job in queue {
@@ -294,7 +306,7 @@ fn spawn(
                     for mut portion in portions {
                         if let Err(error) = shared.deliver(&mut socket, &portion) {
                             *lock(&shared.failure) = Some(error);
-                            return;
+                            return None;
                         }
                         portion.clear();
                         let _ = idle.send(portion);
@@ -303,6 +315,7 @@ fn spawn(
                 Job::Settle(done) => _ = done.send(()),
             }
         }
+        Some(socket)
     };
     let thread = std::thread::Builder::new().name("tc-rules".to_owned()).spawn(body);
     let thread = thread.map_err(|error| KernelError::io("a thread that sends rules", &error))?;

@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("tc_does_lines_of_disciplines_and_classes_in_their_turn", &root, in_turn),
         test("a_line_that_tc_refuses_is_accounted_for", &root, refused),
+        test("nothing_after_a_refused_line_is_done_by_tc_or_netpolicy", &root, refused_amid),
         test("what_cannot_be_promised_of_lines_for_tc_is_refused", &root, not_promised),
         test("one_tc_does_all_lines_of_a_file", &root, one_process),
         test("a_tc_that_hangs_does_not_keep_a_load_that_shall_end", &root, hangs),
@@ -141,6 +142,39 @@ fn one_process() -> Result<(), Failed> {
     assert_eq!(std::fs::read_to_string(stage.scratch.path("tc.starts"))?.lines().count(), 1);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("2 lines from line 103 on only list what is there"), "{said}");
+    Ok(())
+}
+
+/// A rule that the kernel refuses between two lines for tc, and a class between two rules: nothing after it is done.
+fn refused_amid() -> Result<(), Failed> {
+    let class = |number: u32| format!("class add dev d0 parent 1: classid 1:{number:x} htb rate 1mbit\n");
+    let rule = |number: u32| {
+        format!(
+            "filter add dev d0 parent 1: protocol ip prio 1 handle 800::{number:x} u32 match ip src 10.0.0.{number} flowid 1:10\n"
+        )
+    };
+    let pairs: Vec<String> = (0x100..0x140).flat_map(|number| [class(number), rule(number - 0xff)]).collect();
+    // The same class, or the same handle, a second time.
+    for (name, again, by_tc, rules) in [("rule", 61, 33, 30), ("class", 60, 32, 30)] {
+        let stage = Stage::new(&format!("refused_amid_{name}"));
+        let mut lines = pairs.clone();
+        lines[again].clone_from(&pairs[again - 2]);
+        let file = stage.file(&format!("{ROOT}{}", lines.concat()));
+        let (code, report) = stage.netpolicy(&["tc", "load", "--with-tc", text(&file)]);
+        let at = again as u64 + 3;
+        assert_eq!((code, &report["refused"][0]["line"]), (1, &at.into()), "{report}");
+        assert_eq!(
+            (&report["loaded"], &report["by_tc"]),
+            (&(by_tc + rules).into(), &by_tc.into()),
+            "{report}"
+        );
+        let not_sent = report["not_sent"].as_array().ok_or("lines")?;
+        assert!(not_sent.iter().filter_map(|line| line.as_u64()).eq(at + 1..=130), "{report}");
+        let classes = shown(&stage, &["class", "show", "dev", "d0"]);
+        assert_eq!(classes.lines().count(), by_tc - 1, "{classes}");
+        let filters = shown(&stage, &["filter", "show", "dev", "d0", "parent", "1:"]);
+        assert_eq!(filters.matches("flowid 1:10").count(), rules, "{filters}");
+    }
     Ok(())
 }
 

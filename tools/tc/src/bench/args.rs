@@ -27,6 +27,8 @@ pub struct TcBench {
 pub enum BenchPart {
     /// u32 rules, compared with tc and with the kernel's own cost.
     Loads,
+    /// A file of classes and rules in turn, with `--with-tc`.
+    WithTc,
     /// A file of one rule.
     OneRule,
     /// Only parsing and encoding.

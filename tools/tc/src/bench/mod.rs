@@ -45,6 +45,11 @@ const PARSED_RULES: u64 = 1_000_000;
 /// The number of rules loaded into one bucket.
 const DEEP_RULES: u32 = 4000;
 
+/// The number of classes, and of rules, in the file in which they alternate, and the most time that it may take, as a multiple of
+/// `tc -b`.
+const ALTERNATING: u32 = 3000;
+const ALTERNATING_GOAL: f64 = 1.2;
+
 /// The number of rules of the other criteria, as defined by the goals.
 const FAILING_RULES: u32 = 20_000;
 const ROLLED_BACK_RULES: u32 = 40_000;
@@ -81,6 +86,7 @@ pub(crate) fn run(arguments: &TcBench, context: &Context) -> Result<Exit, Fault>
         match part {
             BenchPart::Footprint => bench.footprint()?,
             BenchPart::Loads => bench.loads()?,
+            BenchPart::WithTc => bench.with_tc()?,
             BenchPart::OneRule => bench.one_rule()?,
             BenchPart::Parsing => bench.parsing()?,
             BenchPart::Memory => bench.memory()?,
@@ -110,6 +116,7 @@ impl Bench<'_> {
     fn parts(&self) -> Vec<BenchPart> {
         let all = [
             BenchPart::Loads,
+            BenchPart::WithTc,
             BenchPart::OneRule,
             BenchPart::Parsing,
             BenchPart::Memory,
@@ -296,6 +303,27 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Compares loads of a file whose lines are for tc and for netpolicy in turn.
+    fn with_tc(&mut self) -> Result<(), Fault> {
+        let file = self.files.file("alternating", &alternating(ALTERNATING))?;
+        let (path, tc) = (file.to_string_lossy(), &self.arguments.tc);
+        let (mut own, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..self.arguments.repeats {
+            own.push(self.timed(&self.itself, &["tc", "load", "--with-tc", &path])?);
+            self.timed(tc, &["qdisc", "del", "dev", DEVICE, "root"])?;
+            theirs.push(self.timed(tc, &["-b", &path])?);
+            self.timed(tc, &["qdisc", "del", "dev", DEVICE, "root"])?;
+        }
+        let ratio = Ratio::of(&own, &theirs);
+        self.row(
+            "classes and rules in turn, --with-tc : tc -b",
+            format!("<= {ALTERNATING_GOAL} x the time"),
+            format!("{ratio} ({:.2} s : {:.2} s)", median(&own), median(&theirs)),
+            ratio.of_medians <= ALTERNATING_GOAL,
+        );
+        Ok(())
+    }
+
     /// Measures a file of one rule, including start-up.
     fn one_rule(&mut self) -> Result<(), Fault> {
         let file = self.files.file("one", &u32_rules(1, ""))?;
@@ -425,6 +453,23 @@ fn deep_rules(count: u32) -> String {
         )
     };
     (0..count).map(rule).collect()
+}
+
+/// A class and a rule that leads to it, this many times. The rules are spread over a hash table.
+fn alternating(count: u32) -> String {
+    let mut text = format!(
+        "qdisc add dev {DEVICE} root handle 1: htb\nfilter add dev {DEVICE} parent 1: protocol ip prio 1 handle 2: u32 divisor \
+         {BUCKETS}\n"
+    );
+    for number in 1..=count {
+        let (bucket, [.., high, low]) = (number % BUCKETS, number.to_be_bytes());
+        let _ = writeln!(
+            text,
+            "class add dev {DEVICE} parent 1: classid 1:{number:x} htb rate 1mbit\n\
+             filter add dev {DEVICE} parent 1: protocol ip prio 1 u32 ht 2:{bucket:x}: match ip src 10.0.{high}.{low} flowid 1:{number:x}"
+        );
+    }
+    text
 }
 
 /// The hash tables for this many rules.

@@ -1,10 +1,14 @@
-//! An untouched server under load, in a lab: what `doctor` finds, which policy saves CPU on its own traffic, the winner kept,
-//! and everything undone. Whatever wins on this machine wins.
+//! The main job, on this machine's kernel: an unpatched memcached under load, in a lab; what `doctor` finds, which policy saves
+//! CPU on its own traffic, the winner kept, and everything undone. Whatever wins on this machine wins.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use serde_json::{Deserializer, Value};
+
+use crate::files;
+use crate::release::contents;
 use crate::shell::{self, Result};
 
 /// What the server as it is is compared with.
@@ -23,8 +27,45 @@ const LIMIT: &str = "p99=2ms";
 /// The longest that the comparison takes, in seconds.
 const SECONDS_MAX: &str = "120";
 
-/// The longest description of a lab, in bytes.
-const DESCRIPTION_MAX: u64 = 1 << 16;
+/// Builds netpolicy, and plays the whole cycle on a server under load.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    if !arguments.is_empty() {
+        return Err("usage: cargo xtask demo".to_owned());
+    }
+    if !shell::is_root() {
+        return Err("the demo makes network namespaces and writes NAPI settings: run it as root".to_owned());
+    }
+    contents::build_programs(&["--release"])?;
+    if let Some(words) = other_work() {
+        eprintln!("demo: {words}");
+    }
+    let folder = shell::root().join("target/demo");
+    files::make_directory(&folder)?;
+    play(&shell::root().join("target/release/netpolicy"), &folder)?;
+    eprintln!("\nThe report: {}", folder.join("report.html").display());
+    Ok(())
+}
+
+/// What other work keeps of this machine's CPUs, if that is enough to be seen in every figure.
+pub(crate) fn other_work() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let cpus = std::thread::available_parallelism().ok()?.get();
+    too_busy(&text, cpus)
+}
+
+/// The same of the text of `/proc/loadavg`: the last minute is the build's own, so the last five decide.
+fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
+    /// Of each CPU.
+    const MOST: f64 = 1.5;
+    let load: f64 = loadavg.split(' ').nth(1)?.parse().ok()?;
+    let cpus = f64::from(u32::try_from(cpus).ok()?);
+    (load > MOST * cpus).then(|| {
+        format!(
+            "{load} threads wanted the {cpus} CPUs of this machine in the last five minutes: other work will be in all \
+             figures, and many runs will not count"
+        )
+    })
+}
 
 /// Ended when it is dropped.
 struct Running(Child);
@@ -58,10 +99,10 @@ impl Netpolicy<'_> {
 }
 
 /// Plays it with this program; what it keeps goes into `folder`.
-pub(super) fn play(program: &Path, folder: &Path) -> Result {
+fn play(program: &Path, folder: &Path) -> Result {
     let (_lab, described) = lab(program)?;
     let text = |of: &str, name: &str| {
-        text_of(&described, of, name).ok_or_else(|| format!("the lab's {of} has no {name}"))
+        described["data"][of][name].as_str().ok_or_else(|| format!("the lab's {of} has no {name}"))
     };
     let (address, client) = (text("server", "address")?, text("client", "netns")?);
     let mut load = load(program, client, address)?;
@@ -99,31 +140,19 @@ pub(super) fn play(program: &Path, folder: &Path) -> Result {
 }
 
 /// A lab, and how it describes itself.
-fn lab(program: &Path) -> Result<(Running, String)> {
+fn lab(program: &Path) -> Result<(Running, Value)> {
     let mut command = Command::new(program);
     command.args(["-o", "json", "lab", "--queues", "1", "--threads", "1"]);
     shell::show(&command);
-    let failed = |error: &dyn std::fmt::Display| format!("netpolicy lab: {error}");
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(|e| failed(&e))?;
-    let mut lab = Running(child);
-    let output = lab.0.stdout.take().ok_or_else(|| failed(&"it has no output"))?;
-    let mut description = String::new();
-    for line in BufReader::new(output.take(DESCRIPTION_MAX)).lines() {
-        let line = line.map_err(|error| failed(&error))?;
-        if line == "}" {
-            return Ok((lab, description));
-        }
-        description.push_str(&line);
-        description.push('\n');
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut lab = Running(child.map_err(|error| format!("netpolicy lab: {error}"))?);
+    let output = lab.0.stdout.take().ok_or("netpolicy lab: it has no output")?;
+    // One value: the lab stays, and so does the pipe.
+    let mut printed = Deserializer::from_reader(BufReader::new(output)).into_iter();
+    match printed.next() {
+        Some(described) => Ok((lab, described.map_err(|error| format!("netpolicy lab: {error}"))?)),
+        None => Err("netpolicy lab ended before it said where it is".to_owned()),
     }
-    Err(failed(&"it ended before it said where it is"))
-}
-
-/// A text of the server's or the client's part of a lab's description, as it is printed: a line each.
-fn text_of<'a>(description: &'a str, of: &str, name: &str) -> Option<&'a str> {
-    let part = description.split_once(&format!("\"{of}\": {{"))?.1.split_once('}')?.0;
-    let line = part.lines().find_map(|line| line.trim().strip_prefix(&format!("\"{name}\": \"")))?;
-    Some(line.trim_end_matches(',').trim_end_matches('"'))
 }
 
 /// Clients of the server, until dropped.
@@ -139,24 +168,13 @@ fn load(program: &Path, netns: &str, address: &str) -> Result<Running> {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use super::too_busy;
 
     #[test]
-    fn a_lab_is_found_in_what_it_prints() {
-        let printed = r#"{
-  "data": {
-    "server": {
-      "address": "192.0.2.1",
-      "netns": "pid:2696",
-      "pid": 2698
-    },
-    "client": {
-      "netns": "/proc/2689/fd/6"
-    }
-  }
-"#;
-        assert_eq!(text_of(printed, "server", "netns"), Some("pid:2696"));
-        assert_eq!(text_of(printed, "client", "netns"), Some("/proc/2689/fd/6"));
-        assert_eq!(text_of(printed, "client", "address"), None);
+    fn a_machine_that_builds_alone_is_not_busy_and_one_with_other_work_is() {
+        assert_eq!(too_busy("2.40 2.10 0.90 2/310 77\n", 2), None);
+        let words = too_busy("9.10 8.20 5.00 9/310 77\n", 2).expect("busy");
+        assert!(words.starts_with("8.2 threads wanted the 2 CPUs"), "{words}");
+        assert_eq!(too_busy("", 2), None);
     }
 }
