@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use cli::Context;
 use cli::schema::{of_command, part};
+use daemon::running_daemon;
 use experiments::bench::args::Bench;
 use experiments::reports::{
     BenchReport, CalibrationReport, GridReport, LiveBenchReport, LiveCostReport, PredictionReport,
@@ -53,7 +54,12 @@ fn run(command: &Commands, context: &Context) -> Result<Exit, Fault> {
     daemon::inspector::install();
     let experiment = experiments::Context { session: &context.session, console: &context.console };
     match command {
-        Commands::Bench(arguments) => experiments::campaigns::run(arguments, &experiment),
+        Commands::Bench(arguments) => {
+            if arguments.is_for_another_machine() {
+                running_daemon::refuse_beside_any(&context.session, &context.session.netns()?)?;
+            }
+            experiments::campaigns::run(arguments, &experiment)
+        }
         Commands::Sim(arguments) => experiments::simulations::run(arguments, &experiment),
         Commands::Lab(arguments) => hosts::run(arguments, context),
     }

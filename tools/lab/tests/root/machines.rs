@@ -34,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, storage),
         test("machines/memcached_that_runs_already_is_measured_and_keeps_running", MACHINES, running),
         test("machines/another_version_and_what_is_no_message_are_refused_by_name", &[Need::Root], refused),
+        test("machines/a_daemon_on_the_other_machine_is_named_and_left_alone", &[Need::Root], daemon),
         test("machines/what_has_no_second_machine_says_so", &[Need::Root], unsupported),
         test("machines/a_client_that_is_killed_leaves_nothing", MACHINES, || killed(Side::Client)),
         test("machines/a_server_that_is_killed_leaves_nothing", MACHINES, || killed(Side::Server)),
@@ -335,6 +336,26 @@ fn refused() -> Result<(), Failed> {
     let (code, said) = asked("false")?;
     assert!(code == Some(1) && said.contains("is lost"), "{code:?}: {said}");
     machines.is_as(&before, Duration::from_secs(10))
+}
+
+fn daemon() -> Result<(), Failed> {
+    let machines = Machines::new("machines-daemon")?;
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &machines.wire.near, netpolicy(), "--state-dir"]);
+    command.arg(machines.scratch.path("daemon")).arg("daemon");
+    let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    let mut stderr = BufReader::new(daemon.stderr.take().ok_or("no standard error")?);
+    while !said.contains("at work") && stderr.read_line(&mut said)? > 0 {}
+    let output = machines.output("bench memcached --short");
+    let ended = daemon.try_wait()?;
+    daemon.kill()?;
+    daemon.wait()?;
+    let (output, said) = (output?, said + " / ");
+    let words = said + &text(&output.stderr);
+    assert!(ended.is_none() && output.status.code() == Some(7), "{:?}: {words}", output.status);
+    assert!(words.contains("manages this network namespace"), "{words}");
+    Ok(())
 }
 
 fn unsupported() -> Result<(), Failed> {
