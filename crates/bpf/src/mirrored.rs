@@ -208,7 +208,7 @@ mod test {
             service_ns: u64,
             polls: [u32; 8],
             packets: [u64; 4],
-            total: [u32; 232],
+            total: [u32; 296],
         }
 
         struct SameElements = "live_part" {
@@ -218,7 +218,7 @@ mod test {
             service_ns: u64,
             polls: [u64; 4],
             packets: [u64; 4],
-            total: [u32; 232],
+            total: [u32; 296],
         }
     }
 
