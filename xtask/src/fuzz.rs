@@ -19,7 +19,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
 /// How long each target runs by default.
 const SECONDS: u64 = 60;
 
-const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [TARGET...]";
+const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--runs N] [TARGET...]";
 
 /// The variable that names the target of the fuzzer's program (`fuzz::TARGET_VARIABLE`).
 const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
@@ -27,11 +27,16 @@ const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
 /// The largest input, in bytes.
 const INPUT_BYTES_MAX: u32 = 65_536;
 
-/// Runs each target for some seconds (`--seconds N`). A crash is an error, and leaves its input in `target/fuzz/TARGET/`.
+/// Runs each target for some seconds (`--seconds N`) or with so many inputs (`--runs N`), whichever ends first. A crash is an error, and leaves its input in `target/fuzz/TARGET/`.
 /// What is known is replayed by the tests of `fuzz/`.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let options = Options::read(arguments, &[], &["--seconds"], USAGE)?;
-    let (seconds, only) = (options.seconds("--seconds", SECONDS)?, &options.words);
+    let options = Options::read(arguments, &[], &["--seconds", "--runs"], USAGE)?;
+    let only = &options.words;
+    let runs = options.value("--runs").map(|_| options.number("--runs", 0)).transpose()?;
+    // To libFuzzer, 0 seconds are no limit.
+    let seconds = options.number("--seconds", if runs.is_some() { 0 } else { SECONDS })?;
+    let mut limits = vec![format!("-max_total_time={seconds}")];
+    limits.extend(runs.map(|runs| format!("-runs={runs}")));
     let targets = targets()?;
     if let Some(unknown) = only.iter().find(|name| !targets.contains(name)) {
         return Err(format!("no fuzz target `{unknown}`: there are {}", targets.join(", ")));
@@ -45,13 +50,13 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     shell::run(build.env("RUSTFLAGS", COVERAGE))?;
     let program = folder.join("build").join(triple).join("fuzz/fuzz");
     for target in targets.iter().filter(|name| only.is_empty() || only.contains(name)) {
-        fuzz(target, &folder, &program, seconds)?;
+        fuzz(target, &folder, &program, &limits)?;
     }
     Ok(())
 }
 
 /// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
-fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u64) -> Result {
+fn fuzz(target: &str, folder: &Path, program: &Path, limits: &[String]) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
     files::make_directory(&found)?;
@@ -66,7 +71,7 @@ fn fuzz(target: &str, folder: &Path, program: &Path, seconds: u64) -> Result {
     }
     let mut command = fuzzer();
     command.arg(&found).arg(shell::root().join("fuzz/corpus").join(target));
-    command.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    command.args(limits).arg(format!("-max_len={INPUT_BYTES_MAX}"));
     command
         .arg(format!("-artifact_prefix={}/", work.display()))
         .args(["-print_final_stats=1", "-verbosity=0"]);

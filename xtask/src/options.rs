@@ -52,9 +52,9 @@ impl Options {
         self.value(option).map(PathBuf::from)
     }
 
-    /// A number of seconds, or what it is without one.
-    pub(crate) fn seconds(&self, option: &str, otherwise: u64) -> Result<u64> {
-        let given = self.value(option).map(|seconds| seconds.parse().map_err(|e| format!("{option}: {e}")));
+    /// A number, or what it is without the option.
+    pub(crate) fn number(&self, option: &str, otherwise: u64) -> Result<u64> {
+        let given = self.value(option).map(|number| number.parse().map_err(|e| format!("{option}: {e}")));
         given.unwrap_or(Ok(otherwise))
     }
 }
@@ -72,13 +72,13 @@ mod test {
     fn options_end_where_the_command_begins_and_a_wrong_one_is_named() {
         let options = read("--qemu --limit 5 --env A=b --env C=d ls --qemu").expect("well formed");
         assert!(options.has("--qemu"));
-        assert_eq!(options.seconds("--limit", 600), Ok(5));
+        assert_eq!(options.number("--limit", 600), Ok(5));
         assert_eq!(options.values("--env").collect::<Vec<_>>(), ["A=b", "C=d"]);
         assert_eq!(options.words, ["ls", "--qemu"]);
         assert_eq!(read("-- --limit").expect("after -- all are words").words, ["--limit"]);
         for line in ["--fast ls", "--limit"] {
             assert!(read(line).expect_err("refused").contains(line.split(' ').next().expect("a word")));
         }
-        assert!(read("--limit x").expect("well formed").seconds("--limit", 1).is_err());
+        assert!(read("--limit x").expect("well formed").number("--limit", 1).is_err());
     }
 }

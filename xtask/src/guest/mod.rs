@@ -121,7 +121,7 @@ fn boot_and_run(asked: Asked) -> Result {
     let split = |pair: &str| pair.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     let environment = asked.options.values("--env").map(|pair| split(pair).ok_or("--env wants NAME=VALUE"));
     let environment = environment.collect::<std::result::Result<_, _>>()?;
-    let limit = Duration::from_secs(asked.options.seconds("--limit", COMMAND_LIMIT_SECONDS)?);
+    let limit = Duration::from_secs(asked.options.number("--limit", COMMAND_LIMIT_SECONDS)?);
     let order = Order {
         command: asked.options.words,
         environment,
