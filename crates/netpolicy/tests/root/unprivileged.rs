@@ -13,7 +13,7 @@ use libtest_mimic::{Failed, Trial};
 use model::{
     Change, Fd, Nanoseconds, Pid, Plan, ProcessKnob, Reason, Setting, SocketId, SocketPolling, Step, ThreadId,
 };
-use testkit::operator::{Operator, Started, are, at_work, at_work_with, waited_for};
+use testkit::operator::{Operator, Started, are, at_work, at_work_with, waited_for, waited_long_for};
 use testkit::{Need, test};
 
 use crate::monitored::fetched;
@@ -48,6 +48,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             misleading_name,
         ),
         test("unprivileged/more_epolls_than_a_server_has_are_reported_and_not_managed", PYTHON, many_epolls),
+        test("unprivileged/epolls_that_are_recreated_leave_log_and_journal_short", PYTHON, recreated_epolls),
         test("unprivileged/links_and_pipes_in_place_of_the_metrics_file_lead_nowhere", ROOT, metrics_file),
         test("unprivileged/a_state_directory_below_another_users_directory_is_refused", ROOT, below_theirs),
         test(
@@ -574,6 +575,56 @@ fn many_epolls() -> Result<(), Failed> {
     assert_eq!(epolls, 512);
     let unread = host["data"]["unread"].to_string();
     assert!(unread.contains("188 more than the 512 of one process that are managed"), "{unread}");
+    Ok(())
+}
+
+/// The size of all transactions.
+fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
+    let mut bytes = 0;
+    for transaction in fs::read_dir(operator.state().join("journal"))? {
+        // One that is folded meanwhile is gone.
+        for file in fs::read_dir(transaction?.path()).into_iter().flatten() {
+            bytes += file?.metadata().map_or(0, |file| file.len());
+        }
+    }
+    Ok(bytes)
+}
+
+/// A process that recreates its epolls again and again, each time once they are set: log and journal stay short, and
+/// the daemon answers.
+fn recreated_epolls() -> Result<(), Failed> {
+    // EPIOCGPARAMS: `include/uapi/linux/eventpoll.h`.
+    const SCRIPT: &str = "import fcntl, resource, select, socket, time\n\
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n\
+        server = socket.create_server(('127.0.0.1', 0))\n\
+        print('ready', flush=True)\n\
+        for _ in range(2):\n\
+        \x20   epolls = [select.epoll() for _ in range(2000)]\n\
+        \x20   [epoll.register(server) for epoll in epolls]\n\
+        \x20   while not any(fcntl.ioctl(epolls[500], 0x80088a02, bytes(8))): time.sleep(0.01)\n\
+        \x20   time.sleep(0.2)\n\
+        \x20   [epoll.close() for epoll in epolls]\n";
+    const POLICY: &str =
+        "[service.theirs]\nmatch = { uid = 65534 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
+    let operator = Operator::new("recreated-epolls", 1)?;
+    operator.inside("ip link set lo up")?;
+    let mut process = theirs(&operator, SCRIPT)?;
+    let daemon = at_work(&operator, POLICY)?;
+    let status = waited_long_for("the last epolls", || {
+        // What is not set yet makes it 3.
+        let status = operator.netpolicy(&["status"]).output()?.status.code();
+        assert!([Some(0), Some(3)].contains(&status), "{status:?}");
+        Ok(process.child.try_wait()?)
+    })?;
+    assert!(status.success(), "{status}");
+    // A line, and about half a megabyte of journal, for each time: 512 epolls are managed.
+    let (said, bytes) = (operator.said()?, journal_bytes(&operator)?);
+    let lines = said.matches("busy_poll usecs/budget/prefer").count();
+    assert!((1..=12).contains(&lines), "{said}");
+    assert!(said.contains("and 511 more of this process alike"), "{said}");
+    assert!(bytes < 2 << 20, "{bytes} bytes");
+    waited_for("a journal without the process", || Ok((journal_bytes(&operator)? < 100_000).then_some(())))?;
+    assert_eq!(daemon.terminated()?, Some(0));
     Ok(())
 }
 
