@@ -390,17 +390,22 @@ fn loopback() -> Result<Netns, Failed> {
     Ok(netns)
 }
 
+/// A listener, and a client that is connected to it.
+fn connected(netns: &Netns) -> Result<(TcpListener, TcpStream), Failed> {
+    Ok(netns.run(|| {
+        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        Ok::<_, std::io::Error>((listener, client))
+    })??)
+}
+
 /// Tests a server that takes longer and longer: some answers come before a window ends, some after it, and
 /// some during its end.
 fn answered_at_the_end() -> Result<(), Failed> {
     const ROUNDS: u64 = 60;
     const STEP: Duration = Duration::from_micros(250);
     let netns = loopback()?;
-    let (listener, mut client) = netns.run(|| {
-        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
-        let client = TcpStream::connect(listener.local_addr()?)?;
-        Ok::<_, std::io::Error>((listener, client))
-    })??;
+    let (listener, mut client) = connected(&netns)?;
     let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
     std::thread::scope(|scope| -> Result<(), Failed> {
         scope.spawn(move || -> std::io::Result<()> {
@@ -433,11 +438,7 @@ fn answered_at_the_end() -> Result<(), Failed> {
 fn five_seconds() -> Result<(), Failed> {
     const TAKES: Duration = Duration::from_secs(5);
     let netns = loopback()?;
-    let (listener, mut client) = netns.run(|| {
-        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
-        let client = TcpStream::connect(listener.local_addr()?)?;
-        Ok::<_, std::io::Error>((listener, client))
-    })??;
+    let (listener, mut client) = connected(&netns)?;
     let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
     open(&mut meter)?;
     let (mut server, _) = listener.accept()?;
@@ -458,11 +459,7 @@ fn five_seconds() -> Result<(), Failed> {
 fn unsolicited() -> Result<(), Failed> {
     const LINES: u64 = 400;
     let netns = loopback()?;
-    let (listener, mut client) = netns.run(|| {
-        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
-        let client = TcpStream::connect(listener.local_addr()?)?;
-        Ok::<_, std::io::Error>((listener, client))
-    })??;
+    let (listener, mut client) = connected(&netns)?;
     let port = listener.local_addr()?.port();
     let mut meter = meter(&netns, port, AnswerHook::of_this_kernel()?)?;
     open(&mut meter)?;
@@ -501,11 +498,7 @@ fn unsolicited() -> Result<(), Failed> {
 
 fn without_napi() -> Result<(), Failed> {
     let netns = loopback()?;
-    let (listener, mut client) = netns.run(|| {
-        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
-        let client = TcpStream::connect(listener.local_addr()?)?;
-        Ok::<_, std::io::Error>((listener, client))
-    })??;
+    let (listener, mut client) = connected(&netns)?;
     let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
     let (mut server, _) = listener.accept()?;
     open(&mut meter)?;
