@@ -550,6 +550,13 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	struct poll *poll;
 	__u64 now;
 
+	/* What TCP receives from now on on this CPU was not waiting for this softirq. */
+	if (gate.looks_at_stack) {
+		struct cpu_state *cpu = this_cpu();
+
+		if (cpu)
+			cpu->softirq = 0;
+	}
 	if (!budget || !id)
 		return 0;
 	slot = slot_of_napi(id);

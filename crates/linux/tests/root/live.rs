@@ -13,7 +13,7 @@ use linux::Netns;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
 use linux::live::ServiceWatch;
 use model::live::LiveWindow;
-use model::{Nanoseconds, NapiKnob, Pid, Setting, SpanCounts, Threading};
+use model::{EmptyPolls, EpollParams, Nanoseconds, NapiKnob, Pid, Setting, SpanCounts, Threading};
 use rustix::process::{Signal, kill_process};
 use testkit::scratch::Scratch;
 use testkit::subject::{Subject, eventually};
@@ -50,6 +50,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             "live/the_wake_up_of_a_thread_that_polls_is_seen",
             &[Need::Root, Need::Bpf, Need::Memcached, Need::ThreadPerNapi],
             woken,
+        ),
+        test(
+            "live/the_stacks_time_is_not_taken_from_polls_of_the_application",
+            &[Need::Root, Need::Bpf, Need::Memcached],
+            suspended,
         ),
         test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
         test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
@@ -183,6 +188,48 @@ fn woken() -> Result<(), Failed> {
     assert_eq!(counts.answered, u64::try_from(REQUESTS)?, "{counts:?}");
     assert!(counts.threaded * 10 >= counts.answered * 9, "{counts:?}");
     assert!(counts.woken * 10 >= counts.threaded * 8, "{counts:?}");
+    Ok(())
+}
+
+/// The application polls outside softirqs, long after the last one began.
+fn suspended() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(connect(&lab, port)?);
+    }
+    let host = linux::observe(lab.server(), &linux::Processes::Only(vec![server.process().pid]))?;
+    let mut queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    let queue = queues.find(|queue| queue.napi.is_some()).ok_or("a queue with a NAPI")?.id;
+    let settings = [
+        Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),
+        Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(20_000))),
+        Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(20))),
+    ];
+    linux::Kernel::new().write(&settings)?;
+    let busy =
+        EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
+    for process in &host.processes {
+        for epoll in &process.epolls {
+            linux::process::write_epoll(&epoll.id, busy)?;
+        }
+    }
+    let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
+    meter.begin_with_stack()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    for request in 0..3 * REQUESTS {
+        connections[request % 8].write_all(b"get nothing\r\n")?;
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let window = meter.end()?;
+    let [(_, napi)] = &window.napis[..] else { panic!("one queue: {:?}", window.napis) };
+    assert!(napi.packets.application > 0, "{:?}", napi.packets);
+    let receive = window.spans.receive.buckets();
+    let (all, long) = (receive, &receive[SpanCounts::bucket_of(Nanoseconds(40_000))..]);
+    let (all, long) = (all.iter().sum::<u64>(), long.iter().sum::<u64>());
+    assert!(all > 0 && long * 10 <= all, "{long} of {all} took more than 40 us");
     Ok(())
 }
 
