@@ -4,6 +4,7 @@
 
 mod api;
 mod batch;
+mod control;
 mod cpu_set;
 mod journal;
 mod memcached_replies;
@@ -19,6 +20,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("api", api::run),
     ("batch", batch::run),
+    ("control", control::run),
     ("cpu_set", cpu_set::run),
     ("journal", journal::run),
     ("memcached_replies", memcached_replies::run),

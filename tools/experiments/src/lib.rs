@@ -28,4 +28,6 @@ pub struct Context<'a> {
     pub session: &'a Session,
     /// Where it reports.
     pub console: &'a Console,
+    /// Returns an error if a daemon manages the session's network namespace.
+    pub refuse_beside_daemon: fn(&Session) -> Result<(), session::Fault>,
 }

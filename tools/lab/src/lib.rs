@@ -52,14 +52,13 @@ pub fn commands() -> Vec<clap::Command> {
 
 fn run(command: &Commands, context: &Context) -> Result<Exit, Fault> {
     daemon::inspector::install();
-    let experiment = experiments::Context { session: &context.session, console: &context.console };
+    let experiment = experiments::Context {
+        session: &context.session,
+        console: &context.console,
+        refuse_beside_daemon: |session| running_daemon::refuse_beside_any(session, &session.netns()?),
+    };
     match command {
-        Commands::Bench(arguments) => {
-            if arguments.is_for_another_machine() {
-                running_daemon::refuse_beside_any(&context.session, &context.session.netns()?)?;
-            }
-            experiments::campaigns::run(arguments, &experiment)
-        }
+        Commands::Bench(arguments) => experiments::campaigns::run(arguments, &experiment),
         Commands::Sim(arguments) => experiments::simulations::run(arguments, &experiment),
         Commands::Lab(arguments) => hosts::run(arguments, context),
     }

@@ -72,7 +72,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("lab", &["cli", "daemon", "experiments", "latency", "linux", "model", "page", "session"]),
     // Parsers are fuzzed wherever they are.
-    ("fuzz", &["apply", "daemon", "load", "model", "netlink", "policy-file", "tc-rules"]),
+    ("fuzz", &["apply", "daemon", "experiments", "load", "model", "netlink", "policy-file", "tc-rules"]),
     ("walls", &[]),
     // It must build before anything else exists.
     ("xtask", &[]),

@@ -24,13 +24,6 @@ pub struct Bench {
     pub application: Application,
 }
 
-impl Bench {
-    /// Whether this host is the server of a bench on another machine, and is changed for it.
-    pub fn is_for_another_machine(&self) -> bool {
-        matches!(&self.application, Application::Serve(serve) if serve.stdio)
-    }
-}
-
 /// An application to measure with.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "each command's own help says what it does")]

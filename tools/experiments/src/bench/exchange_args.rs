@@ -152,14 +152,23 @@ pub struct Storage {
 Examples:
   netpolicy bench serve --listen 192.0.2.7:7007 --size 5K --threads 4
   netpolicy attach $(pidof netpolicy) --delivery suspend20
-                                          from outside, as any other server")]
+                                          from outside, as any other server
+  netpolicy bench serve --listen 192.0.2.7:7100 --token /root/bench.token
+                                          for benches with --server 192.0.2.7:7100")]
 pub struct Serve {
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
     pub listen: Option<SocketAddr>,
-    /// Be the other machine of a bench with --server, whose requests come on standard input.
+    /// Be the other machine of benches with --server HOST:PORT, for clients with the token in this file, and
+    /// change settings of this host for them. The port is for requests; each bench has a server of its own.
+    #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
+    pub token: Option<PathBuf>,
+    /// Be the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
     #[arg(long, exclusive = true)]
     pub stdio: bool,
+    /// Standard input is a connection that this command has accepted.
+    #[arg(long, hide = true, requires = "token")]
+    pub accepted: bool,
     /// Threads, each with an epoll of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u32,

@@ -183,7 +183,7 @@ fn across_machines<B: Compares>(
     };
     let client_cpus = count(needs.cpus.len());
     let mut signals = Signals::catch()?;
-    let mut stage = MachinesStage::new(Control::connect(options)?, &mut signals, needs)?;
+    let mut stage = MachinesStage::new(Control::connect(options, &needs.netns)?, &mut signals, needs)?;
     let cases = cases_of(bench, client_cpus, stage.server_cpus())?;
     let mut grid =
         grid_of::<B>(background_note(common.background, common.background_duty).into_iter().collect());

@@ -105,7 +105,7 @@ fn across_machines(arguments: &MemcachedBench, context: &Context<'_>) -> Result<
         until,
     };
     let mut signals = Signals::catch()?;
-    let mut stage = MachinesStage::new(Control::connect(options)?, &mut signals, needs)?;
+    let mut stage = MachinesStage::new(Control::connect(options, &needs.netns)?, &mut signals, needs)?;
     stage.set_workload(Workload::Memcached(workload));
     let machines = stage.machines();
     conduct(arguments, context, &mut stage, labels, machines)

@@ -8,11 +8,20 @@ use session::{Exit, Fault};
 use crate::Context;
 use crate::bench::describe;
 use crate::bench::exchange_args::Serve;
-use crate::machines::host;
+use crate::machines;
+use crate::machines::host::{self, Connection};
+use crate::machines::token::Token;
 
 /// Serves until a signal ends the process, or as a client on another machine requests.
 pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Fault> {
-    let Some(listen) = arguments.listen else { return host::serve(context) };
+    let listen = match (arguments.listen, &arguments.token) {
+        (None, _) => return host::serve(context, Connection::stdio()?),
+        (Some(_), Some(token)) if arguments.accepted => {
+            return host::serve(context, Connection::accepted(&Token::read(token)?)?);
+        }
+        (Some(listen), Some(token)) => return machines::listen::listen(context, listen, token),
+        (Some(listen), None) => listen,
+    };
     if let Some(cpus) = &arguments.cpus {
         linux::process::pin_this_thread(cpus)?;
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -9,49 +10,82 @@ use clap::Args;
 /// The options of a bench whose server is on another machine.
 #[derive(Clone, Debug, Args)]
 pub struct TwoMachines {
-    /// Run the server on another machine, by `ssh HOST` or the command in NETPOLICY_SSH_COMMAND.
-    #[arg(long, value_name = "ssh:HOST")]
-    pub server: Option<Ssh>,
-    /// Its address [default: the one that ssh connects to].
+    /// Run the server on another machine: by `ssh HOST` (or the command in NETPOLICY_SSH_COMMAND), or where
+    /// `bench serve --listen --token` waits.
+    #[arg(long, value_name = "ssh:HOST|HOST:PORT")]
+    pub server: Option<Peer>,
+    /// The file with the token that `bench serve --listen` there has, too.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub token: Option<PathBuf>,
+    /// Its address [default: the one that ssh, or this program, connects to].
     #[arg(long, value_name = "ADDRESS", requires = "server")]
     pub server_address: Option<IpAddr>,
-    /// Its port [default: a free one].
+    /// The port of its server [default: a free one].
     #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
     pub server_port: Option<u16>,
-    /// How netpolicy is called there.
+    /// How netpolicy is called there, by ssh.
     #[arg(long, value_name = "CMD", requires = "server", default_value = "netpolicy")]
     pub server_program: String,
 }
 
-/// A machine that is reached by ssh.
+/// Another machine, and how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ssh {
-    /// The destination, as ssh accepts it.
-    pub host: String,
+pub enum Peer {
+    /// By ssh.
+    Ssh {
+        /// The destination, as ssh accepts it.
+        host: String,
+    },
+    /// By TCP.
+    Tcp {
+        /// Its name or address.
+        host: String,
+        /// The port that `bench serve --listen` has.
+        port: u16,
+    },
 }
 
-impl fmt::Display for Ssh {
+impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.host)
+        match self {
+            Self::Ssh { host } => f.pad(host),
+            Self::Tcp { host, port } if host.contains(':') => f.pad(&format!("[{host}]:{port}")),
+            Self::Tcp { host, port } => f.pad(&format!("{host}:{port}")),
+        }
     }
 }
 
 /// A text that names no machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no machine: write ssh:HOST, as in ssh:root@192.0.2.7")]
+#[error("`{0}` names no machine: write ssh:HOST or HOST:PORT, as in ssh:root@192.0.2.7 or 192.0.2.7:7100")]
 pub struct NotAMachine(String);
 
 /// How a machine that is reached by ssh is written.
 pub(crate) const PREFIX: &str = "ssh:";
 
-impl FromStr for Ssh {
+impl FromStr for Peer {
     type Err = NotAMachine;
 
     fn from_str(text: &str) -> Result<Self, NotAMachine> {
-        let host = text.strip_prefix(PREFIX).unwrap_or_default();
         // A leading hyphen would be an option of ssh.
-        let is_one = !host.is_empty() && !host.starts_with('-') && host.chars().all(|c| c.is_ascii_graphic());
-        if is_one { Ok(Self { host: host.to_owned() }) } else { Err(NotAMachine(text.to_owned())) }
+        let is_name = |host: &str| {
+            !host.is_empty() && !host.starts_with('-') && host.chars().all(|c| c.is_ascii_graphic())
+        };
+        let wrong = || NotAMachine(text.to_owned());
+        if let Some(host) = text.strip_prefix(PREFIX) {
+            return if is_name(host) { Ok(Self::Ssh { host: host.to_owned() }) } else { Err(wrong()) };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = match bracketed {
+            Some(host) => host,
+            None if host.contains(':') => return Err(wrong()),
+            None => host,
+        };
+        match port.parse() {
+            Ok(port) if port > 0 && is_name(host) => Ok(Self::Tcp { host: host.to_owned(), port }),
+            _ => Err(wrong()),
+        }
     }
 }
 
@@ -60,11 +94,30 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_machine_is_a_destination_of_ssh_and_never_an_option() {
-        assert_eq!("ssh:root@h".parse(), Ok(Ssh { host: "root@h".to_owned() }));
-        for text in ["", "h", "ssh:", "ssh:-oProxyCommand=x", "ssh:a b", "h:22"] {
-            let error = text.parse::<Ssh>().expect_err(text).to_string();
-            assert!(error.contains("write ssh:HOST"), "{error}");
+    fn a_machine_is_a_destination_of_ssh_or_a_host_with_a_port_and_never_an_option() {
+        assert_eq!("ssh:root@h".parse(), Ok(Peer::Ssh { host: "root@h".to_owned() }));
+        for (text, name, of_port) in
+            [("h:22", "h", 22), ("192.0.2.7:7100", "192.0.2.7", 7100), ("[fe80::1]:9", "fe80::1", 9)]
+        {
+            let peer: Peer = text.parse().expect(text);
+            assert_eq!(peer, Peer::Tcp { host: name.to_owned(), port: of_port });
+            assert_eq!(peer.to_string(), text);
+        }
+        for text in [
+            "",
+            "h",
+            "ssh:",
+            "ssh:-oProxyCommand=x",
+            "ssh:a b",
+            "h:",
+            "h:0",
+            "h:65536",
+            ":7",
+            "fe80::1:9",
+            "a b:7",
+        ] {
+            let error = text.parse::<Peer>().expect_err(text).to_string();
+            assert!(error.contains("write ssh:HOST or HOST:PORT"), "{error}");
         }
     }
 }

@@ -1,15 +1,18 @@
 //! The client's end of the connection.
 
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use linux::Netns;
 use session::{Exit, Fault, HostState};
 
-use super::args::TwoMachines;
+use super::args::{Peer, TwoMachines};
 use super::message::{ALIVE_EVERY, Hello, Lines, Reply, Request, encode};
+use super::token::{Handshake, Prover, Seal, Token, handshake_lines};
 
 /// The variable with the command that is used instead of `ssh`, for a shell. It is given the destination and
 /// the words of the command to run there.
@@ -24,6 +27,9 @@ const REPLIES_WITHIN: Duration = Duration::from_secs(300);
 /// Maximum time until ssh exits after its input was closed. The other machine restores itself in this time.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
+/// Maximum time of one attempt to connect by TCP, and of each message until both ends are authenticated.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 
@@ -31,51 +37,88 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Control {
     server: String,
-    ssh: Child,
+    link: Link,
     /// `None` once it is closed.
-    to: Arc<Mutex<Option<ChildStdin>>>,
+    to: Arc<Mutex<Option<Sink>>>,
     replies: Receiver<Result<Reply, String>>,
     _alive: Sender<()>,
     is_lost: bool,
+    /// Whether the other machine has greeted.
+    has_greeted: bool,
+}
+
+/// What connects both machines.
+#[derive(Debug)]
+enum Link {
+    Ssh(Child),
+    Tcp(TcpStream),
+}
+
+/// Where requests go.
+struct Sink {
+    to: Box<dyn Write + Send>,
+    seal: Option<Seal>,
+}
+
+impl std::fmt::Debug for Sink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sink").field("seal", &self.seal).finish_non_exhaustive()
+    }
+}
+
+/// Where replies come from.
+struct Source {
+    from: Box<dyn Read + Send>,
+    lines: Lines,
 }
 
 impl Control {
-    /// Connects, and checks that the other machine has the same version.
+    /// Connects from this namespace, and checks that the other machine has the same version.
     ///
     /// # Errors
-    /// If ssh or netpolicy cannot be started there; [`Exit::Unsupported`] for another version.
-    pub(crate) fn connect(options: &TwoMachines) -> Result<Self, Fault> {
-        let Some(server) = &options.server else {
+    /// If ssh or netpolicy cannot be started there, or nothing waits there; [`Exit::Unsupported`] for another
+    /// version, [`Exit::Refused`] for another token.
+    pub(crate) fn connect(options: &TwoMachines, netns: &Netns) -> Result<Self, Fault> {
+        let usage = |words: String, hint: &str| Fault::new(Exit::Usage, words).hint(hint);
+        let Some(peer) = &options.server else {
             return Err(Fault::new(Exit::Usage, "no --server is named"));
         };
-        let ssh = std::env::var(SSH_VARIABLE).ok().filter(|command| !command.trim().is_empty());
-        let ssh = ssh.unwrap_or_else(|| "ssh".to_owned());
-        let mut command = Command::new("/bin/sh");
-        // Ctrl-C is for this program, which then restores the other machine: ssh heeds ignored signals.
-        command.args(["-c", &format!("trap '' INT QUIT; exec {ssh} \"$@\""), "netpolicy-ssh", &server.host]);
-        command.args(options.server_program.split_whitespace()).args(["bench", "serve", "--stdio"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut ssh = command.spawn().map_err(|error| Fault::file("/bin/sh", error))?;
-        let (Some(to), Some(from)) = (ssh.stdin.take(), ssh.stdout.take()) else {
-            return Err(Fault::failed("ssh has no pipes"));
+        let (link, sink, source) = match (peer, &options.token) {
+            (Peer::Ssh { host }, None) => by_ssh(host, options)?,
+            (Peer::Tcp { host, port }, Some(path)) => {
+                let token = Token::read(path)?;
+                netns.run(|| by_tcp((host, *port), peer, &token))??
+            }
+            (Peer::Ssh { .. }, Some(_)) => {
+                return Err(usage(
+                    format!("--server ssh:{peer} needs no --token"),
+                    "ssh authenticates both machines",
+                ));
+            }
+            (Peer::Tcp { .. }, None) => {
+                let hint = "name the file of the token that `netpolicy bench serve --listen` there has";
+                return Err(usage(format!("--server {peer} needs --token"), hint));
+            }
         };
         let (sender, replies) = mpsc::channel();
         let (alive, ended) = mpsc::channel();
-        let to = Arc::new(Mutex::new(Some(to)));
+        let to = Arc::new(Mutex::new(Some(sink)));
         let beats = Arc::clone(&to);
         let spawned =
-            std::thread::Builder::new().name("replies".to_owned()).spawn(move || read(from, &sender));
+            std::thread::Builder::new().name("replies".to_owned()).spawn(move || read(source, &sender));
         spawned.map_err(|error| Fault::file("a thread", error))?;
         let spawned =
             std::thread::Builder::new().name("alive".to_owned()).spawn(move || beat(&beats, &ended));
         spawned.map_err(|error| Fault::file("a thread", error))?;
-        let server = server.to_string();
-        let mut control = Self { server, ssh, to, replies, _alive: alive, is_lost: false };
+        let server = peer.to_string();
+        let mut control =
+            Self { server, link, to, replies, _alive: alive, is_lost: false, has_greeted: false };
         control.send(&Request::Hello(Hello::own()))?;
         match control.reply(GREETS_WITHIN)? {
             Reply::Hello(hello) => hello.check(&control.server)?,
             other => return Err(control.unexpected(&other)),
         }
+        control.has_greeted = true;
         Ok(control)
     }
 
@@ -106,10 +149,10 @@ impl Control {
     }
 
     fn send(&mut self, request: &Request) -> Result<(), Fault> {
-        let line = encode(request)?;
         if self.is_lost {
             return Err(self.lose("the connection was lost before".to_owned()));
         }
+        let line = encode(request)?;
         let sent = write(&self.to, &line);
         sent.map_err(|error| match self.replies.recv_timeout(Duration::from_secs(1)) {
             // It said why it ended.
@@ -136,7 +179,8 @@ impl Control {
         let (exit, why) = match ended.and_then(|status| status.code()) {
             // What netpolicy there ended with, and said on its standard error.
             Some(code @ (6 | 7)) => (Exit::of(code.try_into().unwrap_or(1)).unwrap_or(Exit::Failed), why),
-            Some(2) => (
+            // It did not even greet: clap there refused the command line.
+            Some(2) if !self.has_greeted => (
                 Exit::Unsupported,
                 format!("{why}; netpolicy there does not know `bench serve --stdio`: it has another version"),
             ),
@@ -151,19 +195,34 @@ impl Control {
             ))
     }
 
-    /// Closes the connection and waits until ssh has exited.
-    fn end(&mut self) -> Option<std::process::ExitStatus> {
+    /// Closes the connection and waits until the other machine has restored itself and closed it, too.
+    /// Returns what ssh exited with.
+    fn end(&mut self) -> Option<ExitStatus> {
         drop(self.to.lock().unwrap_or_else(PoisonError::into_inner).take());
         let begun = Instant::now();
-        while begun.elapsed() < ENDS_WITHIN {
-            match self.ssh.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-                Ok(status) => return status,
-                Err(_) => return None,
+        match &mut self.link {
+            Link::Ssh(ssh) => {
+                while begun.elapsed() < ENDS_WITHIN {
+                    match ssh.try_wait() {
+                        Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                        Ok(status) => return status,
+                        Err(_) => return None,
+                    }
+                }
+                let _ = ssh.kill();
+                ssh.wait().ok()
+            }
+            Link::Tcp(stream) => {
+                let _ = stream.shutdown(Shutdown::Write);
+                while let Some(left) = ENDS_WITHIN.checked_sub(begun.elapsed()) {
+                    if self.replies.recv_timeout(left).is_err() {
+                        break;
+                    }
+                }
+                let _ = stream.shutdown(Shutdown::Both);
+                None
             }
         }
-        let _ = self.ssh.kill();
-        self.ssh.wait().ok()
     }
 }
 
@@ -173,16 +232,88 @@ impl Drop for Control {
     }
 }
 
-fn write(to: &Mutex<Option<ChildStdin>>, line: &[u8]) -> std::io::Result<()> {
+/// Starts netpolicy on another machine.
+fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fault> {
+    let ssh = std::env::var(SSH_VARIABLE).ok().filter(|command| !command.trim().is_empty());
+    let ssh = ssh.unwrap_or_else(|| "ssh".to_owned());
+    let mut command = Command::new("/bin/sh");
+    // Ctrl-C is for this program, which then restores the other machine: ssh heeds ignored signals.
+    command.args(["-c", &format!("trap '' INT QUIT; exec {ssh} \"$@\""), "netpolicy-ssh", host]);
+    command.args(options.server_program.split_whitespace()).args(["bench", "serve", "--stdio"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut ssh = command.spawn().map_err(|error| Fault::file("/bin/sh", error))?;
+    let (Some(to), Some(from)) = (ssh.stdin.take(), ssh.stdout.take()) else {
+        return Err(Fault::failed("ssh has no pipes"));
+    };
+    let source = Source { from: Box::new(from), lines: Lines::default() };
+    Ok((Link::Ssh(ssh), Sink { to: Box::new(to), seal: None }, source))
+}
+
+/// Connects to `bench serve --listen` on another machine, and authenticates both ends.
+fn by_tcp(address: (&str, u16), peer: &Peer, token: &Token) -> Result<(Link, Sink, Source), Fault> {
+    let failed = |error| Fault::file(peer.to_string(), error);
+    let stream = connected(address).map_err(failed)?;
+    // The edges of a window are sent as messages.
+    stream.set_nodelay(true).map_err(failed)?;
+    for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
+        set(&stream, Some(CONNECTS_WITHIN)).map_err(failed)?;
+    }
+    let (mut to, from) = (stream.try_clone().map_err(failed)?, stream.try_clone().map_err(failed)?);
+    let mut source = Source { from: Box::new(from), lines: handshake_lines() };
+    let of_peer = |fault: Fault| Fault { cause: format!("{peer}: {}", fault.cause).into(), ..fault };
+    let challenge = source.shake().map_err(of_peer)?;
+    let (prover, answer) = Prover::answer(token, &challenge).map_err(of_peer)?;
+    to.write_all(&encode(&answer)?).map_err(failed)?;
+    let welcome = source.shake().map_err(of_peer)?;
+    let seals = prover.check(&welcome).map_err(|why| of_peer(Fault::new(Exit::Refused, why)))?;
+    source.lines.expect_seal(seals.received);
+    stream.set_read_timeout(None).map_err(failed)?;
+    Ok((Link::Tcp(stream), Sink { to: Box::new(to), seal: Some(seals.sent) }, source))
+}
+
+fn connected(address: (&str, u16)) -> std::io::Result<TcpStream> {
+    let mut last = std::io::ErrorKind::NotFound.into();
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECTS_WITHIN) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn write(to: &Mutex<Option<Sink>>, line: &[u8]) -> std::io::Result<()> {
     match to.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        Some(to) => to.write_all(line),
+        Some(Sink { to, seal: Some(seal) }) => to.write_all(&seal.seal(line)),
+        Some(Sink { to, seal: None }) => to.write_all(line),
         None => Err(std::io::ErrorKind::BrokenPipe.into()),
     }
 }
 
+impl Source {
+    /// Waits for the next message of the handshake.
+    fn shake(&mut self) -> Result<Handshake, Fault> {
+        let mut buffer = [0; 512];
+        loop {
+            if let Some(message) = self.lines.next_message().map_err(Fault::failed)? {
+                return Ok(message);
+            }
+            match self.from.read(&mut buffer) {
+                Ok(0) => return Err(Fault::failed("it closed the connection")),
+                Ok(length) => self.lines.push(&buffer[..length]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    return Err(Fault::failed(format!("it said nothing for {CONNECTS_WITHIN:?}")));
+                }
+                Err(error) => return Err(Fault::failed(error)),
+            }
+        }
+    }
+}
+
 /// Reads replies until the connection ends.
-fn read(mut from: ChildStdout, replies: &Sender<Result<Reply, String>>) {
-    let (mut lines, mut buffer) = (Lines::default(), vec![0; READ_BYTES]);
+fn read(Source { mut from, mut lines }: Source, replies: &Sender<Result<Reply, String>>) {
+    let mut buffer = vec![0; READ_BYTES];
     loop {
         loop {
             match lines.next_message() {
@@ -206,7 +337,7 @@ fn read(mut from: ChildStdout, replies: &Sender<Result<Reply, String>>) {
 }
 
 /// Says that this program is there, until the connection is dropped.
-fn beat(to: &Mutex<Option<ChildStdin>>, ended: &Receiver<()>) {
+fn beat(to: &Mutex<Option<Sink>>, ended: &Receiver<()>) {
     let Ok(line) = encode(&Request::Alive) else { return };
     while ended.recv_timeout(ALIVE_EVERY) == Err(RecvTimeoutError::Timeout) {
         if write(to, &line).is_err() {

@@ -1,4 +1,5 @@
-//! The server's end of the connection: `bench serve --stdio`.
+//! The server's end of the connection: `bench serve --stdio`, and each client of `bench serve --listen
+//! --token`.
 //!
 //! The host is restored when the client requests it, when the connection ends, when the client is silent, and
 //! on a signal. If this process is killed, its guard restores the host, and the kernel ends the server.
@@ -6,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
 use latency::live::{Selection, Target};
@@ -37,6 +38,7 @@ use super::message::{
     Applied, Apply, Counted, Failure, Hello, Hogs, Lines, Prepare, Reply, Request, SILENCE_MAX, Service,
     Storage, WITHIN_MAX, encode,
 };
+use super::token::{Challenger, HANDSHAKE_BYTES_MAX, Handshake, Seal, Seals, Token, handshake_lines};
 use crate::Context;
 use crate::bench::configuration::Configuration;
 use crate::bench::{
@@ -48,51 +50,59 @@ use crate::campaigns::file_of_our_own;
 /// The file in the directory of the journal that a bench of another machine locks.
 const LOCK: &str = "bench.lock";
 
+/// Maximum time until a client has authenticated itself.
+const AUTHENTICATES_WITHIN: Duration = Duration::from_secs(10);
+
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// The variable in which sshd says which addresses it connects: client, its port, server, its port.
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// Serves one client on standard input and output, and restores the host when it is gone.
-pub(crate) fn serve(context: &Context<'_>) -> Result<Exit, Fault> {
+/// Serves the client of this connection, and restores the host when it is gone.
+pub(crate) fn serve(context: &Context<'_>, mut connection: Connection) -> Result<Exit, Fault> {
     let mut signals = Signals::catch()?;
-    let mut connection = Connection { lines: Lines::default(), heard: Instant::now() };
     let mut end = None;
-    let Some(Request::Hello(hello)) = connection.next(&mut signals, &mut end)? else {
-        return Err(Fault::new(Exit::Usage, "the first message is not a greeting"));
-    };
-    if let Err(fault) = hello.check("the client") {
-        reply(&Reply::Hello(Hello::own()))?;
-        return Err(fault);
+    let served = serve_on(context, &mut connection, &mut signals, &mut end);
+    if let Err(fault) = &served {
+        // The client may be gone.
+        let _ = connection.reply(&Reply::Failed(Failure::from(fault)));
     }
-    reply(&Reply::Hello(Hello::own()))?;
+    if let Some(end) = end {
+        let restored = if served.is_ok() { "This host was restored." } else { "" };
+        context.console.say(&format!("{end}. {restored}"));
+    }
+    served.map(|()| Exit::Done)
+}
+
+fn serve_on(
+    context: &Context<'_>,
+    connection: &mut Connection,
+    signals: &mut Signals,
+    end: &mut Option<End>,
+) -> Result<(), Fault> {
+    let usage = |words| Fault::new(Exit::Usage, words);
+    let Some(Request::Hello(hello)) = connection.next(signals, end)? else {
+        return Err(usage("the first message is not a greeting"));
+    };
+    connection.reply(&Reply::Hello(Hello::own()))?;
+    hello.check("the client")?;
     let prepare = loop {
-        match connection.next(&mut signals, &mut end)? {
+        match connection.next(signals, end)? {
             Some(Request::Alive) => {}
             Some(Request::Prepare(prepare)) => break prepare,
-            Some(_) => return Err(Fault::new(Exit::Usage, "the second message does not prepare a bench")),
-            None => return Ok(Exit::Done),
+            Some(_) => return Err(usage("the second message does not prepare a bench")),
+            None => return Ok(()),
         }
     };
-    let mut host = match BenchHost::new(context, prepare) {
-        Ok(host) => host,
-        Err(fault) => {
-            reply(&Reply::Failed(Failure::from(&fault)))?;
-            return Err(fault);
-        }
-    };
-    let served = host.serve(&mut connection, &mut signals, &mut end);
+    (context.refuse_beside_daemon)(context.session)?;
+    let mut host = BenchHost::new(context, prepare, connection.local)?;
+    let served = host.serve(connection, signals, end);
     // However it ended: nothing of it stays.
     let restored = host.restore();
     context.session.forget_old_transactions(context.console);
-    if let Some(end) = end {
-        context
-            .console
-            .say(&format!("{end}. {}", if restored.is_ok() { "This host was restored." } else { "" }));
-    }
     restored?;
-    served.map(|()| Exit::Done)
+    served
 }
 
 /// Why the server's end stops without an error.
@@ -110,19 +120,113 @@ impl std::fmt::Display for End {
     }
 }
 
-/// The client's messages.
-struct Connection {
+/// The connection to the client.
+pub(crate) struct Connection {
+    from: File,
+    to: File,
     lines: Lines,
+    /// The seal of what is sent, if the connection has a token.
+    seal: Option<Seal>,
     /// When something arrived last.
     heard: Instant,
+    /// Its address here, if that is known.
+    local: Option<IpAddr>,
 }
 
 impl Connection {
+    /// Standard input and output, which ssh connects.
+    ///
+    /// # Errors
+    /// If no descriptors are left.
+    pub(crate) fn stdio() -> Result<Self, Fault> {
+        let failed = |error| Fault::file("standard input", error);
+        let from = rustix::stdio::stdin().try_clone_to_owned().map_err(failed)?;
+        let to = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
+        let local = address_of_ssh(std::env::var(SSH_CONNECTION).ok().as_deref());
+        Ok(Self {
+            from: from.into(),
+            to: to.into(),
+            lines: Lines::default(),
+            seal: None,
+            heard: Instant::now(),
+            local,
+        })
+    }
+
+    /// A connection by TCP that was accepted as standard input. Authenticates the client.
+    ///
+    /// # Errors
+    /// [`Exit::Refused`] if the client has another token.
+    pub(crate) fn accepted(token: &Token) -> Result<Self, Fault> {
+        let failed = |error| Fault::file("the connection", error);
+        let stream = TcpStream::from(rustix::stdio::stdin().try_clone_to_owned().map_err(failed)?);
+        // No process that is started here may hold the connection.
+        let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+        rustix::stdio::dup2_stdin(&null).map_err(|errno| failed(errno.into()))?;
+        rustix::stdio::dup2_stdout(&null).map_err(|errno| failed(errno.into()))?;
+        stream.set_nodelay(true).map_err(failed)?;
+        stream.set_write_timeout(Some(SILENCE_MAX)).map_err(failed)?;
+        let client = stream.peer_addr().map_err(failed)?;
+        let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
+        let from = OwnedFd::from(stream.try_clone().map_err(failed)?);
+        let mut connection = Self {
+            from: from.into(),
+            to: OwnedFd::from(stream).into(),
+            lines: handshake_lines(),
+            seal: None,
+            heard: Instant::now(),
+            local: Some(local),
+        };
+        match connection.authenticate(token) {
+            Ok(seals) => {
+                connection.lines.expect_seal(seals.received);
+                connection.seal = Some(seals.sent);
+                connection.heard = Instant::now();
+                Ok(connection)
+            }
+            Err(why) => {
+                let _ = connection.send(&Handshake::Refused);
+                Err(Fault::new(Exit::Refused, format!("the client {client} was refused: {why}")))
+            }
+        }
+    }
+
+    fn authenticate(&mut self, token: &Token) -> Result<Seals, Box<dyn std::error::Error + Send + Sync>> {
+        let challenger = Challenger::new().map_err(|fault| fault.cause)?;
+        self.send(&challenger.challenge()).map_err(|fault| fault.cause)?;
+        let answer = self.shake()?;
+        let (welcome, seals) = challenger.check(token, &answer)?;
+        self.send(&welcome).map_err(|fault| fault.cause)?;
+        Ok(seals)
+    }
+
+    /// Waits for the next message of the handshake. A slow client is cut off, however little it sends at once.
+    fn shake(&mut self) -> Result<Handshake, Box<dyn std::error::Error + Send + Sync>> {
+        let mut buffer = [0; HANDSHAKE_BYTES_MAX];
+        loop {
+            if let Some(message) = self.lines.next_message()? {
+                return Ok(message);
+            }
+            let left = Timespec::try_from(AUTHENTICATES_WITHIN.saturating_sub(self.heard.elapsed()))?;
+            let mut polled = [PollFd::new(&self.from, PollFlags::IN)];
+            match poll(&mut polled, Some(&left)) {
+                Ok(0) => return Err(format!("it said nothing for {AUTHENTICATES_WITHIN:?}").into()),
+                Err(errno) if errno.kind() != std::io::ErrorKind::Interrupted => return Err(errno.into()),
+                Ok(_) | Err(_) => {}
+            }
+            match rustix::io::read(&self.from, &mut buffer[..]) {
+                Ok(0) => return Err("it closed the connection".into()),
+                Ok(length) => self.lines.push(&buffer[..length]),
+                Err(errno) if errno.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// The next request; `None` if there are no more, and then perhaps why.
     fn next(&mut self, signals: &mut Signals, end: &mut Option<End>) -> Result<Option<Request>, Fault> {
         let mut buffer = vec![0; READ_BYTES];
-        let stdin = rustix::stdio::stdin();
-        let failed = |errno: rustix::io::Errno| Fault::file("standard input", errno.into());
+        let failed = |errno: rustix::io::Errno| Fault::file("the connection", errno.into());
         loop {
             if let Some(request) =
                 self.lines.next_message().map_err(|error| Fault::new(Exit::Usage, error))?
@@ -132,7 +236,7 @@ impl Connection {
             let left = Timespec::try_from(SILENCE_MAX.saturating_sub(self.heard.elapsed()));
             let left = left.map_err(|_| Fault::failed("invalid time"))?;
             let mut polled = [
-                PollFd::from_borrowed_fd(stdin, PollFlags::IN),
+                PollFd::new(&self.from, PollFlags::IN),
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
             match poll(&mut polled, Some(&left)) {
@@ -150,8 +254,9 @@ impl Connection {
                 return Ok(None);
             }
             if readable {
-                match rustix::io::read(stdin, &mut buffer[..]) {
-                    Ok(0) => return Ok(None),
+                match rustix::io::read(&self.from, &mut buffer[..]) {
+                    // A client that was killed with replies unread resets the connection.
+                    Ok(0) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                     Ok(length) => {
                         self.heard = Instant::now();
                         self.lines.push(&buffer[..length]);
@@ -162,13 +267,19 @@ impl Connection {
             }
         }
     }
-}
 
-fn reply(reply: &Reply) -> Result<(), Fault> {
-    let line = encode(reply)?;
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(&line).and_then(|()| out.flush());
-    written.map_err(|error| Fault::file("standard output", error))
+    fn reply(&mut self, reply: &Reply) -> Result<(), Fault> {
+        self.send(reply)
+    }
+
+    fn send(&mut self, message: &impl serde::Serialize) -> Result<(), Fault> {
+        let line = encode(message)?;
+        let line = match &mut self.seal {
+            Some(seal) => seal.seal(&line),
+            None => line,
+        };
+        self.to.write_all(&line).map_err(|error| Fault::file("the connection", error))
+    }
 }
 
 /// This machine as the server of a bench.
@@ -231,15 +342,15 @@ impl Server {
 
 impl<'a> BenchHost<'a> {
     /// Prepares for a bench, and restores what an earlier one may have left.
-    fn new(context: &'a Context<'a>, prepare: Prepare) -> Result<Self, Fault> {
+    fn new(context: &'a Context<'a>, prepare: Prepare, local: Option<IpAddr>) -> Result<Self, Fault> {
         let netns = context.session.netns()?;
         expire::roll_back_expired(context.session, context.console, expire::Who::Guard)?;
         let journal = context.session.journal()?;
         let lock = locked(&context.session.state_dir)?;
-        let address = match prepare.address {
-            Some(address) => address,
-            None => address_of_ssh(std::env::var(SSH_CONNECTION).ok().as_deref())?,
-        };
+        let address = prepare.address.or(local).ok_or_else(|| {
+            let words = "the address of the server is not known: ssh did not set SSH_CONNECTION";
+            Fault::new(Exit::Usage, words).hint("name it with --server-address")
+        })?;
         let device = device_with_address(&netns, address)?.ok_or_else(|| {
             Fault::new(Exit::Usage, format!("no device here has the address {address}"))
                 .hint("name one with --server-address")
@@ -287,7 +398,7 @@ impl<'a> BenchHost<'a> {
         end: &mut Option<End>,
     ) -> Result<(), Fault> {
         let machine = describe(self.servers.netns(), self.device, Side::Server, self.cpus.clone())?;
-        reply(&Reply::Prepared { address: self.address, machine: Box::new(machine) })?;
+        connection.reply(&Reply::Prepared { address: self.address, machine: Box::new(machine) })?;
         while let Some(request) = connection.next(signals, end)? {
             let done = match request {
                 Request::Alive => continue,
@@ -305,7 +416,7 @@ impl<'a> BenchHost<'a> {
                     return Err(Fault::new(Exit::Usage, "a bench is prepared once"));
                 }
             };
-            reply(&done.unwrap_or_else(|fault| Reply::Failed(Failure::from(&fault))))?;
+            connection.reply(&done.unwrap_or_else(|fault| Reply::Failed(Failure::from(&fault))))?;
         }
         Ok(())
     }
@@ -584,12 +695,8 @@ fn locked(state_dir: &std::path::Path) -> Result<File, Fault> {
 }
 
 /// The address that ssh connected to.
-fn address_of_ssh(connection: Option<&str>) -> Result<IpAddr, Fault> {
-    let address = connection.and_then(|words| words.split(' ').nth(2)?.parse().ok());
-    address.ok_or_else(|| {
-        Fault::new(Exit::Usage, "the address of the server is not known: ssh did not set SSH_CONNECTION")
-            .hint("name it with --server-address")
-    })
+fn address_of_ssh(connection: Option<&str>) -> Option<IpAddr> {
+    connection.and_then(|words| words.split(' ').nth(2)?.parse().ok())
 }
 
 /// The file of the bench on storage: its path and whether it is written, and the file if it is temporary.
@@ -612,9 +719,8 @@ mod test {
 
     #[test]
     fn the_address_of_the_server_is_the_one_that_ssh_connected_to() {
-        let address = |words| address_of_ssh(words).ok();
-        assert_eq!(address(Some("192.0.2.2 50512 192.0.2.1 22")), Some(IpAddr::from([192, 0, 2, 1])));
-        assert_eq!(address(Some("192.0.2.2 50512")), None);
-        assert_eq!(address(None), None);
+        assert_eq!(address_of_ssh(Some("192.0.2.2 50512 192.0.2.1 22")), Some(IpAddr::from([192, 0, 2, 1])));
+        assert_eq!(address_of_ssh(Some("192.0.2.2 50512")), None);
+        assert_eq!(address_of_ssh(None), None);
     }
 }

@@ -12,8 +12,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use session::{Exit, Fault, HostState};
 
+use super::token::Seal;
+
 /// The version of these messages. Both machines must have the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Maximum length of a message in bytes. The longest describes a machine with its interrupts, which has some
 /// bytes for each interrupt on each CPU.
@@ -364,12 +366,17 @@ pub enum NotAMessage {
         /// Why.
         why: String,
     },
+    /// Its code is wrong: see [`super::token`].
+    Unsealed,
 }
 
 impl fmt::Display for NotAMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong => write!(f, "a message is longer than {MESSAGE_BYTES_MAX} bytes"),
+            Self::Unsealed => {
+                write!(f, "a message was changed on its way, or was not sent by the program with the token")
+            }
             Self::Malformed { line, why } => write!(f, "`{line}` is no message: {why}"),
         }
     }
@@ -381,14 +388,34 @@ impl std::error::Error for NotAMessage {}
 const SHOWN_CHARS: usize = 120;
 
 /// Bytes that arrive in any parts, cut into lines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lines {
     bytes: Vec<u8>,
     /// How many of them have been searched for the end of a line.
     searched: usize,
+    /// Maximum length of a line.
+    bytes_max: usize,
+    /// The seal of every line, if the connection has a token.
+    seal: Option<Seal>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::of_at_most(MESSAGE_BYTES_MAX)
+    }
 }
 
 impl Lines {
+    /// Lines of at most this length.
+    pub(crate) const fn of_at_most(bytes_max: usize) -> Self {
+        Self { bytes: Vec::new(), searched: 0, bytes_max, seal: None }
+    }
+
+    /// From now on, each line is sealed, and may be as long as any message.
+    pub fn expect_seal(&mut self, seal: Seal) {
+        (self.seal, self.bytes_max) = (Some(seal), MESSAGE_BYTES_MAX + Seal::BYTES);
+    }
+
     /// Adds what has arrived.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -401,13 +428,16 @@ impl Lines {
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, NotAMessage> {
         let Some(end) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = self.bytes.len();
-            return if self.searched > MESSAGE_BYTES_MAX { Err(NotAMessage::TooLong) } else { Ok(None) };
+            return if self.searched > self.bytes_max { Err(NotAMessage::TooLong) } else { Ok(None) };
         };
         let end = self.searched + end;
-        if end > MESSAGE_BYTES_MAX {
+        if end > self.bytes_max {
             return Err(NotAMessage::TooLong);
         }
-        let line = &self.bytes[..end];
+        let line = match &mut self.seal {
+            Some(seal) => seal.open(&self.bytes[..end])?,
+            None => &self.bytes[..end],
+        };
         let message = serde_json::from_slice(line).map_err(|error| NotAMessage::Malformed {
             line: String::from_utf8_lossy(line).chars().take(SHOWN_CHARS).collect(),
             why: error.to_string(),

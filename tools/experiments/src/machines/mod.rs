@@ -1,14 +1,16 @@
 //! Benches with client and server on different machines.
 //!
-//! The client starts `netpolicy bench serve --stdio` on the server's machine by ssh and sends it requests, one
-//! JSON document per line. The server's machine does everything that a lab does in this process: it starts the
+//! The client starts `netpolicy bench serve --stdio` on the server's machine by ssh, or connects to `bench serve
+//! --listen --token` there, and sends it requests, one JSON document per line. The server's machine does everything that a lab does in this process: it starts the
 //! server, applies a configuration as a transaction with a guard, reads counters, restores and compares.
 //!
 //! Read in this order: [`message`] (what is said), [`control`] (the client's end), [`host`] (the server's end),
-//! [`stage`] (one cell of an experiment).
+//! [`token`] and [`listen`] (connections by TCP), [`stage`] (one cell of an experiment).
 
 pub mod args;
 pub(crate) mod control;
 pub(crate) mod host;
+pub(crate) mod listen;
 pub mod message;
 pub(crate) mod stage;
+pub mod token;

@@ -2,7 +2,10 @@
 //! them is ssh. Counts and what is left behind decide, not times.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -13,6 +16,7 @@ use model::{Chance, Evidence, Pid, Side};
 use runs::{Grid, Results};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+use testkit::operator::waited_for;
 use testkit::programs::netpolicy;
 use testkit::scratch::Scratch;
 use testkit::wire::{Wire, run};
@@ -36,8 +40,20 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("machines/another_version_and_what_is_no_message_are_refused_by_name", &[Need::Root], refused),
         test("machines/a_daemon_on_the_other_machine_is_named_and_left_alone", &[Need::Root], daemon),
         test("machines/what_has_no_second_machine_says_so", &[Need::Root], unsupported),
-        test("machines/a_client_that_is_killed_leaves_nothing", MACHINES, || killed(Side::Client)),
-        test("machines/a_server_that_is_killed_leaves_nothing", MACHINES, || killed(Side::Server)),
+        test("machines/a_token_authenticates_both_ends_of_a_connection_by_tcp", MACHINES, by_tcp),
+        test("machines/a_connection_without_the_token_learns_and_changes_nothing", MACHINES, strangers),
+        test("machines/a_client_that_is_killed_leaves_nothing", MACHINES, || {
+            killed(Side::Client, Machines::new)
+        }),
+        test("machines/a_server_that_is_killed_leaves_nothing", MACHINES, || {
+            killed(Side::Server, Machines::new)
+        }),
+        test("machines/a_client_by_tcp_that_is_killed_leaves_nothing", MACHINES, || {
+            killed(Side::Client, Machines::by_tcp)
+        }),
+        test("machines/a_server_by_tcp_that_is_killed_leaves_nothing", MACHINES, || {
+            killed(Side::Server, Machines::by_tcp)
+        }),
         test("machines/a_client_that_stops_leaves_nothing", MACHINES, stopped),
         test("machines/ctrl_c_restores_the_other_machine_and_shows_what_there_is", MACHINES, interrupted),
     ]
@@ -50,6 +66,20 @@ const SSH: &str = "NETPOLICY_SSH_COMMAND";
 struct Machines {
     wire: Wire,
     scratch: Scratch,
+    /// `bench serve --listen`, if that connects them instead of ssh.
+    listener: Option<Child>,
+}
+
+/// Where that listens.
+const LISTENS: &str = "192.0.2.1:7100";
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            let _ = listener.kill();
+            let _ = listener.wait();
+        }
+    }
 }
 
 impl Machines {
@@ -58,7 +88,7 @@ impl Machines {
         for netns in [&wire.near, &wire.far] {
             run(&format!("ip -n {netns} link set lo up"))?;
         }
-        let machines = Self { wire, scratch: Scratch::new(name)? };
+        let machines = Self { wire, scratch: Scratch::new(name)?, listener: None };
         let (cpu, netpolicy) = (last_cpu()?, netpolicy());
         // $1 is the machine, $2 the program `netpolicy`.
         let script = format!(
@@ -72,16 +102,76 @@ impl Machines {
         Ok(machines)
     }
 
+    /// The same, connected by TCP with a token.
+    fn by_tcp(name: &str) -> Result<Self, Failed> {
+        let mut machines = Self::new(name)?;
+        machines.write_token("token", &"0123456789abcdef".repeat(4), 0o600)?;
+        let mut listener = machines.listen("token").stderr(Stdio::piped()).spawn()?;
+        let mut stderr = BufReader::new(listener.stderr.take().ok_or("no standard error")?);
+        let mut said = String::new();
+        stderr.read_line(&mut said)?;
+        assert!(said.contains("Waiting for clients"), "{said}");
+        // What it says afterwards is in a file.
+        let log = File::create(machines.log())?;
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut &log));
+        machines.listener = Some(listener);
+        Ok(machines)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path("listener.log")
+    }
+
+    fn write_token(&self, name: &str, token: &str, mode: u32) -> Result<(), Failed> {
+        let path = self.scratch.path(name);
+        std::fs::write(&path, token)?;
+        Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
+    }
+
+    /// `netpolicy bench serve --listen` on the server. `ip` execs it, so its child is the connection's process.
+    fn listen(&self, token: &str) -> Command {
+        let mut command = Command::new("ip");
+        let cpu = last_cpu().map_or("0".to_owned(), |cpu| cpu.to_string());
+        command.args(["netns", "exec", &self.wire.near, "taskset", "-c", &cpu, netpolicy(), "--state-dir"]);
+        command.arg(self.scratch.path("state")).args(["bench", "serve", "--listen", LISTENS, "--token"]);
+        command.arg(self.scratch.path(token)).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
     fn ssh(&self) -> PathBuf {
         self.scratch.path("ssh")
     }
 
-    /// `netpolicy` on the client.
-    fn client(&self, words: &str) -> Command {
+    /// The process that serves the client.
+    fn serving(&self) -> Result<Option<rustix::process::Pid>, Failed> {
+        let file = match &self.listener {
+            Some(listener) => format!("/proc/{0}/task/{0}/children", listener.id()).into(),
+            None => self.scratch.path("server.pid"),
+        };
+        let text = std::fs::read_to_string(file)?;
+        Ok(text
+            .split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse().ok())
+            .and_then(rustix::process::Pid::from_raw))
+    }
+
+    /// A command of the client's machine.
+    fn on_client(&self, words: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.wire.far, "taskset", "-c", "0", netpolicy()]);
         command.args(words.split(' ')).env(SSH, self.ssh()).stdin(Stdio::null());
-        command.args(["--server", &format!("ssh:{}", self.wire.near), "--server-address", "192.0.2.1"]);
+        command
+    }
+
+    /// `netpolicy` on the client.
+    fn client(&self, words: &str) -> Command {
+        let mut command = self.on_client(words);
+        if self.listener.is_some() {
+            command.args(["--server", LISTENS, "--token"]).arg(self.scratch.path("token"));
+        } else {
+            command.args(["--server", &format!("ssh:{}", self.wire.near), "--server-address", "192.0.2.1"]);
+        }
         command
     }
 
@@ -114,7 +204,8 @@ impl Machines {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             let netns = std::fs::metadata(format!("/proc/{pid}/ns/net"));
-            if netns.is_ok_and(|netns| netns.ino() == own) {
+            let is_listener = self.listener.as_ref().is_some_and(|listener| listener.id() == pid);
+            if netns.is_ok_and(|netns| netns.ino() == own) && !is_listener {
                 found.push(Pid(pid));
             }
         }
@@ -201,6 +292,114 @@ fn memcached() -> Result<(), Failed> {
     let html = std::fs::read_to_string(report)?;
     assert!(html.contains("near0") && html.contains("far0"), "both machines are in the report");
     Ok(())
+}
+
+fn by_tcp() -> Result<(), Failed> {
+    let machines = Machines::by_tcp("machines-by-tcp")?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench memcached --mode base,suspend200 --rate 1K --seconds 300ms --warmup 50ms --repeats 1 --keys 100",
+    )?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    let results: Results = serde_json::from_value(data(&output)?)?;
+    assert_eq!(results.machines.len(), 2);
+    assert!(results.evidence.len() == 2 && results.evidence.iter().all(|run| run.requests.answered > 0));
+    // A second client is refused by name while the first one measures.
+    let mut first = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let begun = Instant::now();
+    while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let second = machines.output("bench memcached --short");
+    first.kill()?;
+    first.wait()?;
+    let second = second?;
+    let said = text(&second.stderr);
+    assert!(second.status.code() == Some(7) && said.contains("another client measures"), "{said}");
+    machines.is_as(&before, Duration::from_secs(30))?;
+    // A listener that ends ends its client's bench, and restores the host first.
+    let mut client = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let begun = Instant::now();
+    while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let listener = machines.listener.as_ref().ok_or("no listener")?.id();
+    let listener = i32::try_from(listener).ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
+    kill_process(listener, Signal::TERM)?;
+    assert!(!client.wait()?.success());
+    machines.is_as(&before, Duration::from_secs(10))
+}
+
+/// Connects to the listener from the client's machine, sends these bytes, and reads until the connection ends.
+fn stranger(machines: &Machines, bytes: &[u8]) -> Result<String, Failed> {
+    let own = File::open("/proc/self/ns/net")?;
+    let far = File::open(format!("/run/netns/{}", machines.wire.far))?;
+    let enter = |netns: &File| rustix::thread::move_into_link_name_space(netns.as_fd(), None);
+    enter(&far)?;
+    let connected = TcpStream::connect(LISTENS);
+    enter(&own)?;
+    let mut stream = connected?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut said = Vec::new();
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read_to_end(&mut said);
+    Ok(text(&said))
+}
+
+fn strangers() -> Result<(), Failed> {
+    let machines = Machines::by_tcp("machines-strangers")?;
+    let before = machines.settings()?;
+    machines.write_token("other", &"f".repeat(64), 0o600)?;
+    machines.write_token("open", &"f".repeat(64), 0o644)?;
+    let ask = |words: &str| -> Result<(Option<i32>, String), Failed> {
+        let words = words.replace("DIR", &machines.scratch.path("").display().to_string());
+        let output = machines.on_client(&format!("bench memcached --short {words}")).output()?;
+        Ok((output.status.code(), text(&output.stderr)))
+    };
+    for (words, code, named) in [
+        ("--server 192.0.2.1:7100 --token DIR/other", 7, "192.0.2.1:7100: it has another token"),
+        ("--server 192.0.2.1:7100 --token DIR/open", 7, "other users have access to it (mode 644)"),
+        ("--server 192.0.2.1:7100", 2, "needs --token"),
+        ("--server ssh:h --token DIR/token", 2, "needs no --token"),
+        ("--server 192.0.2.1:7101 --token DIR/token", 1, "192.0.2.1:7101"),
+    ] {
+        let (found, said) = ask(words)?;
+        assert!(found == Some(code) && said.contains(named), "{words}: {found:?}: {said}");
+    }
+    let output = machines.listen("open").stderr(Stdio::piped()).output()?;
+    assert!(
+        output.status.code() == Some(7) && text(&output.stderr).contains("mode 644"),
+        "{:?}",
+        output.status
+    );
+    for bytes in [
+        &b""[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"{\"hello\":{\"protocol\":2,\"netpolicy\":\"0.1.0\",\"kernel\":\"6.18.0\",\"benches\":[]}}\n",
+        &[b' '; 4096],
+    ] {
+        let said = stranger(&machines, bytes)?;
+        let mut lines = said.lines();
+        let challenge = lines.next().is_some_and(|line| line.starts_with("{\"challenge\":"));
+        let rest: Vec<&str> = lines.collect();
+        // A connection that is reset may lose the last line.
+        assert!(challenge && (rest.is_empty() || rest == ["\"refused\""]), "{said}");
+    }
+    let log = std::fs::read_to_string(machines.log())?;
+    assert!(log.contains("it has another token") && log.contains("is no message"), "{log}");
+    // More connections than there may be are closed; the listener still serves.
+    let own = File::open("/proc/self/ns/net")?;
+    let far = File::open(format!("/run/netns/{}", machines.wire.far))?;
+    rustix::thread::move_into_link_name_space(far.as_fd(), None)?;
+    let held: Vec<_> = (0..12).map(|_| TcpStream::connect(LISTENS)).collect();
+    rustix::thread::move_into_link_name_space(own.as_fd(), None)?;
+    assert!(held.iter().all(Result::is_ok), "{held:?}");
+    waited_for("a refused connection", || {
+        Ok(std::fs::read_to_string(machines.log())?.contains("there are 8 connections").then_some(()))
+    })?;
+    drop(held);
+    machines.is_as(&before, Duration::from_secs(20))
 }
 
 fn running() -> Result<(), Failed> {
@@ -297,13 +496,14 @@ fn refused() -> Result<(), Failed> {
     let before = machines.settings()?;
     let hello = |version: &str| {
         format!(
-            "{{\"hello\":{{\"protocol\":1,\"netpolicy\":\"{version}\",\"kernel\":\"6.18.0\",\"benches\":[]}}}}\n"
+            "{{\"hello\":{{\"protocol\":2,\"netpolicy\":\"{version}\",\"kernel\":\"6.18.0\",\"benches\":[]}}}}\n"
         )
     };
     let (code, said) = told(&machines, hello("9.9.9").as_bytes())?;
     assert!(code == Some(6) && said.contains("the client has netpolicy 9.9.9"), "{code:?}: {said}");
     let (code, said) = told(&machines, b"GET / HTTP/1.1\r\n\r\n")?;
-    assert!(code == Some(2) && said.contains("is no message"), "{code:?}: {said}");
+    let is_told = said.contains("{\"failed\":{\"exit\":2,\"cause\":\"`GET / HTTP/1.1");
+    assert!(code == Some(2) && is_told && said.contains("is no message"), "{code:?}: {said}");
     let (code, said) = told(&machines, &vec![b' '; 9 << 20])?;
     assert!(code == Some(2) && said.contains("longer than"), "{code:?}: {said}");
     let own = hello(env!("CARGO_PKG_VERSION"));
@@ -330,6 +530,25 @@ fn refused() -> Result<(), Failed> {
     let (code, said) = asked(&old.display().to_string())?;
     let both = said.contains("has netpolicy 0.0.1") && said.contains("this machine has netpolicy");
     assert!(code == Some(6) && both, "{code:?}: {said}");
+    // A machine of this version that ends with the exit code of a wrong message.
+    for (name, more, words) in [
+        ("mistaken", "", "is lost"),
+        (
+            "failing",
+            "{\"failed\":{\"exit\":2,\"cause\":\"`x` is no message\",\"hint\":null,\"stuck\":null,\"restored\":false}}\n",
+            "`x` is no message",
+        ),
+    ] {
+        let path = machines.scratch.path(name);
+        let script = format!(
+            "#!/bin/sh\nprintf '%s' '{own}'\nread hello\nread prepare\nprintf '%s' '{more}'\nexit 2\n"
+        );
+        std::fs::write(&path, script)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        let (code, said) = asked(&path.display().to_string())?;
+        let honest = said.contains(words) && !said.contains("another version");
+        assert!(matches!(code, Some(1 | 2)) && honest, "{name}: {code:?}: {said}");
+    }
     let (code, said) = asked("echo Welcome to")?;
     assert!(code == Some(1) && said.contains("`Welcome to"), "{code:?}: {said}");
     let (code, said) = asked("no-such-program")?;
@@ -364,7 +583,9 @@ fn unsupported() -> Result<(), Failed> {
         ("bench policies --server ssh:h --port 1 --protocol echo", 6, "bench policies"),
         ("bench judge --server ssh:h", 2, "--server"),
         ("bench selfcheck --server ssh:h", 2, "--server"),
-        ("bench memcached --server h", 2, "write ssh:HOST"),
+        ("bench memcached --server h", 2, "write ssh:HOST or HOST:PORT"),
+        ("bench serve --token f", 2, "--listen"),
+        ("bench serve --listen 127.0.0.1:1 --token f --size 5K", 2, "--size"),
         ("bench memcached --server ssh:-oProxyCommand=x", 2, "write ssh:HOST"),
         ("bench tcp-rr --server ssh:h --loopback", 2, "--loopback"),
         ("bench tcp-rr --server ssh:h --queues 2", 2, "--queues"),
@@ -381,9 +602,9 @@ fn unsupported() -> Result<(), Failed> {
 const LONG: &str = "bench memcached --mode suspend20 --rate 1K --seconds 300ms --warmup 20ms --repeats 200 --keys 100 --uncounted";
 
 /// Ends either end at random moments.
-fn killed(side: Side) -> Result<(), Failed> {
+fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<(), Failed> {
     let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
-    let machines = Machines::new("machines-killed")?;
+    let machines = machines("machines-killed")?;
     let before = machines.settings()?;
     let mut chance = Chance::stream(std::process::id().into(), &[]);
     let mut in_force = 0;
@@ -395,9 +616,7 @@ fn killed(side: Side) -> Result<(), Failed> {
         match side {
             Side::Client => client.kill()?,
             Side::Server => {
-                let pid = std::fs::read_to_string(machines.scratch.path("server.pid"))?;
-                let pid = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
-                kill_process(pid, Signal::KILL)?;
+                kill_process(machines.serving()?.ok_or("no process serves the client")?, Signal::KILL)?;
             }
         }
         let status = client.wait()?;

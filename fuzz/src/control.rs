@@ -1,0 +1,50 @@
+//! What arrives on the connection between the two machines of a bench: any bytes, in any parts, give messages or an error. What
+//! is understood is understood again, and nothing that was not sealed with the token is a message.
+
+use experiments::machines::message::{Lines, Reply, Request, encode};
+use experiments::machines::token::{Challenger, Handshake, Prover, Token, handshake_lines};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub(crate) fn run(bytes: &[u8]) {
+    // The first byte says how the rest is cut.
+    let (size, rest) =
+        bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
+    understood::<Request>(Lines::default(), size, rest);
+    understood::<Reply>(Lines::default(), size, rest);
+    let token = Token::of(b"a token that the input does not know");
+    let challenger = Challenger::new().expect("random numbers");
+    for message in understood::<Handshake>(handshake_lines(), size, rest) {
+        assert!(challenger.check(&token, &message).is_err());
+        let _ = Prover::answer(&token, &message);
+    }
+    let (prover, answer) = Prover::answer(&token, &challenger.challenge()).expect("a challenge");
+    let (welcome, seals) = challenger.check(&token, &answer).expect("the same token");
+    assert!(prover.check(&welcome).is_ok());
+    let mut sealed = Lines::default();
+    sealed.expect_seal(seals.received);
+    assert!(understood::<Request>(sealed, size, rest).is_empty());
+}
+
+/// The messages that these bytes give.
+fn understood<T: DeserializeOwned + Serialize>(mut lines: Lines, size: usize, bytes: &[u8]) -> Vec<T> {
+    let mut messages = Vec::new();
+    for part in bytes.chunks(size) {
+        lines.push(part);
+        loop {
+            match lines.next_message::<T>() {
+                Ok(None) => break,
+                Err(_) => return messages,
+                Ok(Some(message)) => {
+                    let line = encode(&message).expect("no longer than what came");
+                    let mut again = Lines::default();
+                    again.push(&line);
+                    let again: T = again.next_message().expect("a message").expect("a whole one");
+                    assert_eq!(encode(&again).expect("the same"), line);
+                    messages.push(message);
+                }
+            }
+        }
+    }
+    messages
+}
