@@ -22,7 +22,7 @@ pub mod wire;
 use libtest_mimic::{Arguments, Failed, Trial};
 use model::{Cpu, CpuSet};
 
-pub use need::{Need, test};
+pub use need::{Need, repeated, test};
 
 /// Runs the selected tests one after another, because they count polls and packets of the same CPUs, and ends the process.
 pub fn run(trials: impl IntoIterator<Item = Vec<Trial>>) -> ! {

@@ -227,6 +227,25 @@ pub fn test(
     }
 }
 
+/// A test whose figures other work on the machine can distort: it fails if it fails three times in a row.
+#[expect(clippy::print_stderr, reason = "the runner shows it if the test fails")]
+pub fn repeated(body: fn() -> Result<(), Failed>) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+    const ATTEMPTS: usize = 3;
+    move || {
+        for attempt in 1..ATTEMPTS {
+            match std::panic::catch_unwind(body) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(why)) => {
+                    eprintln!("attempt {attempt} of {ATTEMPTS}: {}", why.message().unwrap_or("failed"))
+                }
+                // The panic has printed its message.
+                Err(_) => eprintln!("attempt {attempt} of {ATTEMPTS}: panicked"),
+            }
+        }
+        body()
+    }
+}
+
 fn kernel() -> Option<KernelVersion> {
     KernelVersion::parse(&rustix::system::uname().release().to_string_lossy())
 }

@@ -13,7 +13,7 @@ use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered, NapiId, Pid, Poll
 use netlink::netdev::NapiChange;
 use testkit::asked_server::AskedServer;
 use testkit::subject::{Subject, eventually};
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 /// How long traffic is counted: thousands of requests even on a busy machine.
 const SPAN: Duration = Duration::from_secs(1);
@@ -23,18 +23,22 @@ pub(crate) fn tests() -> Vec<Trial> {
     const THREADED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::Wire, Need::ThreadPerNapi];
     const BPF: &[Need] = &[Need::Root, Need::Bpf];
     vec![
-        test("delivery/without_settings_every_packet_comes_after_an_interrupt", ASKED, after_interrupts),
-        test("delivery/while_irqs_are_suspended_the_application_polls", ASKED, suspended),
+        test(
+            "delivery/without_settings_every_packet_comes_after_an_interrupt",
+            ASKED,
+            repeated(after_interrupts),
+        ),
+        test("delivery/while_irqs_are_suspended_the_application_polls", ASKED, repeated(suspended)),
         test(
             "delivery/after_suspension_was_taken_back_no_poll_is_the_applications",
             ASKED,
             no_longer_suspended,
         ),
-        test("delivery/packets_whose_irqs_are_put_off_come_by_the_timer", ASKED, by_the_timer),
+        test("delivery/packets_whose_irqs_are_put_off_come_by_the_timer", ASKED, repeated(by_the_timer)),
         test("delivery/packets_of_a_threaded_napi_come_by_its_kthread", THREADED, threaded),
-        test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, on_no_napi),
+        test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, repeated(on_no_napi)),
         test("delivery/while_it_pauses_nothing_is_counted_and_no_time_passes", ASKED, pauses),
-        test("delivery/a_sample_shows_the_same_shares_for_a_part_of_the_cost", ASKED, sampled),
+        test("delivery/a_sample_shows_the_same_shares_for_a_part_of_the_cost", ASKED, repeated(sampled)),
         test(
             "work/softirqs_are_counted_by_napi_and_not_twice_for_a_process_that_is_counted",
             ASKED,

@@ -8,7 +8,7 @@ use linux::lab::MemcachedOptions;
 use serde_json::Value;
 use testkit::operator::{Operator, Started, at_work, caught, delivered_by, flushes, flushes_of, waited_for};
 use testkit::scratch::Scratch;
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 use crate::requests::{while_asked, while_asked_every};
 
@@ -18,7 +18,7 @@ const WORSE: &str = "defer50,gro_flush_timeout=2ms";
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     vec![
-        test("compared/a_worse_setting_is_found_worse_and_the_host_is_as_it_was", NEEDS, worse),
+        test("compared/a_worse_setting_is_found_worse_and_the_host_is_as_it_was", NEEDS, repeated(worse)),
         test("compared/what_a_quiet_machine_recorded_is_found_worse_again", &[], again),
         test("compared/the_same_twice_has_no_winner", NEEDS, same),
         test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
@@ -29,7 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("compared/another_transaction_voids_its_round", NEEDS, another_transaction),
         test("compared/what_disturbs_traffic_is_made_once_and_taken_back", NEEDS, once),
         test("compared/what_disturbs_traffic_and_wins_is_kept_in_all_its_transactions", NEEDS, once_kept),
-        test("compared/the_wire_says_the_same_of_a_change_that_hurts", NEEDS, on_the_wire),
+        test("compared/the_wire_says_the_same_of_a_change_that_hurts", NEEDS, repeated(on_the_wire)),
         test("compared/clients_that_wait_for_answers_are_named_before_the_time_is_up", NEEDS, closed_loop),
         test("compared/what_cannot_be_compared_is_refused_with_what_to_do", NEEDS, refused),
     ]

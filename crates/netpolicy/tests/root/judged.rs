@@ -11,7 +11,7 @@ use linux::lab::{MemcachedOptions, Program, SERVER_ADDRESS};
 use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
 use serde_json::Value;
 use testkit::operator::{Operator, at_work, somebody_else_sets, waited_for};
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 use crate::requests::{connect, while_asked_in_turn};
 
@@ -19,12 +19,16 @@ pub(crate) fn tests() -> Vec<Trial> {
     const MEMCACHED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     const PYTHON: &[Need] = &[Need::Root, Need::Bpf, Need::Python];
     vec![
-        test("judged/a_goal_missed_by_the_applications_own_time_says_that_no_policy_helps", PYTHON, service),
-        test("judged/a_busy_service_whose_requests_wait_to_be_read_is_named", PYTHON, wakeup),
-        test("judged/packets_that_wait_for_a_long_timer_wait_in_the_ring", MEMCACHED, ring),
-        test("judged/a_worker_that_is_slower_than_the_others_is_named", PYTHON, worker),
-        test("judged/a_queue_that_is_slower_than_the_others_is_named", MEMCACHED, queue),
-        test("judged/a_request_that_is_never_answered_is_a_problem", PYTHON, hangs),
+        test(
+            "judged/a_goal_missed_by_the_applications_own_time_says_that_no_policy_helps",
+            PYTHON,
+            repeated(service),
+        ),
+        test("judged/a_busy_service_whose_requests_wait_to_be_read_is_named", PYTHON, repeated(wakeup)),
+        test("judged/packets_that_wait_for_a_long_timer_wait_in_the_ring", MEMCACHED, repeated(ring)),
+        test("judged/a_worker_that_is_slower_than_the_others_is_named", PYTHON, repeated(worker)),
+        test("judged/a_queue_that_is_slower_than_the_others_is_named", MEMCACHED, repeated(queue)),
+        test("judged/a_request_that_is_never_answered_is_a_problem", PYTHON, repeated(hangs)),
         test(
             "judged/top_shows_percentiles_of_each_service_and_show_when_they_were_measured",
             MEMCACHED,

@@ -12,7 +12,7 @@ use rustix::process::{Signal, kill_process};
 use serde::Deserialize;
 use serde_json::Value;
 use testkit::scratch::Scratch;
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const LAB: &[Need] = &[Need::Root, Need::Memcached];
@@ -27,7 +27,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lab/nothing_is_left_after_kill_9_with_two_labs_side_by_side", LAB, killed_beside_another),
         test("bench/a_wait_of_300_us_reaches_the_kernel_as_300_us", &[Need::Root, Need::Strace], exact_wait),
         test("bench/the_instruments_are_checked_against_each_other", &[Need::Root, Need::Bpf], selfcheck),
-        test("bench/each_configuration_is_measured_and_engagement_stands_beside_it", COUNTED, measured),
+        test(
+            "bench/each_configuration_is_measured_and_engagement_stands_beside_it",
+            COUNTED,
+            repeated(measured),
+        ),
         test("bench/every_configuration_of_the_document_runs_and_is_put_back", BENCH, whole_matrix),
         test("bench/an_interrupted_experiment_shows_what_it_has_and_leaves_nothing", BENCH, interrupted),
         test("bench/runs_that_do_not_count_are_named_and_none_that_does_is_a_failure", BENCH, nothing_counts),

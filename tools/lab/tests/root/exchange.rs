@@ -8,14 +8,18 @@ use model::Evidence;
 use runs::Grid;
 use serde_json::Value;
 use testkit::scratch::Scratch;
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const LAB: &[Need] = &[Need::Root];
     const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf];
     const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi];
     vec![
-        test("exchange/kernel_threads_poll_where_they_are_asked_to_and_only_there", COUNTED, threaded),
+        test(
+            "exchange/kernel_threads_poll_where_they_are_asked_to_and_only_there",
+            COUNTED,
+            repeated(threaded),
+        ),
         test("exchange/the_whole_matrix_has_both_tables_of_the_letter_in_every_form", THREADS, both_tables),
         test("exchange/every_size_of_the_document_is_exchanged_over_loopback", LAB, sizes),
         test("exchange/a_stream_goes_either_way", LAB, stream),

@@ -8,7 +8,7 @@ use model::{Evidence, Workload};
 use runs::{Grid, Variant};
 use serde_json::Value;
 use testkit::scratch::Scratch;
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const LAB: &[Need] = &[Need::Root];
@@ -17,11 +17,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     const PER_NAPI: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
     vec![
         test("policies/every_policy_is_measured_for_both_kinds_of_workload_and_put_back", LAB, matrix),
-        test("policies/what_a_policy_sets_shows_in_who_polls", PER_NAPI, delivered),
+        test("policies/what_a_policy_sets_shows_in_who_polls", PER_NAPI, repeated(delivered)),
         test(
             "policies/a_server_of_the_operators_choice_is_asked_in_its_protocol_and_what_an_answer_costs_is_counted",
             FOREIGN,
-            foreign,
+            repeated(foreign),
         ),
         test(
             "policies/a_server_that_speaks_another_protocol_is_an_error_with_its_words",
