@@ -79,7 +79,7 @@ fn a_commit_failing_at_any_step_in_any_way_leaves_the_host_as_it_was() {
         let mut host = FaultyHost::new(&before).with(fault.clone());
         let error = scene.commit(plan.clone(), &mut host).expect_err("fails");
         assert_eq!(host.settings, before, "{fault:?}");
-        // A write that was rejected changed nothing, as the journal and the undo also know.
+        // A rejected write changed nothing; the journal and the undo agree.
         let wrote = host.writes > 0 && !matches!(fault, Fault::RefuseWrite(0));
         let expected = if wrote { HostState::Restored } else { HostState::Unchanged };
         assert_eq!(error.host, expected, "{fault:?}");

@@ -298,7 +298,8 @@ fn a_driver_that_refuses_half_or_rounds_at_any_step_leaves_the_nic_as_it_was() {
             let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
             let outcome = outcome.map(|held| held.keep().expect("keeps"));
             match (fault, outcome) {
-                // Reads round nothing, reject no half and lose no acknowledgement.
+                // These faults do not affect reads: rounding, rejecting half of a write, losing an
+                // acknowledgement.
                 (Fault::LoseAck(_) | Fault::Half(_) | Fault::Round(_), Ok(())) => {
                     assert!(are_busy(&nic), "{fault:?}: {nic:?}");
                 }
