@@ -186,7 +186,7 @@ static __always_inline bool may_report(void)
 		bpf_map_update_elem(&rates, &user, &first, BPF_ANY);
 		return true;
 	}
-	/* Two CPUs at once may report one too many. */
+	/* Two CPUs may get here at once: at most one report too many. */
 	if (now - rate->since >= REPORT_WINDOW_NS) {
 		rate->since = now;
 		rate->count = 0;

@@ -67,7 +67,7 @@ struct look {
 	__u16 requests;	/* requests that begin in it */
 	__u8 begins;	/* its first bytes begin a request */
 	__u8 incomplete;	/* the last of them is incomplete */
-	__u8 counts;	/* it begins or continues an exchange */
+	__u8 counts;	/* its requests count: it begins or continues an exchange */
 	__u8 pad;
 };
 
