@@ -72,7 +72,8 @@ impl Context {
 fn session_of(globals: &Globals) -> Session {
     Session {
         netns: globals.netns.clone(),
-        // The guard of a trial works in another directory, and a path that was printed is read in any.
+        // Make it absolute: a trial's guard has another working directory, and printed paths are pasted
+        // anywhere.
         state_dir: std::path::absolute(&globals.state_dir).unwrap_or_else(|_| globals.state_dir.clone()),
         policy_files: globals.policy_file.clone(),
         policy_dirs: globals.policy_dir.clone(),

@@ -101,7 +101,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     if has_more {
         let mut extra = Vec::new();
         page.render_extra_section(&mut extra)?;
-        // What follows a command's help is its examples.
+        // The text after a command's help is its examples.
         text.extend(String::from_utf8_lossy(&extra).replace(".SH EXTRA\n", ".SH EXAMPLES\n").into_bytes());
     }
     let mut roff = Roff::new();

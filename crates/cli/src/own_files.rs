@@ -40,7 +40,7 @@ impl OwnFiles {
 
 impl Drop for OwnFiles {
     fn drop(&mut self) {
-        // It may still contain the journal of changes that were rolled back.
+        // The directory may still contain the journal of rolled back changes.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -43,7 +43,7 @@ impl Tool {
     #[must_use]
     pub fn of_this_process() -> Option<&'static Self> {
         let words: Vec<OsString> = std::env::args_os().collect();
-        // As `clap_complete` sees it: the words to complete are after `--`.
+        // `clap_complete` passes the words to complete after `--`.
         if std::env::var_os("COMPLETE").is_some_and(|shell| !shell.is_empty() && shell != "0") {
             let before = words.iter().position(|word| word == "--")?;
             return Self::of_line(&words[before + 1..]).filter(|tool| tool.path().is_some());

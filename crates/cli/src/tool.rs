@@ -53,7 +53,7 @@ struct Schemas {
 /// Runs such a program.
 #[must_use]
 pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<Exit, Fault>) -> ExitCode {
-    // A shell asks for values. It ends the process then.
+    // Answers a shell's completion request and exits.
     clap_complete::CompleteEnv::with_factory(Line::<C>::command).complete();
     let line: Line<C> = crate::parse(Line::<C>::command());
     let context = Context::new(line.globals);

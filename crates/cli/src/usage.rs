@@ -15,7 +15,7 @@ pub fn parse<Arguments: Parser>(command: clap::Command) -> Arguments {
         command.try_get_matches_from(&words).and_then(|matches| Arguments::from_arg_matches(&matches));
     parsed.unwrap_or_else(|error| {
         let error = explain::<Arguments>(error, &words);
-        // A word of the command line may be too long to read.
+        // The message may quote a word of any length.
         crate::console::said_if_long(&error.render().to_string())
             .map_or_else(|| error.exit(), |()| std::process::exit(error.exit_code()))
     })
