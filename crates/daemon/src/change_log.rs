@@ -91,7 +91,7 @@ impl ChangeLog {
         let Some(of) = change.to().object().process() else { return true };
         let of_user = self.users.entry(uid).or_insert(0);
         let has_room = uid == 0 || *of_user < USER_LINES_MAX;
-        // A user without room for a line has none for another process either.
+        // A user whose lines are used up cannot add another process either.
         if !self.processes.contains_key(&of.pid) && (!has_room || self.processes.len() >= PROCESSES_MAX) {
             self.others += settings;
             return false;

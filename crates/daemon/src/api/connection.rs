@@ -391,8 +391,7 @@ fn process_of(target: &str) -> Option<Pid> {
 /// Tells a client that the connection limit is reached.
 pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // It is the first message, so it fits into the socket's buffer. Errors do not matter: the client has
-    // left.
+    // As the first message it fits into the socket's buffer. Ignore errors: the client has left.
     let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
 }
 

@@ -56,7 +56,7 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
             let _ = serve(stream, &peer);
             drop(place);
         };
-        // If the thread cannot be started, the closure and thereby the place are dropped.
+        // If the thread cannot be started, the closure is dropped, and with it the slot.
         let _ = std::thread::Builder::new().spawn(serve);
     }
     Ok(Exit::Done)
