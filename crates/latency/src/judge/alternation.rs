@@ -178,14 +178,14 @@ impl<'a> Alternation<'a> {
         let Some((candidate, name)) = self.in_force.take() else { return Ok(0) };
         let undone = match self.journal.roll_back(name, &mut self.kernel, clock::now()) {
             Ok(undone) => undone.changes.len(),
-            // An operator was faster.
+            // An operator has rolled it back already.
             Err(RollBackError::NothingToUndo { .. }) => 0,
             Err(error) => {
                 self.in_force = Some((candidate, name));
                 return Err(error.into());
             }
         };
-        // Of each candidate one transaction stays in the journal: a comparison has hundreds.
+        // Keep one transaction per candidate in the journal: a comparison makes hundreds.
         if let Some(earlier) = self.spent[candidate].replace(name) {
             self.journal.forget(earlier)?;
         }
@@ -206,7 +206,7 @@ impl<'a> Alternation<'a> {
             match self.kernel.read(expected) {
                 Ok(found) if found == *expected => {}
                 Ok(_) => return Ok(Some(Unfair::Drift)),
-                // It went with its process: that is noticed as a restart.
+                // The process exited and took the setting with it: the restart is reported elsewhere.
                 Err(error) if Kernel::is_gone(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -221,7 +221,7 @@ impl<'a> Alternation<'a> {
     pub fn keep(&mut self, candidate: usize) -> Result<Option<TransactionName>, Fault> {
         self.restore()?;
         let plan = self.candidates[candidate].plan.clone();
-        // Not this program's any more when it has ended: it stays.
+        // Keep the journal entry after exit: the settings no longer belong to this program.
         let journal = self.session.journal()?;
         let kept = cycle::commit(
             plan,
@@ -251,7 +251,7 @@ impl<'a> Alternation<'a> {
 
 impl Drop for Alternation<'_> {
     fn drop(&mut self) {
-        // Where that fails, the transaction has a deadline, and its journal what to do.
+        // If this fails, the guard restores the host from the journal at the deadline.
         let _best_effort = self.restore();
     }
 }

@@ -39,7 +39,7 @@ impl Comparison<'_> {
         if ended.is_none() {
             self.switches.push(once.commit()?);
             with = self.stretch("with", WITH, once.windows, signals, progress)?;
-            // Whatever was seen, the host comes first.
+            // Restore the host first, whatever was observed.
             self.switches.push(once.roll_back()?);
             ended = with.ended;
         }
@@ -84,7 +84,7 @@ impl Comparison<'_> {
                     stretch.ended = Some(Ended::Interrupted);
                     break;
                 }
-                // What it takes with it cannot be compared.
+                // A restart also ends the settings of the process: nothing is left to compare.
                 Ok(_) | Err(Broken::Restart) => {
                     stretch.ended = Some(Ended::Service);
                     break;

@@ -255,7 +255,7 @@ impl<'a> Comparison<'a> {
     /// What could not be written or read back, with the state of the host.
     pub fn keep(&mut self, candidate: usize) -> Result<Vec<TransactionName>, Fault> {
         match &mut self.once {
-            // The first candidate is the host as it is.
+            // Candidate 0 is the unchanged host.
             Some(_) if candidate == 0 => Ok(Vec::new()),
             Some(once) => once.keep(),
             None => Ok(self.alternation.keep(candidate)?.into_iter().collect()),
@@ -273,7 +273,7 @@ impl<'a> Comparison<'a> {
         let ended = match self.once.take() {
             Some(mut once) => {
                 let ended = self.before_with_and_after(&mut once, &mut switchback, signals, progress);
-                // Whatever came of it, the host comes first.
+                // Restore the host first, whatever the result.
                 let restored = once.roll_back();
                 self.once = Some(once);
                 restored?;
@@ -331,7 +331,8 @@ impl<'a> Comparison<'a> {
         let turn = self.options.window + self.options.guard;
         let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
         self.say_if_too_short(round_takes, turn);
-        // What is polled, and when clients come back, is known after a window: of the host as it is.
+        // Take one window of the unchanged host first: it shows which NAPIs are polled, and when clients
+        // reconnect.
         if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
             return Ok(Ended::Interrupted);
         }
@@ -421,7 +422,7 @@ impl<'a> Comparison<'a> {
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {
             Ok(switched) => switched,
-            // Its epolls went with the process.
+            // The process exited, and its epolls with it.
             Err(_) if !self.watcher.all_run() => return Ok(Some(Broken::Restart)),
             Err(fault) => return Err(fault),
         };
@@ -472,7 +473,7 @@ impl<'a> Comparison<'a> {
             }
             std::thread::sleep(RESTART_EVERY);
             let Ok(target) = Target::of(&self.selection, self.session, self.operator) else { continue };
-            // Its clients come back, and it makes the rest of its epolls.
+            // Give clients time to reconnect, and the service time to create its epolls.
             std::thread::sleep(RESTART_SETTLES);
             let turn = self.options.window + self.options.guard;
             let candidates = &self.options.candidates;

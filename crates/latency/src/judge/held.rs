@@ -79,7 +79,7 @@ impl<'a> HeldChange<'a> {
         let journal = self.session.journal()?;
         for name in self.transactions.iter().rev() {
             match journal.roll_back(*name, &mut Kernel::new(), clock::now()) {
-                // An operator, or the deadline, was faster.
+                // An operator or the deadline has rolled it back already.
                 Ok(_) | Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -102,7 +102,7 @@ impl<'a> HeldChange<'a> {
 impl Drop for HeldChange<'_> {
     fn drop(&mut self) {
         if self.undecided {
-            // Where that fails, each transaction has a deadline, and its journal what to do.
+            // If this fails, the guard restores each transaction from the journal at its deadline.
             let _best_effort = self.roll_back();
         }
     }

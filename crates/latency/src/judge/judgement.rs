@@ -46,7 +46,7 @@ pub(crate) fn changes_of(changes: &[Change]) -> Vec<JudgedChange> {
     let is_shown = |change: &&Change| match change.metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,
         Metric::Requests => change.decides,
-        // Where requests stall, the ruling says so.
+        // The ruling reports stalled requests.
         Metric::CpuService
         | Metric::CpuDelivery
         | Metric::CpuMeasuring

@@ -35,7 +35,7 @@ impl ComparisonLock {
     /// # Errors
     /// Exit 7 if another process has it, with its number.
     pub fn take(session: &Session, netns: &Netns) -> Result<Self, Fault> {
-        // The journal's own checks come first: who may write there.
+        // The journal checks who may write to this directory.
         session.journal()?;
         std::fs::create_dir_all(&session.state_dir)
             .map_err(|error| Fault::file(&session.state_dir, error))?;
@@ -70,7 +70,7 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder() {
             Some(peer) if peer.uid != ROOT => Ok(None),
             Some(peer) => Err(held_by(&peer.pid.to_string())),
-            // It has ended since, or is asked by too many.
+            // The holder has exited since, or its queue of connections is full.
             None => Err(Fault::new(
                 Exit::Refused,
                 "another process compares or guards settings of this network namespace already",

@@ -33,7 +33,7 @@ impl Options {
     /// The rule that decides: metrics, margin and error rate.
     pub fn rule(&self) -> Rule {
         let mut deciding = self.deciding.clone();
-        // Where requests stall there are no response times to decide by.
+        // Stalled requests have no response times, so stalls decide as well.
         deciding.push(Metric::Stalls);
         Rule { deciding, margin: self.margin, alpha: Rule::ALPHA }
     }

@@ -13,7 +13,7 @@ pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) ->
         pairs(so_far.rounds())
     )];
     let voided: usize = so_far.voided().iter().map(|(_, rounds)| rounds).sum();
-    // Of several reasons, the usual one.
+    // Name only the most frequent reason.
     if let Some((why, _)) = so_far.voided().iter().max_by_key(|(_, rounds)| *rounds) {
         parts[0] += &format!(", {voided} void ({why})");
     }

@@ -151,7 +151,7 @@ mod test {
         assert!(of(0.0, 1_000).reverted <= 1, "{:?}", of(0.0, 1_000));
         let doubled = of(1.0, 100);
         assert_eq!((doubled.reverted, doubled.within_30_seconds), (100, 100));
-        // The goal of a regression of 30 %, where windows differ by 15 %.
+        // The goal for a regression of 30 % when windows differ by 15 %.
         assert!(of(0.3, 100).within_30_seconds >= 95, "{:?}", of(0.3, 100));
     }
 }

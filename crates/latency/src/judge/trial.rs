@@ -296,7 +296,7 @@ impl<'a> Trial<'a> {
     /// # Errors
     /// Exit 7 where there are too few requests to judge by what is to be guarded.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
-        // What is polled, and when clients come back, is known after a window.
+        // One window shows which NAPIs are polled, and when clients reconnect.
         self.refer(1, stop)?;
         self.refer(self.reference_windows(), stop)?;
         self.services.iter_mut().try_for_each(Service::can_be_judged)?;
@@ -355,11 +355,11 @@ impl<'a> Trial<'a> {
             Ok(Some(Early::Stalled)) => Ruling::Stalled,
             Ok(Some(Early::Beyond)) => Ruling::BeyondLimit,
             Ok(Some(Early::NoGain)) => Ruling::Worse,
-            // What measures it fails, too, when a process ends.
+            // The meter fails as well when the process exits.
             Err(_) if self.ended().is_some() => Ruling::ServiceEnded,
             Err(_) => Ruling::Interrupted,
         };
-        // Before anything else is looked at: the service waits.
+        // Restore the host before anything else: the service is affected until then.
         let transactions = match &mut self.way {
             Way::Alternates(alternation) => {
                 alternation.restore()?;
@@ -429,7 +429,7 @@ impl<'a> Trial<'a> {
                 let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
                 let switched = match alternation.switch_to(arm) {
                     Ok(switched) => switched,
-                    // What it changes went with the process.
+                    // The process exited, and the changed settings with it.
                     Err(fault) => match self.ended() {
                         Some(service) => return Ok(Some(Early::Ended(service))),
                         None => return Err(fault),
@@ -564,7 +564,7 @@ impl<'a> Trial<'a> {
             if !service.is_stalled(figures, changed) {
                 continue;
             }
-            // A server that hangs still has the connections that its clients have given up.
+            // A hung server keeps connections that its clients have closed.
             let target = &service.target;
             let left = service.connected && linux::live::connections(&target.netns, &target.ports)? == 0;
             return Ok(Some(if left { Early::Left } else { Early::Stalled }));

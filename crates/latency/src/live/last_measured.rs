@@ -41,7 +41,7 @@ impl LastMeasured {
     /// The measurements that were kept of services in a namespace, the newest first. A file that cannot be read, or is none of
     /// ours, has none.
     pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
-        // Who can write there was checked with the journal.
+        // Opening the journal has checked who may write to its directory.
         let Ok(path) = file(session) else { return Vec::new() };
         let mut kept = read(&path);
         kept.retain(|one| one.netns == netns);

@@ -283,7 +283,7 @@ impl Service {
         } else {
             self.loaded = None;
         }
-        // What was refused may be possible with other processes, but not with another kernel.
+        // Other processes may make the measurement possible; another kernel cannot appear at run time.
         if self.retry.is_some() {
             self.retry = Some(Instant::now());
         }

@@ -238,7 +238,7 @@ fn by_name(
             | Asked::Epolls(..) => None,
         });
     let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
-    // Where the operator named a namespace, a service of the same name in another is another.
+    // If the operator named a namespace, only the service of this name in that namespace counts.
     let netns = session.netns.is_some().then(|| session.netns().map(|netns| netns.id())).transpose()?;
     let ways: Vec<Match> = match named {
         Some((matching, _)) => vec![matching],

@@ -75,7 +75,7 @@ impl Watcher {
         let sample = self.sampler.end()?;
         let shown = self.take(sample);
         match early {
-            // What a service did until it ended still counts.
+            // Count what the service did until it exited.
             Some(early) if shown.window.counts.arrivals == 0 => Ok(early),
             Some(Turn::Interrupted) => Ok(Turn::Interrupted),
             _ => Ok(Turn::Window(Box::new(shown))),
@@ -133,7 +133,7 @@ impl Watcher {
 
     /// When the next window is due, after one that was due at `due`.
     pub fn next(due: Instant) -> Instant {
-        // What took longer than its turn is not made up for.
+        // Skip turns that were missed; do not catch up.
         (due + INTERVAL).max(Instant::now())
     }
 }

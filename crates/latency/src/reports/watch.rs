@@ -161,7 +161,7 @@ impl WatchRow {
             }
             text.push('\n');
         };
-        // A window without any says nothing of what they are.
+        // A window without requests does not show their unit.
         let unit = match summary.requests {
             0 => self.unit.unwrap_or(summary.unit),
             _ => summary.unit,

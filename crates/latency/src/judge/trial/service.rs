@@ -52,7 +52,7 @@ impl Silence {
 impl Service {
     pub(super) fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let target = Target::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
-            // As where a service of the policy files does not run: there is nothing to judge the change by.
+            // Like a service of the policy files that is not running: there is no traffic to judge by.
             Exit::Failed => Fault { exit: Exit::Refused, ..fault },
             _ => fault,
         })?;
@@ -65,7 +65,7 @@ impl Service {
         let gain = watched.gain.map(metric_of);
         let mut deciding: Vec<Metric> = limits.iter().map(|(metric, _)| *metric).collect();
         deciding.extend(gain.filter(|gain| !deciding.contains(gain)));
-        // Where clients wait for answers their rate is the change's own doing: pairs with different rates count.
+        // If clients wait for answers, the change affects their rate: count pairs with different rates, too.
         deciding.push(Metric::Requests);
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
         let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
