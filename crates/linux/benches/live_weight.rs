@@ -142,7 +142,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
             rates[usize::from(watched)] = redis.rate()?;
             if watched {
                 meter.end()?;
-                // What detaching has delayed is of no stretch.
+                // Detaching delays requests: keep those out of the next stretch.
                 std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
             }
         }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The epoll_wait family as the program would call it without us: the next definition after ours, else the kernel.
+ * Calls the epoll_wait family as the program would without this library: the next definition in link order,
+ * or else the system call.
  *
- * What includes this is linked without a C library of its own: every symbol comes from the program's, whichever that
- * is and however old. All lookups happen when the library is loaded, before the program has threads or signal
- * handlers of its own; a call only passes on.
+ * Libraries that include this header are linked without a C library; every symbol resolves to the program's
+ * own, whichever C library that is. All lookups happen when the library is loaded, before the program has
+ * threads or signal handlers.
  */
 #ifndef NETPOLICY_EPOLL_CALLS_H
 #define NETPOLICY_EPOLL_CALLS_H
@@ -22,14 +23,14 @@
 #define SYS_epoll_pwait2 441 /* Linux 5.11, the same on every machine */
 #endif
 
-/* Programs from before glibc 2.34 may run without dlsym; calls then go straight to the kernel. */
+/* Programs built for glibc before 2.34 may have no dlsym; calls then go directly to the kernel. */
 extern void *dlsym(void *, const char *) __attribute__((weak));
 
 static int (*next_wait)(int, struct epoll_event *, int, int);
 static int (*next_pwait)(int, struct epoll_event *, int, int, const sigset_t *);
 static int (*next_pwait2)(int, struct epoll_event *, int, const struct timespec *, const sigset_t *);
 
-/* The next definitions after ours, in the order in which the program was linked. Twice does no harm. */
+/* Looks up the next definitions in link order. Idempotent. */
 static void find_next(void)
 {
 	if (!dlsym)

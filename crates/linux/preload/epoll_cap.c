@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Caps how long epoll_wait(2) may sleep, for programs that cannot be asked to: full busy polling needs a loop that
- * comes back to the NAPI at least every millisecond, spinning for events one that never sleeps, and the timeout is
- * the program's own argument, which nothing outside its process can change.
+ * Caps the sleep of epoll_wait(2) in programs whose source cannot be changed. Full busy polling needs a loop
+ * that returns to the NAPI at least once per millisecond, and spinning for events needs one that never
+ * sleeps. The timeout is an argument of the program's own call, so only a preloaded library can change it.
  *
- * NETPOLICY_EPOLL_WAIT_CAP_US holds the cap in microseconds, 0..=2147483647; otherwise nothing is capped. A
- * timeout of -1 (for ever) becomes the cap, 0 (return immediately) stays 0, a shorter one stays. epoll_wait and
- * epoll_pwait count in milliseconds, so the cap is rounded up there.
+ * NETPOLICY_EPOLL_WAIT_CAP_US is the cap in microseconds, 0..=2147483647; without it nothing is capped. A
+ * timeout of -1 (infinite) becomes the cap; 0 and shorter timeouts are unchanged. epoll_wait and epoll_pwait
+ * have millisecond timeouts, so the cap is rounded up for them.
  *
- * A call only compares and passes on. It allocates nothing and takes no lock.
+ * A call only compares and forwards: it allocates nothing and takes no lock.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -35,7 +35,9 @@ static long read_cap(void)
 	return us;
 }
 
-/* Runs when the library is loaded, or earlier if another library's constructor waits. Twice does no harm. */
+/*
+ * Runs when the library is loaded, or earlier if another library's constructor calls epoll_wait. Idempotent.
+ */
 __attribute__((constructor)) static void begin(void)
 {
 	find_next();

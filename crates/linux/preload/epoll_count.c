@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Counts how many events each epoll_wait(2) returned, for the process that started the program: only the program knows, and a
- * tracepoint on system calls would slow every call of the machine.
+ * Counts how many events each epoll_wait(2) returned, for the process that started the program. The program
+ * alone has this number: a tracepoint on the system call would slow down every call on the machine.
  *
- * NETPOLICY_EPOLL_COUNTS names a file of sizeof(struct counts) zeros, which is mapped when the library is loaded,
- * before the program may become another user; otherwise nothing is counted. Each thread counts in a slot of its own,
- * in cache lines that no other thread writes; threads beyond the last slot, and children of a fork, share one, and lose
- * nothing: every count is one atomic addition. crates/linux/src/process/preload/counts.rs reads the file.
+ * NETPOLICY_EPOLL_COUNTS names a file of sizeof(struct counts) zeros. It is mapped when the library is
+ * loaded, before the program drops privileges; without it nothing is counted. Each thread counts in its own
+ * slot, in cache lines that no other thread writes. Threads beyond the last slot, and forked children, share
+ * one slot without losing counts, because each count is one atomic addition.
+ * crates/linux/src/process/preload/counts.rs reads the file.
  *
- * A call takes no lock, allocates nothing, and leaves errno as it was.
+ * A call takes no lock, allocates nothing, and preserves errno.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -23,19 +24,19 @@
 
 struct slot {
 	unsigned long long sizes[SIZES];
-	unsigned long long events; /* of all calls together */
-	unsigned long long most;   /* of one call; the reader sets it back to zero */
+	unsigned long long events; /* sum over all calls */
+	unsigned long long most;   /* largest of one call; the reader resets it */
 	unsigned long long failed; /* calls that returned an error */
-	unsigned long long unused; /* whole cache lines */
+	unsigned long long unused; /* pads the slot to whole cache lines */
 };
 
 struct counts {
-	unsigned long long threads; /* that have counted anything, also those without a slot of their own */
+	unsigned long long threads; /* threads that have counted anything, including those without their own slot */
 	unsigned long long unused[15];
 	struct slot slots[THREADS_MAX];
 };
 
-/* The same numbers stand in crates/linux/src/process/preload/counts.rs. */
+/* crates/linux/src/process/preload/counts.rs has the same offsets. */
 _Static_assert(offsetof(struct slot, events) == 96, "read by counts.rs");
 _Static_assert(offsetof(struct slot, most) == 104, "reset by counts.rs");
 _Static_assert(offsetof(struct slot, failed) == 112, "read by counts.rs");
@@ -44,7 +45,7 @@ _Static_assert(sizeof(struct counts) == 8320, "made by counts.rs");
 
 static struct counts *counts;
 static int ready;
-/* Space for it is set aside when the program is loaded: a first use that allocates could be in a signal handler. */
+/* Static TLS, allocated at load time: a first use that allocates could be in a signal handler. */
 static __thread struct slot *mine __attribute__((tls_model("initial-exec")));
 
 static struct counts *map_counts(void)

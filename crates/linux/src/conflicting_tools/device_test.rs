@@ -137,7 +137,7 @@ fn udevs_record_decides_what_else_is_unknown_until_the_file_is_changed() {
     ];
     let root = Root::new("record", &files);
     assert_eq!(lines_of(&root, "lan0"), ["50-b.link:4 of lan0: RxBufferSize=2048"]);
-    // The record is older than the first file: whether that matches now is not known.
+    // The record is older than the first file: whether the file matches now is unknown.
     let later = SystemTime::now() + Duration::from_secs(60);
     let first = File::options().write(true).open(root.0.path().join(files[0].0)).expect("opened");
     first.set_modified(later).expect("a time");
@@ -148,7 +148,7 @@ fn udevs_record_decides_what_else_is_unknown_until_the_file_is_changed() {
             "50-b.link:4 of lan0: RxBufferSize=2048",
         ]
     );
-    // Without the second file it is the properties that decide.
+    // Without the second file, the properties decide.
     std::fs::remove_file(root.0.path().join(files[1].0)).expect("removed");
     assert_eq!(
         lines_of(&root, "lan0"),
@@ -185,7 +185,7 @@ fn a_link_file_is_read_with_its_drop_ins_and_all_keys_of_a_nic() {
             "TransmitQueues=4",
         ]
     );
-    // A drop-in may change the conditions, and a file in /etc masks one of its name.
+    // A drop-in may change the conditions, and a file in /etc masks the file of the same name.
     let dropped = ("etc/systemd/network/20-nic.link.d/10-own.conf", "[Match]\nDriver=ixgbe\n");
     assert!(of_eth0(&[files[0], dropped]).is_empty());
     assert!(of_eth0(&[files[0], ("etc/systemd/network/20-nic.link", "")]).is_empty());
@@ -209,7 +209,7 @@ fn netplan_counts_where_its_match_fits_and_udev_has_no_file_before_its_own() {
     ] {
         assert!(counts(fits, &[]), "{fits}");
     }
-    // By its id; by another address; by another driver.
+    // Matched by its id; not by another address or another driver.
     for other in
         ["", "      match: {macaddress: '00:11:22:33:44:56'}\n", "      match:\n        driver: ixgbe\n"]
     {
@@ -219,7 +219,7 @@ fn netplan_counts_where_its_match_fits_and_udev_has_no_file_before_its_own() {
     let file = "[Match]\nOriginalName=*\n[Link]\nMTUBytes=9000\n";
     assert!(!counts(all, &[("etc/systemd/network/01-first.link", file)]));
     assert!(counts(all, &[("etc/systemd/network/20-later.link", file)]));
-    // What netplan wrote is netplan's; a file of that name in /etc masks it.
+    // netplan's generated file is attributed to netplan; a file of the same name in /etc masks it.
     let written = "[Match]\nOriginalName=eth0\n[Link]\nGenericReceiveOffload=false\n";
     assert!(counts(all, &[("run/systemd/network/10-netplan-up.link", written)]));
     assert!(!counts(all, &[("etc/systemd/network/10-netplan-up.link", file)]));
@@ -266,7 +266,7 @@ fn networkmanagers_active_profile_counts_else_the_one_that_it_would_activate() {
     let active = [("run/NetworkManager/devices/2", "[device]\nmanaged=true\nconnection-uuid=a\n")];
     assert_eq!(of(&two, &active), ["a"]);
     assert!(of(&two, &[("run/NetworkManager/devices/2", "[device]\nmanaged=false\n")]).is_empty());
-    // Of the same priority, the one that was used last.
+    // If priorities are equal, the profile that was used last.
     let same = [("a", ""), ("b", "")];
     assert_eq!(of(&same, &[("var/lib/NetworkManager/timestamps", "[timestamps]\na=5\nb=9\n")]), ["b"]);
     assert_eq!(of(&same, &[]), ["a", "b"]);

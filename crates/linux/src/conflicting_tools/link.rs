@@ -80,7 +80,7 @@ fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
                 "Match" => file.conditions.push((key.to_owned(), value.to_owned())),
                 "Link" if is_of_nic(key) => {
                     file.lines.retain(|line| line.key != key);
-                    // An empty value takes back what was said before.
+                    // An empty value resets the setting.
                     if !value.is_empty() {
                         file.lines.push(LinkLine {
                             key: key.to_owned(),
@@ -105,7 +105,7 @@ pub(super) fn link_lines(
 ) -> Vec<ConflictingTool> {
     let files = link_files(root, of_netplan);
     let mut found = Vec::new();
-    // udev leaves the loopback device alone.
+    // udev skips the loopback device.
     for facts in devices.iter().filter(|facts| facts.device.id.name.as_str() != "lo") {
         for file in &files {
             let verdict = facts.resolve(file, matches(&file.conditions, facts));
@@ -136,7 +136,7 @@ fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict 
     let mut by_key: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (key, value) in conditions {
         let values = by_key.entry(key).or_default();
-        // A further line adds to the list, an empty one takes it back.
+        // A further line appends to the list; an empty one clears it.
         if value.is_empty() { values.clear() } else { values.push(value) }
     }
     by_key.retain(|_, values| !values.is_empty());
@@ -169,7 +169,7 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
         ),
         "Driver" => patterns(facts.driver().is_some() || recorded, facts.driver()),
         "Type" => patterns(facts.devtype.is_some(), facts.devtype.as_deref()),
-        // The rtnetlink kind of a virtual device; a NIC has none.
+        // `Kind` is the rtnetlink kind of a virtual device; a NIC has none.
         "Kind" => {
             let is_virtual = facts.device.has_own_interrupts() == Some(false);
             patterns(true, is_virtual.then_some(facts.device.kind.as_str()))
@@ -185,7 +185,8 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
             let all: Option<Vec<bool>> = all.collect();
             all.map_or_else(unknown, |all| Verdict::of(all.into_iter().all(|one| one)))
         }
-        // Host, Virtualization, KernelCommandLine and others ask about the machine, which is not looked at.
+        // Host, Virtualization, KernelCommandLine and others are conditions on the machine, which is not
+        // examined.
         _ => unknown(),
     }
 }

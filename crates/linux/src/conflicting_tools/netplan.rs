@@ -52,7 +52,7 @@ struct Definition {
 fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     let mut found: BTreeMap<String, Definition> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
-        // The keys above a line, by their indentation.
+        // The enclosing keys of a line, with their indentation.
         let mut above: Vec<(usize, String)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let words = line.split(" #").next().unwrap_or_default().trim();
@@ -177,7 +177,7 @@ pub(super) fn virtual_functions(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec
     for (id, definition) in definitions(root) {
         let Some(said) = definition.keys.get(VIRTUAL_FUNCTIONS) else { continue };
         let name = definition.keys.get("set-name").map_or(id.as_str(), |said| said.value.as_str());
-        // With `match` and without `set-name` the id says nothing of the name.
+        // With `match` and without `set-name`, the id is not a device name.
         let is_named = !definition.has_match || definition.keys.contains_key("set-name");
         if is_named && !devices.iter().any(|facts| facts.device.id.name.as_str() == name) {
             continue;

@@ -124,7 +124,7 @@ fn chosen<'p>(
     let mut chosen = Vec::new();
     let first =
         automatic.iter().find(|(_, verdict)| *verdict == Verdict::Yes).map(|(profile, _)| rank(profile));
-    // NetworkManager takes one of those of the same rank, and does not say which.
+    // If ranks are equal, NetworkManager picks a profile by criteria that it does not expose.
     let rivals = automatic
         .iter()
         .filter(|(profile, verdict)| *verdict == Verdict::Yes && Some(rank(profile)) == first);
@@ -152,7 +152,7 @@ fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
             Verdict::of(name != "lo" && !is_virtual)
         }
         Some("infiniband") => Verdict::of(facts.devtype.as_deref() == Some("infiniband")),
-        // Profiles of virtual devices name theirs.
+        // Profiles of virtual devices name their device.
         Some(_) => Verdict::of(profile.connection("interface-name").is_some()),
         None => Verdict::No,
     };

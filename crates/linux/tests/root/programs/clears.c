@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Receives datagrams by an epoll that prefers busy polling, so that each epoll_wait suspends the IRQs of the NAPI that
- * they come by, until none comes in a time in which many were sent; then clears that preference, in favour of waiting
- * for events only ("events-only") or of nothing, and says whether another datagram comes, and after how many
+ * Receives datagrams through an epoll that prefers busy polling, so that each epoll_wait suspends the IRQs of
+ * their NAPI, until no datagram arrives for a time in which many were sent. Then sets events-only polling
+ * ("events-only") or no polling, and prints whether another datagram arrives, and after how many
  * milliseconds.
  */
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ struct params {
 #define SET_PARAMS _IOW(0x8A, 0x01, struct params)
 #define EVENTS_ONLY 1
 #define PATIENCE_MS 20000
-/* A turn of softirq may end after the suspension began, and ends it then: it is tried again. */
+/* A softirq may still run when the suspension begins, and ends it: try again. */
 #define TRIES 400
 #define PAUSE_NS 60000000
 

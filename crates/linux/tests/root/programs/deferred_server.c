@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Says back what it receives, one connection after another, each of which begins with its first request
- * (TCP_DEFER_ACCEPT). The arguments are its address and port.
+ * Echoes what it receives, one connection at a time. With TCP_DEFER_ACCEPT, each connection is accepted with
+ * its first request. The arguments are its address and port.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A process that holds a lock of its own for as long as it likes: the kernel copies to or from a page of a file system whose
- * server, the parent, does not answer. It takes no privilege.
+ * A process that holds one of its locks indefinitely: the kernel copies to or from a page of a FUSE file
+ * whose server, the parent, does not answer. Needs no privilege.
  *
  * usage: hang DIRECTORY epoll|send|ring DEVICE
- * DEVICE is /dev/fuse, or a device node of its number that everyone may open, as most distributions have it.
- * It says "ready PID FD" when the lock is held: the process, and its epoll or socket. "ring" is ready before: it has many io_urings,
- * and holds the lock of the last once the first has been made to poll. When its input ends, the server ends, and the kernel lets the
- * process go.
+ * DEVICE is /dev/fuse, or a device node with its number that everyone may open, as on most distributions.
+ * Prints "ready PID FD" when the lock is held: the process, and its epoll or socket. "ring" prints it
+ * earlier: the process has many io_urings, and holds the lock of the last one as soon as the first one polls.
+ * At the end of its input the server exits, and the kernel releases the process.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -63,7 +63,10 @@ static int polls(int ring)
 	return strstr(text, "NAPI:\tenabled") != NULL;
 }
 
-/* Waits until the first of its io_urings polls, and lets the kernel read the page under the lock of the last. */
+/*
+ * Waits until the first io_uring polls, then makes the kernel read the page while it holds the lock of the
+ * last one.
+ */
 static void hang_ring(void *page)
 {
 	char params[120];
@@ -85,7 +88,7 @@ static void hang_ring(void *page)
 	syscall(SYS_io_uring_register, CHILD_FD + RINGS - 1, 0, page, 1);
 }
 
-/* What the process does that never ends. */
+/* The system call that never returns. */
 static void hang(const char *directory, const char *kind)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -232,7 +235,7 @@ int main(int count, char **arguments)
 		if (ready[0].revents & (POLLERR | POLLHUP))
 			break;
 	}
-	/* The file is closed first, and the process that waits for it is let go. */
+	/* Close the file first: this releases the process that waits for it. */
 	close(fuse);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);

@@ -1,4 +1,4 @@
-/* The numbers of the header, as the compiler reads them. */
+/* Prints the numbers of the header as the compiler reads them. */
 #include <stdio.h>
 
 #include <netpolicy.h>

@@ -1,4 +1,6 @@
-/* Options that are the kernel's own: how it takes them, and one that is longer than programs are shown. */
+/*
+ * The kernel's own options: values that it accepts, and an option longer than BPF programs can see.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <netinet/in.h>

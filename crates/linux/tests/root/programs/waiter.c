@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A server without a C library of the host's: listens on a port of 127.0.0.1, puts it into an epoll and waits for
- * ever. It prints the epoll's descriptor and the socket's.
+ * A statically linked server: listens on a port of 127.0.0.1, adds the socket to an epoll and waits forever.
+ * Prints the descriptors of the epoll and the socket.
  */
 #include <netinet/in.h>
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Waits on an empty epoll by every call that can, and prints how long each took, in microseconds. */
+/*
+ * Waits on an empty epoll with each of the system calls, and prints how long each took, in microseconds.
+ */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
